@@ -1,0 +1,22 @@
+"""The order that PipeDream, 2BW and Flush share: one forward, one backward, in turn."""
+
+from collections.abc import Iterator
+
+from pipekit.schedules.task import Op
+
+
+def one_f_one_b(stage: int, stages: int, microbatches: range) -> Iterator[tuple[Op, int]]:
+    """Yield ``(op, microbatch)`` as one stage runs them (PipeDream, section 3.3).
+
+    Stage ``s`` of ``n``, from 0, first admits ``n - 1 - s`` forwards, so that with the next one
+    ``n - s`` are in flight; then it alternates, so that no worker of a balanced pipeline idles; at
+    the end it drains.
+    """
+    warm_up = min(stages - 1 - stage, len(microbatches))
+    for k in microbatches[:warm_up]:
+        yield Op.FORWARD, k
+    for ahead, k in zip(microbatches[warm_up:], microbatches, strict=False):
+        yield Op.FORWARD, ahead
+        yield Op.BACKWARD, k
+    for k in microbatches[len(microbatches) - warm_up :]:
+        yield Op.BACKWARD, k

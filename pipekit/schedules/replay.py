@@ -1,0 +1,176 @@
+"""Run a schedule without computing anything: who can go, when everything waits for its data.
+
+A worker runs its list in order and waits for what a task needs; a message has one sender and one
+receiver.  Such a network of processes (Kahn, 1974) reaches the same end whatever the timing, so
+that one replay proves what every execution will do.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from pipekit.schedules.schedule import Schedule, ScheduleError
+from pipekit.schedules.task import Op, Task
+
+Owners = dict[tuple[Op, int], list[int]]
+NOBODY = -1
+
+
+def owners(schedule: Schedule) -> Owners:
+    """Return ``{(op, stage): [worker that runs it for microbatch 0, 1, ...]}``, NOBODY for a gap.
+
+    Raises:
+        ScheduleError: a forward or backward stands in the table twice, or below index 0.
+    """
+    table: Owners = defaultdict(lambda: [NOBODY] * schedule.microbatches)
+    for worker, tasks in enumerate(schedule.workers):
+        for task in tasks:
+            op, stage, microbatch, version = task
+            if stage < 0 or microbatch < 0 or version < 0:
+                raise ScheduleError(f"{task!r} on worker {worker}: everything counts from 0")
+            if op is Op.UPDATE:
+                continue
+            row = table[op, stage]
+            if row[microbatch] != NOBODY:
+                raise ScheduleError(
+                    f"{task} stands in the table twice: on worker {row[microbatch]} and on "
+                    f"worker {worker}"
+                )
+            row[microbatch] = worker
+    return dict(table)
+
+
+def consumer(task: Task, stages: int) -> tuple[Op, int] | None:
+    """Return the (op, stage) that the output of a task is sent to, or None if it is not sent."""
+    op, stage, _, _ = task
+    if op is Op.FORWARD and stage + 1 < stages:
+        return Op.FORWARD, stage + 1
+    if op is Op.BACKWARD and stage > 0:
+        return Op.BACKWARD, stage - 1
+    return None
+
+
+def producer(task: Task, stages: int) -> tuple[Op, int] | None:
+    """Return the (op, stage) whose output a task receives, or None if it receives nothing."""
+    op, stage, _, _ = task
+    if op is Op.FORWARD and stage > 0:
+        return Op.FORWARD, stage - 1
+    if op is Op.BACKWARD and stage + 1 < stages:
+        return Op.BACKWARD, stage + 1
+    return None
+
+
+def replay(schedule: Schedule, capacity: int | None = None) -> Iterator[tuple[int, int, Task]]:
+    """Yield ``(worker, position, task)`` in an order in which the tasks can run.
+
+    Args:
+        schedule: the table.
+        capacity: how many messages may be under way from one worker to another before its next
+            send blocks (at least 1); None for no limit.
+
+    Raises:
+        ScheduleError: the workers wait for one another for ever; the message names who waits
+            where, for which task.
+    """
+    state = _State(schedule, capacity)
+    positions = [0] * len(schedule.workers)
+    remaining = sum(map(len, schedule.workers))
+    while remaining:
+        before = remaining
+        for worker, tasks in enumerate(schedule.workers):
+            position = positions[worker]
+            while position < len(tasks) and state.missing(tasks[position]) is None:
+                if not state.room(worker, tasks[position]):
+                    break
+                state.run(worker, tasks[position])
+                yield worker, position, tasks[position]
+                position += 1
+            remaining -= position - positions[worker]
+            positions[worker] = position
+        if remaining == before:
+            raise ScheduleError(state.deadlock(positions))
+
+
+class _State:
+    """What has been computed, and what is under way, at a point of the replay."""
+
+    def __init__(self, schedule: Schedule, capacity: int | None) -> None:
+        self.schedule, self.stages, self.capacity = schedule, schedule.stages, capacity
+        self.owners = owners(schedule)
+        rows = range(self.stages)
+        self.done = {
+            op: [bytearray(schedule.microbatches) for _ in rows]
+            for op in (Op.FORWARD, Op.BACKWARD)
+        }
+        self.batch_of = [b for b, batch in enumerate(schedule.batches) for _ in batch]
+        self.left = [[len(batch) for batch in schedule.batches] for _ in rows]
+        self.under_way: dict[tuple[int, int], int] = defaultdict(int)
+
+    def missing(self, task: Task) -> tuple[Op, int, int] | None:
+        """Return the (op, stage, microbatch) that a task still waits for, or None."""
+        op, stage, microbatch, _ = task
+        if op is Op.FORWARD:
+            if stage and not self.done[op][stage - 1][microbatch]:
+                return op, stage - 1, microbatch
+        elif op is Op.BACKWARD:
+            if not self.done[Op.FORWARD][stage][microbatch]:
+                return Op.FORWARD, stage, microbatch
+            if stage + 1 < self.stages and not self.done[op][stage + 1][microbatch]:
+                return op, stage + 1, microbatch
+        else:
+            batch = self.batch_of[microbatch]
+            if self.left[stage][batch]:
+                done = self.done[Op.BACKWARD][stage]
+                late = next(k for k in self.schedule.batches[batch] if not done[k])
+                return Op.BACKWARD, stage, late
+        return None
+
+    def room(self, worker: int, task: Task) -> bool:
+        """Return whether the task's output can be sent now."""
+        if self.capacity is None:
+            return True
+        receiver = self._other(consumer(task, self.stages), task.microbatch)
+        return receiver is None or self.under_way[worker, receiver] < self.capacity
+
+    def run(self, worker: int, task: Task) -> None:
+        op, stage, microbatch, _ = task
+        if op is Op.UPDATE:
+            return
+        self.done[op][stage][microbatch] = 1
+        if op is Op.BACKWARD:
+            self.left[stage][self.batch_of[microbatch]] -= 1
+        if self.capacity is not None:
+            sender = self._other(producer(task, self.stages), microbatch)
+            receiver = self._other(consumer(task, self.stages), microbatch)
+            if sender is not None:
+                self.under_way[sender, worker] -= 1
+            if receiver is not None:
+                self.under_way[worker, receiver] += 1
+
+    def deadlock(self, positions: list[int]) -> str:
+        """Say which workers wait, in which task, for what."""
+        waits = []
+        for worker, (tasks, position) in enumerate(
+            zip(self.schedule.workers, positions, strict=True)
+        ):
+            if position == len(tasks):
+                continue
+            task = tasks[position]
+            missing = self.missing(task)
+            if missing is None:
+                waits.append(f"worker {worker} waits to send the output of {task}")
+                continue
+            op, stage, microbatch = missing
+            owner = self.owners.get((op, stage), {microbatch: NOBODY})[microbatch]
+            where = "which no worker has" if owner == NOBODY else f"worker {owner}'s"
+            if owner == worker:
+                where = "which comes later in its own list"
+            waits.append(
+                f"worker {worker} waits in {task} for {op.value}{microbatch} of stage {stage}, "
+                f"{where}"
+            )
+        return "the schedule can never finish: " + "; ".join(waits)
+
+    def _other(self, end: tuple[Op, int] | None, microbatch: int) -> int | None:
+        if end is None or end not in self.owners:
+            return None
+        return self.owners[end][microbatch]

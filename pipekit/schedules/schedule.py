@@ -1,0 +1,137 @@
+"""A pipeline method, written out: who does what, in which order, on which weights."""
+
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pandas as pd
+
+from pipekit.schedules.task import Op, Task
+
+COLUMNS = ["worker", "op", "stage", "microbatch", "version"]
+
+
+class ScheduleError(ValueError):
+    """A schedule that cannot be built, read or executed; the message names the tasks at fault."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """For every worker, the ordered tuple of its tasks.
+
+    The table is complete before training starts: these policies are static, so that each worker
+    follows its own list without coordination (PipeDream, section 3.3).
+
+    Attributes:
+        workers: ``workers[w]`` are the tasks of worker ``w``, in the order it runs them.
+        name: the method's name, for titles only.
+        stashing: whether a microbatch's forward and backward must read the same weight version
+            (PipeDream, section 3.4); False declares that they may differ.
+    """
+
+    workers: tuple[tuple[Task, ...], ...]
+    name: str = field(default="schedule", compare=False)
+    stashing: bool = True
+
+    @cached_property
+    def stages(self) -> int:
+        """How many stages the model is cut into."""
+        return 1 + max((task.stage for task in self._all()), default=-1)
+
+    @cached_property
+    def microbatches(self) -> int:
+        """How many microbatches pass through in the whole run."""
+        return 1 + max((task.microbatch for task in self._all()), default=-1)
+
+    @cached_property
+    def batches(self) -> tuple[range, ...]:
+        """The microbatches of each batch: those that update ``i + 1`` sums are ``batches[i]``.
+
+        Without updates (inference) every microbatch is a batch of its own.
+        """
+        ends = sorted({task.microbatch + 1 for task in self._all() if task.op is Op.UPDATE})
+        ends = ends or list(range(1, self.microbatches + 1))
+        return tuple(map(range, [0, *ends[:-1]], ends))
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether there is any backward pass: without one, the schedule is inference."""
+        return any(task.op is Op.BACKWARD for task in self._all())
+
+    def stage_of(self, worker: int) -> int:
+        """Return the stage that a worker begins with (its only one, in the papers' methods)."""
+        tasks = self.workers[worker]
+        return tasks[0].stage if tasks else worker
+
+    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the table as CSV, one row a task, and write it to ``path`` if one is given."""
+        rows = [
+            (w, task.op.name, *task[1:]) for w, tasks in enumerate(self.workers) for task in tasks
+        ]
+        header = f"# {self.name}; {len(self.workers)} workers; stashing {_on(self.stashing)}\n"
+        text = header + pd.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
+        if path is not None:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        return text
+
+    def __str__(self) -> str:
+        from pipekit.schedules.picture import draw
+
+        return draw(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Schedule {self.name}: {len(self.workers)} workers, {self.stages} stages, "
+            f"{self.microbatches} microbatches in {len(self.batches)} batches>"
+        )
+
+    def _all(self) -> Iterator[Task]:
+        return (task for tasks in self.workers for task in tasks)
+
+
+def read_csv(source: str | os.PathLike[str]) -> Schedule:
+    """Read back what :meth:`Schedule.to_csv` wrote.
+
+    Args:
+        source: a file's path, or the CSV text itself (recognised by its line breaks).
+
+    Raises:
+        ScheduleError: a column is missing or a row is not a task; the message gives the row.
+    """
+    text = str(source)
+    if "\n" not in text:
+        with open(source, encoding="utf-8") as file:
+            text = file.read()
+    header, _, _ = text.partition("\n")
+    name, workers, stashing = _read_header(header)
+    frame = pd.read_csv(io.StringIO(text), comment="#", dtype=str, keep_default_na=False)
+    missing = [column for column in COLUMNS if column not in frame.columns]
+    if missing:
+        raise ScheduleError(f"the CSV lacks the column {missing[0]!r}; it needs {COLUMNS}")
+    lists: dict[int, list[Task]] = {}
+    for number, (worker, op, *rest) in enumerate(
+        frame[COLUMNS].itertuples(index=False, name=None), start=1
+    ):
+        try:
+            stage, microbatch, version = map(int, rest)
+            lists.setdefault(int(worker), []).append(Task(Op[op], stage, microbatch, version))
+        except (KeyError, ValueError):
+            row = ",".join([worker, op, *rest])
+            raise ScheduleError(f"row {number} of the CSV is not a task: {row}") from None
+    count = max([workers, *(w + 1 for w in lists)])
+    return Schedule(tuple(tuple(lists.get(w, ())) for w in range(count)), name, stashing)
+
+
+def _on(flag: bool) -> str:
+    return "on" if flag else "off"
+
+
+def _read_header(line: str) -> tuple[str, int, bool]:
+    """Return (name, workers, stashing) of a ``# name; n workers; stashing on`` line."""
+    parts = [part.strip() for part in line.removeprefix("#").split(";")]
+    if not line.startswith("#") or len(parts) != 3 or not parts[1].split()[0].isdigit():
+        return "schedule", 0, True
+    return parts[0], int(parts[1].split()[0]), parts[2] != "stashing off"

@@ -1,0 +1,42 @@
+"""When each task runs, if every forward and backward takes a fixed number of time slots."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipekit.schedules.replay import producer, replay
+from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.task import Op
+
+PAPER_SLOTS: Mapping[Op, float] = {Op.FORWARD: 1, Op.BACKWARD: 2, Op.UPDATE: 0}
+
+
+def slots(
+    schedule: Schedule, durations: Mapping[Op, float] = PAPER_SLOTS
+) -> list[NDArray[np.float64]]:
+    """Return, for each worker, an array [tasks, 2] of start and end slots, from 0.
+
+    Every task starts as soon as its worker is free and its data is there; sending takes no time.
+    By default a backward takes two slots, as in PipeDream-2BW's Figure 2, and an update none.
+
+    Raises:
+        ScheduleError: the workers would wait for one another for ever.
+    """
+    times = [np.zeros((len(tasks), 2)) for tasks in schedule.workers]
+    ends = {
+        (op, stage): [0.0] * schedule.microbatches
+        for op in (Op.FORWARD, Op.BACKWARD)
+        for stage in range(schedule.stages)
+    }
+    free = [0.0] * len(schedule.workers)
+    for worker, position, task in replay(schedule):
+        start = free[worker]
+        source = producer(task, schedule.stages)
+        if source is not None:
+            start = max(start, ends[source][task.microbatch])
+        end = free[worker] = start + durations[task.op]
+        if task.op is not Op.UPDATE:
+            ends[task.op, task.stage][task.microbatch] = end
+        times[worker][position] = start, end
+    return times
