@@ -37,7 +37,9 @@ class Report:
         return tuple(int(v.max(initial=0)) for v in self.in_flight)
 
 
-def check(schedule: Schedule, capacity: int | None = None) -> Report:
+def check(
+    schedule: Schedule, capacity: int | None = None, joint_updates: bool = False
+) -> Report:
     """Prove a schedule executable, or say what is wrong with it.
 
     Proved: every forward stands in the table once, and every backward too if there is any; no
@@ -46,12 +48,17 @@ def check(schedule: Schedule, capacity: int | None = None) -> Report:
     after the backwards that it sums; a version is read only where and after it is produced; forward
     and backward of a microbatch read the same version, unless ``schedule.stashing`` is False.
 
+    Args:
+        schedule: the table.
+        capacity: see :func:`pipekit.schedules.replay.replay`.
+        joint_updates: whether updates wait for one another's gradients, likewise.
+
     Raises:
         ScheduleError: naming the tasks at fault.
     """
     who = owners(schedule)
     _every_task_once(schedule, who)
-    for _ in replay(schedule, capacity):
+    for _ in replay(schedule, capacity, joint_updates):
         pass
     _one_home_a_stage(schedule)
     reports = [

@@ -59,19 +59,23 @@ def producer(task: Task, stages: int) -> tuple[Op, int] | None:
     return None
 
 
-def replay(schedule: Schedule, capacity: int | None = None) -> Iterator[tuple[int, int, Task]]:
+def replay(
+    schedule: Schedule, capacity: int | None = None, joint_updates: bool = False
+) -> Iterator[tuple[int, int, Task]]:
     """Yield ``(worker, position, task)`` in an order in which the tasks can run.
 
     Args:
         schedule: the table.
         capacity: how many messages may be under way from one worker to another before its next
             send blocks (at least 1); None for no limit.
+        joint_updates: whether an update waits for its batch's backwards on all stages, as it does
+            if gradients are clipped by their norm over the whole model.
 
     Raises:
         ScheduleError: the workers wait for one another for ever; the message names who waits
             where, for which task.
     """
-    state = _State(schedule, capacity)
+    state = _State(schedule, capacity, joint_updates)
     positions = [0] * len(schedule.workers)
     remaining = sum(map(len, schedule.workers))
     while remaining:
@@ -93,8 +97,9 @@ def replay(schedule: Schedule, capacity: int | None = None) -> Iterator[tuple[in
 class _State:
     """What has been computed, and what is under way, at a point of the replay."""
 
-    def __init__(self, schedule: Schedule, capacity: int | None) -> None:
+    def __init__(self, schedule: Schedule, capacity: int | None, joint_updates: bool) -> None:
         self.schedule, self.stages, self.capacity = schedule, schedule.stages, capacity
+        self.joint_updates = joint_updates
         self.owners = owners(schedule)
         rows = range(self.stages)
         self.done = {
@@ -118,10 +123,11 @@ class _State:
                 return op, stage + 1, microbatch
         else:
             batch = self.batch_of[microbatch]
-            if self.left[stage][batch]:
-                done = self.done[Op.BACKWARD][stage]
-                late = next(k for k in self.schedule.batches[batch] if not done[k])
-                return Op.BACKWARD, stage, late
+            for summed in range(self.stages) if self.joint_updates else (stage,):
+                if self.left[summed][batch]:
+                    done = self.done[Op.BACKWARD][summed]
+                    late = next(k for k in self.schedule.batches[batch] if not done[k])
+                    return Op.BACKWARD, summed, late
         return None
 
     def room(self, worker: int, task: Task) -> bool:

@@ -1,0 +1,7 @@
+"""Really runs a schedule: stages, weight versions, workers, and the transports between them."""
+
+from pipekit.engine.pipeline import Pipeline
+from pipekit.engine.processes import WorkerDied
+from pipekit.engine.run import Run
+
+__all__ = ["Pipeline", "Run", "WorkerDied"]

@@ -1,0 +1,113 @@
+"""What the user passes in, checked before any worker starts; each error says the remedy."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+
+class Batches(Protocol):
+    """Batches that can be counted before they are read."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+def require_model(model: object) -> None:
+    """Raise TypeError unless ``model`` is an ``nn.Sequential``, ValueError if it has no layers."""
+    if not isinstance(model, nn.Sequential):
+        raise TypeError(
+            f"the model must be an nn.Sequential of layers, not {type(model).__name__}: list its "
+            f"layers in the order in which they run, nn.Sequential(layer, layer, ...)"
+        )
+    if not len(model):
+        raise ValueError("the model has no layers")
+
+
+def require_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Raise ValueError unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def require_callable(**functions: object) -> None:
+    """Raise TypeError for the first that cannot be called."""
+    for name, function in functions.items():
+        if not callable(function):
+            raise TypeError(f"{name} must be a function, not {type(function).__name__}")
+
+
+def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: int) -> None:
+    """Raise ValueError unless ``balance`` is "auto" or splits the model into ``stages`` stages."""
+    if len(model) < stages:
+        raise ValueError(
+            f"the schedule has {stages} stages and the model only {len(model)} layers: use at "
+            f"most {len(model)} stages"
+        )
+    if isinstance(balance, str):
+        require_choice("balance", balance, ["auto"])
+        return
+    if len(balance) != stages:
+        raise ValueError(
+            f"balance {list(balance)} is for {len(balance)} stages and the schedule has {stages}"
+        )
+    if any(not isinstance(count, int) or count < 1 for count in balance):
+        raise ValueError(f"balance {list(balance)}: every stage needs at least one layer")
+    if sum(balance) != len(model):
+        raise ValueError(
+            f"balance {list(balance)} sums to {sum(balance)} layers and the model has {len(model)}"
+        )
+    require_untied(model, balance)
+
+
+def require_untied(model: nn.Sequential, balance: Sequence[int]) -> None:
+    """Raise ValueError if two stages share a parameter or buffer."""
+    owner: dict[int, int] = {}
+    layers = iter(model)
+    for stage, count in enumerate(balance):
+        for _ in range(count):
+            layer = next(layers)
+            for name, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
+                other = owner.setdefault(id(tensor), stage)
+                if other != stage:
+                    raise ValueError(
+                        f"stages {other} and {stage} share the tensor {name!r}: choose a balance "
+                        f"that keeps the layers that share it in one stage"
+                    )
+
+
+def resolve_devices(
+    devices: Sequence[torch.device | str] | None, workers: int
+) -> list[torch.device]:
+    """Return one device a worker; by default the GPUs in turn, or the CPU.
+
+    Raises:
+        ValueError: there are fewer devices than workers, or one does not exist.
+    """
+    if devices is None:
+        gpus = torch.cuda.device_count()
+        return [torch.device("cuda", w % gpus) if gpus else torch.device("cpu") for w in range(workers)]
+    resolved = [torch.device(device) for device in devices]
+    if len(resolved) != workers:
+        raise ValueError(
+            f"devices names {len(resolved)} devices for {workers} workers: name one for each (the "
+            f"same one may stand there several times)"
+        )
+    for device in resolved:
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise ValueError(f"{device} does not exist: {torch.cuda.device_count()} GPUs are here")
+    return resolved
+
+
+def sized(batches: Iterable[Any]) -> Batches:
+    """Return batches that can be counted; those of a generator are read at once.
+
+    Raises:
+        ValueError: there are none.
+    """
+    known = batches if hasattr(batches, "__len__") else list(batches)
+    if not len(known):  # type: ignore[arg-type]
+        raise ValueError("there are no batches to run: pass at least one (input, target)")
+    return known  # type: ignore[return-value]

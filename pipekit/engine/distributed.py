@@ -1,0 +1,249 @@
+"""Links over torch.distributed: gloo between CPUs, NCCL between GPUs.
+
+The table tells which messages come from whom in which order, so receives are posted ahead and need
+no tags.  A message's form (shapes, types, strides) follows from the shapes of its microbatch's
+input; it is sent once for each of these, before the first message that has it.
+"""
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipekit.engine.links import Aborted
+from pipekit.engine.microbatches import Feed
+from pipekit.engine.trees import Tree, leaves
+from pipekit.schedules import Op, Step
+
+POSTED_AHEAD = 4
+Key = tuple[Op, int, int]  # of the task that needs the message: op, stage, microbatch
+
+
+class Form(NamedTuple):
+    """What a message looks like: its structure as JSON, and its tensors' layouts."""
+
+    structure: str
+    tensors: tuple[tuple[tuple[int, ...], tuple[int, ...], str], ...]
+
+    @classmethod
+    def of(cls, message: Tree) -> "Form":
+        """Return the form of a message."""
+        numbers = iter(range(1_000_000))
+        layouts = tuple(
+            (tuple(t.shape), _strides(t), str(t.dtype).removeprefix("torch."))
+            for t in leaves(message)
+        )
+        return cls(json.dumps(_structure(message, numbers)), layouts)
+
+    def empty(self, device: torch.device) -> list[Tensor]:
+        """Return tensors to receive the message in; contiguous, as it travels."""
+        return [
+            torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+            for shape, _, dtype in self.tensors
+        ]
+
+    def build(self, received: Sequence[Tensor]) -> Tree:
+        """Return the message: what was received, with the sender's strides and structure."""
+        tensors = [
+            t if t.stride() == strides else torch.empty_strided(
+                shape, strides, dtype=t.dtype, device=t.device
+            ).copy_(t)
+            for t, (shape, strides, _) in zip(received, self.tensors, strict=True)
+        ]
+        return _assemble(json.loads(self.structure), tensors)
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    """Return the strides to restore: the tensor's own, unless its elements share memory."""
+    shared = any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
+    return tensor.contiguous().stride() if shared else tensor.stride()
+
+
+def _structure(tree: Tree, numbers: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return next(numbers)
+    if isinstance(tree, dict):
+        return {"dict": [[key, _structure(value, numbers)] for key, value in tree.items()]}
+    kind = "list" if isinstance(tree, list) else "tuple"
+    return {kind: [_structure(item, numbers) for item in tree]}
+
+
+def _assemble(structure: Any, tensors: Sequence[Tensor]) -> Tree:
+    if isinstance(structure, int):
+        return tensors[structure]
+    ((kind, items),) = structure.items()
+    if kind == "dict":
+        return {key: _assemble(value, tensors) for key, value in items}
+    built = [_assemble(item, tensors) for item in items]
+    return built if kind == "list" else tuple(built)
+
+
+@dataclass
+class _Channel:
+    """What comes from one sender: the messages still to be posted, and those posted."""
+
+    keys: list[Key]
+    position: int = 0
+    posted: deque[tuple[Key, Form, list[Tensor], list[Any]]] = field(default_factory=deque)
+
+
+class DistributedLinks:
+    """One process's connections; ``torch.distributed`` is initialised, rank = worker.
+
+    Args:
+        lowered: everybody's steps: they tell what comes from whom, in which order.
+        rank: this worker.
+        feed: tells the shapes of each microbatch's input.
+        device: this worker's.
+    """
+
+    def __init__(
+        self, lowered: Sequence[Sequence[Step]], rank: int, feed: Feed, device: torch.device
+    ) -> None:
+        self._rank, self._feed, self._device = rank, feed, device
+        self._arrived: dict[Key, Tree] = {}
+        self._forms: dict[Any, Form] = {}
+        self._sending: deque[tuple[list[Any], list[Tensor]]] = deque()
+        self._channels: dict[int, _Channel] = {}
+        links = set()
+        for sender, steps in enumerate(lowered):
+            for step in steps:
+                if step.destination is None:
+                    continue
+                links.add((sender, step.destination))
+                if step.destination == rank and sender != rank:
+                    channel = self._channels.setdefault(sender, _Channel([]))
+                    channel.keys.append(_receiver(step))
+        # NCCL runs what shares a communicator in order: a receive posted ahead would hold up sends.
+        self._groups = {
+            link: dist.new_group(sorted(set(link))) if device.type == "cuda" else None
+            for link in sorted(links)
+        }
+
+    def receive(self, step: Step) -> Tree:
+        """See :class:`pipekit.engine.links.Links`."""
+        op, stage, microbatch, _ = step.task
+        assert step.source is not None
+        while (op, stage, microbatch) not in self._arrived:
+            self._take_next(step.source)
+        return self._arrived.pop((op, stage, microbatch))
+
+    def send(self, step: Step, message: Tree) -> None:
+        """See :class:`pipekit.engine.links.Links`."""
+        key, destination = _receiver(step), step.destination
+        assert destination is not None
+        if destination == self._rank:
+            self._arrived[key] = message
+            return
+        form = Form.of(message)
+        known = self._forms.setdefault(self._form_key(key), form)
+        if known is form:
+            self._send_form(form, destination)
+        elif known != form:
+            raise ValueError(
+                f"the output of {step.task} has another form than for an earlier microbatch of "
+                f"the same input shapes ({form.tensors} after {known.tensors}): layers whose "
+                f"output shape depends on values need transport='threads'"
+            )
+        tensors = [t.contiguous() for t in leaves(message)]
+        works = self._start(dist.isend, tensors, destination, (self._rank, destination))
+        self._sending.append((works, tensors))
+        while self._sending and all(work.is_completed() for work in self._sending[0][0]):
+            self._sending.popleft()
+
+    def all_reduce(self, values: Tensor, update: int) -> Tensor:
+        """See :class:`pipekit.engine.links.Links`."""
+        with _abort_if_broken():
+            dist.all_reduce(values)
+        return values
+
+    def finish(self) -> None:
+        """Wait until everything that was sent has gone."""
+        with _abort_if_broken():
+            for works, _ in self._sending:
+                for work in works:
+                    work.wait()
+        self._sending.clear()
+
+    def _take_next(self, source: int) -> None:
+        """Wait for the next message of a sender, and post receives for later ones."""
+        channel = self._channels[source]
+        if not channel.posted:
+            key = channel.keys[channel.position]
+            self._feed.read_to(key[2])
+            if self._form_key(key) not in self._forms:
+                self._forms[self._form_key(key)] = self._receive_form(source)
+            self._post(source, channel)
+        key, form, tensors, works = channel.posted.popleft()
+        with _abort_if_broken():
+            for work in works:
+                work.wait()
+        self._arrived[key] = form.build(tensors)
+        self._post(source, channel)
+
+    def _post(self, source: int, channel: _Channel) -> None:
+        """Post receives for the next messages of which the form is known."""
+        while len(channel.posted) < POSTED_AHEAD and channel.position < len(channel.keys):
+            key = channel.keys[channel.position]
+            if len(self._feed.rows) <= key[2] or self._form_key(key) not in self._forms:
+                return
+            form = self._forms[self._form_key(key)]
+            tensors = form.empty(self._device)
+            works = self._start(dist.irecv, tensors, source, (source, self._rank))
+            channel.posted.append((key, form, tensors, works))
+            channel.position += 1
+
+    def _start(self, call: Any, tensors: list[Tensor], peer: int, link: tuple[int, int]) -> Any:
+        with _abort_if_broken():
+            return [call(t, peer, group=self._groups[link]) for t in tensors]
+
+    def _form_key(self, key: Key) -> tuple[Op, int, Any]:
+        op, stage, microbatch = key
+        self._feed.read_to(microbatch)
+        return op, stage, self._feed.shapes[microbatch]
+
+    def _send_form(self, form: Form, destination: int) -> None:
+        data = bytearray(json.dumps(form).encode())
+        with _abort_if_broken():
+            dist.send(torch.tensor([len(data)]), destination)
+            dist.send(torch.frombuffer(data, dtype=torch.uint8), destination)
+
+    def _receive_form(self, source: int) -> Form:
+        size = torch.zeros(1, dtype=torch.int64)
+        with _abort_if_broken():
+            dist.recv(size, source)
+            data = torch.empty(int(size), dtype=torch.uint8)
+            dist.recv(data, source)
+        structure, tensors = json.loads(bytes(data.tolist()))
+        layouts = ((tuple(shape), tuple(strides), dtype) for shape, strides, dtype in tensors)
+        return Form(structure, tuple(layouts))
+
+
+def roles(steps: Sequence[Step]) -> tuple[bool, bool]:
+    """Return whether a worker takes inputs, and whether it takes targets."""
+    forwards = [step for step in steps if step.task.op is Op.FORWARD]
+    return (
+        any(step.source is None for step in forwards),
+        any(step.destination is None for step in forwards),
+    )
+
+
+def _receiver(step: Step) -> Key:
+    op, stage, microbatch, _ = step.task
+    return op, stage + 1 if op is Op.FORWARD else stage - 1, microbatch
+
+
+class _abort_if_broken:
+    """Turn an error of the network, which means that a peer is gone, into Aborted."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if isinstance(error, RuntimeError):
+            raise Aborted(str(error)) from error

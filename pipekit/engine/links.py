@@ -1,0 +1,25 @@
+"""What a worker needs of the others: one small protocol behind which all transports stand."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from pipekit.engine.trees import Tree
+from pipekit.schedules import Step
+
+
+class Links(Protocol):
+    """A worker's connections."""
+
+    def receive(self, step: Step) -> Tree:
+        """Wait for the message that ``step`` needs from ``step.source``, on this device."""
+
+    def send(self, step: Step, message: Tree) -> None:
+        """Send the result of ``step`` to ``step.destination``, without waiting for it."""
+
+    def all_reduce(self, values: Tensor, update: int) -> Tensor:
+        """Return the sum of all workers' ``values``, added in the order of the workers."""
+
+
+class Aborted(Exception):
+    """Another worker has failed: nothing that this one waits for will come."""

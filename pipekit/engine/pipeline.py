@@ -1,0 +1,304 @@
+"""The user's door to the engine: a model, a schedule, and training."""
+
+import copy
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, get_args
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from pipekit.engine import arguments, transports
+from pipekit.engine.balance import balance_by_cost, layer_costs
+from pipekit.engine.microbatches import Microbatch, split
+from pipekit.engine.probe import probe
+from pipekit.engine.run import Run
+from pipekit.engine.stage import Loss, Recompute, StageSpec
+from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory
+from pipekit.engine.worker import Job, Report
+from pipekit.provenance import provenance
+from pipekit.schedules import Schedule, ScheduleError, check, inference, lower
+from pipekit.traces import COLUMNS, Trace
+
+
+class Pipeline:
+    """Trains a sequential model by a schedule, one worker a stage.
+
+    Args:
+        model: any layers in an ``nn.Sequential``; each passes on a tensor, or tuples, lists and
+            dicts of tensors.  It is copied, not changed.
+        schedule: a :class:`Schedule` that fits the batches exactly, or a function from the number
+            of batches to one, e.g. ``lambda n: schedules.two_bw(4, 8, n)``.
+        balance: how many layers each stage gets, or "auto": an equal share of parameters and
+            operations.
+        optimizer: makes an optimizer from a list of parameters, e.g.
+            ``lambda p: torch.optim.SGD(p, lr=0.1)``; called once for every stage.
+        loss: ``loss(output, target)`` of a microbatch, one number.  A mean over rows (anything
+            whose ``reduction`` is not "sum") stays the mean over the whole batch.
+        transport: "threads", all workers in this process; or "distributed", one process each over
+            torch.distributed, started here or by ``torchrun``.
+        devices: one for each worker; by default the GPUs in turn, or the CPU.
+        recompute: "never"; "always": keep only the input of a stage for the backward and run its
+            forward again; "except_last": likewise but for the last microbatch of each batch
+            (torchgpipe, section 2.1).
+        seed: of the layers' random numbers; with it, results are equal to the bit whatever the
+            balance and the transport.
+        clip_norm: largest norm of an update's gradient over all stages, or None.
+        lr_scheduler: makes a learning-rate scheduler from an optimizer; stepped after each update.
+
+    Raises:
+        TypeError: ``model`` is not an ``nn.Sequential``, or a callable is not callable.
+        ValueError: an argument does not fit the others; the message says what to change.
+        ScheduleError: the schedule cannot be executed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Sequential,
+        schedule: Schedule | Callable[[int], Schedule],
+        *,
+        balance: Sequence[int] | str = "auto",
+        optimizer: OptimizerFactory,
+        loss: Loss,
+        transport: str = "threads",
+        devices: Sequence[torch.device | str] | None = None,
+        recompute: Recompute = "never",
+        seed: int = 0,
+        clip_norm: float | None = None,
+        lr_scheduler: LRSchedulerFactory | None = None,
+    ) -> None:
+        arguments.require_model(model)
+        arguments.require_choice("transport", transport, transports.NAMES)
+        arguments.require_choice("recompute", recompute, get_args(Recompute))
+        arguments.require_callable(optimizer=optimizer, loss=loss)
+        self._optimizer, self._lr_scheduler, self._loss = optimizer, lr_scheduler, loss
+        self._recompute, self._seed, self._clip_norm = recompute, seed, clip_norm
+        self._schedule = schedule
+        example = schedule(1) if callable(schedule) else schedule
+        self._check(example)
+        self.stages, self.workers = example.stages, len(example.workers)
+        arguments.require_balance(balance, model, self.stages)
+        self.balance = None if isinstance(balance, str) else list(balance)
+        self._devices = arguments.resolve_devices(devices, self.workers)
+        self._run_workers = transports.runner(transport)
+        self._model = model
+        self._specs: list[StageSpec] = []
+        self._trained_parameters = 0
+        self._microbatches_seen = 0
+        self._failed = False
+
+    def train(
+        self,
+        batches: Iterable[tuple[Any, Any]],
+        *,
+        trace: bool = True,
+        progress: bool = False,
+    ) -> Run:
+        """Train on every batch once; the pipeline is empty again when this returns.
+
+        Args:
+            batches: pairs (input, target), each [rows, ...]; read one by one if it has a length.
+            trace: whether to record what every worker does.
+            progress: whether to show a bar with the loss.
+
+        Returns:
+            The losses, the trace and what was measured.
+
+        Raises:
+            ValueError: the schedule does not fit the batches, or a batch cannot be split.
+            Exception: the first that any worker raised; the pipeline cannot be used after it.
+        """
+        batches = arguments.sized(batches)
+        schedule = self._schedule_for(len(batches))
+        start = time.perf_counter()
+        reports = self._run(
+            schedule, batches, self._loss, training=True, trace=trace, progress=progress
+        )
+        wall = time.perf_counter() - start
+        self._microbatches_seen += schedule.microbatches
+        return Run(
+            losses=_batch_losses(schedule, reports),
+            trace=_trace(schedule, reports),
+            wall_s=wall,
+            schedule=schedule,
+            weight_buffers=tuple(report.weight_buffers for report in reports),
+            peak_in_flight=tuple(report.most_pending for report in reports),
+            provenance=provenance("measured", seed=self._seed),
+        )
+
+    def evaluate(
+        self, batches: Iterable[tuple[Any, Any]], metric: Callable[[Any, Any], Any] | None = None
+    ) -> float:
+        """Return the mean over all rows of ``metric(output, target)``, by default the loss.
+
+        The layers are in evaluation mode; the batches stream through the pipeline.
+
+        Raises:
+            ValueError: there are no batches, or one cannot be read.
+        """
+        batches = arguments.sized(batches)
+        schedule = inference(self.stages, len(batches))
+        reports = self._run(schedule, batches, metric or self._loss, training=False)
+        rows = reports[0].rows
+        values = [value for report in reports for _, value in sorted(report.losses)]
+        return sum(v * r for v, r in zip(values, rows, strict=True)) / sum(rows)
+
+    def state_dict(self) -> "OrderedDict[str, Tensor]":
+        """Return the newest weights and buffers under the names of the unsplit model."""
+        self._require_sound()
+        if not self._specs:
+            return OrderedDict((k, v.detach().clone()) for k, v in self._model.state_dict().items())
+        state = {
+            name: tensor.detach().to("cpu", copy=True)
+            for spec in self._specs
+            for name, tensor in _named_state(spec, list(self._model._modules))
+        }
+        gathered = transports.gather(state, self._run_workers)
+        return OrderedDict((name, gathered[name]) for name in self._model.state_dict())
+
+    def _run(
+        self,
+        schedule: Schedule,
+        batches: arguments.Batches,
+        loss: Loss,
+        *,
+        training: bool,
+        trace: bool = False,
+        progress: bool = False,
+    ) -> list[Report]:
+        """Run a schedule over batches; the stages' specs are then those after the run."""
+        self._require_sound()
+        parts = [len(batch) for batch in schedule.batches]
+        raw = iter(batches)
+        first = split(next(raw), parts[0], 0)
+        rest = (split(batch, m, b) for b, (batch, m) in enumerate(zip(raw, parts[1:]), start=1))
+        if not self._specs:
+            self._build(first[0])
+        lowered = lower(schedule)
+        job = Job(
+            batches=schedule.batches,
+            loss=loss,
+            mean_loss=getattr(loss, "reduction", "mean") != "sum",
+            training=training,
+            recompute=self._recompute,
+            first_microbatch=self._microbatches_seen,
+            clip_norm=self._clip_norm,
+            parameters=self._trained_parameters,
+            trace=trace,
+        )
+        specs = [
+            [spec for spec in self._specs if spec.index in {step.task.stage for step in steps}]
+            for steps in lowered
+        ]
+        self._failed = True
+        with tqdm(total=len(parts), unit="batch", disable=not progress, leave=False) as bar:
+            ends = {batch[-1] for batch in schedule.batches}
+
+            def on_loss(microbatch: int, value: float) -> None:
+                if microbatch in ends:
+                    bar.set_postfix(loss=f"{value * len(ends) / len(ends):.4f}", refresh=False)
+                    bar.update()
+
+            reports = self._run_workers(
+                lowered, specs, job, chain([first], rest), self._devices,
+                on_loss if progress else None,
+            )
+        self._failed = False
+        self._specs = [spec for report in reports for spec in report.specs]
+        return reports
+
+    def _build(self, sample: Microbatch) -> None:
+        """Cut the model into stages; ``sample`` is tried on it first."""
+        tried = probe(self._model, sample.input)
+        if self.balance is None:
+            costs = layer_costs(self._model, tried.flops)
+            self.balance = balance_by_cost(costs, self.stages)
+            arguments.require_untied(self._model, self.balance)
+        layers, first = list(self._model), 0
+        first_parameter = 0
+        for index, count in enumerate(self.balance):
+            stage = copy.deepcopy(nn.Sequential(*layers[first : first + count]))
+            self._specs.append(
+                StageSpec(
+                    index=index,
+                    layers=stage,
+                    first_layer=first,
+                    random_layers=tried.random_layers & set(range(first, first + count)),
+                    optimizer=self._optimizer,
+                    lr_scheduler=self._lr_scheduler,
+                    seed=self._seed,
+                    first_parameter=first_parameter,
+                )
+            )
+            first += count
+            first_parameter += sum(p.requires_grad for p in stage.parameters())
+        self._trained_parameters = first_parameter
+
+    def _schedule_for(self, batches: int) -> Schedule:
+        """Return the checked schedule for a number of batches."""
+        if not isinstance(self._schedule, Schedule):
+            schedule = self._schedule(batches)
+            self._check(schedule)
+        else:
+            schedule = self._schedule
+        if schedule.stages != self.stages or len(schedule.workers) != self.workers:
+            raise ScheduleError(
+                f"the schedule for {batches} batches has {schedule.stages} stages on "
+                f"{len(schedule.workers)} workers; it had {self.stages} on {self.workers}"
+            )
+        if len(schedule.batches) != batches:
+            raise ScheduleError(
+                f"the schedule is for {len(schedule.batches)} batches and there are {batches}: "
+                f"pass a function, e.g. lambda n: schedules.flush(stages, microbatches, n)"
+            )
+        return schedule
+
+    def _check(self, schedule: Schedule) -> None:
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule must be a Schedule, not {type(schedule).__name__}")
+        if not schedule.trains:
+            raise ScheduleError("the schedule has no backward: it cannot train")
+        check(schedule, joint_updates=self._clip_norm is not None)
+        if not schedule.stashing and self._recompute != "never":
+            raise ValueError(
+                "without weight stashing a recomputed forward would read other weights than the "
+                "first did: use recompute='never'"
+            )
+
+    def _require_sound(self) -> None:
+        if self._failed:
+            raise RuntimeError(
+                "the last run did not end, and left its stages at different updates: build the "
+                "pipeline again"
+            )
+
+
+def _named_state(spec: StageSpec, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+    """Yield a stage's weights and buffers under their names in the unsplit model."""
+    for number, layer in enumerate(spec.layers, start=spec.first_layer):
+        yield from layer.state_dict(prefix=f"{names[number]}.").items()
+
+
+def _batch_losses(schedule: Schedule, reports: Sequence[Report]) -> list[float]:
+    """Return each batch's loss, added up in the order of its microbatches."""
+    losses = dict(pair for report in reports for pair in report.losses)
+    totals = []
+    for batch in schedule.batches:
+        total = 0.0
+        for microbatch in batch:
+            total += losses[microbatch]
+        totals.append(total)
+    return totals
+
+
+def _trace(schedule: Schedule, reports: Sequence[Report]) -> Trace:
+    """Return the workers' events as one table, from time 0."""
+    rows = [(worker, *e) for worker, report in enumerate(reports) for e in report.events]
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    if rows:
+        frame[["start_s", "end_s"]] -= frame["start_s"].min()
+    return Trace(frame, "measured", schedule.name, len(schedule.workers))

@@ -1,0 +1,213 @@
+"""A stage: some consecutive layers, their weight versions, and the passes that are pending."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from pipekit.engine.module_buffers import buffers_untouched
+from pipekit.engine.seeded import Seeded
+from pipekit.engine.trees import Tree, differentiable, tree_map
+from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory, WeightVersions
+from pipekit.randomness import layer_seed
+
+Recompute = Literal["never", "except_last", "always"]
+RECOMPUTE_MODES: tuple[str, ...] = get_args(Recompute)
+Loss = Callable[[Any, Any], Tensor]
+
+
+@dataclass
+class StageSpec:
+    """What a stage is made of; it can be sent to another process.
+
+    Attributes:
+        index: the stage, from 0.
+        layers: its layers, with the newest weights.
+        first_layer: index of its first layer in the unsplit model.
+        random_layers: indices, in the unsplit model, of its layers that draw random numbers.
+        optimizer: makes its optimizer.
+        lr_scheduler: makes its learning-rate scheduler, or None.
+        seed: of the run.
+        first_parameter: index of its first trained parameter in the unsplit model.
+        state: of its optimizer and scheduler, from an earlier run, or None.
+    """
+
+    index: int
+    layers: nn.Sequential
+    first_layer: int
+    random_layers: frozenset[int]
+    optimizer: OptimizerFactory
+    lr_scheduler: LRSchedulerFactory | None
+    seed: int
+    first_parameter: int = 0
+    state: dict[str, Any] | None = None
+
+
+class Target(NamedTuple):
+    """What the last stage compares its output with, and the weight of the microbatch in the loss."""
+
+    loss: Loss
+    target: Tree
+    weight: float
+
+
+class _Pending(NamedTuple):
+    """A microbatch between its forward and its backward.
+
+    ``gradients`` gets those of the input's differentiable tensors, by number, as autograd computed
+    them: a leaf's ``.grad`` may have other strides, and strides change how later sums are rounded.
+    """
+
+    input: Tree
+    output: Tree | None  # None: to be recomputed
+    target: Target | None
+    gradients: dict[int, Tensor]
+
+
+class Stage:
+    """Runs the passes of one stage on the weight version that each names.
+
+    Args:
+        spec: what it is made of.
+        device: where it computes.
+    """
+
+    def __init__(self, spec: StageSpec, device: torch.device) -> None:
+        self.spec, self.device = spec, device
+        self.versions = WeightVersions(spec.layers.to(device), spec.optimizer, spec.lr_scheduler)
+        if spec.state is not None:
+            self._load(spec.state)
+        self._pending: dict[int, _Pending] = {}
+        first = next(iter(spec.layers), None)
+        self._edits_input = first is not None and any(
+            getattr(module, "inplace", False) for module in first.modules()
+        )
+        self.most_pending = 0
+
+    def prepare(self, buffers: int, training: bool) -> None:
+        """Make ready for a run that needs ``buffers`` weight buffers."""
+        self.versions.prepare(buffers, training)
+        self._pending.clear()
+        self.most_pending = 0
+
+    def infer(self, x: Tree, microbatch: int) -> Tree:
+        """Return the output for ``x``, keeping nothing."""
+        with torch.no_grad():
+            return self._run(0, self._own(x), microbatch)
+
+    def forward(
+        self, x: Tree, microbatch: int, buffer: int, target: Target | None, recompute: bool
+    ) -> Tree:
+        """Return the output for ``x``, cut from the graph; on the last stage, the weighted loss.
+
+        Args:
+            x: the input, with leading dimension rows.
+            microbatch: its index over all runs, the key of its random numbers.
+            buffer: the weight buffer to read.
+            target: on the last stage, what to compare with; else None.
+            recompute: keep only the input until the backward.
+        """
+        gradients: dict[int, Tensor] = {}
+        if self.spec.index:
+            for number, tensor in enumerate(differentiable(x)):
+                tensor.requires_grad_().register_hook(partial(gradients.__setitem__, number))
+        with torch.no_grad() if recompute else nullcontext():
+            output = self._compute(x, microbatch, buffer, target)
+        self._pending[microbatch] = _Pending(
+            x, None if recompute else output, target, gradients
+        )
+        self.most_pending = max(self.most_pending, len(self._pending))
+        return tree_map(Tensor.detach, output)
+
+    def recompute(self, microbatch: int, buffer: int) -> bool:
+        """Run a forward again if its graph was not kept; return whether it was run."""
+        pending = self._pending[microbatch]
+        if pending.output is not None:
+            return False
+        with buffers_untouched(self.versions.modules[buffer]):
+            output = self._compute(pending.input, microbatch, buffer, pending.target)
+        self._pending[microbatch] = pending._replace(output=output)
+        return True
+
+    def backward(
+        self, microbatch: int, buffer: int, update: int, gradients: Sequence[Tensor] | None
+    ) -> list[Tensor] | None:
+        """Add the microbatch's gradients to ``update``'s sum.
+
+        Args:
+            microbatch: one whose forward is pending, and recomputed if need be.
+            buffer: the weight buffer that its graph reads.
+            update: the update that sums these gradients.
+            gradients: of the output's differentiable tensors; None on the last stage.
+
+        Returns:
+            The gradients of the input's differentiable tensors, for the stage before; None on the
+            first stage.
+        """
+        x, output, _, arrived = self._pending.pop(microbatch)
+        self.versions.accumulate(buffer, update)
+        if gradients is None:
+            if output.requires_grad:
+                output.backward()
+        else:
+            pairs = [
+                (t, g)
+                for t, g in zip(differentiable(output), gradients, strict=True)
+                if t.requires_grad
+            ]
+            if pairs:
+                torch.autograd.backward(*map(list, zip(*pairs, strict=True)))
+        if self.spec.index == 0:
+            return None
+        return [
+            arrived[number] if number in arrived else torch.zeros_like(t)
+            for number, t in enumerate(differentiable(x))
+        ]
+
+    def state(self) -> dict[str, Any]:
+        """Return the optimizer's and the scheduler's state."""
+        optimizer, scheduler = self.versions.optimizer, self.versions.lr_scheduler
+        return {
+            "optimizer": optimizer.state_dict() if optimizer else None,
+            "lr_scheduler": scheduler.state_dict() if scheduler else None,
+        }
+
+    def to_spec(self) -> StageSpec:
+        """Return what makes this stage again, as it stands now, elsewhere."""
+        values = {**vars(self.spec), "layers": self.versions.newest, "state": self.state()}
+        return StageSpec(**values)
+
+    def _load(self, state: dict[str, Any]) -> None:
+        if self.versions.optimizer and state["optimizer"]:
+            self.versions.optimizer.load_state_dict(state["optimizer"])
+        if self.versions.lr_scheduler and state["lr_scheduler"]:
+            self.versions.lr_scheduler.load_state_dict(state["lr_scheduler"])
+
+    def _compute(self, x: Tree, microbatch: int, buffer: int, target: Target | None) -> Tree:
+        output = self._run(buffer, self._own(x), microbatch)
+        if target is None:
+            return output
+        loss = target.loss(output, target.target)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise TypeError("the loss must return a tensor with one number for each microbatch")
+        return loss * target.weight if target.weight != 1.0 else loss
+
+    def _run(self, buffer: int, x: Tree, microbatch: int) -> Tree:
+        module = self.versions.modules[buffer]
+        if not self.spec.random_layers:
+            return module(x)
+        for number, layer in enumerate(module, start=self.spec.first_layer):
+            if number in self.spec.random_layers:
+                with Seeded(layer_seed(self.spec.seed, number, microbatch), self.device):
+                    x = layer(x)
+            else:
+                x = layer(x)
+        return x
+
+    def _own(self, x: Tree) -> Tree:
+        """Return an input that the first layer may edit in place, as ``ReLU(inplace=True)`` does."""
+        return tree_map(torch.clone, x) if self._edits_input else x

@@ -1,0 +1,175 @@
+"""All workers in this process, a thread each: starts at once, and errors surface where they belong."""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipekit.engine.links import Aborted
+from pipekit.engine.cores import share_cores
+from pipekit.engine.microbatches import Feed, Microbatch
+from pipekit.engine.stage import StageSpec
+from pipekit.engine.trees import Tree, tree_map
+from pipekit.engine.worker import Job, LossCallback, Report, work
+from pipekit.schedules import Op, Step
+
+_ABORT = "abort"
+
+
+class ThreadLinks:
+    """Hands tensors over by reference, through one inbox a worker.
+
+    Args:
+        index: this worker.
+        inboxes: everybody's.
+        devices: everybody's.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        inboxes: Sequence["SimpleQueue[Any]"],
+        devices: Sequence[torch.device],
+    ) -> None:
+        self._index, self._inboxes, self._devices = index, inboxes, devices
+        self._device = devices[index]
+        cuda = self._device.type == "cuda"
+        self._copies = torch.cuda.Stream(self._device) if cuda else None
+        self._arrived: dict[Any, Any] = {}
+
+    def receive(self, step: Step) -> Tree:
+        """See :class:`pipekit.engine.links.Links`."""
+        op, stage, microbatch, _ = step.task
+        message, ready = self._wait((op, stage, microbatch))
+        if ready is None:
+            return message
+        torch.cuda.current_stream().wait_event(ready)
+        return tree_map(_use_on_current_stream, message)
+
+    def send(self, step: Step, message: Tree) -> None:
+        """See :class:`pipekit.engine.links.Links`."""
+        op, stage, microbatch, _ = step.task
+        key = op, stage + 1 if op is Op.FORWARD else stage - 1, microbatch
+        assert step.destination is not None
+        self._inboxes[step.destination].put((key, self._on_its_way(step, message)))
+
+    def all_reduce(self, values: Tensor, update: int) -> Tensor:
+        """See :class:`pipekit.engine.links.Links`."""
+        for other, inbox in enumerate(self._inboxes):
+            inbox.put(((update, self._index, other), values.to("cpu")))
+        received = [
+            self._wait((update, other, self._index)) for other in range(len(self._inboxes))
+        ]
+        return torch.stack(received).sum(0).to(self._device)
+
+    def _wait(self, key: Any) -> Any:
+        inbox, arrived = self._inboxes[self._index], self._arrived
+        while key not in arrived:
+            other, message = inbox.get()
+            if other is _ABORT:
+                raise Aborted
+            arrived[other] = message
+        return arrived.pop(key)
+
+    def _on_its_way(self, step: Step, message: Tree) -> tuple[Tree, Any]:
+        """Start the copy to the receiver's device; return it and the event that ends it."""
+        target = self._devices[step.destination or 0]
+        if self._copies is None:
+            return message, None
+        self._copies.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._copies):
+            moved = tree_map(lambda t: t.to(target, non_blocking=True), message)
+            tree_map(lambda t: t.record_stream(self._copies), message)
+            ready = torch.cuda.Event()
+            ready.record(self._copies)
+        return moved, ready
+
+
+def run_threads(
+    lowered: Sequence[Sequence[Step]],
+    specs: Sequence[Sequence[StageSpec]],
+    job: Job,
+    batches: Iterable[list[Microbatch]],
+    devices: Sequence[torch.device],
+    on_loss: LossCallback | None,
+) -> list[Report]:
+    """Run every worker in a thread of its own, and return their reports.
+
+    Args:
+        lowered: each worker's steps.
+        specs: each worker's stages.
+        job: what is common to all.
+        batches: the run's data.
+        devices: each worker's device.
+        on_loss: called in this thread with (microbatch, weighted loss), or None.
+
+    Raises:
+        Exception: the first that any worker raised, with its traceback, once all have ended.
+    """
+    inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in lowered]
+    outcomes: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+    feed = Feed(batches)
+    reports: dict[int, Report] = {}
+
+    def run(index: int) -> None:
+        device = devices[index]
+        report_loss = None
+        if on_loss is not None:
+
+            def report_loss(microbatch: int, loss: Tensor) -> None:
+                outcomes.put(("loss", (microbatch, loss.item())))
+
+        try:
+            share_cores(len(lowered))
+            with _on_device(device):
+                links = ThreadLinks(index, inboxes, devices)
+                report = work(lowered[index], specs[index], job, links, feed, device, report_loss)
+            outcomes.put(("done", (index, report)))
+        except BaseException as error:
+            outcomes.put(("failed", error))
+
+    threads = [
+        threading.Thread(target=run, args=(index,), name=f"pipekit worker {index}", daemon=True)
+        for index in range(len(lowered))
+    ]
+    cores = torch.get_num_threads()
+    try:
+        for thread in threads:
+            thread.start()
+        while len(reports) < len(threads):
+            kind, value = outcomes.get()
+            if kind == "failed":
+                raise value
+            if kind == "loss":
+                assert on_loss is not None
+                on_loss(*value)
+            else:
+                reports[value[0]] = value[1]
+    finally:
+        if len(reports) < len(threads):
+            for inbox in inboxes:
+                inbox.put((_ABORT, None))
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        torch.set_num_threads(cores)
+    return [reports[index] for index in range(len(threads))]
+
+
+@contextmanager
+def _on_device(device: torch.device) -> Iterator[None]:
+    """Make a worker's GPU, and a stream of its own there, current in this thread."""
+    if device.type == "cuda":
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+            yield
+    else:
+        yield
+
+
+def _use_on_current_stream(tensor: Tensor) -> Tensor:
+    tensor.record_stream(torch.cuda.current_stream(tensor.device))
+    return tensor

@@ -1,0 +1,86 @@
+"""Under ``torchrun``: this process is one worker, and the others run the same script beside it."""
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipekit.engine.cores import share_cores
+from pipekit.engine.distributed import DistributedLinks, roles
+from pipekit.engine.microbatches import Feed, Microbatch
+from pipekit.engine.stage import StageSpec
+from pipekit.engine.worker import Job, LossCallback, Report, work
+from pipekit.schedules import Step
+
+
+def launched() -> bool:
+    """Return whether this process was started by torchrun, or in its way."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def run_under_torchrun(
+    lowered: Sequence[Sequence[Step]],
+    specs: Sequence[Sequence[StageSpec]],
+    job: Job,
+    batches: Iterable[list[Microbatch]],
+    devices: Sequence[torch.device],
+    on_loss: LossCallback | None,
+) -> list[Report]:
+    """Run the worker that this process is; see :func:`pipekit.engine.threads.run_threads`.
+
+    Every process reads all batches itself.  Returns everybody's reports, but only this worker's
+    stages in them.
+    """
+    rank = _join_group(len(lowered))
+    device = devices[rank]
+    cores = torch.get_num_threads()
+    share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", len(lowered))))
+    inputs, targets = roles(lowered[rank])
+    feed = Feed(batches, inputs, targets)
+    links = DistributedLinks(lowered, rank, feed, device)
+
+    def report_loss(microbatch: int, loss: Tensor) -> None:
+        assert on_loss is not None
+        on_loss(microbatch, loss.item())
+
+    dist.barrier()
+    origin = time.perf_counter()  # machines' clocks start anywhere; all workers leave a barrier now
+    try:
+        report = work(
+            lowered[rank], specs[rank], job, links, feed, device, on_loss and report_loss
+        )
+        links.finish()
+    finally:
+        torch.set_num_threads(cores)
+    events = [e._replace(start=e.start - origin, end=e.end - origin) for e in report.events]
+    reports = everybodys(replace(report, events=events, specs=[]))
+    reports[rank] = replace(reports[rank], specs=report.specs)
+    return reports
+
+
+def everybodys(value: Any) -> list[Any]:
+    """Return what every worker gave, in the order of the workers."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _join_group(workers: int) -> int:
+    """Join the process group that torchrun described, and return this worker's number.
+
+    Raises:
+        ValueError: torchrun started another number of processes than the schedule has workers.
+    """
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    if dist.get_world_size() != workers:
+        raise ValueError(
+            f"torchrun started {dist.get_world_size()} processes and the schedule has {workers} "
+            f"workers: start it with --nproc-per-node so that there are {workers}"
+        )
+    return dist.get_rank()

@@ -1,0 +1,45 @@
+"""The ways to run workers, by name."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pipekit.engine import torchrun
+from pipekit.engine.microbatches import Microbatch
+from pipekit.engine.processes import run_processes
+from pipekit.engine.stage import StageSpec
+from pipekit.engine.threads import run_threads
+from pipekit.engine.worker import Job, LossCallback, Report
+from pipekit.schedules import Step
+
+NAMES = ("threads", "distributed")
+
+
+class Runner(Protocol):
+    """Runs every worker's steps to the end; see :func:`pipekit.engine.threads.run_threads`."""
+
+    def __call__(
+        self,
+        lowered: Sequence[Sequence[Step]],
+        specs: Sequence[Sequence[StageSpec]],
+        job: Job,
+        batches: Iterable[list[Microbatch]],
+        devices: Sequence[torch.device],
+        on_loss: LossCallback | None,
+    ) -> list[Report]: ...
+
+
+def runner(transport: str) -> Runner:
+    """Return what runs workers over a transport, one of NAMES, in this environment."""
+    if transport == "threads":
+        return run_threads
+    return torchrun.run_under_torchrun if torchrun.launched() else run_processes
+
+
+def gather(state: dict[str, Tensor], run: Runner) -> dict[str, Tensor]:
+    """Return the entries of every process that ``run`` leaves stages in."""
+    if run is not torchrun.run_under_torchrun:
+        return state
+    return {name: t for part in torchrun.everybodys(state) for name, t in part.items()}

@@ -1,0 +1,47 @@
+"""What layers pass on: a tensor, or tuples, lists and dicts of tensors."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+Tree = Any  # Tensor | tuple[Tree, ...] | list[Tree] | dict[str, Tree]
+
+
+def tree_map(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
+    """Return the same structure with ``function`` applied to every tensor.
+
+    Raises:
+        TypeError: something in the structure is not a tensor.
+    """
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(tree_map(function, item) for item in tree))
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(tree_map(function, item) for item in tree)
+    if isinstance(tree, dict):
+        return {key: tree_map(function, item) for key, item in tree.items()}
+    raise TypeError(
+        f"layers and batches must pass tensors, or tuples, lists and dicts of tensors, "
+        f"not {type(tree).__name__}"
+    )
+
+
+def leaves(tree: Tree) -> Iterator[Tensor]:
+    """Yield the tensors of a structure, in order.
+
+    Raises:
+        TypeError: something in the structure is not a tensor.
+    """
+    if isinstance(tree, Tensor):
+        yield tree
+        return
+    found: list[Tensor] = []
+    tree_map(found.append, tree)
+    yield from found
+
+
+def differentiable(tree: Tree) -> list[Tensor]:
+    """Return the tensors through which gradients flow: the floating-point and complex ones."""
+    return [t for t in leaves(tree) if t.is_floating_point() or t.is_complex()]

@@ -1,0 +1,275 @@
+"""The worker: runs an ordered list of steps; it knows ops, not methods."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pipekit.engine.clock import Clock
+from pipekit.engine.links import Aborted, Links
+from pipekit.engine.microbatches import Feed
+from pipekit.engine.stage import Loss, Recompute, Stage, StageSpec, Target
+from pipekit.engine.trees import Tree, leaves, tree_map
+from pipekit.engine.versions import Gradients
+from pipekit.schedules import Op, Step, buffer_count
+from pipekit.traces import RECOMPUTE
+
+
+LossCallback = Callable[[int, float], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all workers of a run have in common.
+
+    Attributes:
+        batches: the microbatches of each batch.
+        loss: of the last stage's output and the target; a number a microbatch.
+        mean_loss: whether the loss is a mean over rows, so that microbatches count by their rows.
+        training: False for inference.
+        recompute: which microbatches of a batch are recomputed.
+        first_microbatch: microbatches that earlier runs have seen.
+        clip_norm: largest global norm of an update's gradient, or None.
+        parameters: trained parameters of the whole model.
+        trace: whether to record events.
+    """
+
+    batches: tuple[range, ...]
+    loss: Loss
+    mean_loss: bool
+    training: bool
+    recompute: Recompute
+    first_microbatch: int
+    clip_norm: float | None
+    parameters: int
+    trace: bool
+
+
+class Event(NamedTuple):
+    """One thing that a worker did; see :class:`pipekit.traces.Trace`."""
+
+    stage: int
+    op: str
+    microbatch: int
+    version: int
+    start: float
+    end: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a worker leaves behind.
+
+    Attributes:
+        specs: its stages as they stand after the run.
+        events: what it did, if the job asked for a trace.
+        losses: on the last stage, (microbatch, weighted loss); elsewhere empty.
+        weight_buffers: weight versions that its stages held in memory.
+        most_pending: most microbatches that waited for their backward at once.
+        rows: rows of each microbatch.
+    """
+
+    specs: list[StageSpec]
+    events: list[Event]
+    losses: list[tuple[int, float]]
+    weight_buffers: int
+    most_pending: int
+    rows: list[int]
+
+
+def work(
+    steps: Sequence[Step],
+    specs: Sequence[StageSpec],
+    job: Job,
+    links: Links,
+    feed: Feed,
+    device: torch.device,
+    on_loss: Callable[[int, Tensor], None] | None,
+) -> Report:
+    """Build a worker's stages, execute its steps and return what came of it.
+
+    Args: see :class:`Worker`; ``on_loss`` None: nobody watches.
+    """
+    stages = {spec.index: Stage(spec, device) for spec in specs}
+    for index, stage in stages.items():
+        stage.prepare(buffer_count(steps, index), job.training)
+    losses: list[tuple[int, Tensor]] = []
+
+    def keep(microbatch: int, loss: Tensor) -> None:
+        losses.append((microbatch, loss))
+        if on_loss is not None:
+            on_loss(microbatch, loss)
+
+    worker = Worker(steps, stages, job, links, feed, device, keep)
+    worker.run()
+    return Report(
+        [stage.to_spec() for stage in stages.values()],
+        worker.results(),
+        [(microbatch, loss.item()) for microbatch, loss in losses],
+        sum(len(stage.versions.modules) for stage in stages.values()),
+        max((stage.most_pending for stage in stages.values()), default=0),
+        feed.rows,
+    )
+
+
+class Worker:
+    """Executes one worker's steps.
+
+    Args:
+        steps: what to do, in order.
+        stages: the stages that live here, by index.
+        job: what is common to all workers.
+        links: to the other workers.
+        feed: the run's data.
+        device: where this worker computes.
+        on_loss: called by the last stage with (microbatch, weighted loss).
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        stages: Mapping[int, Stage],
+        job: Job,
+        links: Links,
+        feed: Feed,
+        device: torch.device,
+        on_loss: Callable[[int, Tensor], None],
+    ) -> None:
+        self.steps, self.stages, self.job = steps, stages, job
+        self.links, self.feed, self.device, self.on_loss = links, feed, device, on_loss
+        self.clock = Clock(device)
+        self.events: list[tuple[Step, str, object, object, int]] = []
+        self._update_of = [u for u, batch in enumerate(job.batches, start=1) for _ in batch]
+        self._last = {batch[-1] for batch in job.batches}
+
+    def run(self) -> None:
+        """Execute every step.
+
+        Raises:
+            Exception: whatever a layer or the loss raises, with a note that names the task.
+            Aborted: another worker failed.
+        """
+        execute = {
+            Op.FORWARD: self._forward if self.job.training else self._infer,
+            Op.BACKWARD: self._backward,
+            Op.UPDATE: self._update,
+        }
+        step = None
+        try:
+            for step in self.steps:
+                execute[step.task.op](step)
+        except Aborted:
+            raise
+        except Exception as error:
+            error.add_note(f"(raised in {step.task if step else 'start-up'})")
+            raise
+
+    def results(self) -> list[Event]:
+        """Return what was done, with times in seconds on this host's monotonic clock."""
+        return [
+            Event(
+                step.task.stage,
+                op,
+                step.task.microbatch,
+                step.task.version,
+                self.clock.seconds(start),
+                self.clock.seconds(end),
+                sent,
+            )
+            for step, op, start, end, sent in self.events
+        ]
+
+    def _forward(self, step: Step) -> None:
+        _, stage, microbatch, _ = step.task
+        x = self._input(step)
+        target = None
+        if step.destination is None:
+            wanted, weight = self.feed.target(microbatch)
+            wanted = self._here(wanted)
+            target = Target(self.job.loss, wanted, weight if self.job.mean_loss else 1.0)
+        start = self.clock.now()
+        output = self.stages[stage].forward(
+            x,
+            microbatch + self.job.first_microbatch,
+            step.buffer,
+            target,
+            self._recomputes(microbatch),
+        )
+        self._record(step, Op.FORWARD.name, start, output)
+        if step.destination is None:
+            self.on_loss(microbatch, output)
+        else:
+            self.links.send(step, output)
+
+    def _infer(self, step: Step) -> None:
+        _, stage, microbatch, _ = step.task
+        x = self._input(step)
+        start = self.clock.now()
+        output = self.stages[stage].infer(x, microbatch + self.job.first_microbatch)
+        self._record(step, Op.FORWARD.name, start, output)
+        if step.destination is None:
+            wanted, _ = self.feed.target(microbatch)
+            value = self.job.loss(output, self._here(wanted))
+            self.on_loss(microbatch, torch.as_tensor(value))
+        else:
+            self.links.send(step, output)
+
+    def _backward(self, step: Step) -> None:
+        _, index, microbatch, _ = step.task
+        stage, key = self.stages[index], microbatch + self.job.first_microbatch
+        if self._recomputes(microbatch):
+            start = self.clock.now()
+            if stage.recompute(key, step.buffer):
+                self._record(step, RECOMPUTE, start)
+        gradients = None if step.source is None else self.links.receive(step)
+        start = self.clock.now()
+        result = stage.backward(key, step.buffer, self._update_of[microbatch], gradients)
+        self._record(step, Op.BACKWARD.name, start, result)
+        if step.destination is not None:
+            self.links.send(step, result)
+
+    def _update(self, step: Step) -> None:
+        _, index, _, version = step.task
+        versions = self.stages[index].versions
+        gradients = versions.gradients(version)
+        if self.job.clip_norm is not None:
+            self._clip(gradients, self.job.clip_norm, self.stages[index], version)
+        start = self.clock.now()
+        versions.update(step.buffer, gradients)
+        self._record(step, Op.UPDATE.name, start)
+
+    def _clip(self, gradients: Gradients, limit: float, stage: Stage, update: int) -> None:
+        """Scale the gradients by the norm over all stages, summed as for the unsplit model."""
+        norms = torch.zeros(self.job.parameters, device=self.device)
+        for place, gradient in enumerate(gradients, start=stage.spec.first_parameter):
+            if gradient is not None:
+                norms[place] = torch.linalg.vector_norm(gradient)
+        total = torch.linalg.vector_norm(self.links.all_reduce(norms, update))
+        scale = torch.clamp(limit / (total + 1e-6), max=1.0)
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.mul_(scale.to(gradient.dtype))
+
+    def _input(self, step: Step) -> Tree:
+        if step.source is not None:
+            return self.links.receive(step)
+        return self._here(self.feed.input(step.task.microbatch))
+
+    def _here(self, tree: Tree) -> Tree:
+        if self.device.type == "cpu":
+            return tree
+        return tree_map(lambda t: t.to(self.device, non_blocking=True), tree)
+
+    def _recomputes(self, microbatch: int) -> bool:
+        mode = self.job.recompute
+        return mode == "always" or (mode == "except_last" and microbatch not in self._last)
+
+    def _record(self, step: Step, op: str, start: object, message: Tree = None) -> None:
+        if self.job.trace:
+            sent = 0
+            if step.destination is not None and message is not None:
+                sent = sum(tensor.nbytes for tensor in leaves(message))
+            self.events.append((step, op, start, self.clock.now(), sent))

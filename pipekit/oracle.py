@@ -1,0 +1,271 @@
+"""The papers' weight updates, carried out slowly: the judge of the engine.
+
+One process, one thread, a list of all past weights, and the update equations.  Nothing here knows
+schedules, workers or transports: a pipeline method is only the version of the weights that each
+stage reads.  With n stages, stage s counted from 1, and W(t) the weights after t updates:
+
+==========================  ===========================================  =======================
+method                      the gradient of update t+1 is taken at       source
+==========================  ===========================================  =======================
+sequential                  W(t)                                         PipeDream 3.4, eq. 1
+pipedream                   W_s(t-n+s) on stage s                        PipeDream 3.4, eq. 2
+pipedream_vertical_sync     W(t-n+1)                                     PipeDream 3.4, eq. 3
+pipedream_no_stashing       forward W_s(t-n+s), backward W(t): no true   PipeDream 3.4
+                            gradient of the loss anywhere
+2bw                         W(t-1)                                       PipeDream-2BW 3.1
+==========================  ===========================================  =======================
+
+A version before the first is W(0) (the pipeline fills up).  The update itself is always applied to
+the newest weights, W(t).  GPipe, PipeDream-Flush (2BW paper, 3.2) and model parallelism are
+sequential training.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from pipekit.randomness import layer_seed
+
+Weights = dict[str, Tensor]
+"""Tensors by their names in the unsplit model's ``state_dict``."""
+
+_NO_STASHING = "pipedream_no_stashing"
+
+
+# The version that stage s of n (from 1) reads for update t+1: the table above.
+def _current(t: int, s: int, n: int) -> int:
+    return t
+
+
+def _staggered(t: int, s: int, n: int) -> int:
+    return max(t - n + s, 0)
+
+
+def _oldest(t: int, s: int, n: int) -> int:
+    return max(t - n + 1, 0)
+
+
+def _previous(t: int, s: int, n: int) -> int:
+    # The paper writes max(floor((k-1)/m) - 1, 0) for microbatch k from 1; floor((k-1)/m) is t.
+    return max(t - 1, 0)
+
+
+_VERSION_READ: dict[str, Callable[[int, int, int], int]] = {
+    "sequential": _current,
+    "model_parallel": _current,
+    "gpipe": _current,
+    "flush": _current,
+    "pipedream": _staggered,
+    _NO_STASHING: _staggered,
+    "pipedream_vertical_sync": _oldest,
+    "2bw": _previous,
+}
+
+
+@dataclass(frozen=True)
+class OracleRun:
+    """What a training run by the equations went through.
+
+    Attributes:
+        weights: all parameters after 0, 1, 2, ... updates; ``weights[t]`` is the papers' W(t).
+        buffers: the buffers at the end (batch-norm statistics, for example).
+        losses: the loss of each batch, at the weights that the method reads.
+        gradients: the gradient of each update, before clipping.  A parameter that got none in that
+            update is absent.
+    """
+
+    weights: list[Weights]
+    buffers: dict[str, Tensor]
+    losses: list[float]
+    gradients: list[Weights]
+
+
+def train(
+    model: nn.Sequential,
+    batches: Sequence[tuple[Any, Any]],
+    *,
+    method: str,
+    balance: Sequence[int],
+    microbatches: int = 1,
+    optimizer: Callable[[list[nn.Parameter]], Optimizer],
+    loss: Callable[[Any, Any], Tensor],
+    seed: int = 0,
+    clip_norm: float | None = None,
+    lr_scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+    first_microbatch: int = 0,
+    threads: int = 1,
+) -> OracleRun:
+    """Train a copy of ``model`` by the update equation of ``method``.
+
+    Args:
+        model: the unsplit model; it is left as it is.
+        batches: (input, target) pairs, each a tensor or a tuple, list or dict of tensors with the
+            rows along dimension 0; one update each.
+        method: a name of the module's table, or ``gpipe``, ``flush`` or ``model_parallel``.
+        balance: layers of each stage, in order.
+        microbatches: the parts of a batch (``torch.tensor_split``); 1 for the PipeDream variants.
+        optimizer: makes the optimizer of one stage from all its parameters.  A stage without
+            parameters gets none.
+        loss: of (output, target), averaged over rows unless its ``reduction`` is ``"sum"``.
+        seed: the run's seed; see :mod:`pipekit.randomness`.
+        clip_norm: largest 2-norm of the whole model's gradient (``clip_grad_norm_``).
+        lr_scheduler: makes the scheduler of one optimizer, stepped after each update.
+        first_microbatch: microbatches of earlier runs, for the random numbers only: every run
+            starts with an empty pipeline and a new optimizer.
+        threads: intra-op threads of torch; another number may round differently.
+
+    Raises:
+        ValueError: for an unknown method, a balance that does not fit the model, a parameter in
+            two stages, microbatches with a PipeDream variant, or a batch with too few rows.
+    """
+    _check_arguments(model, method, balance, microbatches)
+    version_read = _VERSION_READ[method]
+    model = copy.deepcopy(model).train()
+    stages = _stage_parameters(model, balance)
+    optimizers = [optimizer(list(stage.values())) for stage in stages if stage]
+    schedulers = [lr_scheduler(each) for each in optimizers] if lr_scheduler else []
+    averaged = getattr(loss, "reduction", "mean") != "sum"
+    weights = [_snapshot(model)]
+    losses: list[float] = []
+    gradients: list[Weights] = []
+
+    with _intra_op_threads(threads):
+        for t, (inputs, targets) in enumerate(batches):
+            for s, stage in enumerate(stages, start=1):
+                _load(stage, weights[version_read(t, s, len(stages))])
+            model.zero_grad()
+            rows = _rows(inputs)
+            if rows < microbatches:
+                raise ValueError(
+                    f"batch {t} has {rows} rows for {microbatches} microbatches; "
+                    "give it a row for each"
+                )
+            # A loop, not sum(): since Python 3.12 sum() compensates its rounding errors.
+            batch_loss = 0.0
+            parts = zip(_split(inputs, microbatches), _split(targets, microbatches), strict=True)
+            for k, (part, target) in enumerate(parts, start=first_microbatch + t * microbatches):
+                part_loss = loss(_forward(model, part, seed, k), target)
+                if averaged:
+                    part_loss = part_loss * (_rows(part) / rows)
+                if method == _NO_STASHING:
+                    for stage in stages:
+                        _load(stage, weights[t])
+                torch.autograd.backward(part_loss)
+                batch_loss += part_loss.item()
+            losses.append(batch_loss)
+            gradients.append(_gradients(model))
+
+            for stage in stages:
+                _load(stage, weights[t])
+            if clip_norm is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+            for each in optimizers:
+                each.step()
+            for scheduler in schedulers:
+                scheduler.step()
+            weights.append(_snapshot(model))
+
+    buffers = {k: v.clone() for k, v in model.state_dict().items() if k not in weights[0]}
+    return OracleRun(weights, buffers, losses, gradients)
+
+
+def _forward(model: nn.Sequential, value: Any, seed: int, microbatch: int) -> Any:
+    """Run all layers, each with the random numbers that belong to it and the microbatch.
+
+    The graph is not cut where a stage ends.  A cut would change no value, and the bits neither as
+    long as what crosses it, activations and gradients, keeps its strides.
+    """
+    for index, layer in enumerate(model):
+        with torch.random.fork_rng():
+            torch.manual_seed(layer_seed(seed, index, microbatch))
+            value = layer(value)
+    return value
+
+
+def _load(stage: dict[str, nn.Parameter], version: Weights) -> None:
+    """Overwrite a stage's parameters with a version of the weights.
+
+    Through ``.data``, which autograd does not watch: between a forward and its backward this
+    changes the weights that the graph has saved by reference.  Training without weight stashing is
+    just that error, made on purpose.
+    """
+    for name, parameter in stage.items():
+        parameter.data.copy_(version[name])
+
+
+def _snapshot(model: nn.Sequential) -> Weights:
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: parameter.detach().clone() for name, parameter in named}
+
+
+def _gradients(model: nn.Sequential) -> Weights:
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: p.grad.clone() for name, p in named if p.grad is not None}
+
+
+def _stage_parameters(
+    model: nn.Sequential, balance: Sequence[int]
+) -> list[dict[str, nn.Parameter]]:
+    """Return each stage's parameters by their names in the unsplit model."""
+    layers = iter(model)
+    stages = []
+    for length in balance:
+        own = {id(p) for _ in range(length) for p in next(layers).parameters()}
+        stages.append({name: p for name, p in model.named_parameters() if id(p) in own})
+    if sum(map(len, stages)) > len(list(model.parameters())):
+        raise ValueError(
+            "a parameter belongs to two stages, and the papers give it no version; "
+            "choose a balance that puts the layers sharing it in one stage"
+        )
+    return stages
+
+
+def _rows(value: Any) -> int:
+    """Count the rows of the first tensor in ``value``."""
+    while not isinstance(value, Tensor):
+        value = next(iter(value.values() if isinstance(value, dict) else value))
+    return len(value)
+
+
+def _split(value: Any, parts: int) -> list[Any]:
+    """Split every tensor in ``value`` along dimension 0 into ``parts``."""
+    if isinstance(value, Tensor):
+        return list(torch.tensor_split(value, parts))
+    if isinstance(value, dict):
+        columns = zip(*(_split(item, parts) for item in value.values()), strict=True)
+        return [dict(zip(value, column, strict=True)) for column in columns]
+    return [type(value)(column) for column in zip(*(_split(v, parts) for v in value), strict=True)]
+
+
+@contextmanager
+def _intra_op_threads(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _check_arguments(
+    model: nn.Sequential, method: str, balance: Sequence[int], microbatches: int
+) -> None:
+    if method not in _VERSION_READ:
+        raise ValueError(f"unknown method {method!r}; choose one of {', '.join(_VERSION_READ)}")
+    if sum(balance) != len(model) or min(balance, default=0) < 1:
+        raise ValueError(
+            f"balance {list(balance)} does not fit the model; give each stage at least one of its "
+            f"{len(model)} layers and use them all"
+        )
+    if microbatches < 1 or (microbatches > 1 and method.startswith("pipedream")):
+        raise ValueError(
+            f"{microbatches} microbatches do not go with {method}; PipeDream updates after each "
+            "minibatch, so give it 1, and any other method at least 1"
+        )

@@ -1,0 +1,586 @@
+"""The judge judged: the oracle against closed forms and ordinary training loops."""
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+from torch.optim.lr_scheduler import LRScheduler, StepLR
+
+from pipekit import oracle
+from pipekit.oracle import OracleRun
+from pipekit.randomness import layer_seed
+
+PIPEDREAM = ["pipedream", "pipedream_vertical_sync", "pipedream_no_stashing"]
+SEQUENTIAL = ["sequential", "model_parallel", "gpipe", "flush"]
+
+Factory = Callable[[list[nn.Parameter]], Optimizer]
+Batches = list[tuple[Any, Any]]
+
+OPTIMIZERS: dict[str, Factory] = {
+    "sgd": lambda p: SGD(p, lr=0.1),
+    "momentum": lambda p: SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
+    "adam": lambda p: Adam(p, lr=0.01),
+    "adamw": lambda p: AdamW(p, lr=0.01),
+    "rmsprop": lambda p: RMSprop(p, lr=0.01),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Run the ordinary loops as the oracle runs: more threads sum in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def step_lr(optimizer: Optimizer) -> LRScheduler:
+    return StepLR(optimizer, step_size=2, gamma=0.5)
+
+
+def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert got.keys() == expected.keys()
+    for name in got:
+        assert torch.equal(got[name], expected[name]), name
+
+
+def same_weights(one: OracleRun, other: OracleRun) -> bool:
+    pairs = zip(one.weights, other.weights, strict=True)
+    return all(torch.equal(a[name], b[name]) for a, b in pairs for name in a)
+
+
+# --- One weight a stage: the recurrences by hand, in plain Python floats -------------------------
+
+
+class Scale(nn.Module):
+    """Multiply by one weight, in float64."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(weight, dtype=torch.float64))
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.weight * value
+
+
+def half_square(output: Tensor, target: Tensor) -> Tensor:
+    return ((output - target) ** 2).mean() / 2
+
+
+def product(values: list[float]) -> float:
+    result = 1.0
+    for value in values:
+        result *= value
+    return result
+
+
+def hand_gradient(
+    forward: list[float], backward: list[float], batch: list[tuple[float, float]]
+) -> list[float]:
+    """The gradient of the mean of (w_1 ... w_n x - y)^2 / 2, by the chain rule.
+
+    Stage s multiplies its saved input, made by the ``forward`` weights before it, with what comes
+    back through the ``backward`` weights after it.
+    """
+    gradient = [0.0] * len(forward)
+    for x, y in batch:
+        error = product(forward) * x - y
+        for s in range(len(forward)):
+            gradient[s] += error * product(forward[:s]) * x * product(backward[s + 1 :])
+    return [g / len(batch) for g in gradient]
+
+
+def hand_train(
+    start: list[float],
+    batches: list[list[tuple[float, float]]],
+    delays: list[int],
+    lr: float,
+    *,
+    stashing: bool = True,
+    momentum: float = 0.0,
+) -> list[list[float]]:
+    """w(t+1) = w(t) - lr * v, v = momentum * v + gradient at w_s(t - delay_s)."""
+    n = len(start)
+    past = [start]
+    velocity = [0.0] * n
+    for t, batch in enumerate(batches):
+        read = [past[max(t - delays[s], 0)][s] for s in range(n)]
+        gradient = hand_gradient(read, read if stashing else past[t], batch)
+        velocity = [momentum * v + g for v, g in zip(velocity, gradient, strict=True)]
+        past.append([w - lr * v for w, v in zip(past[t], velocity, strict=True)])
+    return past
+
+
+def hand_delays(method: str, n: int) -> list[int]:
+    """Updates between the weights that stage s = 1..n reads and the newest."""
+    if method in ("pipedream", "pipedream_no_stashing"):
+        return [n - s for s in range(1, n + 1)]
+    return [{"pipedream_vertical_sync": n - 1, "2bw": 1}.get(method, 0)] * n
+
+
+numbers = st.floats(-1.5, 1.5).map(lambda x: round(x, 3))
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), method=st.sampled_from([*SEQUENTIAL, *PIPEDREAM, "2bw"]))
+def test_each_method_follows_its_equation(data: st.DataObject, method: str) -> None:
+    n = data.draw(st.integers(1, 5), "stages")
+    m = 1 if method in PIPEDREAM else data.draw(st.integers(1, 4), "microbatches")
+    momentum = data.draw(st.sampled_from([0.0, 0.9]), "momentum")
+    start = data.draw(st.lists(numbers, min_size=n, max_size=n), "weights")
+    rows = st.lists(st.tuples(numbers, numbers), min_size=m, max_size=m + 3)
+    batches = data.draw(st.lists(rows, min_size=1, max_size=8), "batches")
+
+    run = oracle.train(
+        nn.Sequential(*map(Scale, start)),
+        [tuple(torch.tensor(batch, dtype=torch.float64).T) for batch in batches],
+        method=method,
+        balance=[1] * n,
+        microbatches=m,
+        optimizer=lambda p: SGD(p, lr=0.05, momentum=momentum),
+        loss=half_square,
+    )
+
+    stashing = method != "pipedream_no_stashing"
+    delays = hand_delays(method, n)
+    by_hand = hand_train(start, batches, delays, 0.05, stashing=stashing, momentum=momentum)
+    assert len(run.weights) == len(by_hand) == len(batches) + 1
+    for weights, expected in zip(run.weights, by_hand, strict=True):
+        got = [w.item() for w in weights.values()]
+        assert got == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_pipedream_in_numbers() -> None:
+    """Two stages, f = (w1 w2 - 1)^2 / 2, lr 1/2, from (2, 1): by hand.
+
+    g(w1, w2) = (e w2, e w1) with e = w1 w2 - 1.
+    t=0: reads (2, 1):     e = 1,   g = (1, 2)       -> (3/2, 0)
+    t=1: reads (2, 0):     e = -1,  g = (0, -2)      -> (3/2, 1)      stage 1 is one behind
+    t=2: reads (3/2, 1):   e = 1/2, g = (1/2, 3/4)   -> (5/4, 5/8)
+    """
+    run = oracle.train(
+        nn.Sequential(Scale(2.0), Scale(1.0)),
+        [(torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))] * 3,
+        method="pipedream",
+        balance=[1, 1],
+        optimizer=lambda p: SGD(p, lr=0.5),
+        loss=half_square,
+    )
+    path = [tuple(w.item() for w in weights.values()) for weights in run.weights]
+    assert path == [(2, 1), (1.5, 0), (1.5, 1), (1.25, 0.625)]
+    assert run.losses == [0.5, 0.5, 0.125]
+    assert [tuple(g.item() for g in each.values()) for each in run.gradients] == [
+        (1, 2),
+        (0, -2),
+        (0.5, 0.75),
+    ]
+
+
+# --- Real layers ---------------------------------------------------------------------------------
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(7)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Flatten(),
+        nn.Linear(64, 16),
+        nn.Tanh(),
+        nn.Dropout(0.5),
+        nn.Linear(16, 5),
+    )
+
+
+def images(count: int = 5, rows: int = 10) -> Batches:
+    generator = torch.Generator().manual_seed(3)
+    return [
+        (
+            torch.randn(rows, 2, 6, 6, generator=generator),
+            torch.randint(5, (rows,), generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+def train(method: str, balance: list[int], **options: Any) -> OracleRun:
+    defaults: dict[str, Any] = {"optimizer": OPTIMIZERS["adam"], "loss": nn.CrossEntropyLoss()}
+    model = options.pop("model", None) or network()
+    batches = options.pop("batches", None) or images()
+    return oracle.train(model, batches, method=method, balance=balance, **(defaults | options))
+
+
+def ordinary_training(
+    model: nn.Sequential, batches: Batches, m: int, optimizer: Factory
+) -> tuple[list[dict[str, Tensor]], list[float]]:
+    """A training loop as anybody writes it: one optimizer, clipping, a schedule of the rate."""
+    stepper = optimizer(list(model.parameters()))
+    scheduler = step_lr(stepper)
+    criterion = nn.CrossEntropyLoss()
+    states, losses, k = [], [], 0
+    for inputs, targets in batches:
+        stepper.zero_grad()
+        losses.append(0.0)
+        for x, y in zip(inputs.tensor_split(m), targets.tensor_split(m), strict=True):
+            value = x
+            for index, layer in enumerate(model):
+                torch.manual_seed(layer_seed(11, index, k))
+                value = layer(value)
+            part = criterion(value, y)
+            if m > 1:
+                part = part * (len(x) / len(inputs))
+            torch.autograd.backward(part)
+            losses[-1] += part.item()
+            k += 1
+        nn.utils.clip_grad_norm_(model.parameters(), 0.4)
+        stepper.step()
+        scheduler.step()
+        states.append(copy.deepcopy(model.state_dict()))
+    return states, losses
+
+
+@pytest.mark.parametrize("m", [1, 4])
+@pytest.mark.parametrize("balance", [[9], [2, 3, 3, 1]], ids=str)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_sequential_is_an_ordinary_training_loop_bit_for_bit(
+    name: str, balance: list[int], m: int
+) -> None:
+    """With dropout, batch norm, clipping, a scheduler, and ragged microbatches (10 rows in 4)."""
+    run = train(
+        "sequential",
+        balance,
+        microbatches=m,
+        optimizer=OPTIMIZERS[name],
+        clip_norm=0.4,
+        lr_scheduler=step_lr,
+        seed=11,
+    )
+    states, losses = ordinary_training(network(), images(), m, OPTIMIZERS[name])
+    assert run.losses == losses
+    for weights, state in zip(run.weights[1:], states, strict=True):
+        assert_equal(weights, {key: state[key] for key in weights})
+    assert_equal(run.weights[-1] | run.buffers, states[-1])
+
+
+@pytest.mark.parametrize("alias", SEQUENTIAL[1:])
+def test_methods_that_flush_are_sequential(alias: str) -> None:
+    one, other = train("sequential", [9]), train(alias, [4, 5])
+    assert same_weights(one, other)
+    assert one.losses == other.losses
+
+
+@pytest.mark.parametrize("m", [1, 4])
+@pytest.mark.parametrize("balance", [[9], [2, 3, 3, 1]], ids=str)
+def test_2bw_is_one_update_late_on_every_stage(balance: list[int], m: int) -> None:
+    """Gradient t of the run is the first gradient of a new run that starts at W(max(t-1, 0))."""
+    run = train("2bw", balance, microbatches=m, clip_norm=0.4)
+    for t, batch in enumerate(images()):
+        model = network()
+        model.load_state_dict(run.weights[max(t - 1, 0)], strict=False)
+        fresh = train(
+            "sequential", [9], model=model, batches=[batch], microbatches=m, first_microbatch=t * m
+        )
+        assert_equal(run.gradients[t], fresh.gradients[0])
+        assert run.losses[t] == fresh.losses[0]
+    assert not same_weights(run, train("sequential", [9], microbatches=m, clip_norm=0.4))
+
+
+def test_2bw_first_two_batches_read_the_initial_weights() -> None:
+    run = train("2bw", [3, 3], microbatches=2, batches=images(1) * 3, model=without_dropout())
+    assert run.losses[0] == run.losses[1] != run.losses[2]
+    assert_equal(run.gradients[0], run.gradients[1])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_vertical_sync_delays_all_stages_alike(n: int) -> None:
+    """The n-th gradient is the first that is not taken at W(0)."""
+    balance = [6 - n + 1] + [1] * (n - 1)
+    run = train("pipedream_vertical_sync", balance, batches=images(1) * 6, model=without_dropout())
+    assert run.losses[:n] == [run.losses[0]] * n
+    for t in range(6):
+        model = without_dropout()
+        model.load_state_dict(run.weights[max(t - n + 1, 0)], strict=False)
+        fresh = train("sequential", [6], model=model, batches=images(1))
+        assert_equal(run.gradients[t], fresh.gradients[0])
+
+
+def test_vertical_sync_on_two_stages_is_2bw_with_one_microbatch() -> None:
+    assert same_weights(train("pipedream_vertical_sync", [4, 5]), train("2bw", [4, 5]))
+
+
+def without_dropout() -> nn.Sequential:
+    torch.manual_seed(5)
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(72, 12),
+        nn.Tanh(),
+        nn.Linear(12, 8),
+        nn.Tanh(),
+        nn.Linear(8, 5),
+    )
+
+
+def test_stashing_reads_each_stage_at_its_own_age() -> None:
+    """Stage s of 3 at W_s(t-3+s): the true gradient at exactly that mixture of versions."""
+    balance, stage_of = [2, 2, 2], {"1": 1, "3": 2, "5": 3}
+    run = train("pipedream", balance, model=without_dropout())
+    for t, batch in enumerate(images()):
+        model = without_dropout()
+        mixture = {
+            name: run.weights[max(t - 3 + stage_of[name[0]], 0)][name] for name in run.weights[0]
+        }
+        model.load_state_dict(mixture)
+        fresh = train("sequential", [6], model=model, batches=[batch])
+        assert_equal(run.gradients[t], fresh.gradients[0])
+
+
+def test_without_stashing_the_gradient_is_that_of_no_weights() -> None:
+    """It equals neither candidate's true gradient once a stage has been updated in between.
+
+    But the last stage, whose forward reads the newest weights and has none after it, and the first
+    minibatch are right; and the loss is still that of the forward's weights.
+    """
+    run = train("pipedream_no_stashing", [2, 2, 2], model=without_dropout())
+    stage_of = {"1": 1, "3": 2, "5": 3}
+    for t, batch in enumerate(images()):
+        stashed = {
+            name: run.weights[max(t - 3 + stage_of[name[0]], 0)][name] for name in run.weights[0]
+        }
+        true = []
+        for candidate in (stashed, run.weights[t]):
+            model = without_dropout()
+            model.load_state_dict(candidate)
+            true.append(train("sequential", [6], model=model, batches=[batch]))
+        assert run.losses[t] == true[0].losses[0]
+        got = run.gradients[t]
+        if t == 0:
+            assert_equal(got, true[0].gradients[0])
+            continue
+        assert torch.equal(got["5.weight"], true[0].gradients[0]["5.weight"])
+        # Stage 2's gradient comes through stage 3 alone, whose version is the newest both times.
+        assert torch.equal(got["3.weight"], true[0].gradients[0]["3.weight"])
+        for reference in true:
+            difference = got["1.weight"] - reference.gradients[0]["1.weight"]
+            assert difference.norm() > 1e-4 * got["1.weight"].norm()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    method=st.sampled_from([*PIPEDREAM, *SEQUENTIAL]),
+    name=st.sampled_from(list(OPTIMIZERS)),
+    clip=st.sampled_from([None, 0.1]),
+    seed=st.integers(0, 2**31),
+)
+def test_with_one_stage_nothing_is_late(
+    method: str, name: str, clip: float | None, seed: int
+) -> None:
+    options: dict[str, Any] = {"optimizer": OPTIMIZERS[name], "clip_norm": clip, "seed": seed}
+    run, reference = train(method, [9], **options), train("sequential", [9], **options)
+    assert same_weights(run, reference)
+    assert run.losses == reference.losses
+    assert_equal(run.buffers, reference.buffers)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    cuts=st.sets(st.integers(1, 8), max_size=5),
+    method=st.sampled_from(["sequential", "2bw"]),
+    m=st.integers(1, 4),
+)
+def test_partition_does_not_matter_where_versions_agree(
+    cuts: set[int], method: str, m: int
+) -> None:
+    edges = [0, *sorted(cuts), 9]
+    balance = [b - a for a, b in itertools.pairwise(edges)]
+    run = train(method, balance, microbatches=m, clip_norm=0.4)
+    assert same_weights(run, train(method, [9], microbatches=m, clip_norm=0.4))
+
+
+def test_cutting_the_graph_at_stages_changes_no_bit() -> None:
+    """The oracle leaves the graph whole; a pipeline cuts it and hands gradients over."""
+    model, (inputs, targets) = network(), images(1)[0]
+    value, ends, starts = inputs, [], []
+    for index, layer in enumerate(model):
+        torch.manual_seed(layer_seed(0, index, 0))
+        if index:
+            ends.append(value)
+            value = value.detach().requires_grad_()
+            starts.append(value)
+        value = layer(value)
+    torch.autograd.backward(nn.functional.cross_entropy(value, targets))
+    for end, start in zip(reversed(ends), reversed(starts), strict=True):
+        torch.autograd.backward(end, start.grad)
+    by_stage = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    assert_equal(train("sequential", [9], batches=images(1)).gradients[0], by_stage)
+
+
+# --- Conventions ---------------------------------------------------------------------------------
+
+
+def test_microbatches_weigh_by_their_rows() -> None:
+    """10 rows in 4 microbatches are 3, 3, 2, 2: the mean is still that of the batch."""
+    whole = train("sequential", [6], model=without_dropout())
+    parts = train("sequential", [6], model=without_dropout(), microbatches=4)
+    torch.testing.assert_close(parts.gradients[0], whole.gradients[0])
+    assert parts.losses == pytest.approx(whole.losses, rel=1e-4)
+
+
+def test_a_summed_loss_is_not_scaled() -> None:
+    options: dict[str, Any] = {
+        "loss": nn.CrossEntropyLoss(reduction="sum"),
+        "optimizer": lambda p: SGD(p, lr=1e-3),
+    }
+    whole = train("sequential", [6], model=without_dropout(), **options)
+    parts = train("sequential", [6], model=without_dropout(), microbatches=4, **options)
+    torch.testing.assert_close(parts.gradients[0], whole.gradients[0])
+    assert parts.losses == pytest.approx(whole.losses, rel=1e-4)
+
+
+def test_batch_norm_counts_microbatches() -> None:
+    run = train("2bw", [4, 5], microbatches=4)
+    assert run.buffers["1.num_batches_tracked"] == 5 * 4
+
+
+def test_gradients_are_those_before_clipping() -> None:
+    free, clipped = train("sequential", [9]), train("sequential", [9], clip_norm=1e-3)
+    assert_equal(free.gradients[0], clipped.gradients[0])
+    assert not same_weights(free, clipped)
+
+
+class Combine(nn.Module):
+    def forward(self, value: dict[str, Any]) -> Tensor:
+        first, second = value["pair"]
+        return torch.cat([first, second, value["third"]], dim=1)
+
+
+def test_inputs_and_targets_of_several_tensors() -> None:
+    torch.manual_seed(1)
+    x, y = torch.randn(10, 6), torch.randn(10, 4)
+    layer = nn.Linear(6, 4)
+    structured = (
+        {"pair": (x[:, :2], x[:, 2:3]), "third": x[:, 3:]},
+        [y[:, :1], y[:, 1:]],
+    )
+    options: dict[str, Any] = {"microbatches": 4, "loss": nn.MSELoss()}
+    plain = train("sequential", [1], model=nn.Sequential(layer), batches=[(x, y)], **options)
+    options["loss"] = lambda output, target: nn.functional.mse_loss(output, torch.cat(target, 1))
+    run = train(
+        "sequential",
+        [1, 1],
+        model=nn.Sequential(Combine(), layer),
+        batches=[structured],
+        **options,
+    )
+    assert run.losses == plain.losses
+    assert torch.equal(run.weights[1]["1.weight"], plain.weights[1]["0.weight"])
+
+
+def test_frozen_parameters_are_carried_along() -> None:
+    model, frozen = network(), ["0.weight", "0.bias", "5.bias"]
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
+    run = train("pipedream", [1, 4, 4], model=model)
+    for name, start in model.named_parameters():
+        assert (name in run.gradients[0]) == (name not in frozen)
+        assert torch.equal(run.weights[-1][name], start) == (name in frozen)
+
+
+class Skippable(nn.Module):
+    """A layer that leaves itself out for inputs with a negative sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value if value.sum() < 0 else self.linear(value)
+
+
+def test_a_parameter_without_gradient_is_not_updated() -> None:
+    """Not even by its momentum: torch skips it."""
+    x, y = torch.ones(4, 6), torch.zeros(4, 6)
+    run = train(
+        "gpipe",
+        [1, 1],
+        model=nn.Sequential(Skippable(), nn.Linear(6, 6)),
+        batches=[(x, y), (-x, y), (x, y)],
+        optimizer=OPTIMIZERS["momentum"],
+        loss=nn.MSELoss(),
+    )
+    name = "0.linear.weight"
+    assert [name in gradient for gradient in run.gradients] == [True, False, True]
+    path = [weights[name] for weights in run.weights]
+    assert [torch.equal(a, b) for a, b in itertools.pairwise(path)] == [False, True, False]
+
+
+def test_layers_run_in_training_mode() -> None:
+    evaluated = network().eval()
+    assert same_weights(train("2bw", [4, 5]), train("2bw", [4, 5], model=evaluated))
+
+
+def test_a_parameter_shared_within_a_stage_is_updated_once() -> None:
+    torch.manual_seed(2)
+    shared = nn.Linear(6, 6)
+    model = nn.Sequential(shared, nn.Tanh(), shared)
+    batches = [(torch.randn(8, 6), torch.randn(8, 6)) for _ in range(3)]
+    run = train("2bw", [3], model=model, batches=batches, loss=nn.MSELoss())
+    assert torch.equal(run.weights[-1]["0.weight"], run.weights[-1]["2.weight"])
+    with pytest.raises(ValueError, match="two stages"):
+        train("2bw", [2, 1], model=model, batches=batches, loss=nn.MSELoss())
+
+
+def test_caller_is_left_untouched() -> None:
+    model = network().eval()
+    weight = model.get_parameter("0.weight")
+    weight.grad = torch.ones_like(weight)
+    before = copy.deepcopy(model.state_dict())
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    oracle.train(
+        model,
+        images(),
+        method="pipedream",
+        balance=[4, 5],
+        optimizer=OPTIMIZERS["adam"],
+        loss=nn.CrossEntropyLoss(),
+        threads=threads + 1,
+    )
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), state)
+    assert_equal(model.state_dict(), before)
+    assert torch.equal(weight.grad, torch.ones_like(weight))
+    assert not model.training
+
+
+def test_result_does_not_depend_on_the_callers_random_state() -> None:
+    one = train("pipedream", [4, 5])
+    model = network()
+    torch.manual_seed(999)
+    assert same_weights(one, train("pipedream", [4, 5], model=model))
+    assert not same_weights(one, train("pipedream", [4, 5], seed=1))
+    assert not same_weights(one, train("pipedream", [4, 5], first_microbatch=5))
+
+
+@pytest.mark.parametrize(
+    ("method", "balance", "m", "message"),
+    [
+        ("pipedreams", [4, 5], 1, "unknown method"),
+        ("2bw", [4, 4], 1, "does not fit"),
+        ("2bw", [9, 0], 1, "does not fit"),
+        ("2bw", [], 1, "does not fit"),
+        ("pipedream", [4, 5], 2, "give it 1"),
+        ("gpipe", [4, 5], 0, "at least 1"),
+        ("gpipe", [4, 5], 11, "10 rows for 11"),
+    ],
+)
+def test_wrong_input_is_explained(method: str, balance: list[int], m: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        train(method, balance, microbatches=m)
