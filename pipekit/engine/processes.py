@@ -37,6 +37,8 @@ from pipekit.engine.stage import StageSpec
 from pipekit.engine.worker import Job, LossCallback, Report, work
 from pipekit.schedules import Step
 
+# torch imports the second one, for 1.5 s, when it makes its first optimizer.
+PRELOAD = ["pipekit.engine.processes", "torch._dynamo"]
 GRACE_S = 3.0  # how long the first failure may take to arrive after its consequences
 
 
@@ -105,7 +107,7 @@ class _Crew:
 
     def __init__(self, workers: int) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["pipekit.engine.processes"])
+        self._context.set_forkserver_preload(PRELOAD)
         self._workers = workers
         self._processes: list[BaseProcess] = []
         self._data: list[Connection] = []

@@ -1,0 +1,39 @@
+# Every target works on a fresh checkout: what it needs is installed first, into .venv.
+PYTHON ?= $(shell command -v python3 || command -v python3.11 || echo python3)
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help reproduce test lint benchmark clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "Another Python (3.11 or newer): make PYTHON=/path/to/python3.12 test"
+
+reproduce: $(STAMP) ## run the main job; the last lines say where its results are
+	.venv/bin/pipekit run experiments/quickstart.yaml
+
+test: lint ## check style and types, run the tests
+	.venv/bin/python -m pytest
+
+lint: $(STAMP) ## check style and types only
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+benchmark: $(STAMP) ## time the engine beside torch.distributed.pipelining
+	.venv/bin/python experiments/benchmarks/engine.py
+
+clean: ## remove .venv and caches (results stay)
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find pipekit tests experiments -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Made last, so that an interrupted installation is taken up again.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "pipekit needs Python 3.11 or newer, and '$(PYTHON)' is" \
+	    "$$($(PYTHON) --version 2>/dev/null || echo missing); name a newer one: make PYTHON=python3.12 ..." >&2; \
+	  exit 1; }
+	@echo "installing into .venv (about 2 minutes the first time)"
+	@$(PYTHON) -m venv .venv
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@

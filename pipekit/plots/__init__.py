@@ -1,0 +1,8 @@
+"""Pictures of schedules, runs and results: plotly figures, each saved as a static SVG and a CSV."""
+
+from pipekit.plots.curves import curves
+from pipekit.plots.in_flight import in_flight, in_flight_table
+from pipekit.plots.save import save
+from pipekit.plots.timeline import compare, timeline
+
+__all__ = ["compare", "curves", "in_flight", "in_flight_table", "save", "timeline"]

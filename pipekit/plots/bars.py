@@ -1,0 +1,94 @@
+"""Events as horizontal bars."""
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit.plots import style
+from pipekit.traces import Trace
+
+HEIGHT = 0.8
+"""Of a row's height."""
+ROOMY_PX = 4
+"""A bar this wide, on average, bears full edges."""
+
+
+def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
+    """Return a trace's events as plotly bars: first idle time, then a trace an op.
+
+    Args:
+        trace: at least one event.
+        scale: what turns the trace's times into ``unit``.
+        unit: of the drawn times, for the hover text.
+        versions: also write the weight version under the microbatch.
+    """
+    frame = trace.frame
+    # Where bars are only pixels wide, edges must not bury the colours between them.
+    room_px = style.PANEL_PX * trace.workers / len(frame)
+    edges = min(1, room_px / ROOMY_PX)
+    idle = go.Bar(
+        name="idle",
+        orientation="h",
+        y=np.arange(trace.workers),
+        base=np.full(trace.workers, frame["start_s"].min() * scale),
+        x=np.full(trace.workers, trace.makespan_s * scale),
+        width=HEIGHT,
+        marker={"color": style.IDLE, "line": {"width": 0}},
+        hoverinfo="skip",
+        legendgroup="idle",
+        legendrank=2000,
+    )
+    ops = [
+        _bars_of_op(frame[frame["op"] == op], look, edges, scale, unit, versions)
+        for op, look in style.OPS.items()
+        if (frame["op"] == op).any()
+    ]
+    return [idle, *ops]
+
+
+def _bars_of_op(
+    frame: pd.DataFrame, look: style.Look, edges: float, scale: float, unit: str, versions: bool
+) -> go.Bar:
+    start, end = (frame[column].to_numpy() * scale for column in ("start_s", "end_s"))
+    update = look is style.OPS["UPDATE"]
+    text = None
+    if not update:
+        text = frame["microbatch"].astype(str)
+        text = (text + "<br>v" + frame["version"].astype(str) if versions else text).tolist()
+    return go.Bar(
+        name=look.name,
+        orientation="h",
+        y=frame["worker"].to_numpy(),
+        base=start,
+        x=end - start,
+        width=HEIGHT,
+        marker={
+            "color": look.color,
+            "line": {"color": look.edge, "width": edges * look.edge_px},
+            "pattern": {
+                "shape": look.pattern,
+                "fillmode": "overlay",
+                "fgcolor": look.edge,
+                "fgopacity": 0.5,
+                "size": 7,
+                "solidity": 0.12,
+            },
+        },
+        text=text,
+        textposition="inside",
+        insidetextanchor="middle",
+        insidetextfont={"color": "black", "family": style.NARROW_FONTS},
+        textangle=0,
+        customdata=np.column_stack(
+            [frame[["worker", "stage", "microbatch", "version"]].to_numpy(), start, end]
+        ),
+        hovertemplate=(
+            f"<b>{look.name}</b>, worker %{{customdata[0]}}, stage %{{customdata[1]}}<br>"
+            + ("sums up to microbatch" if update else "microbatch")
+            + " %{customdata[2]}<br>"
+            + ("makes" if update else "reads")
+            + " version %{customdata[3]}<br>%{customdata[4]:.6~g} to %{customdata[5]:.6~g} "
+            + f"{unit}<extra></extra>"
+        ),
+        legendgroup=look.name,
+    )

@@ -1,0 +1,53 @@
+"""Figures as files that anyone can read: a picture, and the numbers in it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit.plots import static
+
+SVG: Any = {
+    "svg.fonttype": "none",  # text stays text: searchable, and selectable
+    "svg.hashsalt": "pipekit",  # the same figure gives the same bytes
+    "hatch.linewidth": 0.7,
+}
+
+
+def save(
+    figure: go.Figure, path_stem: str | os.PathLike[str], data: pd.DataFrame
+) -> dict[str, Path]:
+    """Write ``<stem>.svg`` and ``<stem>.csv``, making the folder if it is missing.
+
+    The SVG is drawn from the plotly figure without a browser engine, and a figure saved again gives
+    the same bytes.
+
+    Args:
+        figure: a figure made by :mod:`pipekit.plots`.
+        path_stem: the files' path without its suffix.
+        data: what the figure shows, say ``trace.frame``.
+
+    Returns:
+        The paths written, under "svg" and "csv".
+
+    Raises:
+        ValueError: the figure holds other traces than horizontal bars and lines.
+    """
+    stem = Path(path_stem)
+    paths = {suffix: stem.with_name(f"{stem.name}.{suffix}") for suffix in ("svg", "csv")}
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(SVG):
+        static.draw(figure).savefig(
+            paths["svg"],
+            format="svg",
+            metadata={
+                "Title": figure.layout.title.text or stem.name,
+                "Creator": None,
+                "Date": None,
+            },
+        )
+    data.to_csv(paths["csv"], index=False)
+    return paths

@@ -1,0 +1,233 @@
+"""A plotly figure of ours, drawn again by matplotlib.
+
+The plotly figure is the one description; this reads sizes, places, colours and text off it, so that
+the static picture cannot differ from the live one.  plotly's own export needs a browser engine.
+"""
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator, MultipleLocator
+
+from pipekit.plots import style
+
+PT = 0.75
+"""Points in a CSS pixel."""
+BAR_FONT_PX = 11, 8
+"""Of a number in a bar: at best, and at least; one that does not fit is left out."""
+CHARACTER_EM = 0.64
+"""How wide a digit is in DejaVu Sans, a wide font."""
+HATCHES = {"": None, "/": "///", "\\": "\\\\\\"}
+DASHES: dict[str, Any] = {
+    "solid": "-",
+    "dash": (0, (4.5, 2.5)),
+    "dot": (0, (1.2, 1.8)),
+    "dashdot": (0, (5, 2, 1.2, 2)),
+    "longdash": (0, (8, 3)),
+}
+
+
+def draw(figure: go.Figure) -> Figure:
+    """Return the matplotlib figure of a plotly figure made of horizontal bars and lines.
+
+    Raises:
+        ValueError: the figure holds another kind of trace.
+    """
+    for trace in figure.data:
+        if trace.type not in ("bar", "scatter"):
+            raise ValueError(f"can only draw bars and lines statically, not {trace.type!r}")
+    layout = figure.layout
+    width, height = layout.width or style.WIDTH_PX, layout.height
+    canvas = Figure(figsize=(width / 96, height / 96), facecolor="none")
+    panels: dict[tuple[str, str], Axes] = {}
+    for trace in figure.data:
+        key = trace.xaxis or "x", trace.yaxis or "y"
+        if key not in panels:
+            panels[key] = _panel(canvas, figure, *key)
+        if trace.type == "bar":
+            _bars(panels[key], trace, panels[key].bbox.width * 96 / canvas.dpi)
+        else:
+            _line(panels[key], trace)
+    _texts(canvas, figure)
+    _legend(canvas, figure)
+    return canvas
+
+
+def _place(figure: go.Figure, x: float, y: float) -> tuple[float, float]:
+    """Turn plotly's paper coordinates into fractions of the whole figure."""
+    layout = figure.layout
+    width, height, margin = layout.width or style.WIDTH_PX, layout.height, layout.margin
+    return (
+        (margin.l + x * (width - margin.l - margin.r)) / width,
+        (margin.b + y * (height - margin.t - margin.b)) / height,
+    )
+
+
+def _panel(canvas: Figure, figure: go.Figure, x_ref: str, y_ref: str) -> Axes:
+    x_axis = figure.layout["xaxis" + x_ref[1:]]
+    y_axis = figure.layout["yaxis" + y_ref[1:]]
+    (x0, x1), (y0, y1) = x_axis.domain or (0, 1), y_axis.domain or (0, 1)
+    left, bottom = _place(figure, x0, y0)
+    right, top = _place(figure, x1, y1)
+    axes = canvas.add_axes((left, bottom, right - left, top - bottom), facecolor="none")
+    axes.set_axisbelow(True)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    if x_axis.range is not None:
+        axes.set_xlim(*x_axis.range)
+    if y_axis.range is not None:
+        axes.set_ylim(*y_axis.range)
+    font_pt = figure.layout.font.size * PT
+    _dress(axes.xaxis, x_axis, font_pt, most_ticks=12)
+    _dress(axes.yaxis, y_axis, font_pt, most_ticks=6)
+    return axes
+
+
+def _dress(ours: Axis, theirs: Any, font_pt: float, most_ticks: int) -> None:
+    """Give a matplotlib axis the ticks, grid and title of a plotly one."""
+    if theirs.tickvals is not None:
+        ours.set_ticks(theirs.tickvals, labels=theirs.ticktext)
+    elif theirs.dtick is not None:
+        ours.set_major_locator(MultipleLocator(theirs.dtick))
+    else:
+        ours.set_major_locator(MaxNLocator(most_ticks))
+    ours.set_tick_params(length=0, labelsize=font_pt, labelcolor=theirs.color)
+    if theirs.showticklabels is False:
+        ours.set_tick_params(labelleft=False, labelbottom=False)
+    if theirs.showgrid is not False:
+        ours.grid(color=_rgba(theirs.gridcolor), linewidth=0.8)
+    if theirs.title.text:
+        ours.set_label_text(theirs.title.text, color=theirs.color, fontsize=font_pt)
+
+
+def _bars(axes: Axes, trace: Any, width_px: float) -> None:
+    y, base, length = (np.asarray(part, dtype=float) for part in (trace.y, trace.base, trace.x))
+    low, high = y - trace.width / 2, y + trace.width / 2
+    corners = [(base, low), (base, high), (base + length, high), (base + length, low)]
+    marker = trace.marker
+    color, edge = _rgba(marker.color), _rgba(marker.line.color or marker.color)
+    hatch = HATCHES[marker.pattern.shape or ""]
+    axes.add_collection(
+        PolyCollection(
+            list(np.array(corners).transpose(2, 0, 1)),  # a bar's [4, 2] each
+            facecolor=color,
+            edgecolor=edge,
+            linewidth=marker.line.width * PT,
+            hatch=hatch,
+            hatchcolor=(*edge[:3], 0.35),
+        ),
+        autolim=False,
+    )
+    if trace.text is None:
+        return
+    best, least = BAR_FONT_PX
+    left, right = axes.get_xlim()
+    lengths_px = length / (right - left) * width_px
+    characters = max(len(line) for text in trace.text for line in text.split("<br>"))
+    for text, x, row, room in zip(trace.text, base + length / 2, y, lengths_px, strict=True):
+        fitting = (room - 2) / (CHARACTER_EM * characters)
+        if fitting >= least:
+            axes.text(
+                x,
+                row,
+                text.replace("<br>", "\n"),
+                fontsize=min(best, fitting) * PT,
+                linespacing=1.1,
+                color=trace.insidetextfont.color,
+                ha="center",
+                va="center_baseline",
+                clip_on=True,
+            )
+
+
+def _line(axes: Axes, trace: Any) -> None:
+    line = trace.line
+    steps = line.shape == "hv"
+    axes.plot(
+        trace.x,
+        trace.y,
+        color=line.color,
+        linestyle=DASHES[line.dash or "solid"],
+        linewidth=line.width * PT,
+        drawstyle="steps-post" if steps else "default",
+    )
+    if trace.fill == "tozeroy":
+        axes.fill_between(
+            trace.x, trace.y, step="post" if steps else None, color=line.color, alpha=0.4, lw=0
+        )
+
+
+def _texts(canvas: Figure, figure: go.Figure) -> None:
+    title = figure.layout.title
+    if title.text:
+        x, y = _place(figure, title.x, title.y)
+        y += title.pad.b / figure.layout.height
+        canvas.text(x, y, title.text, color=figure.layout.font.color, fontsize=title.font.size * PT)
+    for note in figure.layout.annotations:
+        x, y = _place(figure, note.x, note.y)
+        canvas.text(
+            x + (note.xshift or 0) / (figure.layout.width or style.WIDTH_PX),
+            y + (note.yshift or 0) / figure.layout.height,
+            note.text,
+            color=figure.layout.font.color,
+            fontsize=(note.font.size or figure.layout.font.size) * PT,
+            ha=note.xanchor,
+            va="center" if note.yanchor == "middle" else note.yanchor,
+        )
+
+
+def _legend(canvas: Figure, figure: go.Figure) -> None:
+    layout = figure.layout
+    shown = [trace for trace in figure.data if trace.showlegend is not False]
+    shown.sort(key=lambda trace: trace.legendrank or 1000)
+    if layout.legend.orientation == "h":
+        place: dict[str, Any] = {"loc": "lower center", "ncols": len(shown)}
+    else:
+        place = {"loc": "upper left", "bbox_to_anchor": _place(figure, 1, 1)}
+    canvas.legend(
+        handles=[_legend_handle(trace) for trace in shown],
+        frameon=False,
+        fontsize=layout.font.size * PT,
+        labelcolor=layout.font.color,
+        handlelength=2.6,
+        borderaxespad=0.3,
+        **place,
+    )
+
+
+def _legend_handle(trace: Any) -> Patch | Line2D:
+    if trace.type == "bar":
+        marker = trace.marker
+        edge = _rgba(marker.line.color or marker.color)
+        return Patch(
+            label=trace.name,
+            facecolor=_rgba(marker.color),
+            edgecolor=edge,
+            linewidth=min(marker.line.width, 1) * PT,
+            hatch=HATCHES[marker.pattern.shape or ""],
+            hatchcolor=(*edge[:3], 0.35),
+        )
+    return Line2D(
+        [],
+        [],
+        label=trace.name,
+        color=trace.line.color,
+        linestyle=DASHES[trace.line.dash or "solid"],
+        linewidth=trace.line.width * PT,
+    )
+
+
+def _rgba(color: str) -> tuple[float, float, float, float]:
+    """Read a CSS colour, ``#rrggbb`` or ``rgba(r,g,b,a)``."""
+    if color.startswith("rgba("):
+        red, green, blue, alpha = map(float, color[5:-1].split(","))
+        return red / 255, green / 255, blue / 255, alpha
+    return to_rgba(color)

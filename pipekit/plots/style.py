@@ -1,0 +1,96 @@
+"""Colours, patterns and layout, decided once: a colour means the same in every plot.
+
+The colours are those of Okabe and Ito (2008), told apart with any kind of colour vision; patterns
+and dashes repeat what they say, for greyscale.  Backgrounds are transparent and text is mid-grey,
+so that a figure reads as well on JupyterLab's and GitHub's light pages as on their dark ones.
+"""
+
+from typing import Any, NamedTuple
+
+GREY = "#757575"
+"""Text and axes: about 4.5:1 against white and against black."""
+GRID = "rgba(117,117,117,0.25)"
+IDLE = "rgba(117,117,117,0.23)"
+TRANSPARENT = "rgba(0,0,0,0)"
+
+
+class Look(NamedTuple):
+    """How a kind of event is drawn; ``edge`` is also the colour of its pattern."""
+
+    name: str
+    color: str
+    edge: str
+    edge_px: float
+    pattern: str
+
+
+OPS = {
+    "FORWARD": Look("forward", "#56B4E9", "#2A7CAB", 1, ""),
+    "BACKWARD": Look("backward", "#2FB58C", "#00704F", 1, "/"),
+    "RECOMPUTE": Look("recompute", "#F0E442", "#A1971A", 1, "\\"),
+    # An update takes no time in slots and little when measured: its edge keeps it visible.
+    "UPDATE": Look("update", "#D55E00", "#D55E00", 2, ""),
+}
+"""The events of a timeline, in the order of the legend."""
+
+SERIES_COLORS = ("#0072B2", "#E69F00", "#CC79A7", GREY)
+"""Curves of methods or runs: the colours that mean no op."""
+SERIES_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+
+FONT_PX = 13
+WIDTH_PX = 960
+"""Of a static figure, and what a notebook gives a live one, nearly."""
+NARROW_FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"
+"""For numbers in narrow bars."""
+MARGIN_PX = {"l": 96, "r": 16, "t": 40, "b": 76}
+PANEL_PX = WIDTH_PX - MARGIN_PX["l"] - MARGIN_PX["r"]
+
+
+def series(position: int) -> dict[str, Any]:
+    """Return the plotly line of the curve at ``position``; the first 20 differ."""
+    return {
+        "color": SERIES_COLORS[position % len(SERIES_COLORS)],
+        "dash": SERIES_DASHES[position % len(SERIES_DASHES)],
+        "width": 2,
+    }
+
+
+def layout(plot_px: float, title: str | None = None) -> dict[str, Any]:
+    """Return the plotly layout of a figure whose panels are ``plot_px`` high in all."""
+    return {
+        "template": "none",
+        "title": heading(title) if title else None,
+        "font": {"color": GREY, "size": FONT_PX},
+        "height": plot_px + MARGIN_PX["t"] + MARGIN_PX["b"],
+        "margin": MARGIN_PX,
+        "paper_bgcolor": TRANSPARENT,
+        "plot_bgcolor": TRANSPARENT,
+        "legend": {
+            "orientation": "h",
+            "x": 0.5,
+            "xanchor": "center",
+            "y": 0,
+            "yref": "container",
+            "yanchor": "bottom",
+        },
+        "hovermode": "closest",
+        "modebar": {"bgcolor": TRANSPARENT, "color": GREY, "activecolor": GREY},
+    }
+
+
+def heading(text: str) -> dict[str, Any]:
+    """Return a plotly title that sits on the upper left corner of the panels."""
+    place = {"x": 0, "xref": "paper", "xanchor": "left", "y": 1, "yref": "paper"}
+    return {"text": text, **place, "yanchor": "bottom", "pad": {"b": 8}, "font": {"size": 15}}
+
+
+def axis(title: str | None = None, **more: Any) -> dict[str, Any]:
+    """Return a plotly axis in the one style."""
+    return {
+        "title": {"text": title, "standoff": 8, "font": {"size": FONT_PX}} if title else None,
+        "color": GREY,
+        "gridcolor": GRID,
+        "zeroline": False,
+        "ticklabelstandoff": 4,
+        **more,
+    }

@@ -1,0 +1,117 @@
+"""Where a number comes from: its label, the software, the hardware, the commit and the seed.
+
+A number without these cannot be compared with another.  Every file of results therefore has such a
+record beside it (DESIGN.md, section 4).
+"""
+
+import functools
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+LABELS = {
+    "measured": "real compute on the named hardware",
+    "emulated": "the real engine with modelled compute and links",
+    "simulated": "events computed, nothing run",
+    "exact": "a closed form or an algorithm",
+    "paper": "printed in the cited paper",
+}
+"""The five kinds of numbers, each with what it means."""
+
+
+def provenance(label: str, seed: int | None = None, **extra: Any) -> dict[str, Any]:
+    """Describe how the numbers beside this record were made.
+
+    Args:
+        label: one of :data:`LABELS`.
+        seed: the seed of the random numbers, if any were drawn.
+        extra: further JSON values to keep, say the parameters of the experiment.
+
+    Returns:
+        A JSON-able dict.  ``memory_gb`` is the machine's main memory in 10^9 bytes; ``commit`` is
+        None outside a git checkout and ends in "-dirty" when tracked files were changed.  Hardware
+        and commit are looked up once a process: they describe the code that was loaded.
+
+    Raises:
+        ValueError: the label is unknown, or an extra key hides one of the record's own.
+    """
+    if label not in LABELS:
+        raise ValueError(f"label must be one of {', '.join(LABELS)}, not {label!r}")
+    record = {
+        "label": label,
+        "utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seed": seed,
+        **_machine(),
+        "commit": _commit(),
+    }
+    if clash := sorted(record.keys() & extra.keys()):
+        raise ValueError(f"rename the extra key {clash[0]!r}: provenance records it itself")
+    return record | extra
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    """Write a record as indented JSON, making the folder if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+@functools.cache
+def _machine() -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "pipekit": _own_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    }
+
+
+def _own_version() -> str | None:
+    try:
+        return version("pipekit")
+    except PackageNotFoundError:  # imported from a folder, never installed
+        return None
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+@functools.cache
+def _commit() -> str | None:
+    return _commit_of(Path(__file__))
+
+
+def _commit_of(source: Path) -> str | None:
+    # Installed packages may lie inside someone else's checkout (say in its .venv): only a checkout
+    # that tracks this very file names our commit.
+    if _git(source.parent, "ls-files", "--error-unmatch", source.name) is None:
+        return None
+    return _git(source.parent, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

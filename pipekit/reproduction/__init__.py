@@ -1,0 +1,1 @@
+"""Running experiments in batches, and what they say about the papers' claims."""

@@ -1,0 +1,142 @@
+"""Experiment files: which notebooks to run, with which parameters.
+
+An experiment file is YAML::
+
+    name: quickstart
+    cell_timeout_s: 600              # optional: the longest that one cell may take
+    notebooks:
+      - notebook: ../notebooks/quickstart.ipynb    # relative to this file
+        name: quickstart             # optional: tells two runs of one notebook apart
+        parameters: {stages: 4}      # optional: at every scale
+        quick: {epochs: 1}           # optional: at this scale only
+        full: {epochs: 10}
+
+Everything is checked before anything runs, because a batch may take a night: a parameter must be
+assigned in the notebook's cell tagged ``parameters``, or it would be set and never used.  So must
+``scale`` and ``results_dir`` (the folder for the notebook's own files), which every notebook gets.
+"""
+
+import ast
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import yaml
+
+SCALES = ("quick", "full")
+GIVEN = ("scale", "results_dir")
+"""Parameters that the batch runner sets in every notebook."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One notebook with its parameters at the chosen scale, ``GIVEN`` not among them."""
+
+    name: str
+    notebook: Path
+    parameters: dict[str, Any]
+    cells: int
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked experiment file at one scale."""
+
+    name: str
+    scale: str
+    cell_timeout_s: int
+    jobs: tuple[Job, ...]
+
+
+def load(file: Path, scale: str = "quick") -> Experiment:
+    """Read and check an experiment file and the notebooks that it names.
+
+    Args:
+        file: the YAML file.
+        scale: "quick" or "full".
+
+    Raises:
+        ValueError: one sentence that names the file and what to change in it.
+    """
+    if scale not in SCALES:
+        raise ValueError(f"scale must be {' or '.join(SCALES)}, not {scale!r}")
+    if not file.is_file():
+        raise ValueError(f"there is no experiment file {file}")
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
+    _check_keys(content, str(file), {"name": str, "notebooks": list}, {"cell_timeout_s": int})
+    jobs = tuple(
+        _job(entry, f"{file}, notebook {number}", file.parent, scale)
+        for number, entry in enumerate(content["notebooks"], start=1)
+    )
+    if not jobs:
+        raise ValueError(f"{file} names no notebook")
+    names = [job.name for job in jobs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{file} has two notebooks called {name}: give each a 'name'")
+    # Half an hour a cell unless the file says otherwise: without a limit a lost reply of the kernel
+    # would hang the batch for ever (nbclient issue 312).
+    return Experiment(content["name"], scale, content.get("cell_timeout_s", 1800), jobs)
+
+
+def _job(entry: Any, where: str, folder: Path, scale: str) -> Job:
+    optional: dict[str, type] = {"name": str, "parameters": dict, "quick": dict, "full": dict}
+    _check_keys(entry, where, {"notebook": str}, optional)
+    path = folder / entry["notebook"]
+    name = entry.get("name", path.stem)
+    if Path(name).name != name:
+        raise ValueError(f"{where}: the name {name!r} must be usable as a file name")
+    parameters = entry.get("parameters", {}) | entry.get(scale, {})
+    try:
+        json.dumps(parameters, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: parameters must be JSON values ({error})") from error
+    if not path.is_file():
+        raise ValueError(f"{where}: there is no notebook {path}")
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        declared = _declared(notebook)
+    except (ValueError, SyntaxError, nbformat.ValidationError) as error:
+        raise ValueError(f"{where}: {path} cannot be read as a notebook ({error})") from error
+    for parameter in (*GIVEN, *parameters):
+        if parameter not in declared:
+            raise ValueError(
+                f"{where}: {path} must assign {parameter!r} in its cell tagged 'parameters'"
+            )
+    if given := sorted(set(GIVEN) & parameters.keys()):
+        raise ValueError(f"{where}: {given[0]!r} is set by the runner, leave it out")
+    return Job(name, path, parameters, len(notebook.cells))
+
+
+def _declared(notebook: nbformat.NotebookNode) -> set[str]:
+    """Return the names assigned in the cells tagged ``parameters``."""
+    names = set()
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and "parameters" in cell.metadata.get("tags", []):
+            for node in ast.walk(ast.parse(cell.source)):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    names.add(node.id)
+    return names
+
+
+def _check_keys(
+    content: Any, where: str, required: Mapping[str, type], optional: Mapping[str, type]
+) -> None:
+    allowed = {**required, **optional}
+    if not isinstance(content, dict):
+        raise ValueError(f"{where} must be a mapping with the keys {', '.join(allowed)}")
+    for key in required:
+        if key not in content:
+            raise ValueError(f"{where} lacks the key {key!r}")
+    for key, value in content.items():
+        if key not in allowed:
+            raise ValueError(f"{where} has the unknown key {key!r} (known: {', '.join(allowed)})")
+        if not isinstance(value, allowed[key]) or isinstance(value, bool):
+            kind = {str: "text", list: "a list", dict: "a mapping", int: "a whole number"}
+            raise ValueError(f"{where}: {key!r} must be {kind[allowed[key]]}, not {value!r}")

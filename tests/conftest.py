@@ -1,0 +1,31 @@
+"""What all tests share: settings that make them repeatable, and nothing of the user's touched."""
+
+from pathlib import Path
+
+import matplotlib
+import pytest
+import torch
+from hypothesis import settings
+
+# Sums on several threads may add up in another order on a machine with more cores.
+torch.set_num_threads(1)
+matplotlib.use("Agg")
+
+# A shared machine may stall any single example; pytest-timeout guards the whole test.
+settings.register_profile("pipekit", deadline=None, derandomize=True)
+settings.load_profile("pipekit")
+
+
+@pytest.fixture(autouse=True)
+def _own_jupyter_folders(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep signatures, history and kernels of the user's Jupyter out of the tests."""
+    for variable in ("JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(variable, str(tmp_path_factory.getbasetemp() / "jupyter" / variable))
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The checkout that the tests lie in."""
+    return Path(__file__).parents[1]

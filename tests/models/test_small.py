@@ -1,0 +1,70 @@
+import pytest
+import torch
+from torch import nn
+
+from pipekit.models import NAMED, convnet, image_mlp, mlp
+
+
+def kinds(model: nn.Sequential) -> list[str]:
+    return [type(layer).__name__ for layer in model]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_models_classify_mnist_images_without_arguments(name: str) -> None:
+    model = NAMED[name]()
+    assert isinstance(model, nn.Sequential)
+    assert model(torch.rand(3, 1, 28, 28)).shape == (3, 10)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_models_are_flat(name: str) -> None:
+    assert all(not list(layer.children()) for layer in NAMED[name]())
+
+
+def test_convnet_has_14_layers_and_the_asked_width_and_classes() -> None:
+    model = convnet(width=4, classes=7)
+    assert len(model) == 14
+    assert model(torch.rand(2, 1, 28, 28)).shape == (2, 7)
+    channels = [layer.out_channels for layer in model if isinstance(layer, nn.Conv2d)]
+    assert channels == [4, 8, 8, 8]
+
+
+def test_convnet_has_dropout_only_when_asked() -> None:
+    assert "Dropout" not in kinds(convnet())
+    (dropout,) = [layer for layer in convnet(dropout=0.25) if isinstance(layer, nn.Dropout)]
+    assert dropout.p == 0.25
+
+
+def test_mlp_alternates_linear_and_relu() -> None:
+    assert kinds(mlp(8, 3)) == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
+    assert kinds(mlp(8, 1)) == ["Linear"]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_mlp_has_the_asked_shapes(depth: int) -> None:
+    assert mlp(8, depth)(torch.rand(2, 8)).shape == (2, 8)
+    assert mlp(8, depth, inputs=5, outputs=3)(torch.rand(2, 5)).shape == (2, 3)
+
+
+def test_mlp_without_layers_is_refused() -> None:
+    with pytest.raises(ValueError, match="depth must be at least 1 linear layer, not 0"):
+        mlp(8, 0)
+
+
+def test_image_mlp_flattens_first() -> None:
+    assert kinds(image_mlp(depth=2)) == ["Flatten", "Linear", "ReLU", "Linear"]
+
+
+def test_convnet_learns() -> None:
+    torch.manual_seed(0)
+    model = convnet(width=4)
+    inputs, targets = torch.rand(8, 1, 28, 28), torch.arange(8)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(40):
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]

@@ -1,0 +1,60 @@
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+
+from pipekit import schedules
+from pipekit.plots import compare, in_flight, static, style, timeline
+from pipekit.traces import Trace
+
+
+def test_bars_stand_where_the_plotly_figure_has_them() -> None:
+    live = timeline(schedules.pipedream(3, 5))
+    (axes,) = static.draw(live).axes
+    assert (axes.get_xlim(), axes.get_ylim()) == (live.layout.xaxis.range, live.layout.yaxis.range)
+    drawn = [c for c in axes.collections if isinstance(c, PolyCollection)]
+    for bar, collection in zip(live.data, drawn, strict=True):
+        corners = [np.asarray(path.vertices) for path in collection.get_paths()]
+        assert [c[:, 0].min() for c in corners] == bar.base.tolist()
+        assert [c[:, 0].max() for c in corners] == (bar.base + bar.x).tolist()
+        assert [round(c[:, 1].mean()) for c in corners] == bar.y.tolist()
+
+
+def test_colours_are_those_of_the_plotly_figure() -> None:
+    (axes,) = static.draw(timeline(schedules.gpipe(2, 2))).axes
+    colors = [
+        to_hex(np.asarray(collection.get_facecolor())[0]).upper()
+        for collection in axes.collections[1:]
+    ]
+    assert colors == [style.OPS[op].color for op in ("FORWARD", "BACKWARD", "UPDATE")]
+
+
+def test_numbers_that_do_not_fit_are_left_out_for_all_of_an_op() -> None:
+    (axes,) = static.draw(timeline(schedules.gpipe(2, 2))).axes
+    assert sorted(text.get_text() for text in axes.texts) == sorted("01" * 4)
+    (axes,) = static.draw(timeline(schedules.pipedream(2, 200))).axes
+    assert not axes.texts
+
+
+def test_panels_titles_and_the_legend_are_all_there() -> None:
+    sources = schedules.gpipe(2, 2), Trace.from_schedule(schedules.flush(2, 2))
+    canvas = static.draw(compare(*sources))
+    assert len(canvas.axes) == 2
+    assert [text.get_text().partition(":")[0] for text in canvas.texts] == [
+        "GPipe",
+        "PipeDream-Flush",
+    ]
+    (legend,) = canvas.legends
+    assert [t.get_text() for t in legend.get_texts()] == ["forward", "backward", "update", "idle"]
+
+
+def test_steps_stay_steps() -> None:
+    canvas = static.draw(in_flight(schedules.flush(2, 2)))
+    assert len(canvas.axes) == 4
+    assert {line.get_drawstyle() for axes in canvas.axes for line in axes.lines} == {"steps-post"}
+
+
+def test_other_traces_are_refused() -> None:
+    with pytest.raises(ValueError, match="only draw bars and lines statically, not 'pie'"):
+        static.draw(go.Figure(go.Pie(values=[1])))

@@ -1,0 +1,117 @@
+"""Random schedules for hypothesis: every method, and what a slip of the pen makes of one."""
+
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+
+from pipekit import schedules
+from pipekit.schedules import Op, Schedule, Task
+
+small = st.integers(1, 4)
+stages = st.integers(1, 6)
+microbatches = st.integers(1, 8)
+
+stashing_methods: st.SearchStrategy[Schedule] = st.one_of(
+    st.builds(schedules.gpipe, stages, microbatches, small),
+    st.builds(schedules.flush, stages, microbatches, small),
+    st.builds(schedules.pipedream, stages, st.integers(1, 12)),
+    st.builds(schedules.pipedream, stages, st.integers(1, 12), vertical_sync=st.just(True)),
+    st.builds(lambda d, more, b: schedules.two_bw(d, d + more, b), stages, st.integers(0, 4), small),
+    st.builds(schedules.model_parallel, stages, microbatches),
+)
+training_methods: st.SearchStrategy[Schedule] = st.one_of(
+    stashing_methods,
+    st.builds(schedules.pipedream, stages, st.integers(1, 12), stashing=st.just(False)),
+)
+methods: st.SearchStrategy[Schedule] = st.one_of(
+    training_methods, st.builds(schedules.inference, stages, microbatches)
+)
+
+Lists = list[list[Task]]
+Slip = Callable[[st.DataObject, Lists], None]
+
+
+def drop(data: st.DataObject, lists: Lists) -> None:
+    worker, position = _pick(data, lists)
+    del lists[worker][position]
+
+
+def duplicate(data: st.DataObject, lists: Lists) -> None:
+    worker, position = _pick(data, lists)
+    other = data.draw(st.integers(0, len(lists) - 1))
+    lists[other].insert(data.draw(st.integers(0, len(lists[other]))), lists[worker][position])
+
+
+def swap(data: st.DataObject, lists: Lists) -> None:
+    worker, one = _pick(data, lists)
+    other = data.draw(st.integers(0, len(lists[worker]) - 1))
+    tasks = lists[worker]
+    tasks[one], tasks[other] = tasks[other], tasks[one]
+
+
+def move(data: st.DataObject, lists: Lists) -> None:
+    worker, position = _pick(data, lists)
+    task = lists[worker].pop(position)
+    lists[worker].insert(data.draw(st.integers(0, len(lists[worker]))), task)
+
+
+def move_update(data: st.DataObject, lists: Lists) -> None:
+    worker = data.draw(st.integers(0, len(lists) - 1))
+    updates = [i for i, task in enumerate(lists[worker]) if task.op is Op.UPDATE]
+    task = lists[worker].pop(data.draw(st.sampled_from(updates)))
+    lists[worker].insert(data.draw(st.integers(0, len(lists[worker]))), task)
+
+
+def change(data: st.DataObject, lists: Lists) -> None:
+    worker, position = _pick(data, lists)
+    what = data.draw(st.sampled_from(["op", "stage", "microbatch", "version"]))
+    task = lists[worker][position]
+    if what == "op":
+        lists[worker][position] = task._replace(op=data.draw(st.sampled_from(Op)))
+    else:
+        lists[worker][position] = task._replace(**{what: data.draw(st.integers(-1, 13))})
+
+
+def shuffle(data: st.DataObject, lists: Lists) -> None:
+    worker = data.draw(st.integers(0, len(lists) - 1))
+    lists[worker] = data.draw(st.permutations(lists[worker]))
+
+
+def permute_microbatches(data: st.DataObject, lists: Lists) -> None:
+    """Give one worker's passes of one op another order; versions stay in their places."""
+    worker = data.draw(st.integers(0, len(lists) - 1))
+    op = data.draw(st.sampled_from([Op.FORWARD, Op.BACKWARD]))
+    places = [i for i, task in enumerate(lists[worker]) if task.op is op]
+    order = data.draw(st.permutations([lists[worker][i].microbatch for i in places]))
+    for place, k in zip(places, order, strict=True):
+        lists[worker][place] = lists[worker][place]._replace(microbatch=k)
+
+
+def empty_a_worker(data: st.DataObject, lists: Lists) -> None:
+    lists[data.draw(st.integers(0, len(lists) - 1))].clear()
+
+
+SLIPS: list[Slip] = [
+    drop,
+    duplicate,
+    swap,
+    move,
+    move_update,
+    change,
+    shuffle,
+    permute_microbatches,
+    empty_a_worker,
+]
+
+
+def slipped(data: st.DataObject, schedule: Schedule, slip: Slip) -> Schedule:
+    """Return a schedule after one slip."""
+    lists = [list(tasks) for tasks in schedule.workers]
+    slip(data, lists)
+    return Schedule(tuple(map(tuple, lists)), schedule.name, schedule.stashing)
+
+
+def _pick(data: st.DataObject, lists: Lists) -> tuple[int, int]:
+    return data.draw(
+        st.sampled_from([(w, i) for w, tasks in enumerate(lists) for i in range(len(tasks))])
+    )

@@ -1,0 +1,98 @@
+"""GPipe against its Figure 2c and bubble, and PipeDream-2BW's Figures 1a and 3."""
+
+from fractions import Fraction
+from inspect import cleandoc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit.schedules import Op, ScheduleError, check, draw, gpipe, parse, slots
+from tests.schedules.strategies import microbatches, small, stages
+
+EQUAL_SLOTS = {Op.FORWARD: 1, Op.BACKWARD: 1}
+
+
+def idle_fraction(k: int, t: int, backward: int) -> Fraction:
+    """Return the share of the slots up to the last task in which a worker has no task."""
+    times = slots(gpipe(k, t), {Op.FORWARD: 1, Op.BACKWARD: backward, Op.UPDATE: 0})
+    makespan = int(max(worker[:, 1].max() for worker in times))
+    busy = int(sum((worker[:, 1] - worker[:, 0]).sum() for worker in times))
+    return 1 - Fraction(busy, k * makespan)
+
+
+def test_figure_2c() -> None:
+    """Four partitions, four micro-batches; the backwards in the order of the forwards."""
+    assert draw(gpipe(4, 4), EQUAL_SLOTS) == cleandoc("""
+        # GPipe
+        time     | 1   2   3   4   5   6   7   8   9   10  11  12  13  14
+        worker 0 | F0  F1  F2  F3  .   .   .   .   .   .   B0  B1  B2  B3^
+        worker 1 | .   F0  F1  F2  F3  .   .   .   .   B0  B1  B2  B3^
+        worker 2 | .   .   F0  F1  F2  F3  .   .   B0  B1  B2  B3^
+        worker 3 | .   .   .   F0  F1  F2  F3  B0  B1  B2  B3^
+        """)
+
+
+def test_figure_1a_of_2bw_flushes_before_each_update() -> None:
+    assert str(gpipe(4, 4, batches=2)) == cleandoc("""
+        # GPipe
+        time     | 1  2  3  4  5  6  7  8  9  10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42
+        worker 0 | F0 F1 F2 F3 .  .  .  .  .  .  .  .  .  B0 -  B1 -  B2 -  B3 -^ F4 F5 F6 F7 .  .  .  .  .  .  .  .  .  B4 -  B5 -  B6 -  B7 -^
+        worker 1 | .  F0 F1 F2 F3 .  .  .  .  .  .  B0 -  B1 -  B2 -  B3 -^ .  .  .  F4 F5 F6 F7 .  .  .  .  .  .  B4 -  B5 -  B6 -  B7 -^
+        worker 2 | .  .  F0 F1 F2 F3 .  .  .  B0 -  B1 -  B2 -  B3 -^ .  .  .  .  .  .  F4 F5 F6 F7 .  .  .  B4 -  B5 -  B6 -  B7 -^
+        worker 3 | .  .  .  F0 F1 F2 F3 B0 -  B1 -  B2 -  B3 -^ .  .  .  .  .  .  .  .  .  F4 F5 F6 F7 B4 -  B5 -  B6 -  B7 -^
+        """)
+
+
+def test_figure_3_of_2bw_on_two_stages() -> None:
+    assert gpipe(2, 4) == parse("""
+        worker 0 | F0 F1 F2 F3 .  .  .  B0 -  B1 -  B2 -  B3 -^
+        worker 1 | .  F0 F1 F2 F3 B0 -  B1 -  B2 -  B3 -^
+        """)
+
+
+def test_every_microbatch_of_a_batch_reads_the_version_of_that_batch() -> None:
+    for tasks in gpipe(3, 4, batches=3).workers:
+        for op, _, k, version in tasks:
+            assert version == k // 4 + (1 if op is Op.UPDATE else 0)
+
+
+@pytest.mark.parametrize(
+    ("k", "t", "bubble"),
+    [
+        (2, 4, 0.200),
+        (4, 4, 0.4286),
+        (4, 16, 0.1579),
+        (8, 16, 0.3043),
+        (8, 32, 0.1795),
+        (2, 16, 0.0588),
+        (4, 32, 0.0857),
+    ],
+)
+def test_bubbles_of_the_papers_settings(k: int, t: int, bubble: float) -> None:
+    assert round(float(idle_fraction(k, t, backward=2)), 4) == bubble
+
+
+@given(stages, st.integers(1, 16), st.integers(1, 4))
+def test_bubble_is_k_minus_1_over_t_plus_k_minus_1_however_long_a_backward(
+    k: int, t: int, backward: int
+) -> None:
+    assert idle_fraction(k, t, backward) == Fraction(k - 1, t + k - 1)
+
+
+@given(stages, microbatches, small)
+def test_all_m_microbatches_are_in_flight_and_one_version_is_alive(d: int, m: int, b: int) -> None:
+    report = check(gpipe(d, m, b))
+    assert report.peak_in_flight == (m,) * d
+    assert report.peak_versions == (1,) * d
+
+
+@pytest.mark.parametrize("counts", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (2, -3, 1)])
+def test_counts_below_1_are_refused(counts: tuple[int, int, int]) -> None:
+    with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
+        gpipe(*counts)
+
+
+def test_the_refusal_names_the_count() -> None:
+    with pytest.raises(ScheduleError, match=r"microbatches must be .* not 2\.5"):
+        gpipe(2, 2.5)  # type: ignore[arg-type]

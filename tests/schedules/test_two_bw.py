@@ -1,0 +1,112 @@
+"""PipeDream-2BW against its section 3.1 and Figure 2.
+
+The paper counts workers, inputs and slots from 1, and labels a version by the last input in it:
+its W(4) with m = 4 is version 1 here.
+"""
+
+from inspect import cleandoc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit.schedules import Op, Schedule, ScheduleError, Task, check, slots, two_bw
+from tests.schedules.reference import ticking, versions_alive
+from tests.schedules.strategies import small, stages
+
+FIGURE_2 = two_bw(stages=4, microbatches=4, batches=3)
+
+
+def passes(schedule: Schedule, op: Op) -> list[Task]:
+    return [task for tasks in schedule.workers for task in tasks if task.op is op]
+
+
+def test_figure_2() -> None:
+    """``^`` ends the backwards of inputs 4, 8 and 12 (3, 7 and 11 from 0) with a new version."""
+    assert str(FIGURE_2) == cleandoc("""
+        # PipeDream-2BW
+        time     | 1     2     3     4     5     6     7     8     9     10    11    12    13    14    15    16    17    18    19    20    21    22    23    24    25    26    27    28    29    30    31    32    33    34    35    36    37    38    39    40    41    42    43    44    45
+        worker 0 | F0    F1    F2    F3    .     .     .     .     .     .     B0    -     F4    B1    -     F5    B2    -     F6    B3    -^    F7:0  B4    -     F8    B5    -     F9    B6    -     F10   B7    -^    F11:1 B8    -     .     B9    -     .     B10   -     .     B11   -^
+        worker 1 | .     F0    F1    F2    .     .     .     .     B0    -     F3    B1    -     F4    B2    -     F5    B3    -^    F6:0  B4    -     F7:0  B5    -     F8    B6    -     F9    B7    -^    F10:1 B8    -     F11:1 B9    -     .     B10   -     .     B11   -^
+        worker 2 | .     .     F0    F1    .     .     B0    -     F2    B1    -     F3    B2    -     F4    B3    -^    F5:0  B4    -     F6:0  B5    -     F7:0  B6    -     F8    B7    -^    F9:1  B8    -     F10:1 B9    -     F11:1 B10   -     .     B11   -^
+        worker 3 | .     .     .     F0    B0    -     F1    B1    -     F2    B2    -     F3    B3    -^    F4:0  B4    -     F5:0  B5    -     F6:0  B6    -     F7:0  B7    -^    F8:1  B8    -     F9:1  B9    -     F10:1 B10   -     F11:1 B11   -^
+        """)
+
+
+def test_at_slot_21_worker_3_runs_input_7_on_the_older_weights() -> None:
+    times = ticking(FIGURE_2)
+    assert times[Op.FORWARD, 2, 6][0] + 1 == 21
+    assert Task(Op.FORWARD, 2, 6, version=0) in FIGURE_2.workers[2]
+    # though W3(4) has been there since slot 17:
+    assert times[Op.BACKWARD, 2, 3][1] == 17
+
+
+def test_w4_of_inputs_1_to_4_is_first_used_by_input_9_on_every_worker() -> None:
+    for tasks in FIGURE_2.workers:
+        readers = [t.microbatch + 1 for t in tasks if t.op is Op.FORWARD and t.version == 1]
+        assert min(readers) == 9
+
+
+def test_w0_can_be_dropped_after_the_backward_of_input_8_on_every_worker() -> None:
+    for tasks in FIGURE_2.workers:
+        alive = versions_alive(tasks)
+        last = max(position for position, versions in enumerate(alive) if 0 in versions)
+        assert tasks[last + 1][::2] == (Op.BACKWARD, 7)
+
+
+@given(stages, st.integers(0, 8), small)
+def test_version_formula_for_every_microbatch(d: int, more: int, batches: int) -> None:
+    m = d + more
+    schedule = two_bw(d, m, batches)
+    for task in passes(schedule, Op.FORWARD) + passes(schedule, Op.BACKWARD):
+        k = task.microbatch + 1
+        assert task.version == max((k - 1) // m - 1, 0)
+
+
+@given(stages, st.integers(0, 8), small)
+def test_update_t_sums_batch_t(d: int, more: int, batches: int) -> None:
+    m = d + more
+    schedule = two_bw(d, m, batches)
+    assert schedule.batches == tuple(range(t * m, (t + 1) * m) for t in range(batches))
+    for update in passes(schedule, Op.UPDATE):
+        assert update.microbatch == update.version * m - 1
+
+
+@given(stages, st.integers(0, 8), st.integers(2, 5))
+def test_at_most_two_versions_are_alive(d: int, more: int, batches: int) -> None:
+    """Two as soon as there are two batches, on every worker."""
+    schedule = two_bw(d, d + more, batches)
+    assert check(schedule).peak_versions == (2,) * d
+    for tasks in schedule.workers:
+        assert max(map(len, versions_alive(tasks))) == 2
+
+
+@pytest.mark.parametrize("d", [2, 4, 8, 16])
+def test_in_flight_inputs_are_proportional_to_depth(d: int) -> None:
+    assert check(two_bw(d, d, 3)).peak_in_flight == tuple(range(d, 0, -1))
+
+
+@given(stages, st.integers(0, 8), small)
+def test_one_d_minus_s_inputs_in_flight(d: int, more: int, batches: int) -> None:
+    assert check(two_bw(d, d + more, batches)).peak_in_flight == tuple(range(d, 0, -1))
+
+
+@given(stages, st.integers(0, 8), small)
+def test_there_is_no_flush(d: int, more: int, batches: int) -> None:
+    """The pipeline fills and drains once: (m * batches + d - 1) forwards and backwards in all."""
+    m = d + more
+    times = slots(two_bw(d, m, batches))
+    assert max(worker[:, 1].max() for worker in times) == (m * batches + d - 1) * (1 + 2)
+    output = times[-1]
+    assert (output[1:, 0] == output[:-1, 1]).all()  # the output stage never idles in between
+
+
+def test_a_batch_smaller_than_the_depth_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ScheduleError, match=r"use microbatches >= 4 \(not 3\) or at most 3 stages"):
+        two_bw(4, 3, 2)
+
+
+@pytest.mark.parametrize("counts", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_counts_below_1_are_refused(counts: tuple[int, int, int]) -> None:
+    with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
+        two_bw(*counts)
