@@ -1,4 +1,4 @@
-"""What happened, or would happen: one table of events, from schedules, simulation and engine alike."""
+"""What happened, or would happen: one table of events, from schedules, simulation and engine."""
 
 import os
 from collections.abc import Mapping

@@ -88,7 +88,9 @@ def resolve_devices(
     """
     if devices is None:
         gpus = torch.cuda.device_count()
-        return [torch.device("cuda", w % gpus) if gpus else torch.device("cpu") for w in range(workers)]
+        return [
+            torch.device("cuda", w % gpus) if gpus else torch.device("cpu") for w in range(workers)
+        ]
     resolved = [torch.device(device) for device in devices]
     if len(resolved) != workers:
         raise ValueError(

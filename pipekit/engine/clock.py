@@ -37,6 +37,7 @@ class Clock:
         """Return a mark's time in seconds, on the scale of ``time.perf_counter()``."""
         if isinstance(mark, float):
             return mark
-        assert isinstance(mark, torch.cuda.Event) and isinstance(self._origin, torch.cuda.Event)
+        assert isinstance(mark, torch.cuda.Event)
+        assert isinstance(self._origin, torch.cuda.Event)
         mark.synchronize()
-        return self._origin_s + self._origin.elapsed_time(mark) / 1e3
+        return self._origin_s + float(self._origin.elapsed_time(mark)) / 1e3

@@ -50,9 +50,9 @@ class Form(NamedTuple):
     def build(self, received: Sequence[Tensor]) -> Tree:
         """Return the message: what was received, with the sender's strides and structure."""
         tensors = [
-            t if t.stride() == strides else torch.empty_strided(
-                shape, strides, dtype=t.dtype, device=t.device
-            ).copy_(t)
+            t
+            if t.stride() == strides
+            else torch.empty_strided(shape, strides, dtype=t.dtype, device=t.device).copy_(t)
             for t, (shape, strides, _) in zip(received, self.tensors, strict=True)
         ]
         return _assemble(json.loads(self.structure), tensors)

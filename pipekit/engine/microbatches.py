@@ -1,14 +1,14 @@
 """Batches cut into microbatches, handed to the workers that need them."""
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pipekit.engine.seeded import RNG_LOCK
-from pipekit.engine.trees import Tree, leaves, tree_map
+from pipekit.engine.trees import Tree, leaves, refill
 
 
 class Microbatch(NamedTuple):
@@ -70,12 +70,8 @@ def split(batch: Any, parts: int, number: int) -> list[Microbatch]:
 def _split_tree(tree: Tree, parts: int) -> list[Tree]:
     if isinstance(tree, Tensor):
         return list(torch.tensor_split(tree, parts))
-    pieces: list[Sequence[Tensor]] = [torch.tensor_split(t, parts) for t in leaves(tree)]
-    result = []
-    for part in range(parts):
-        each = iter([piece[part] for piece in pieces])
-        result.append(tree_map(lambda _, each=each: next(each), tree))
-    return result
+    pieces = [torch.tensor_split(tensor, parts) for tensor in leaves(tree)]
+    return [refill(tree, [piece[part] for piece in pieces]) for part in range(parts)]
 
 
 class Feed:

@@ -10,12 +10,12 @@ from typing import Any, get_args
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from pipekit.engine import arguments, transports
 from pipekit.engine.balance import balance_by_cost, layer_costs
 from pipekit.engine.microbatches import Microbatch, split
 from pipekit.engine.probe import probe
+from pipekit.engine.progress import LossBar
 from pipekit.engine.run import Run
 from pipekit.engine.stage import Loss, Recompute, StageSpec
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory
@@ -145,7 +145,8 @@ class Pipeline:
         reports = self._run(schedule, batches, metric or self._loss, training=False)
         rows = reports[0].rows
         values = [value for report in reports for _, value in sorted(report.losses)]
-        return sum(v * r for v, r in zip(values, rows, strict=True)) / sum(rows)
+        weights = rows if _is_mean(metric or self._loss) else [1] * len(rows)
+        return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(rows)
 
     def state_dict(self) -> "OrderedDict[str, Tensor]":
         """Return the newest weights and buffers under the names of the unsplit model."""
@@ -175,14 +176,14 @@ class Pipeline:
         parts = [len(batch) for batch in schedule.batches]
         raw = iter(batches)
         first = split(next(raw), parts[0], 0)
-        rest = (split(batch, m, b) for b, (batch, m) in enumerate(zip(raw, parts[1:]), start=1))
+        rest = _split_each(raw, parts[1:])
         if not self._specs:
             self._build(first[0])
         lowered = lower(schedule)
         job = Job(
             batches=schedule.batches,
             loss=loss,
-            mean_loss=getattr(loss, "reduction", "mean") != "sum",
+            mean_loss=_is_mean(loss),
             training=training,
             recompute=self._recompute,
             first_microbatch=self._microbatches_seen,
@@ -194,21 +195,19 @@ class Pipeline:
             [spec for spec in self._specs if spec.index in {step.task.stage for step in steps}]
             for steps in lowered
         ]
-        self._failed = True
-        with tqdm(total=len(parts), unit="batch", disable=not progress, leave=False) as bar:
-            ends = {batch[-1] for batch in schedule.batches}
-
-            def on_loss(microbatch: int, value: float) -> None:
-                if microbatch in ends:
-                    bar.set_postfix(loss=f"{value * len(ends) / len(ends):.4f}", refresh=False)
-                    bar.update()
-
+        self._failed = training
+        with LossBar(schedule.batches, progress) as bar:
             reports = self._run_workers(
-                lowered, specs, job, chain([first], rest), self._devices,
-                on_loss if progress else None,
+                lowered,
+                specs,
+                job,
+                chain([first], rest),
+                self._devices,
+                bar.add if progress else None,
             )
         self._failed = False
-        self._specs = [spec for report in reports for spec in report.specs]
+        if training:
+            self._specs = [spec for report in reports for spec in report.specs]
         return reports
 
     def _build(self, sample: Microbatch) -> None:
@@ -275,6 +274,27 @@ class Pipeline:
                 "the last run did not end, and left its stages at different updates: build the "
                 "pipeline again"
             )
+
+
+def _is_mean(loss: Loss) -> bool:
+    """Return whether a loss is a mean over rows: all but those that say that they sum."""
+    return getattr(loss, "reduction", "mean") != "sum"
+
+
+def _split_each(batches: Iterator[Any], parts: Sequence[int]) -> Iterator[list[Microbatch]]:
+    """Yield the microbatches of the batches from the second on.
+
+    Raises:
+        ValueError: a batch cannot be split, or there are fewer than the batches' length promised.
+    """
+    for number, microbatches in enumerate(parts, start=1):
+        try:
+            batch = next(batches)
+        except StopIteration:
+            raise ValueError(
+                f"the batches ended after {number}, though their len() is {len(parts) + 1}"
+            ) from None
+        yield split(batch, microbatches, number)
 
 
 def _named_state(spec: StageSpec, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:

@@ -94,10 +94,13 @@ def run_processes(
                     on_loss is not None,
                 )
                 crew.start(index, cloudpickle.dumps(assignment))
-            threading.Thread(
+            feeder = threading.Thread(
                 target=crew.feed, args=(batches, lowered), name="pipekit feeder", daemon=True
-            ).start()
-            return crew.wait(on_loss)
+            )
+            feeder.start()
+            reports = crew.wait(on_loss)
+            feeder.join()
+            return reports
         finally:
             crew.end()
 
@@ -134,9 +137,7 @@ class _Crew:
         self._lifelines.append(my_lifeline)
         to_data.send_bytes(assignment)
 
-    def feed(
-        self, batches: Iterable[list[Microbatch]], lowered: Sequence[Sequence[Step]]
-    ) -> None:
+    def feed(self, batches: Iterable[list[Microbatch]], lowered: Sequence[Sequence[Step]]) -> None:
         """Send every worker what it needs of each batch; runs in a thread of its own."""
         wants = [roles(steps) for steps in lowered]
         try:
@@ -216,7 +217,7 @@ def _main(data: Connection, report: Connection, lifeline: Connection) -> None:
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
     try:
         assignment: _Assignment = cloudpickle.loads(data.recv_bytes())
-        result = "done", _run(assignment, data, report)
+        result: tuple[str, Any] = "done", _run(assignment, data, report)
     except Aborted as error:
         result = "aborted", str(error)
     except BaseException as error:
@@ -233,7 +234,7 @@ def _run(assignment: _Assignment, data: Connection, report: Connection) -> Repor
     _stay_on_loopback()
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-        store=dist.FileStore(assignment.store, len(lowered)),
+        store=dist.FileStore(assignment.store, len(lowered)),  # type: ignore[attr-defined]
         rank=index,
         world_size=len(lowered),
         timeout=timedelta(days=1),

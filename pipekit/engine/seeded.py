@@ -24,7 +24,7 @@ class Seeded(TorchDispatchMode):
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._seed, self._device = seed, device
         self._state: list[Tensor] | None = None
         self.drew = False

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -48,7 +48,7 @@ class StageSpec:
 
 
 class Target(NamedTuple):
-    """What the last stage compares its output with, and the weight of the microbatch in the loss."""
+    """What the last stage compares its output with, and the microbatch's weight in the loss."""
 
     loss: Loss
     target: Tree
@@ -117,9 +117,7 @@ class Stage:
                 tensor.requires_grad_().register_hook(partial(gradients.__setitem__, number))
         with torch.no_grad() if recompute else nullcontext():
             output = self._compute(x, microbatch, buffer, target)
-        self._pending[microbatch] = _Pending(
-            x, None if recompute else output, target, gradients
-        )
+        self._pending[microbatch] = _Pending(x, None if recompute else output, target, gradients)
         self.most_pending = max(self.most_pending, len(self._pending))
         return tree_map(Tensor.detach, output)
 
@@ -149,18 +147,16 @@ class Stage:
             first stage.
         """
         x, output, _, arrived = self._pending.pop(microbatch)
+        assert output is not None, "recompute() comes first"
         self.versions.accumulate(buffer, update)
         if gradients is None:
             if output.requires_grad:
                 output.backward()
         else:
-            pairs = [
-                (t, g)
-                for t, g in zip(differentiable(output), gradients, strict=True)
-                if t.requires_grad
-            ]
-            if pairs:
-                torch.autograd.backward(*map(list, zip(*pairs, strict=True)))
+            outputs = differentiable(output)
+            reached = [(t, g) for t, g in zip(outputs, gradients, strict=True) if t.requires_grad]
+            if reached:
+                torch.autograd.backward([t for t, _ in reached], [g for _, g in reached])
         if self.spec.index == 0:
             return None
         return [
@@ -178,8 +174,7 @@ class Stage:
 
     def to_spec(self) -> StageSpec:
         """Return what makes this stage again, as it stands now, elsewhere."""
-        values = {**vars(self.spec), "layers": self.versions.newest, "state": self.state()}
-        return StageSpec(**values)
+        return replace(self.spec, layers=self.versions.newest, state=self.state())
 
     def _load(self, state: dict[str, Any]) -> None:
         if self.versions.optimizer and state["optimizer"]:
@@ -209,5 +204,5 @@ class Stage:
         return x
 
     def _own(self, x: Tree) -> Tree:
-        """Return an input that the first layer may edit in place, as ``ReLU(inplace=True)`` does."""
+        """Return an input that the first layer may edit, as ``ReLU(inplace=True)`` does."""
         return tree_map(torch.clone, x) if self._edits_input else x

@@ -1,4 +1,4 @@
-"""All workers in this process, a thread each: starts at once, and errors surface where they belong."""
+"""All workers in this process, a thread each: starts at once, and errors surface in the cell."""
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipekit.engine.links import Aborted
 from pipekit.engine.cores import share_cores
+from pipekit.engine.links import Aborted
 from pipekit.engine.microbatches import Feed, Microbatch
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.trees import Tree, tree_map
@@ -61,9 +61,7 @@ class ThreadLinks:
         """See :class:`pipekit.engine.links.Links`."""
         for other, inbox in enumerate(self._inboxes):
             inbox.put(((update, self._index, other), values.to("cpu")))
-        received = [
-            self._wait((update, other, self._index)) for other in range(len(self._inboxes))
-        ]
+        received = [self._wait((update, other, self._index)) for other in range(len(self._inboxes))]
         return torch.stack(received).sum(0).to(self._device)
 
     def _wait(self, key: Any) -> Any:
@@ -78,14 +76,15 @@ class ThreadLinks:
     def _on_its_way(self, step: Step, message: Tree) -> tuple[Tree, Any]:
         """Start the copy to the receiver's device; return it and the event that ends it."""
         target = self._devices[step.destination or 0]
-        if self._copies is None:
+        copies = self._copies
+        if copies is None:
             return message, None
-        self._copies.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._copies):
+        copies.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(copies):
             moved = tree_map(lambda t: t.to(target, non_blocking=True), message)
-            tree_map(lambda t: t.record_stream(self._copies), message)
+            tree_map(lambda t: t.record_stream(copies), message)
             ready = torch.cuda.Event()
-            ready.record(self._copies)
+            ready.record(copies)
         return moved, ready
 
 

@@ -51,9 +51,7 @@ def run_under_torchrun(
     dist.barrier()
     origin = time.perf_counter()  # machines' clocks start anywhere; all workers leave a barrier now
     try:
-        report = work(
-            lowered[rank], specs[rank], job, links, feed, device, on_loss and report_loss
-        )
+        report = work(lowered[rank], specs[rank], job, links, feed, device, on_loss and report_loss)
         links.finish()
     finally:
         torch.set_num_threads(cores)

@@ -28,7 +28,9 @@ class Runner(Protocol):
         batches: Iterable[list[Microbatch]],
         devices: Sequence[torch.device],
         on_loss: LossCallback | None,
-    ) -> list[Report]: ...
+    ) -> list[Report]:
+        """Return every worker's report."""
+        ...
 
 
 def runner(transport: str) -> Runner:

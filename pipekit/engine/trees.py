@@ -1,6 +1,6 @@
 """What layers pass on: a tensor, or tuples, lists and dicts of tensors."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -40,6 +40,12 @@ def leaves(tree: Tree) -> Iterator[Tensor]:
     found: list[Tensor] = []
     tree_map(found.append, tree)
     yield from found
+
+
+def refill(tree: Tree, tensors: Iterable[Tensor]) -> Tree:
+    """Return the same structure with other tensors, in the order of :func:`leaves`."""
+    others = iter(tensors)
+    return tree_map(lambda _: next(others), tree)
 
 
 def differentiable(tree: Tree) -> list[Tensor]:

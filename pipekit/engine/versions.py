@@ -60,8 +60,9 @@ class WeightVersions:
 
     def prepare(self, buffers: int, training: bool) -> None:
         """Make ready for a run: the newest version in buffer 0, at least ``buffers`` buffers."""
-        for items in (self.modules, self._parameters, self._aliases):
-            items.insert(0, items.pop(self._newest))  # type: ignore[attr-defined]
+        each: list[list[Any]] = [self.modules, self._parameters, self._aliases]
+        for items in each:
+            items.insert(0, items.pop(self._newest))
         self._newest = 0
         while len(self.modules) < buffers:
             self._add(self._copy())
@@ -116,7 +117,7 @@ class WeightVersions:
         return copy.deepcopy(newest, {id(tensor): tensor for tensor in shared})
 
     def _sum(self, update: int, buffers: list[int]) -> Gradients:
-        """Return what is set aside for ``update`` plus what lies in ``buffers``, taken from both."""
+        """Take and return what is set aside for ``update`` plus what lies in ``buffers``."""
         total = self._set_aside.pop(update, None)
         for buffer in buffers:
             taken = [p.grad for p in self._parameters[buffer]]

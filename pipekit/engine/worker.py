@@ -16,7 +16,6 @@ from pipekit.engine.versions import Gradients
 from pipekit.schedules import Op, Step, buffer_count
 from pipekit.traces import RECOMPUTE
 
-
 LossCallback = Callable[[int, float], None]
 
 

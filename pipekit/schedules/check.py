@@ -37,9 +37,7 @@ class Report:
         return tuple(int(v.max(initial=0)) for v in self.in_flight)
 
 
-def check(
-    schedule: Schedule, capacity: int | None = None, joint_updates: bool = False
-) -> Report:
+def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool = False) -> Report:
     """Prove a schedule executable, or say what is wrong with it.
 
     Proved: every forward stands in the table once, and every backward too if there is any; no
@@ -97,7 +95,7 @@ def _one_home_a_stage(schedule: Schedule) -> None:
 def _check_worker(
     schedule: Schedule, worker: int, tasks: Sequence[Task]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Check the versions of one worker's list; return its versions alive and its in-flight count."""
+    """Check one worker's versions; return how many are alive, and in flight, after each task."""
     newest = {task.stage: 0 for task in tasks}
     producer: dict[int, Task] = {}
     forward_of: dict[tuple[int, int], Task] = {}

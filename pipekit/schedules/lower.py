@@ -1,4 +1,4 @@
-"""From a schedule to what a worker executes: whom to receive from, whom to send to, which buffer."""
+"""From a schedule to what a worker runs: whom to receive from, whom to send to, which buffer."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

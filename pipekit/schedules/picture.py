@@ -150,6 +150,4 @@ def _read(cells: Iterable[str], reader: _Reader, line: int) -> Iterable[Task]:
             if not last and stage not in reader.last_backward:
                 raise ScheduleError(f"line {line}: {cell!r} updates before any backward")
             summed = int(last) if last else reader.last_backward[stage]
-            yield reader.ran(
-                Task(Op.UPDATE, stage, summed, reader.newest.get(stage, 0) + 1)
-            )
+            yield reader.ran(Task(Op.UPDATE, stage, summed, reader.newest.get(stage, 0) + 1))

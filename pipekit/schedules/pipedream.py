@@ -1,4 +1,4 @@
-"""PipeDream: 1F1B without flushes, an update after each minibatch (PipeDream, sections 3.3, 3.4)."""
+"""PipeDream: 1F1B without flushes, an update a minibatch (PipeDream, sections 3.3 and 3.4)."""
 
 from pipekit.schedules.arguments import require_positive
 from pipekit.schedules.one_f_one_b import one_f_one_b
@@ -45,6 +45,4 @@ def pipedream(
         return tasks
 
     variant = " + vertical sync" if vertical_sync else "" if stashing else " without stashing"
-    return Schedule(
-        tuple(tuple(worker(s)) for s in range(stages)), "PipeDream" + variant, stashing
-    )
+    return Schedule(tuple(tuple(worker(s)) for s in range(stages)), "PipeDream" + variant, stashing)

@@ -103,8 +103,7 @@ class _State:
         self.owners = owners(schedule)
         rows = range(self.stages)
         self.done = {
-            op: [bytearray(schedule.microbatches) for _ in rows]
-            for op in (Op.FORWARD, Op.BACKWARD)
+            op: [bytearray(schedule.microbatches) for _ in rows] for op in (Op.FORWARD, Op.BACKWARD)
         }
         self.batch_of = [b for b, batch in enumerate(schedule.batches) for _ in batch]
         self.left = [[len(batch) for batch in schedule.batches] for _ in rows]

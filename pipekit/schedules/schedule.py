@@ -71,7 +71,7 @@ class Schedule:
             (w, task.op.name, *task[1:]) for w, tasks in enumerate(self.workers) for task in tasks
         ]
         header = f"# {self.name}; {len(self.workers)} workers; stashing {_on(self.stashing)}\n"
-        text = header + pd.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
+        text: str = header + pd.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
         if path is not None:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)

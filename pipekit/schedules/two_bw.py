@@ -1,4 +1,4 @@
-"""PipeDream-2BW: 1F1B without flushes, two weight versions (PipeDream-2BW, section 3.1, Figure 2)."""
+"""PipeDream-2BW: 1F1B without flushes, two weight versions (section 3.1, Figure 2)."""
 
 from pipekit.schedules.arguments import require_positive
 from pipekit.schedules.one_f_one_b import one_f_one_b

@@ -4,13 +4,22 @@ A clock that ticks, a graph that is sorted, a list of versions that is counted a
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from pipekit.schedules import Op, Schedule, Task
+from pipekit.schedules import Op, Schedule, ScheduleError, Task
 
 Key = tuple[Op, int, int]  # op, stage, microbatch of a forward or backward
 Node = tuple[int, int]  # worker, position in its list
+
+
+def refusal(judge: Callable[[], object]) -> str | None:
+    """Return what the ScheduleError of a call says, or None if it raises none."""
+    try:
+        judge()
+    except ScheduleError as error:
+        return str(error)
+    return None
 
 
 def key(task: Task) -> Key:
@@ -125,7 +134,9 @@ def executable(schedule: Schedule) -> bool:
     trains = any(t.op is Op.BACKWARD for t in tasks)
     passes = Counter(key(t) for t in tasks if t.op is not Op.UPDATE)
     ops = [Op.FORWARD, Op.BACKWARD] if trains else [Op.FORWARD]
-    if passes != Counter((op, s, k) for op in ops for s in range(stages) for k in range(microbatches)):
+    if passes != Counter(
+        (op, s, k) for op in ops for s in range(stages) for k in range(microbatches)
+    ):
         return False
     homes = [{t.stage for t in worker} for worker in schedule.workers]
     if sum(map(len, homes)) != stages:

@@ -16,7 +16,9 @@ stashing_methods: st.SearchStrategy[Schedule] = st.one_of(
     st.builds(schedules.flush, stages, microbatches, small),
     st.builds(schedules.pipedream, stages, st.integers(1, 12)),
     st.builds(schedules.pipedream, stages, st.integers(1, 12), vertical_sync=st.just(True)),
-    st.builds(lambda d, more, b: schedules.two_bw(d, d + more, b), stages, st.integers(0, 4), small),
+    st.builds(
+        lambda d, more, b: schedules.two_bw(d, d + more, b), stages, st.integers(0, 4), small
+    ),
     st.builds(schedules.model_parallel, stages, microbatches),
 )
 training_methods: st.SearchStrategy[Schedule] = st.one_of(
@@ -64,12 +66,18 @@ def move_update(data: st.DataObject, lists: Lists) -> None:
 
 def change(data: st.DataObject, lists: Lists) -> None:
     worker, position = _pick(data, lists)
-    what = data.draw(st.sampled_from(["op", "stage", "microbatch", "version"]))
     task = lists[worker][position]
-    if what == "op":
-        lists[worker][position] = task._replace(op=data.draw(st.sampled_from(Op)))
-    else:
-        lists[worker][position] = task._replace(**{what: data.draw(st.integers(-1, 13))})
+    number = data.draw(st.integers(-1, 13))
+    lists[worker][position] = data.draw(
+        st.sampled_from(
+            [
+                task._replace(op=data.draw(st.sampled_from(Op))),
+                task._replace(stage=number),
+                task._replace(microbatch=number),
+                task._replace(version=number),
+            ]
+        )
+    )
 
 
 def shuffle(data: st.DataObject, lists: Lists) -> None:

@@ -23,7 +23,9 @@ def test_one_minibatch_at_a_time() -> None:
 @given(stages, microbatches)
 def test_one_worker_works_at_a_time(d: int, minibatches: int) -> None:
     """A quarter of four accelerators, as GPipe's Figure 2b shows."""
-    passes = sorted(tuple(span) for worker in slots(model_parallel(d, minibatches)) for span in worker)
+    passes = sorted(
+        tuple(span) for worker in slots(model_parallel(d, minibatches)) for span in worker
+    )
     ends = [end for _, end in passes]
     starts = [start for start, _ in passes]
     assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
@@ -33,9 +35,7 @@ def test_one_worker_works_at_a_time(d: int, minibatches: int) -> None:
 @given(stages, microbatches)
 def test_minibatch_k_reads_version_k_and_one_is_in_flight(d: int, minibatches: int) -> None:
     schedule = model_parallel(d, minibatches)
-    assert all(
-        version in (k, k + 1) for tasks in schedule.workers for _, _, k, version in tasks
-    )
+    assert all(version in (k, k + 1) for tasks in schedule.workers for _, _, k, version in tasks)
     report = check(schedule)
     assert report.peak_in_flight == report.peak_versions == (1,) * d
 

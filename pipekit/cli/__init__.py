@@ -1,0 +1,55 @@
+"""The command line: draw schedules, train with them, run experiments.
+
+Each command imports what it needs when it runs, so that ``--help`` does not wait for torch.
+"""
+
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from pipekit.cli.run import run
+from pipekit.cli.schedule import schedule
+from pipekit.cli.train import train
+
+
+class _Commands(TyperGroup):
+    """Turns wrong input into one sentence and exit code 2; any other exception is a bug."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ValueError, TypeError) as error:
+            typer.secho(f"error: {' '.join(str(error).split())}", fg="red", err=True)
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    cls=_Commands,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+for command in (schedule, train, run):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pipekit {version('pipekit')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _pipekit(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which.")
+    ] = False,
+) -> None:
+    """The laboratory for pipeline-parallel training.
+
+    Draw a method ([b]schedule[/b]), train with it ([b]train[/b]), or run an experiment's notebooks
+    ([b]run[/b]).
+    """

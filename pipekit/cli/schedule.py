@@ -1,0 +1,127 @@
+"""``pipekit schedule``: print, draw and check methods."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pipekit.schedules import Schedule
+
+SUFFIXES = (".svg", ".html", ".csv", ".txt")
+
+
+def schedule(
+    methods: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="METHOD...",
+            help="gpipe, flush, 2bw, model-parallel, pipedream, pipedream-vertical-sync, "
+            "pipedream-no-stashing, or a file with a picture or a CSV table.",
+            show_default=False,
+        ),
+    ],
+    stages: Annotated[int, typer.Option(help="One worker each.")] = 4,
+    microbatches: Annotated[int, typer.Option(help="In each batch.")] = 4,
+    batches: Annotated[int, typer.Option(help="One update each.")] = 2,
+    minibatches: Annotated[
+        int | None,
+        typer.Option(
+            help="For methods that update after every minibatch, in place of microbatches times "
+            "batches.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="Draw into a .svg (with the .csv of its events) or .html; or write the table to "
+            "a .csv, or the picture to a .txt, that this command reads back.",
+            show_default=False,
+        ),
+    ] = None,
+    versions: Annotated[
+        bool, typer.Option("--versions", help="Write weight versions into drawn bars.")
+    ] = False,
+) -> None:
+    """Print methods as the papers draw them, or draw them, with the facts of each.
+
+    What is shown has been proved executable: a file that is not is refused, naming the tasks.
+
+    \b
+    [b]Examples[/b]
+      pipekit schedule gpipe --stages 4 --microbatches 8
+      pipekit schedule pipedream --minibatches 12 --output pipedream.txt
+      pipekit schedule pipedream.txt
+      pipekit schedule gpipe flush 2bw --versions --output timelines.svg
+    """
+    if output is not None and output.suffix not in SUFFIXES:
+        raise ValueError(f"--output must end in {', '.join(SUFFIXES)}, not {output.name!r}")
+    if output is not None and output.suffix in (".csv", ".txt") and len(methods) > 1:
+        raise ValueError(f"a {output.suffix} holds one schedule: name one method, not {methods}")
+    shown = [_schedule(name, stages, microbatches, batches, minibatches) for name in methods]
+    facts = [_facts(schedule) for schedule in shown]  # checks them all, before anything is written
+    for number, schedule in enumerate(shown):
+        if output is None:
+            typer.echo(("\n" if number else "") + str(schedule))
+        typer.echo(facts[number])
+    if output is not None:
+        for path in _write(shown, output, versions):
+            typer.echo(f"wrote {path}")
+
+
+def _schedule(
+    name: str, stages: int, microbatches: int, batches: int, minibatches: int | None
+) -> "Schedule":
+    from pipekit.methods import METHODS, PER_MINIBATCH
+    from pipekit.schedules import parse, read_csv
+
+    if name in PER_MINIBATCH:
+        passes = microbatches * batches if minibatches is None else minibatches
+        return METHODS[name](stages, 1, passes)
+    if name in METHODS:
+        return METHODS[name](stages, microbatches, batches)
+    file = Path(name)
+    if not file.is_file():
+        raise ValueError(f"{name!r} is no file and none of the methods {', '.join(METHODS)}")
+    return read_csv(file) if file.suffix == ".csv" else parse(file.read_text(encoding="utf-8"))
+
+
+def _facts(schedule: "Schedule") -> str:
+    from pipekit.schedules import check
+    from pipekit.traces import Trace
+
+    report = check(schedule)
+    trace = Trace.from_schedule(schedule)
+    return (
+        f"{schedule.name}: bubble {trace.bubble:.1%} of {trace.makespan_s:g} slots; at most, a "
+        f"worker: weight versions {_list(report.peak_versions)}, microbatches in flight "
+        f"{_list(report.peak_in_flight)} (exact)"
+    )
+
+
+def _list(numbers: tuple[int, ...]) -> str:
+    return " ".join(map(str, numbers))
+
+
+def _write(shown: list["Schedule"], output: Path, versions: bool) -> list[Path]:
+    """Write schedules in the form that the suffix names; return the paths written."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if output.suffix == ".csv":
+        shown[0].to_csv(output)
+    elif output.suffix == ".txt":
+        output.write_text(f"{shown[0]}\n", encoding="utf-8")
+    else:
+        import pandas as pd
+
+        from pipekit import plots
+        from pipekit.traces import Trace
+
+        traces = [Trace.from_schedule(schedule) for schedule in shown]
+        figure = plots.compare(*traces, versions=versions)
+        if output.suffix == ".svg":
+            events = [trace.frame.assign(schedule=trace.name) for trace in traces]
+            return [*plots.save(figure, output.with_suffix(""), pd.concat(events)).values()]
+        figure.write_html(output)
+    return [output]

@@ -1,0 +1,152 @@
+"""``pipekit train``: a quick training on real images, to see a method at work."""
+
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pipekit.engine import Run
+    from pipekit.traces import Trace
+
+DRAWN_BATCHES = 8
+"""More make bars too narrow to tell apart."""
+
+
+class Transport(StrEnum):
+    """How the workers run."""
+
+    THREADS = "threads"
+    DISTRIBUTED = "distributed"
+
+
+def train(
+    model: Annotated[str, typer.Option(help="convnet or mlp.")] = "convnet",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="gpipe, flush, 2bw, model-parallel, pipedream, pipedream-vertical-sync or "
+            "pipedream-no-stashing."
+        ),
+    ] = "flush",
+    stages: Annotated[int, typer.Option(help="One worker each.")] = 4,
+    transport: Annotated[
+        Transport, typer.Option(help="A thread a worker, or a process.")
+    ] = Transport.THREADS,
+    epochs: Annotated[int, typer.Option(min=1)] = 1,
+    batch_rows: Annotated[int, typer.Option(help="Images in each batch.")] = 64,
+    microbatches: Annotated[
+        int,
+        typer.Option(help="In each batch; methods that update every minibatch do not split it."),
+    ] = 4,
+    lr: Annotated[float, typer.Option(help="Learning rate of SGD with momentum 0.9.")] = 0.02,
+    seed: Annotated[int, typer.Option(help="Of weights, shuffling and dropout.")] = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            file_okay=False,
+            help="Write the timeline (SVG, CSV), the last epoch's events and the provenance here.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Train a small network on 4,000 MNIST images, and test it on 1,000 others.
+
+    \b
+    [b]Examples[/b]
+      pipekit train
+      pipekit train --method pipedream --stages 2 --epochs 3
+      pipekit train --model mlp --method 2bw --transport distributed --output results/runs/mine
+    """
+    import torch
+
+    import pipekit
+    from pipekit import datasets, models
+    from pipekit.methods import METHODS
+
+    make_model = _named("model", model, models.NAMED)
+    make_schedule = _named("method", method, METHODS)
+    torch.manual_seed(seed)
+    pipeline = pipekit.Pipeline(
+        make_model(),
+        lambda batches: make_schedule(stages, microbatches, batches),
+        optimizer=partial(torch.optim.SGD, lr=lr, momentum=0.9),
+        loss=torch.nn.CrossEntropyLoss(),
+        transport=transport.value,
+        seed=seed,
+    )
+    data = datasets.mnist()
+    runs, accuracies = [], []
+    for epoch in range(epochs):
+        runs.append(pipeline.train(data.batches(batch_rows, seed, epoch), progress=True))
+        accuracies.append(pipeline.evaluate(data.test_batches(batch_rows), metric=_accuracy))
+    _print(runs, accuracies)
+    if output is not None:
+        for path in _write(runs[-1], output):
+            typer.echo(f"wrote {path}")
+
+
+def _named[Value](kind: str, name: str, known: dict[str, Value]) -> Value:
+    if name not in known:
+        raise ValueError(f"{kind} must be one of {', '.join(known)}, not {name!r}")
+    return known[name]
+
+
+def _accuracy(logits: "Tensor", classes: "Tensor") -> float:
+    return (logits.argmax(1) == classes).float().mean().item()
+
+
+def _print(runs: list["Run"], accuracies: list[float]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    last = runs[-1]
+    machine = last.provenance
+    table = Table(
+        title=f"{last.schedule.name}, {last.schedule.stages} stages",
+        caption=f"measured on {machine['cores']} cores of {machine['cpu']}, "
+        f"torch {machine['torch']}, seed {machine['seed']}",
+    )
+    columns = "epoch", "mean loss", "test accuracy", "wall (s)", "bubble", "weight versions"
+    for column in columns:
+        table.add_column(column, justify="right")
+    for epoch, (run, accuracy) in enumerate(zip(runs, accuracies, strict=True), start=1):
+        table.add_row(
+            str(epoch),
+            f"{sum(run.losses) / len(run.losses):.4f}",
+            f"{accuracy:.1%}",
+            f"{run.wall_s:.2f}",
+            f"{run.trace.bubble:.0%}",
+            " ".join(map(str, run.weight_buffers)),
+        )
+    Console().print(table)
+
+
+def _write(run: "Run", folder: Path) -> list[Path]:
+    """Write what the run did, and return the paths."""
+    from pipekit import plots, provenance
+
+    drawn = _first_batches(run)
+    title = f"{drawn.name}, the first {DRAWN_BATCHES} batches"
+    figure = plots.timeline(drawn, title=title)
+    paths = plots.save(figure, folder / "timeline", drawn.frame)
+    events, record = folder / "trace.csv", folder / "provenance.json"
+    run.trace.to_csv(events)
+    provenance.write(record, run.provenance)
+    return [*paths.values(), events, record]
+
+
+def _first_batches(run: "Run") -> "Trace":
+    """Return the trace up to the end of the first batches' last event."""
+    from dataclasses import replace
+
+    frame = run.trace.frame
+    last = run.schedule.batches[:DRAWN_BATCHES][-1][-1]
+    end = frame.loc[frame["microbatch"] <= last, "end_s"].max()
+    frame = frame[frame["start_s"] < end]
+    return replace(run.trace, frame=frame.assign(end_s=frame["end_s"].clip(upper=end)))

@@ -1,0 +1,256 @@
+"""The proof of executability, against brute force, and what it says of broken schedules."""
+
+import re
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipekit.schedules import (
+    Op,
+    Schedule,
+    ScheduleError,
+    Task,
+    check,
+    lower,
+    parse,
+    pipedream,
+)
+from tests.schedules.reference import executable, finishes, in_flight, refusal, versions_alive
+from tests.schedules.strategies import (
+    SLIPS,
+    Slip,
+    methods,
+    slipped,
+    stashing_methods,
+    training_methods,
+)
+
+F, B, U = Op.FORWARD, Op.BACKWARD, Op.UPDATE
+A_TASK = r"[FBU]\d+ of stage \d+|Task\("
+
+
+# --- What passes ----------------------------------------------------------------------------------
+
+
+@given(methods)
+def test_every_method_passes_even_if_a_link_holds_one_message(schedule: Schedule) -> None:
+    check(schedule, capacity=1)
+
+
+@given(methods)
+def test_what_the_report_counts_is_what_brute_force_counts(schedule: Schedule) -> None:
+    report = check(schedule)
+    for worker, tasks in enumerate(schedule.workers):
+        assert report.versions[worker].tolist() == [len(v) for v in versions_alive(tasks)]
+        if schedule.trains:
+            assert report.in_flight[worker].tolist() == in_flight(tasks)
+
+
+def test_the_report_over_time() -> None:
+    report = check(parse("worker 0 | F0 F1 B0^ B1^ F2 B2^"))
+    assert report.versions[0].tolist() == [1, 1, 1, 2, 1, 1, 1, 1, 1]
+    assert report.in_flight[0].tolist() == [1, 2, 1, 1, 0, 0, 1, 0, 0]
+    assert report.peak_versions == (2,)
+    assert report.peak_in_flight == (2,)
+
+
+def test_a_worker_without_tasks_holds_nothing_in_flight() -> None:
+    report = check(Schedule(((Task(F, 0, 0, 0),), ())))
+    assert report.peak_in_flight == (0, 0)
+
+
+def test_two_stages_on_one_worker_are_counted_together() -> None:
+    report = check(parse("worker 0 | F0 F1 F0@1 F1@1 B0@1^@1 B1@1^@1 B0^ B1^"))
+    assert report.peak_in_flight == (4,)
+    assert report.peak_versions == (3,)
+
+
+def test_what_stays_on_one_worker_needs_no_link() -> None:
+    """Two forwards before the first goes on, on a link that holds one: but there is no link."""
+    check(parse("worker 0 | F0 F1 F0@1 F1@1 B0@1 B1@1^@1 B0 B1^"), capacity=1)
+
+
+# --- What does not: each rule, and the tasks its error names --------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [
+        ("", "the schedule is empty"),
+        ("worker 0 |", "the schedule is empty"),
+        # every task once
+        ("worker 0 | F0 F1 B0 B0^", "B0 of stage 0 stands in the table twice: on worker 0 and on"),
+        ("worker 0 | F0 F2 B0 B2^", "no worker has F1 of stage 0"),
+        ("worker 0 | F0 F1 B1^", "no worker has B0 of stage 0"),
+        ("worker 0 | F0 B0^\nworker 1 | F0", "no worker has B0 of stage 1"),
+        ("worker 0 stage 1 | F0 B0^", "no worker has F0 of stage 0"),
+        # no waiting for ever
+        (
+            "worker 0 | B0 F0^0",
+            "worker 0 waits in B0 of stage 0 for F0 of stage 0, which comes later in its own list",
+        ),
+        (
+            "worker 0 | F0 B0^ F1 B1^\nworker 1 | F1 F0 B0^ B1^",
+            "worker 0 waits in B0 of stage 0 for B0 of stage 1, worker 1's; "
+            "worker 1 waits in F1 of stage 1 for F1 of stage 0, worker 0's",
+        ),
+        # updates
+        ("worker 0 | F0 F1 B0^1 B1", "worker 0 waits in U1 of stage 0 for B1 of stage 0"),
+        ("worker 0 | F0 B0", "worker 0 has no U1 of stage 0"),
+        ("worker 0 | F0 B0^ F1 B1", "worker 0 has no U2 of stage 0"),
+        ("worker 0 | F0 B0^^", "worker 0: U2 of stage 0 sums up to microbatch 0"),
+        (
+            "worker 0 | F0 F1 B0^ B1^\nworker 1 | F0 B0 F1 B1^",
+            "worker 1: U1 of stage 1 sums up to microbatch 1, but on other stages the batch ends "
+            "with microbatch 0",
+        ),
+        # versions
+        ("worker 0 | F0:1 B0^", "F0 of stage 0 reads version 1 before U1 of stage 0 has produced"),
+        (
+            "worker 0 | F0 F1 B0^ B1:1^",
+            "F1 of stage 0 reads version 0 and B1 of stage 0 version 1; they must be the same, or "
+            "declare stashing=False",
+        ),
+        # where things are
+        (
+            "worker 0 | F0 B0^\nworker 1 | F0 .\nworker 2 stage 1 | . B0^",
+            "F0 of stage 1 is on worker 1 and U1 of stage 1 on worker 2: a stage lives on one",
+        ),
+    ],
+)
+def test_a_broken_schedule_is_refused_with_the_tasks_at_fault(picture: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=re.escape(message)):
+        check(parse(picture))
+
+
+def test_a_gap_in_the_updates_is_refused() -> None:
+    tasks = (Task(F, 0, 0, 0), Task(B, 0, 0, 0), Task(U, 0, 0, 2))
+    with pytest.raises(
+        ScheduleError, match="U2 of stage 0 follows the initial weights; the next update must be U1"
+    ):
+        check(Schedule((tasks,)))
+
+
+@pytest.mark.parametrize("task", [Task(F, -1, 0, 0), Task(F, 0, -1, 0), Task(F, 0, 0, -1)])
+def test_everything_counts_from_0(task: Task) -> None:
+    with pytest.raises(ScheduleError, match=rf"{re.escape(repr(task))}.* counts from 0"):
+        check(Schedule(((task,),)))
+
+
+@pytest.mark.parametrize(
+    "task", [Task(F, 10**12, 0, 0), Task(F, 0, 10**12, 0), Task(U, 0, 10**12, 1)]
+)
+@pytest.mark.parametrize("judge", [check, str])
+def test_a_number_out_of_all_proportion_is_refused_before_memory_is_taken(
+    task: Task, judge: Callable[[Schedule], object]
+) -> None:
+    with pytest.raises(ScheduleError):
+        judge(Schedule(((task,),)))
+
+
+def test_without_stashing_a_backward_reads_what_lies_where_its_forward_read() -> None:
+    """Version 0 is kept for F3, so that update 1 cannot replace it under B1."""
+    with pytest.raises(ScheduleError, match="B1 of stage 0 reads version 1, which does not lie"):
+        check(
+            parse("""
+                # naive; backward may read another version than forward
+                worker 0 | F0 F1 B0^ B1^ F2:0 B2^
+                """)
+        )
+
+
+def test_a_full_link_can_stop_what_else_would_run() -> None:
+    """Worker 0 sends both before it receives; worker 1 wants the second one first."""
+    schedule = parse("""
+        worker 0 | F0 F1 B1 B0^1
+        worker 1 | . F1 F0 B1 B0^1
+        """)
+    check(schedule, capacity=2)
+    with pytest.raises(
+        ScheduleError,
+        match="worker 0 waits to send the output of F1 of stage 0; "
+        "worker 1 waits in F1 of stage 1 for F1 of stage 0",
+    ):
+        check(schedule, capacity=1)
+
+
+# --- Slips of the pen -----------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@pytest.mark.parametrize("slip", SLIPS)
+@given(schedule=stashing_methods, data=st.data())
+def test_after_a_slip_it_is_refused_just_if_brute_force_cannot_run_it(
+    slip: Slip, schedule: Schedule, data: st.DataObject
+) -> None:
+    other = slipped(data, schedule, slip)
+    message = refusal(lambda: check(other))
+    assert (message is None) == executable(other), message
+    if message is not None:
+        assert re.search(A_TASK, message) or not any(other.workers)
+        return
+    report = check(other)
+    for worker, tasks in enumerate(other.workers):
+        if len({task.stage for task in tasks}) == 1:
+            assert report.versions[worker].tolist() == [len(v) for v in versions_alive(tasks)]
+            assert report.in_flight[worker].tolist() == in_flight(tasks)
+    lower(other)
+
+
+@given(st.integers(1, 5), st.integers(1, 8), st.sampled_from(SLIPS), st.data())
+def test_after_a_slip_without_stashing_it_is_refused_or_lowered(
+    stages: int, minibatches: int, slip: Slip, data: st.DataObject
+) -> None:
+    other = slipped(data, pipedream(stages, minibatches, stashing=False), slip)
+    message = refusal(lambda: check(other))
+    if message is None:
+        lower(other)
+    else:
+        assert re.search(A_TASK, message) or not any(other.workers)
+
+
+@given(training_methods, st.integers(1, 3), st.data())
+def test_links_of_bounded_size_are_judged_as_brute_force_does(
+    schedule: Schedule, capacity: int, data: st.DataObject
+) -> None:
+    """Passes of one kind in another order on each worker: some need room on the links."""
+    permute = next(slip for slip in SLIPS if slip.__name__ == "permute_microbatches")
+    other = slipped(data, slipped(data, schedule, permute), permute)
+    message = refusal(lambda: check(other, capacity))
+    assert finishes(other, capacity) == ("can never finish" not in (message or ""))
+
+
+# --- Size -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_20_000_minibatches_over_4_stages(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Built, checked and lowered in under 200 MB; the seconds are recorded, not judged.
+
+    PipeDream has the most tasks and versions of all methods for as many minibatches.
+    """
+    start = time.perf_counter()
+    schedule = pipedream(4, 20_000)
+    check(schedule, capacity=1)
+    lower(schedule)
+    seconds = time.perf_counter() - start
+    del schedule
+
+    tracemalloc.start()
+    try:
+        schedule = pipedream(4, 20_000)
+        check(schedule)
+        lower(schedule)
+        megabytes = tracemalloc.get_traced_memory()[1] / 1e6
+    finally:
+        tracemalloc.stop()
+    record_property("seconds", seconds)
+    record_property("peak_megabytes", megabytes)
+    print(f"{schedule.name}: {seconds:.2f} s, {megabytes:.0f} MB")
+    assert megabytes < 200

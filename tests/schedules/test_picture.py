@@ -1,0 +1,306 @@
+"""Pictures: drawn, and read back."""
+
+from dataclasses import replace
+from inspect import cleandoc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit.schedules import (
+    Op,
+    Schedule,
+    ScheduleError,
+    Task,
+    check,
+    draw,
+    gpipe,
+    parse,
+    pipedream,
+    read_csv,
+)
+from tests.schedules.reference import refusal
+from tests.schedules.strategies import SLIPS, Slip, methods, slipped, training_methods
+
+F, B, U = Op.FORWARD, Op.BACKWARD, Op.UPDATE
+
+
+def tasks_of(row: str) -> list[Task]:
+    """Return the tasks of worker 0's row."""
+    return list(parse(f"worker 0 | {row}").workers[0])
+
+
+# --- Reading: each mark ---------------------------------------------------------------------------
+
+
+def test_a_cell_is_a_pass() -> None:
+    assert tasks_of("F0 B0") == [Task(F, 0, 0, 0), Task(B, 0, 0, 0)]
+
+
+def test_idle_slots_and_longer_passes_do_not_count() -> None:
+    assert tasks_of("F0 . . B0 - -^ .") == tasks_of("F0 B0^")
+
+
+def test_a_hat_is_an_update_up_to_the_last_microbatch_that_went_backward() -> None:
+    assert tasks_of("F0 F1 B0 B1^") == [
+        Task(F, 0, 0, 0),
+        Task(F, 0, 1, 0),
+        Task(B, 0, 0, 0),
+        Task(B, 0, 1, 0),
+        Task(U, 0, 1, 1),
+    ]
+
+
+def test_a_hat_with_a_number_is_an_update_up_to_that_microbatch() -> None:
+    assert tasks_of("F0 F1 B1 B0^1")[-1] == Task(U, 0, 1, 1)
+    assert tasks_of("F0 F1 B1^0 B0^1")[3] == Task(U, 0, 0, 1)
+
+
+def test_two_hats_are_two_updates() -> None:
+    assert tasks_of("F0 F1 B1 B0^0^1")[-2:] == [Task(U, 0, 0, 1), Task(U, 0, 1, 2)]
+
+
+def test_a_pass_reads_the_newest_version_and_a_backward_its_forwards() -> None:
+    assert tasks_of("F0 F1 B0^ B1^") == [
+        Task(F, 0, 0, 0),
+        Task(F, 0, 1, 0),
+        Task(B, 0, 0, 0),
+        Task(U, 0, 0, 1),
+        Task(B, 0, 1, 0),
+        Task(U, 0, 1, 2),
+    ]
+
+
+def test_without_stashing_a_backward_reads_the_newest_version() -> None:
+    schedule = parse("""
+        # naive; backward may read another version than forward
+        worker 0 | F0 F1 B0^ B1^
+        """)
+    assert schedule.workers[0][4] == Task(B, 0, 1, 1)
+    assert not schedule.stashing
+    assert schedule.name == "naive"
+
+
+def test_a_colon_names_another_version() -> None:
+    assert tasks_of("F0 B0^ F1:0 B1^")[3:5] == [Task(F, 0, 1, 0), Task(B, 0, 1, 0)]
+    assert tasks_of("F0 F1 B0^ B1:1")[-1] == Task(B, 0, 1, 1)
+
+
+def test_at_names_another_stage_than_the_rows() -> None:
+    schedule = parse("worker 0 | F0 F0@1 B0@1^@1 B0^")
+    assert schedule.workers[0] == (
+        Task(F, 0, 0, 0),
+        Task(F, 1, 0, 0),
+        Task(B, 1, 0, 0),
+        Task(U, 1, 0, 1),
+        Task(B, 0, 0, 0),
+        Task(U, 0, 0, 1),
+    )
+    check(schedule)
+
+
+def test_a_row_may_say_its_stage() -> None:
+    schedule = parse("""
+        worker 1 stage 0 | F0 . . . B0^
+        worker 0 stage 1 | .  F0 B0^
+        """)
+    assert [schedule.stage_of(w) for w in (0, 1)] == [1, 0]
+    check(schedule)
+
+
+def test_the_time_row_and_blank_lines_are_for_the_reader() -> None:
+    assert parse("\n time | 1 2 3 \n\n worker 0 | F0 \n") == parse("worker 0 | F0")
+
+
+def test_nothing_is_an_empty_schedule() -> None:
+    assert parse("") == Schedule(())
+
+
+# --- Drawing --------------------------------------------------------------------------------------
+
+
+def test_other_durations() -> None:
+    assert draw(gpipe(2, 2), {Op.FORWARD: 2, Op.BACKWARD: 3}) == cleandoc("""
+        # GPipe
+        time     | 1  2  3  4  5  6  7  8  9  10 11 12 13 14 15
+        worker 0 | F0 -  F1 -  .  .  .  .  .  B0 -  -  B1 -  -^
+        worker 1 | .  .  F0 -  F1 -  B0 -  -  B1 -  -^
+        """)
+
+
+def test_two_stages_on_one_worker() -> None:
+    schedule = parse("""
+        worker 0 | F0 F0@2 B0@2^@2 B0^
+        worker 1 | F0 B0^
+        """)
+    assert str(schedule) == cleandoc("""
+        # schedule
+        time     | 1    2    3    4    5    6    7    8    9
+        worker 0 | F0   .    F0@2 B0@2 -^@2 .    .    B0   -^
+        worker 1 | .    F0   .    .    .    B0   -^
+        """)
+
+
+def test_a_stage_on_another_worker_is_named_in_the_margin() -> None:
+    assert str(parse("worker 0 stage 1 | F0\nworker 1 stage 0 | F0")) == cleandoc("""
+        # schedule
+        time             | 1  2
+        worker 0 stage 1 | .  F0
+        worker 1 stage 0 | F0
+        """)
+
+
+def test_an_update_out_of_the_ordinary_is_spelled_out() -> None:
+    picture = cleandoc("""
+        # schedule
+        time     | 1     2     3     4     5     6
+        worker 0 | F0    F1    B1    -     B0    -^0^1
+        """)
+    schedule = Schedule(
+        (
+            (
+                Task(F, 0, 0, 0),
+                Task(F, 0, 1, 0),
+                Task(B, 0, 1, 0),
+                Task(B, 0, 0, 0),
+                Task(U, 0, 0, 1),
+                Task(U, 0, 1, 2),
+            ),
+        )
+    )
+    assert parse(picture) == schedule
+    assert parse(str(schedule)) == schedule
+
+
+@pytest.mark.parametrize("workers", [(), ((),), ((), ())])
+def test_an_empty_table_has_an_empty_picture(workers: tuple[tuple[Task, ...], ...]) -> None:
+    assert parse(str(Schedule(workers))) == Schedule(workers)
+
+
+def test_what_can_never_finish_cannot_be_drawn() -> None:
+    with pytest.raises(ScheduleError, match="can never finish"):
+        str(parse("worker 0 | B0 F0"))
+
+
+# --- Back and forth -------------------------------------------------------------------------------
+
+
+@given(methods)
+def test_a_picture_reads_back(schedule: Schedule) -> None:
+    again = parse(str(schedule))
+    assert again == schedule
+    assert again.name == schedule.name
+
+
+@given(methods, st.integers(1, 3), st.integers(1, 3))
+def test_a_picture_reads_back_whatever_the_durations(
+    schedule: Schedule, forward: int, backward: int
+) -> None:
+    assert parse(draw(schedule, {Op.FORWARD: forward, Op.BACKWARD: backward})) == schedule
+
+
+@given(training_methods, st.sampled_from(SLIPS), st.data())
+def test_whatever_is_executable_reads_back_from_both_texts(
+    schedule: Schedule, slip: Slip, data: st.DataObject
+) -> None:
+    other = slipped(data, schedule, slip)
+    if refusal(lambda: check(other)) is None:
+        assert parse(str(other)) == other
+        assert read_csv(other.to_csv()) == other
+
+
+@given(training_methods, st.sampled_from(SLIPS), st.data())
+def test_whatever_is_not_is_drawn_or_refused(
+    schedule: Schedule, slip: Slip, data: st.DataObject
+) -> None:
+    other = slipped(data, schedule, slip)
+    assert refusal(lambda: str(other)) != ""
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a, b", "# 1", "tête", "mine; yours", "a;b", "time", "worker 0 | F0"]
+)
+@pytest.mark.parametrize("stashing", [True, False])
+def test_any_name_leaves_the_rest_intact(name: str, stashing: bool) -> None:
+    schedule = replace(pipedream(2, 3, stashing=stashing), name=name)
+    again = parse(str(schedule))
+    assert again == schedule
+    assert again.name == name
+
+
+def test_a_name_of_two_lines_leaves_the_rest_intact() -> None:
+    schedule = replace(pipedream(2, 3, stashing=False), name="mine\nworker 7 | F0")
+    assert parse(str(schedule)) == schedule
+
+
+# --- What cannot be read --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("worker 0 | F0\nworker 1 | G0", "line 2: cannot read 'G0'; a cell is"),
+        ("worker 0 | F", "line 1: cannot read 'F'"),
+        ("worker 0 | F-1", "line 1: cannot read 'F-1'"),
+        ("worker 0 | F0B0", "line 1: cannot read 'F0B0'"),
+        ("worker 0 | F0 | B0", r"line 1: cannot read '\|'"),
+        ("worker 0 | F0:", "line 1: cannot read 'F0:'"),
+        ("worker 0 | F0@", "line 1: cannot read 'F0@'"),
+        ("worker 0 | ^", r"line 1: '\^' updates before any backward"),
+        ("worker 0 | F0^", r"line 1: 'F0\^' updates before any backward"),
+        ("worker 0 F0", "line 1: expected 'worker N | F0 B0 ...', got 'worker 0 F0'"),
+        ("wörker 0 | F0", "line 1: expected"),
+        ("worker | F0", "line 1: expected"),
+        ("worker -1 | F0", "line 1: expected"),
+        ("\n\nhello", "line 3: expected"),
+        ("worker 0 | F0\nworker 0 | B0", "line 2: worker 0 has a row already"),
+        ("worker 1 | F0", "workers must be numbered 0, 1, 2, ..."),
+        ("worker 0 | F" + "9" * 5000, "line 1: cannot read 'F9"),
+        ("worker 0 | F0@" + "9" * 5000, "line 1: cannot read 'F0@9"),
+        ("worker 0 | F0:" + "9" * 5000, "line 1: cannot read 'F0:9"),
+        ("worker 0 | F0 B0^" + "9" * 5000, r"line 1: cannot read 'B0\^9"),
+        ("worker " + "9" * 5000 + " | F0", "line 1: expected"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        parse(text)
+
+
+cells = st.sampled_from(
+    [
+        "F0",
+        "B0",
+        "F1",
+        "B1",
+        "F0@1",
+        "B0@1:2",
+        "^",
+        "B0^",
+        "B1^0",
+        "^@1",
+        ".",
+        "-",
+        "|",
+        "F",
+        "F9999999",
+        "B0^^",
+        "\t",
+        "٣",
+    ]
+)
+rows = st.lists(st.one_of(cells, st.text(max_size=3)), max_size=8).map(" ".join)
+labels = st.sampled_from(["worker 0 | ", "worker 1 | ", "worker 0 stage 2 | ", "# ", "time", ""])
+lines = st.builds(str.__add__, labels, rows)
+
+
+@given(st.one_of(st.text(), st.lists(lines, max_size=4).map("\n".join)))
+def test_any_text_reads_or_is_refused(text: str) -> None:
+    """And what was read is checked and drawn, or refused too."""
+    message = refusal(lambda: parse(text))
+    if message is not None:
+        assert message.startswith(("line ", "workers must be numbered"))
+        return
+    schedule = parse(text)
+    assert refusal(lambda: check(schedule)) != ""
+    assert refusal(lambda: str(schedule)) != ""

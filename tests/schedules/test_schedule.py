@@ -1,0 +1,303 @@
+"""The table itself: immutable, comparable, readable from CSV, and anyone's to write."""
+
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit.schedules import (
+    Op,
+    Schedule,
+    ScheduleError,
+    Task,
+    check,
+    flush,
+    gpipe,
+    inference,
+    model_parallel,
+    parse,
+    pipedream,
+    read_csv,
+    slots,
+    two_bw,
+)
+from tests.schedules.strategies import methods
+
+HEADER = "worker,op,stage,microbatch,version\n"
+
+
+def reversed_gpipe(stages: int, microbatches: int) -> Schedule:
+    """GPipe as its own Figure 2c draws it: the last microbatch goes back first."""
+    order = range(microbatches)
+    return Schedule(
+        tuple(
+            (
+                *(Task(Op.FORWARD, stage, k, 0) for k in order),
+                *(Task(Op.BACKWARD, stage, k, 0) for k in reversed(order)),
+                Task(Op.UPDATE, stage, microbatches - 1, 1),
+            )
+            for stage in range(stages)
+        ),
+        "reversed GPipe",
+    )
+
+
+# --- A method is data ----------------------------------------------------------------------------
+
+
+def test_a_users_own_function_is_a_first_class_method() -> None:
+    schedule = reversed_gpipe(4, 4)
+    assert schedule == parse(
+        """
+        worker 0 | F0 F1 F2 F3 .  .  .  .  .  .  .  .  .  B3 -  B2 -  B1 -  B0 -^
+        worker 1 | .  F0 F1 F2 F3 .  .  .  .  .  .  B3 -  B2 -  B1 -  B0 -^
+        worker 2 | .  .  F0 F1 F2 F3 .  .  .  B3 -  B2 -  B1 -  B0 -^
+        worker 3 | .  .  .  F0 F1 F2 F3 B3 -  B2 -  B1 -  B0 -^
+        """.replace("B0 -^", "B0 -^3")
+    )
+    assert check(schedule, capacity=1) is not None
+    assert read_csv(schedule.to_csv()) == schedule
+
+
+def test_reversed_backwards_idle_no_less_than_gpipes() -> None:
+    for ours, theirs in zip(slots(gpipe(4, 4)), slots(reversed_gpipe(4, 4)), strict=True):
+        assert (ours == theirs).all()
+
+
+# --- What it knows about itself ------------------------------------------------------------------
+
+
+def test_its_counts() -> None:
+    schedule = two_bw(stages=3, microbatches=4, batches=2)
+    assert schedule.stages == 3
+    assert schedule.microbatches == 8
+    assert schedule.batches == (range(4), range(4, 8))
+    assert schedule.trains
+    assert [schedule.stage_of(w) for w in range(3)] == [0, 1, 2]
+
+
+def test_batches_of_the_methods() -> None:
+    assert gpipe(2, 3, batches=2).batches == (range(3), range(3, 6))
+    assert flush(2, 3, batches=2).batches == (range(3), range(3, 6))
+    assert pipedream(2, 3).batches == (range(1), range(1, 2), range(2, 3))
+    assert model_parallel(2, 2).batches == (range(1), range(1, 2))
+
+
+def test_inference_has_every_microbatch_for_a_batch() -> None:
+    schedule = inference(2, 3)
+    assert schedule.batches == (range(1), range(1, 2), range(2, 3))
+    assert not schedule.trains
+
+
+def test_batches_may_differ_in_size() -> None:
+    schedule = parse("worker 0 | F0 F1 F2 B0 B1 B2^ F3 B3^")
+    assert schedule.batches == (range(3), range(3, 4))
+    check(schedule)
+
+
+def test_microbatches_after_the_last_update_are_a_batch_too() -> None:
+    """One without its update, as check says."""
+    assert parse("worker 0 | F0 B0^ F1 B1 F2 B2").batches == (range(1), range(1, 3))
+
+
+def test_an_empty_one() -> None:
+    schedule = Schedule(())
+    assert (schedule.stages, schedule.microbatches, schedule.batches) == (0, 0, ())
+    assert not schedule.trains
+
+
+def test_a_worker_has_the_stage_it_begins_with() -> None:
+    assert parse("worker 0 stage 1 | F0\nworker 1 stage 0 | F0").stage_of(0) == 1
+    assert Schedule(((), ())).stage_of(1) == 1
+
+
+def test_its_repr_is_one_line_of_counts() -> None:
+    assert repr(two_bw(2, 4, 3)) == (
+        "<Schedule PipeDream-2BW: 2 workers, 2 stages, 12 microbatches in 3 batches>"
+    )
+
+
+# --- Immutable and comparable --------------------------------------------------------------------
+
+
+def test_it_cannot_be_changed() -> None:
+    schedule = gpipe(2, 2)
+    with pytest.raises(FrozenInstanceError):
+        schedule.name = "mine"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        schedule.workers[0][0] = Task(Op.FORWARD, 0, 0, 0)  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        schedule.workers[0][0].version = 3  # type: ignore[misc]
+
+
+def test_equal_tables_are_equal_and_hash_alike_whatever_their_name() -> None:
+    one, other = gpipe(2, 1, batches=3), model_parallel(2, 3)
+    assert one.name != other.name
+    assert one == other
+    assert hash(one) == hash(other)
+    assert len({one, other, gpipe(2, 3), gpipe(2, 3)}) == 2
+
+
+def test_the_declaration_that_versions_may_differ_is_part_of_it() -> None:
+    schedule = gpipe(2, 2)
+    assert replace(schedule, stashing=False) != schedule
+
+
+@given(methods)
+def test_building_twice_gives_the_same_table(schedule: Schedule) -> None:
+    again = Schedule(tuple(tuple(tasks) for tasks in schedule.workers), "again", schedule.stashing)
+    assert again == schedule
+    assert hash(again) == hash(schedule)
+
+
+# --- CSV -----------------------------------------------------------------------------------------
+
+
+def test_csv_is_one_row_a_task() -> None:
+    assert pipedream(2, 1, stashing=False).to_csv() == (
+        "# PipeDream without stashing; 2 workers; stashing off\n"
+        "worker,op,stage,microbatch,version\n"
+        "0,FORWARD,0,0,0\n"
+        "0,BACKWARD,0,0,0\n"
+        "0,UPDATE,0,0,1\n"
+        "1,FORWARD,1,0,0\n"
+        "1,BACKWARD,1,0,0\n"
+        "1,UPDATE,1,0,1\n"
+    )
+
+
+@given(methods)
+def test_csv_reads_back(schedule: Schedule) -> None:
+    again = read_csv(schedule.to_csv())
+    assert again == schedule
+    assert again.name == schedule.name
+
+
+def test_csv_goes_to_a_file_and_back(tmp_path: Path) -> None:
+    schedule = pipedream(3, 4, vertical_sync=True)
+    text = schedule.to_csv(tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_text(encoding="utf-8") == text
+    assert read_csv(tmp_path / "table.csv") == schedule
+    assert read_csv(str(tmp_path / "table.csv")) == schedule
+
+
+def test_csv_keeps_workers_without_tasks() -> None:
+    schedule = Schedule(((), (Task(Op.FORWARD, 0, 0, 0),), ()))
+    assert read_csv(schedule.to_csv()) == schedule
+
+
+def test_csv_of_an_empty_table_reads_back() -> None:
+    assert read_csv(Schedule(((), ())).to_csv()) == Schedule(((), ()))
+
+
+def test_csv_needs_no_header_line_and_no_order_of_columns() -> None:
+    assert read_csv("op,worker,version,microbatch,stage\nFORWARD,0,0,1,0\n") == Schedule(
+        ((Task(Op.FORWARD, 0, 1, 0),),)
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a, b", 'say "hi"', "# 1", "tête", "mine; yours", "a;b", "a;b;c"]
+)
+def test_any_name_leaves_the_rest_intact(name: str) -> None:
+    schedule = replace(pipedream(2, 3, stashing=False), name=name)
+    again = read_csv(schedule.to_csv())
+    assert again == schedule
+    assert again.name == name
+
+
+def test_a_name_of_two_lines_leaves_the_rest_intact() -> None:
+    schedule = replace(pipedream(2, 3, stashing=False), name="mine\nworker 7 | F0")
+    assert read_csv(schedule.to_csv()) == schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("op,stage,microbatch,version\nFORWARD,0,0,0\n", "lacks the column 'worker'"),
+        (
+            HEADER + "0,FORWARD,0,0,0\n0,SIDEWAYS,0,1,0\n",
+            "row 2 .* is not a task: 0,SIDEWAYS,0,1,0",
+        ),
+        (HEADER + "0,F,0,0,0\n", "row 1 .* is not a task"),
+        (HEADER + "0,FORWARD,0,0,1.5\n", "row 1 .* is not a task"),
+        (HEADER + "0,FORWARD,0,,0\n", "row 1 .* is not a task"),
+        (HEADER + "0,FORWARD\n", "row 1 .* is not a task"),
+        (HEADER + "zero,FORWARD,0,0,0\n", "row 1 .* is not a task"),
+        (HEADER + "0,FORWARD,0,0," + "9" * 5000 + "\n", "row 1 .* is not a task"),
+        (HEADER + "-1,FORWARD,0,0,0\n", "row 1"),
+        (HEADER + "0,FORWARD,0,0,0\n99999999999,FORWARD,0,1,0\n", "row 2"),
+        ("# mine; 2 workers; stashing on\n" + HEADER + "2,FORWARD,0,0,0\n", "row 1"),
+        (HEADER + "0,FORWARD,0,0,0\n1,FORWARD,0,0,0,0,0\n", "line 3"),
+        (HEADER + '0,"FORWARD,0,0,0\n', "row 1"),
+        ("# only a comment\n", "CSV"),
+        ("\n", "CSV"),
+    ],
+)
+def test_a_broken_csv_is_refused_with_its_row(text: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        read_csv(text)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "# mine; ; stashing on",
+        "# mine; ² workers; stashing on",
+        "# mine; 99999999999999 workers; stashing on",
+        "# mine; -1 workers; stashing on",
+        "# mine",
+        "#",
+        "# ; ;",
+    ],
+)
+def test_a_first_line_that_is_not_ours_is_a_comment(header: str) -> None:
+    assert read_csv(f"{header}\n{HEADER}0,FORWARD,0,0,0\n").workers == (
+        (Task(Op.FORWARD, 0, 0, 0),),
+    )
+
+
+def test_a_missing_file_is_an_oserror(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_csv(tmp_path / "nowhere.csv")
+    with pytest.raises(OSError, match="directory"):
+        read_csv(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\xff\xfe\x00", b"\x80\n"])
+def test_a_file_that_is_no_csv_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "table.csv").write_bytes(content)
+    with pytest.raises(ScheduleError):
+        read_csv(tmp_path / "table.csv")
+
+
+pieces = st.sampled_from(
+    [
+        *HEADER.split(","),
+        HEADER,
+        "0",
+        "1",
+        "-1",
+        "FORWARD",
+        "UPDATE",
+        ",",
+        "\n",
+        "\r",
+        '"',
+        "#",
+        "; 1 workers; stashing off",
+        "\0",
+        "1e9",
+    ]
+)
+
+
+@given(st.lists(st.one_of(pieces, st.text(max_size=5)), max_size=30).map("".join), st.booleans())
+def test_any_text_reads_or_is_refused(text: str, headed: bool) -> None:
+    try:
+        schedule = read_csv((HEADER if headed else "") + text + "\n")
+    except ScheduleError:
+        return
+    assert read_csv(schedule.to_csv()) == schedule

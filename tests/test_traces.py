@@ -1,0 +1,127 @@
+"""Traces: one table of events, whatever they come from."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipekit.schedules import (
+    Op,
+    Schedule,
+    ScheduleError,
+    flush,
+    gpipe,
+    inference,
+    model_parallel,
+    parse,
+    pipedream,
+    slots,
+    two_bw,
+)
+from pipekit.traces import COLUMNS, Trace
+
+
+def test_one_row_an_event() -> None:
+    trace = Trace.from_schedule(gpipe(2, 1))
+    assert trace.frame.to_csv(index=False, float_format="%g") == (
+        "worker,stage,op,microbatch,version,start_s,end_s,bytes\n"
+        "0,0,FORWARD,0,0,0,1,0\n"
+        "0,0,BACKWARD,0,0,4,6,0\n"
+        "0,0,UPDATE,0,1,6,6,0\n"
+        "1,1,FORWARD,0,0,1,2,0\n"
+        "1,1,BACKWARD,0,0,2,4,0\n"
+        "1,1,UPDATE,0,1,4,4,0\n"
+    )
+
+
+def test_a_schedule_is_exact_and_in_slots() -> None:
+    trace = Trace.from_schedule(two_bw(3, 4, 2))
+    assert (trace.label, trace.unit) == ("exact", "slots")
+    assert (trace.name, trace.workers) == ("PipeDream-2BW", 3)
+
+
+def test_events_are_sorted_by_worker_and_start() -> None:
+    frame = Trace.from_schedule(pipedream(4, 6)).frame
+    assert list(frame.columns) == COLUMNS
+    pd.testing.assert_frame_equal(frame, frame.sort_values(["worker", "start_s"], kind="stable"))
+
+
+def test_times_are_the_slots() -> None:
+    schedule = flush(3, 4)
+    durations = {Op.FORWARD: 1.5, Op.BACKWARD: 2.5, Op.UPDATE: 0.25}
+    frame = Trace.from_schedule(schedule, durations).frame
+    for worker, spans in enumerate(slots(schedule, durations)):
+        assert (frame.loc[frame["worker"] == worker, ["start_s", "end_s"]] == spans).all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("k", "t", "bubble"),
+    [
+        (2, 4, 0.200),
+        (4, 4, 0.4286),
+        (4, 16, 0.1579),
+        (8, 16, 0.3043),
+        (8, 32, 0.1795),
+        (2, 16, 0.0588),
+        (4, 32, 0.0857),
+    ],
+)
+def test_gpipes_and_flushs_bubble(k: int, t: int, bubble: float) -> None:
+    """(K-1)/(T+K-1), for GPipe's forwards and backwards (GPipe, section 3.2) and for Flush."""
+    for schedule in gpipe(k, t), gpipe(k, t, batches=3), flush(k, t), inference(k, t):
+        trace = Trace.from_schedule(schedule)
+        assert trace.bubble == pytest.approx((k - 1) / (t + k - 1), abs=1e-12)
+        assert round(trace.bubble, 4) == bubble
+
+
+def test_without_pipelining_one_of_k_workers_works() -> None:
+    """GPipe's Figure 2b: 25% utilisation on four accelerators."""
+    assert Trace.from_schedule(model_parallel(4, 3)).bubble == pytest.approx(0.75)
+
+
+def test_without_flushes_the_bubble_vanishes_with_the_length_of_the_run() -> None:
+    assert Trace.from_schedule(two_bw(4, 4, 250)).bubble == pytest.approx(3 / 1003)
+    assert Trace.from_schedule(pipedream(4, 1000)).bubble == pytest.approx(3 / 1003)
+
+
+def test_makespan_runs_from_the_first_start_to_the_last_end() -> None:
+    trace = Trace.from_schedule(gpipe(4, 4))
+    assert trace.makespan_s == (4 + 4 - 1) * 3
+    later = Trace(
+        trace.frame.assign(start_s=trace.frame["start_s"] + 5, end_s=trace.frame["end_s"] + 5),
+        "measured",
+        "later",
+        4,
+    )
+    assert later.unit == "s"
+    assert later.makespan_s == trace.makespan_s
+    assert later.bubble == pytest.approx(trace.bubble)
+
+
+def test_a_worker_without_events_idles_all_the_time() -> None:
+    busy = gpipe(1, 2).workers[0]
+    assert Trace.from_schedule(Schedule((busy, ()))).bubble == pytest.approx(0.5)
+
+
+def test_a_trace_without_events_has_no_length_and_no_bubble() -> None:
+    trace = Trace(pd.DataFrame(columns=COLUMNS), "measured", "nothing", 2)
+    assert trace.makespan_s == 0
+    assert trace.bubble == 0
+
+
+@pytest.mark.parametrize("workers", [(), ((), ())])
+def test_an_empty_schedule_has_an_empty_trace(workers: tuple[()]) -> None:
+    trace = Trace.from_schedule(Schedule(workers))
+    assert trace.frame.empty
+    assert list(trace.frame.columns) == COLUMNS
+
+
+def test_csv_reads_back(tmp_path: Path) -> None:
+    trace = Trace.from_schedule(pipedream(2, 3))
+    trace.to_csv(tmp_path / "trace.csv")
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "trace.csv"), trace.frame)
+
+
+def test_what_can_never_finish_has_no_trace() -> None:
+    with pytest.raises(ScheduleError, match="can never finish"):
+        Trace.from_schedule(parse("worker 0 | B0 F0"))
