@@ -44,7 +44,7 @@ class Trace:
             ScheduleError: the workers would wait for one another for ever.
         """
         tasks = [(w, t) for w, tasks in enumerate(schedule.workers) for t in tasks]
-        times = np.concatenate(slots(schedule, durations))
+        times = np.concatenate([np.empty((0, 2)), *slots(schedule, durations)])
         frame = pd.DataFrame(
             {
                 "worker": [w for w, _ in tasks],

@@ -1,7 +1,7 @@
 """What the user passes in, checked before any worker starts; each error says the remedy."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
@@ -109,7 +109,11 @@ def sized(batches: Iterable[Any]) -> Batches:
     Raises:
         ValueError: there are none.
     """
-    known = batches if hasattr(batches, "__len__") else list(batches)
-    if not len(known):  # type: ignore[arg-type]
+    try:
+        count = len(batches)  # type: ignore[arg-type]
+    except TypeError:  # a generator, or a loader of a stream
+        batches = list(batches)
+        count = len(batches)
+    if not count:
         raise ValueError("there are no batches to run: pass at least one (input, target)")
-    return known  # type: ignore[return-value]
+    return cast(Batches, batches)

@@ -125,6 +125,9 @@ class DistributedLinks:
             for link in sorted(links)
         }
 
+    def require_peers(self) -> None:
+        """See :class:`pipekit.engine.links.Links`; here whoever starts the processes ends them."""
+
     def receive(self, step: Step) -> Tree:
         """See :class:`pipekit.engine.links.Links`."""
         op, stage, microbatch, _ = step.task
@@ -208,10 +211,11 @@ class DistributedLinks:
         return op, stage, self._feed.shapes[microbatch]
 
     def _send_form(self, form: Form, destination: int) -> None:
-        data = bytearray(json.dumps(form).encode())
+        data = torch.frombuffer(bytearray(json.dumps(form).encode()), dtype=torch.uint8)
+        parts = [torch.tensor([len(data)]), data]
+        # Not waiting: the receiver may be sending a form to us.
         with _abort_if_broken():
-            dist.send(torch.tensor([len(data)]), destination)
-            dist.send(torch.frombuffer(data, dtype=torch.uint8), destination)
+            self._sending.append(([dist.isend(part, destination) for part in parts], parts))
 
     def _receive_form(self, source: int) -> Form:
         size = torch.zeros(1, dtype=torch.int64)

@@ -11,6 +11,9 @@ from pipekit.schedules import Step
 class Links(Protocol):
     """A worker's connections."""
 
+    def require_peers(self) -> None:
+        """Raise Aborted if it is known that another worker has failed."""
+
     def receive(self, step: Step) -> Tree:
         """Wait for the message that ``step`` needs from ``step.source``, on this device."""
 

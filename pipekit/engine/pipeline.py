@@ -4,6 +4,7 @@ import copy
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from itertools import chain
 from typing import Any, get_args
 
@@ -81,13 +82,19 @@ class Pipeline:
         example = schedule(1) if callable(schedule) else schedule
         self._check(example)
         self.stages, self.workers = example.stages, len(example.workers)
+        homes = {t.stage: w for w, tasks in enumerate(example.workers) for t in tasks}
+        self._homes = [homes[stage] for stage in range(self.stages)]
         arguments.require_balance(balance, model, self.stages)
         self.balance = None if isinstance(balance, str) else list(balance)
         self._devices = arguments.resolve_devices(devices, self.workers)
         self._run_workers = transports.runner(transport)
-        self._model = model
+        self._model = copy.deepcopy(model)
+        self._names = list(model._modules)
+        self._keys = list(model.state_dict())
         self._specs: list[StageSpec] = []
-        self._trained_parameters = 0
+        dtypes = [p.dtype for p in model.parameters() if p.requires_grad]
+        self._trained_parameters = len(dtypes)
+        self._norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
         self._microbatches_seen = 0
         self._failed = False
 
@@ -141,7 +148,7 @@ class Pipeline:
             ValueError: there are no batches, or one cannot be read.
         """
         batches = arguments.sized(batches)
-        schedule = inference(self.stages, len(batches))
+        schedule = inference(self.stages, len(batches), self._homes)
         reports = self._run(schedule, batches, metric or self._loss, training=False)
         rows = reports[0].rows
         values = [value for report in reports for _, value in sorted(report.losses)]
@@ -151,15 +158,17 @@ class Pipeline:
     def state_dict(self) -> "OrderedDict[str, Tensor]":
         """Return the newest weights and buffers under the names of the unsplit model."""
         self._require_sound()
-        if not self._specs:
-            return OrderedDict((k, v.detach().clone()) for k, v in self._model.state_dict().items())
-        state = {
-            name: tensor.detach().to("cpu", copy=True)
-            for spec in self._specs
-            for name, tensor in _named_state(spec, list(self._model._modules))
-        }
+        state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._named_state()}
         gathered = transports.gather(state, self._run_workers)
-        return OrderedDict((name, gathered[name]) for name in self._model.state_dict())
+        return OrderedDict((name, gathered[name]) for name in self._keys)
+
+    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights and buffers that are here under their names in the unsplit model."""
+        if not self._specs:
+            yield from self._model.state_dict().items()
+        for spec in self._specs:
+            for number, layer in enumerate(spec.layers, start=spec.first_layer):
+                yield from layer.state_dict(prefix=f"{self._names[number]}.").items()
 
     def _run(
         self,
@@ -189,6 +198,7 @@ class Pipeline:
             first_microbatch=self._microbatches_seen,
             clip_norm=self._clip_norm,
             parameters=self._trained_parameters,
+            norm_dtype=self._norm_dtype,
             trace=trace,
         )
         specs = [
@@ -214,19 +224,21 @@ class Pipeline:
         """Cut the model into stages; ``sample`` is tried on it first."""
         tried = probe(self._model, sample.input)
         if self.balance is None:
-            costs = layer_costs(self._model, tried.flops)
-            self.balance = balance_by_cost(costs, self.stages)
-            arguments.require_untied(self._model, self.balance)
-        layers, first = list(self._model), 0
-        first_parameter = 0
+            balance = balance_by_cost(layer_costs(self._model, tried.flops), self.stages)
+            arguments.require_untied(self._model, balance)
+            self.balance = balance
+        layers, first, first_parameter = list(self._model), 0, 0
+        specs = []
         for index, count in enumerate(self.balance):
-            stage = copy.deepcopy(nn.Sequential(*layers[first : first + count]))
-            self._specs.append(
+            here = range(first, first + count)
+            stage = nn.Sequential(*(layers[number] for number in here))
+            specs.append(
                 StageSpec(
                     index=index,
                     layers=stage,
                     first_layer=first,
-                    random_layers=tried.random_layers & set(range(first, first + count)),
+                    random_layers=tried.random_layers & set(here),
+                    edits_input=first in tried.edited_inputs,
                     optimizer=self._optimizer,
                     lr_scheduler=self._lr_scheduler,
                     seed=self._seed,
@@ -235,7 +247,7 @@ class Pipeline:
             )
             first += count
             first_parameter += sum(p.requires_grad for p in stage.parameters())
-        self._trained_parameters = first_parameter
+        self._specs, self._model = specs, nn.Sequential()  # the stages own the layers now
 
     def _schedule_for(self, batches: int) -> Schedule:
         """Return the checked schedule for a number of batches."""
@@ -261,7 +273,14 @@ class Pipeline:
             raise TypeError(f"schedule must be a Schedule, not {type(schedule).__name__}")
         if not schedule.trains:
             raise ScheduleError("the schedule has no backward: it cannot train")
-        check(schedule, joint_updates=self._clip_norm is not None)
+        check(schedule)
+        if self._clip_norm is not None:
+            try:
+                check(schedule, joint_updates=True)
+            except ScheduleError as error:
+                raise ScheduleError(
+                    f"with clip_norm the updates of a batch wait for one another, and so {error}"
+                ) from None
         if not schedule.stashing and self._recompute != "never":
             raise ValueError(
                 "without weight stashing a recomputed forward would read other weights than the "
@@ -295,12 +314,6 @@ def _split_each(batches: Iterator[Any], parts: Sequence[int]) -> Iterator[list[M
                 f"the batches ended after {number}, though their len() is {len(parts) + 1}"
             ) from None
         yield split(batch, microbatches, number)
-
-
-def _named_state(spec: StageSpec, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-    """Yield a stage's weights and buffers under their names in the unsplit model."""
-    for number, layer in enumerate(spec.layers, start=spec.first_layer):
-        yield from layer.state_dict(prefix=f"{names[number]}.").items()
 
 
 def _batch_losses(schedule: Schedule, reports: Sequence[Report]) -> list[float]:

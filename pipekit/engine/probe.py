@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipekit.engine.module_buffers import buffers_untouched
@@ -18,10 +18,13 @@ class Probe:
     Attributes:
         random_layers: indices of the layers that draw random numbers in training.
         flops: floating-point operations of each layer's forward.
+        edited_inputs: indices of the layers whose input is edited in place, by themselves or,
+            through a view, by a later layer.
     """
 
     random_layers: frozenset[int]
     flops: tuple[int, ...]
+    edited_inputs: frozenset[int]
 
 
 def probe(model: nn.Sequential, x: Tree) -> Probe:
@@ -34,11 +37,13 @@ def probe(model: nn.Sequential, x: Tree) -> Probe:
     device = next(model.parameters(), torch.empty(0)).device
     x = tree_map(lambda t: t.to(device, copy=True), x)
     random_layers, flops = set(), []
+    inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
     modes = {module: module.training for module in model.modules()}
     model.train()
     try:
         with buffers_untouched(model), torch.no_grad():
             for number, layer in enumerate(model):
+                inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
                 with Seeded(0, device) as seeded, FlopCounterMode(display=False) as counter:
                     x = _run(layer, number, x)
                 flops.append(counter.get_total_flops())
@@ -47,7 +52,12 @@ def probe(model: nn.Sequential, x: Tree) -> Probe:
     finally:
         for module, training in modes.items():
             module.training = training
-    return Probe(frozenset(random_layers), tuple(flops))
+    edited = {
+        number
+        for number, tensors in enumerate(inputs)
+        if any(tensor._version != version for tensor, version in tensors)
+    }
+    return Probe(frozenset(random_layers), tuple(flops), frozenset(edited))
 
 
 def _run(layer: nn.Module, number: int, x: Tree) -> Tree:

@@ -34,6 +34,7 @@ from pipekit.engine.distributed import DistributedLinks, roles
 from pipekit.engine.links import Aborted
 from pipekit.engine.microbatches import Feed, Microbatch
 from pipekit.engine.stage import StageSpec
+from pipekit.engine.trees import Tree, tree_map
 from pipekit.engine.worker import Job, LossCallback, Report, work
 from pipekit.schedules import Step
 
@@ -145,7 +146,8 @@ class _Crew:
                 for (input, target), pipe in zip(wants, self._data, strict=True):
                     part = [
                         m._replace(
-                            input=m.input if input else None, target=m.target if target else None
+                            input=_own(m.input) if input else None,
+                            target=_own(m.target) if target else None,
                         )
                         for m in batch
                     ]
@@ -254,6 +256,11 @@ def _run(assignment: _Assignment, data: Connection, report: Connection) -> Repor
 def _received(data: Connection) -> Iterator[list[Microbatch]]:
     while True:
         yield pickle.loads(data.recv_bytes())
+
+
+def _own(tree: Tree) -> Tree:
+    """Return copies: pickling a view sends all that it is a view of."""
+    return tree_map(torch.clone, tree)
 
 
 def _stay_on_loopback() -> None:

@@ -29,6 +29,7 @@ class StageSpec:
         layers: its layers, with the newest weights.
         first_layer: index of its first layer in the unsplit model.
         random_layers: indices, in the unsplit model, of its layers that draw random numbers.
+        edits_input: whether its layers edit their input in place, as ``ReLU(inplace=True)`` does.
         optimizer: makes its optimizer.
         lr_scheduler: makes its learning-rate scheduler, or None.
         seed: of the run.
@@ -40,6 +41,7 @@ class StageSpec:
     layers: nn.Sequential
     first_layer: int
     random_layers: frozenset[int]
+    edits_input: bool
     optimizer: OptimizerFactory
     lr_scheduler: LRSchedulerFactory | None
     seed: int
@@ -82,10 +84,6 @@ class Stage:
         if spec.state is not None:
             self._load(spec.state)
         self._pending: dict[int, _Pending] = {}
-        first = next(iter(spec.layers), None)
-        self._edits_input = first is not None and any(
-            getattr(module, "inplace", False) for module in first.modules()
-        )
         self.most_pending = 0
 
     def prepare(self, buffers: int, training: bool) -> None:
@@ -204,5 +202,5 @@ class Stage:
         return x
 
     def _own(self, x: Tree) -> Tree:
-        """Return an input that the first layer may edit, as ``ReLU(inplace=True)`` does."""
-        return tree_map(torch.clone, x) if self._edits_input else x
+        """Return an input that the layers may edit: neither the sender's tensor nor a leaf."""
+        return tree_map(torch.clone, x) if self.spec.edits_input else x

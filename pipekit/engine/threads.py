@@ -17,8 +17,6 @@ from pipekit.engine.trees import Tree, tree_map
 from pipekit.engine.worker import Job, LossCallback, Report, work
 from pipekit.schedules import Op, Step
 
-_ABORT = "abort"
-
 
 class ThreadLinks:
     """Hands tensors over by reference, through one inbox a worker.
@@ -27,6 +25,7 @@ class ThreadLinks:
         index: this worker.
         inboxes: everybody's.
         devices: everybody's.
+        abort: set as soon as any worker has failed.
     """
 
     def __init__(
@@ -34,12 +33,19 @@ class ThreadLinks:
         index: int,
         inboxes: Sequence["SimpleQueue[Any]"],
         devices: Sequence[torch.device],
+        abort: threading.Event,
     ) -> None:
+        self._abort = abort
         self._index, self._inboxes, self._devices = index, inboxes, devices
         self._device = devices[index]
         cuda = self._device.type == "cuda"
         self._copies = torch.cuda.Stream(self._device) if cuda else None
         self._arrived: dict[Any, Any] = {}
+
+    def require_peers(self) -> None:
+        """See :class:`pipekit.engine.links.Links`."""
+        if self._abort.is_set():
+            raise Aborted
 
     def receive(self, step: Step) -> Tree:
         """See :class:`pipekit.engine.links.Links`."""
@@ -68,8 +74,7 @@ class ThreadLinks:
         inbox, arrived = self._inboxes[self._index], self._arrived
         while key not in arrived:
             other, message = inbox.get()
-            if other is _ABORT:
-                raise Aborted
+            self.require_peers()
             arrived[other] = message
         return arrived.pop(key)
 
@@ -111,11 +116,10 @@ def run_threads(
     """
     inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in lowered]
     outcomes: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-    feed = Feed(batches)
+    feed, abort = Feed(batches), threading.Event()
     reports: dict[int, Report] = {}
 
     def run(index: int) -> None:
-        device = devices[index]
         report_loss = None
         if on_loss is not None:
 
@@ -123,9 +127,10 @@ def run_threads(
                 outcomes.put(("loss", (microbatch, loss.item())))
 
         try:
+            device = devices[index]
             share_cores(len(lowered))
             with _on_device(device):
-                links = ThreadLinks(index, inboxes, devices)
+                links = ThreadLinks(index, inboxes, devices, abort)
                 report = work(lowered[index], specs[index], job, links, feed, device, report_loss)
             outcomes.put(("done", (index, report)))
         except BaseException as error:
@@ -150,8 +155,9 @@ def run_threads(
                 reports[value[0]] = value[1]
     finally:
         if len(reports) < len(threads):
-            for inbox in inboxes:
-                inbox.put((_ABORT, None))
+            abort.set()
+            for inbox in inboxes:  # wake those who wait
+                inbox.put((None, None))
         for thread in threads:
             if thread.ident is not None:
                 thread.join()

@@ -16,6 +16,7 @@ from pipekit.engine.versions import Gradients
 from pipekit.schedules import Op, Step, buffer_count
 from pipekit.traces import RECOMPUTE
 
+_ABSENT = -1.0  # stands for the norm of a gradient that there is not
 LossCallback = Callable[[int, float], None]
 
 
@@ -32,6 +33,7 @@ class Job:
         first_microbatch: microbatches that earlier runs have seen.
         clip_norm: largest global norm of an update's gradient, or None.
         parameters: trained parameters of the whole model.
+        norm_dtype: of the norm over them all.
         trace: whether to record events.
     """
 
@@ -43,6 +45,7 @@ class Job:
     first_microbatch: int
     clip_norm: float | None
     parameters: int
+    norm_dtype: torch.dtype
     trace: bool
 
 
@@ -159,6 +162,7 @@ class Worker:
         step = None
         try:
             for step in self.steps:
+                self.links.require_peers()
                 execute[step.task.op](step)
         except Aborted:
             raise
@@ -242,11 +246,11 @@ class Worker:
 
     def _clip(self, gradients: Gradients, limit: float, stage: Stage, update: int) -> None:
         """Scale the gradients by the norm over all stages, summed as for the unsplit model."""
-        norms = torch.zeros(self.job.parameters, device=self.device)
+        norms = torch.zeros(self.job.parameters, dtype=self.job.norm_dtype, device=self.device)
         for place, gradient in enumerate(gradients, start=stage.spec.first_parameter):
-            if gradient is not None:
-                norms[place] = torch.linalg.vector_norm(gradient)
-        total = torch.linalg.vector_norm(self.links.all_reduce(norms, update))
+            norms[place] = _ABSENT if gradient is None else torch.linalg.vector_norm(gradient)
+        norms = self.links.all_reduce(norms, update)
+        total = torch.linalg.vector_norm(norms[norms != _ABSENT])
         scale = torch.clamp(limit / (total + 1e-6), max=1.0)
         for gradient in gradients:
             if gradient is not None:

@@ -1,21 +1,26 @@
 """Forward passes only: what evaluation runs."""
 
+from collections.abc import Sequence
+
 from pipekit.schedules.arguments import require_positive
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Op, Task
 
 
-def inference(stages: int, microbatches: int) -> Schedule:
+def inference(stages: int, microbatches: int, homes: Sequence[int] | None = None) -> Schedule:
     """Return the schedule that streams ``microbatches`` forward through ``stages``.
+
+    Args:
+        stages: how many stages.
+        microbatches: how many pass through.
+        homes: the worker of each stage; by default one each.
 
     Raises:
         ScheduleError: a count is below 1.
     """
     require_positive(stages=stages, microbatches=microbatches)
-    return Schedule(
-        tuple(
-            tuple(Task(Op.FORWARD, stage, k, 0) for k in range(microbatches))
-            for stage in range(stages)
-        ),
-        "inference",
-    )
+    workers: list[list[Task]] = [[] for _ in range(1 + max(homes or range(stages)))]
+    for k in range(microbatches):
+        for stage, home in enumerate(homes or range(stages)):
+            workers[home].append(Task(Op.FORWARD, stage, k, 0))
+    return Schedule(tuple(map(tuple, workers)), "inference")

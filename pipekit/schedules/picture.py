@@ -6,7 +6,7 @@
 
 ``F1`` and ``B1`` are the passes of microbatch 1; ``-`` continues a pass, ``.`` idles, ``^`` ends a
 cell with an update that takes no time (``^5``: one that sums up to microbatch 5 rather than to the
-last one that went backward here).  A pass reads the newest version at that point, and a backward
+highest that went backward here).  A pass reads the newest version at that point, and a backward
 that of its forward, unless it says ``F4:1`` for version 1.  ``F3@2`` is a pass of stage 2 on a
 worker whose row begins with another stage.
 """
@@ -18,10 +18,10 @@ from pipekit.schedules.schedule import Schedule, ScheduleError
 from pipekit.schedules.slots import PAPER_SLOTS, slots
 from pipekit.schedules.task import Op, Task
 
-_ROW = re.compile(r"worker (\d+)(?: stage (\d+))?$")
-_CELL = re.compile(r"([FB])(\d+)(?:@(\d+))?(?::(\d+))?$")
-_UPDATE = re.compile(r"(.*)\^(\d*)(?:@(\d+))?$")
-_NO_STASHING = "backward may read another version than forward"
+_ROW = re.compile(r"worker (\d{1,9})(?: stage (\d{1,9}))?$")
+_CELL = re.compile(r"([FB])(\d{1,9})(?:@(\d{1,9}))?(?::(\d{1,9}))?$")
+_UPDATE = re.compile(r"(.*)\^(\d{0,9})(?:@(\d{1,9}))?$")
+_NO_STASHING = "; backward may read another version than forward"
 
 
 class _Reader:
@@ -77,11 +77,11 @@ def draw(schedule: Schedule, durations: Mapping[Op, int] = PAPER_SLOTS) -> str: 
             reader.ran(task)
         name = f"worker {worker}" + (f" stage {stage}" if stage != worker else "")
         rows.append([name, *cells])
-    columns = max(map(len, rows))
+    columns = max(map(len, rows), default=1)
     rows = [["time", *map(str, range(1, columns))], *rows]
-    width = max(len(cell) for row in rows for cell in row[1:])
+    width = max((len(cell) for row in rows for cell in row[1:]), default=0)
     margin = max(len(row[0]) for row in rows)
-    title = f"# {schedule.name}" + ("" if schedule.stashing else f"; {_NO_STASHING}")
+    title = f"# {schedule.title}" + ("" if schedule.stashing else _NO_STASHING)
     lines = (
         f"{name:<{margin}} | " + " ".join(f"{cell:<{width}}" for cell in cells)
         for name, *cells in rows
@@ -100,8 +100,9 @@ def parse(text: str) -> Schedule:
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.strip()
         if line.startswith("#"):
-            name, _, note = line.removeprefix("#").strip().partition("; ")
-            stashing = note != _NO_STASHING
+            name = line.removeprefix("#").strip()
+            stashing = not name.endswith(_NO_STASHING)
+            name = name.removesuffix(_NO_STASHING)
         elif line and not line.startswith("time"):
             label, bar, cells = line.partition("|")
             row = _ROW.match(label.strip())

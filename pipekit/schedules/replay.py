@@ -19,8 +19,16 @@ def owners(schedule: Schedule) -> Owners:
     """Return ``{(op, stage): [worker that runs it for microbatch 0, 1, ...]}``, NOBODY for a gap.
 
     Raises:
-        ScheduleError: a forward or backward stands in the table twice, or below index 0.
+        ScheduleError: a forward or backward stands in the table twice, below index 0, or beyond
+            what so few tasks can be.
     """
+    size = sum(map(len, schedule.workers))
+    if max(schedule.stages, schedule.microbatches) > size:
+        largest = max((t for tasks in schedule.workers for t in tasks), key=lambda t: max(t[1:3]))
+        raise ScheduleError(
+            f"{largest} cannot be: the table has only {size} tasks, fewer than its "
+            f"{schedule.stages} stages and {schedule.microbatches} microbatches need"
+        )
     table: Owners = defaultdict(lambda: [NOBODY] * schedule.microbatches)
     for worker, tasks in enumerate(schedule.workers):
         for task in tasks:
@@ -68,13 +76,16 @@ def replay(
         schedule: the table.
         capacity: how many messages may be under way from one worker to another before its next
             send blocks (at least 1); None for no limit.
-        joint_updates: whether an update waits for its batch's backwards on all stages, as it does
+        joint_updates: whether the updates of a batch wait for one another on all stages, as they do
             if gradients are clipped by their norm over the whole model.
 
     Raises:
+        ValueError: the capacity is below 1.
         ScheduleError: the workers wait for one another for ever; the message names who waits
             where, for which task.
     """
+    if capacity is not None and capacity < 1:
+        raise ValueError(f"capacity must be at least 1 message, not {capacity}")
     state = _State(schedule, capacity, joint_updates)
     positions = [0] * len(schedule.workers)
     remaining = sum(map(len, schedule.workers))
@@ -108,25 +119,30 @@ class _State:
         self.batch_of = [b for b, batch in enumerate(schedule.batches) for _ in batch]
         self.left = [[len(batch) for batch in schedule.batches] for _ in rows]
         self.under_way: dict[tuple[int, int], int] = defaultdict(int)
+        self.arrived: dict[int, set[int]] = defaultdict(set)  # stages at update, by version
 
-    def missing(self, task: Task) -> tuple[Op, int, int] | None:
-        """Return the (op, stage, microbatch) that a task still waits for, or None."""
-        op, stage, microbatch, _ = task
+    def missing(self, task: Task) -> Task | None:
+        """Return a task that the next one of a worker still waits for, or None."""
+        op, stage, microbatch, version = task
         if op is Op.FORWARD:
             if stage and not self.done[op][stage - 1][microbatch]:
-                return op, stage - 1, microbatch
+                return task._replace(stage=stage - 1)
         elif op is Op.BACKWARD:
             if not self.done[Op.FORWARD][stage][microbatch]:
-                return Op.FORWARD, stage, microbatch
+                return task._replace(op=Op.FORWARD)
             if stage + 1 < self.stages and not self.done[op][stage + 1][microbatch]:
-                return op, stage + 1, microbatch
+                return task._replace(stage=stage + 1)
         else:
             batch = self.batch_of[microbatch]
-            for summed in range(self.stages) if self.joint_updates else (stage,):
-                if self.left[summed][batch]:
-                    done = self.done[Op.BACKWARD][summed]
-                    late = next(k for k in self.schedule.batches[batch] if not done[k])
-                    return Op.BACKWARD, summed, late
+            if self.left[stage][batch]:
+                done = self.done[Op.BACKWARD][stage]
+                late = next(k for k in self.schedule.batches[batch] if not done[k])
+                return Task(Op.BACKWARD, stage, late, version)
+            if self.joint_updates:
+                self.arrived[version].add(stage)
+                absent = set(range(self.stages)) - self.arrived[version]
+                if absent:
+                    return task._replace(stage=min(absent))
         return None
 
     def room(self, worker: int, task: Task) -> bool:
@@ -134,7 +150,9 @@ class _State:
         if self.capacity is None:
             return True
         receiver = self._other(consumer(task, self.stages), task.microbatch)
-        return receiver is None or self.under_way[worker, receiver] < self.capacity
+        if receiver is None or receiver == worker:
+            return True
+        return self.under_way[worker, receiver] < self.capacity
 
     def run(self, worker: int, task: Task) -> None:
         op, stage, microbatch, _ = task
@@ -164,16 +182,20 @@ class _State:
             if missing is None:
                 waits.append(f"worker {worker} waits to send the output of {task}")
                 continue
-            op, stage, microbatch = missing
-            owner = self.owners.get((op, stage), {microbatch: NOBODY})[microbatch]
-            where = "which no worker has" if owner == NOBODY else f"worker {owner}'s"
+            owner = self._owner(missing)
+            where = "which no worker has" if owner is None else f"which worker {owner} has"
             if owner == worker:
                 where = "which comes later in its own list"
-            waits.append(
-                f"worker {worker} waits in {task} for {op.value}{microbatch} of stage {stage}, "
-                f"{where}"
-            )
+            waits.append(f"worker {worker} waits in {task} for {missing}, {where}")
         return "the schedule can never finish: " + "; ".join(waits)
+
+    def _owner(self, wanted: Task) -> int | None:
+        """Return the worker that has a task, whichever version it reads."""
+        number = 3 if wanted.op is Op.UPDATE else 2
+        for worker, tasks in enumerate(self.schedule.workers):
+            if any(t[:2] == wanted[:2] and t[number] == wanted[number] for t in tasks):
+                return worker
+        return None
 
     def _other(self, end: tuple[Op, int] | None, microbatch: int) -> int | None:
         if end is None or end not in self.owners:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +11,7 @@ import pandas as pd
 
 from pipekit.schedules.task import Op, Task
 
+_HEADER = re.compile(r"# ?(.*); ([0-9]{1,6}) workers; stashing (on|off)\s")
 COLUMNS = ["worker", "op", "stage", "microbatch", "version"]
 
 
@@ -49,11 +51,19 @@ class Schedule:
     def batches(self) -> tuple[range, ...]:
         """The microbatches of each batch: those that update ``i + 1`` sums are ``batches[i]``.
 
-        Without updates (inference) every microbatch is a batch of its own.
+        Without updates (inference) every microbatch is a batch of its own; microbatches after the
+        last update are a batch that lacks its own.
         """
-        ends = sorted({task.microbatch + 1 for task in self._all() if task.op is Op.UPDATE})
-        ends = ends or list(range(1, self.microbatches + 1))
-        return tuple(map(range, [0, *ends[:-1]], ends))
+        ends = {task.microbatch + 1 for task in self._all() if task.op is Op.UPDATE}
+        if not ends:
+            return tuple(range(k, k + 1) for k in range(self.microbatches))
+        stops = sorted(ends | {self.microbatches})
+        return tuple(map(range, [0, *stops[:-1]], stops))
+
+    @property
+    def title(self) -> str:
+        """The name on one line."""
+        return " ".join(self.name.split())
 
     @cached_property
     def trains(self) -> bool:
@@ -70,7 +80,7 @@ class Schedule:
         rows = [
             (w, task.op.name, *task[1:]) for w, tasks in enumerate(self.workers) for task in tasks
         ]
-        header = f"# {self.name}; {len(self.workers)} workers; stashing {_on(self.stashing)}\n"
+        header = f"# {self.title}; {len(self.workers)} workers; stashing {_on(self.stashing)}\n"
         text: str = header + pd.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
         if path is not None:
             with open(path, "w", encoding="utf-8") as file:
@@ -100,38 +110,40 @@ def read_csv(source: str | os.PathLike[str]) -> Schedule:
 
     Raises:
         ScheduleError: a column is missing or a row is not a task; the message gives the row.
+        OSError: there is no such file, or it cannot be opened.
     """
-    text = str(source)
-    if "\n" not in text:
-        with open(source, encoding="utf-8") as file:
-            text = file.read()
-    header, _, _ = text.partition("\n")
-    name, workers, stashing = _read_header(header)
-    frame = pd.read_csv(io.StringIO(text), comment="#", dtype=str, keep_default_na=False)
+    try:
+        text = str(source)
+        if "\n" not in text:
+            with open(source, encoding="utf-8") as file:
+                text = file.read()
+        frame = pd.read_csv(io.StringIO(text), comment="#", dtype=str, keep_default_na=False)
+    except ValueError as error:  # pandas' own errors, and what is not UTF-8
+        raise ScheduleError(f"the CSV cannot be read: {error}") from None
     missing = [column for column in COLUMNS if column not in frame.columns]
     if missing:
         raise ScheduleError(f"the CSV lacks the column {missing[0]!r}; it needs {COLUMNS}")
-    lists: dict[int, list[Task]] = {}
+    header = _HEADER.match(text)
+    name, stashing = (header[1], header[3] == "on") if header else ("schedule", True)
+    # Without a header, every worker has a task.
+    count = int(header[2]) if header else frame["worker"].nunique()
+    lists: list[list[Task]] = [[] for _ in range(count)]
     for number, (worker, op, *rest) in enumerate(
         frame[COLUMNS].itertuples(index=False, name=None), start=1
     ):
+        row = ",".join([worker, op, *rest])
         try:
             stage, microbatch, version = map(int, rest)
-            lists.setdefault(int(worker), []).append(Task(Op[op], stage, microbatch, version))
+            task, w = Task(Op[op], stage, microbatch, version), int(worker)
         except (KeyError, ValueError):
-            row = ",".join([worker, op, *rest])
             raise ScheduleError(f"row {number} of the CSV is not a task: {row}") from None
-    count = max([workers, *(w + 1 for w in lists)])
-    return Schedule(tuple(tuple(lists.get(w, ())) for w in range(count)), name, stashing)
+        if w not in range(count):
+            raise ScheduleError(
+                f"row {number} of the CSV is not a task of worker 0 to {count - 1}: {row}"
+            )
+        lists[w].append(task)
+    return Schedule(tuple(map(tuple, lists)), name, stashing)
 
 
 def _on(flag: bool) -> str:
     return "on" if flag else "off"
-
-
-def _read_header(line: str) -> tuple[str, int, bool]:
-    """Return (name, workers, stashing) of a ``# name; n workers; stashing on`` line."""
-    parts = [part.strip() for part in line.removeprefix("#").split(";")]
-    if not line.startswith("#") or len(parts) != 3 or not parts[1].split()[0].isdigit():
-        return "schedule", 0, True
-    return parts[0], int(parts[1].split()[0]), parts[2] != "stashing off"

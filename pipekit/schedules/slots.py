@@ -24,19 +24,15 @@ def slots(
         ScheduleError: the workers would wait for one another for ever.
     """
     times = [np.zeros((len(tasks), 2)) for tasks in schedule.workers]
-    ends = {
-        (op, stage): [0.0] * schedule.microbatches
-        for op in (Op.FORWARD, Op.BACKWARD)
-        for stage in range(schedule.stages)
-    }
+    ends: dict[tuple[Op, int, int], float] = {}
     free = [0.0] * len(schedule.workers)
     for worker, position, task in replay(schedule):
         start = free[worker]
         source = producer(task, schedule.stages)
         if source is not None:
-            start = max(start, ends[source][task.microbatch])
+            start = max(start, ends[*source, task.microbatch])
         end = free[worker] = start + durations[task.op]
         if task.op is not Op.UPDATE:
-            ends[task.op, task.stage][task.microbatch] = end
+            ends[task.op, task.stage, task.microbatch] = end
         times[worker][position] = start, end
     return times

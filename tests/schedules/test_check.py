@@ -178,6 +178,33 @@ def test_a_full_link_can_stop_what_else_would_run() -> None:
         check(schedule, capacity=1)
 
 
+# --- Updates that wait for one another: gradients clipped by their norm over the whole model -------
+
+
+@given(training_methods)
+def test_every_method_can_update_jointly(schedule: Schedule) -> None:
+    check(schedule, capacity=1, joint_updates=True)
+
+
+def test_a_joint_update_waits_for_the_backwards_of_all_stages() -> None:
+    """On one worker, the update of stage 1 comes before the backward of stage 0."""
+    schedule = parse("worker 0 | F0 F0@1 B0@1^@1 B0^")
+    check(schedule)
+    with pytest.raises(ScheduleError, match="waits in U1 of stage 1 for B0 of stage 0"):
+        check(schedule, joint_updates=True)
+
+
+def test_a_joint_update_waits_until_all_workers_are_at_theirs() -> None:
+    """Worker 1 comes to U1 after a forward that itself waits for worker 0's U1."""
+    schedule = parse("""
+        worker 0 | F0 . . B0^ F1   .  B1^
+        worker 1 | . F0 B0 .  . F1:0^0 B1^
+        """)
+    check(schedule)
+    with pytest.raises(ScheduleError, match="can never finish"):
+        check(schedule, joint_updates=True)
+
+
 # --- Slips of the pen -----------------------------------------------------------------------------
 
 

@@ -41,7 +41,7 @@ def test_idle_slots_and_longer_passes_do_not_count() -> None:
     assert tasks_of("F0 . . B0 - -^ .") == tasks_of("F0 B0^")
 
 
-def test_a_hat_is_an_update_up_to_the_last_microbatch_that_went_backward() -> None:
+def test_a_hat_is_an_update_up_to_the_highest_microbatch_that_went_backward() -> None:
     assert tasks_of("F0 F1 B0 B1^") == [
         Task(F, 0, 0, 0),
         Task(F, 0, 1, 0),
@@ -49,6 +49,10 @@ def test_a_hat_is_an_update_up_to_the_last_microbatch_that_went_backward() -> No
         Task(B, 0, 1, 0),
         Task(U, 0, 1, 1),
     ]
+
+
+def test_the_highest_is_meant_whichever_went_last() -> None:
+    assert tasks_of("F0 F1 B1 B0^")[-1] == Task(U, 0, 1, 1)
 
 
 def test_a_hat_with_a_number_is_an_update_up_to_that_microbatch() -> None:
