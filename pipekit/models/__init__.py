@@ -1,5 +1,29 @@
 """Networks as flat sequences of layers, ready to be cut into stages anywhere."""
 
+from pipekit.models.bert import bert_large
+from pipekit.models.gpt import LAYOUTS, Layout, gpt
+from pipekit.models.loss import token_loss
+from pipekit.models.published import PUBLISHED, Published
+from pipekit.models.s2vt import s2vt
 from pipekit.models.small import NAMED, convnet, image_mlp, mlp
+from pipekit.models.vision import alexnet, inception_v3, resnet50, resnet101, vgg16
 
-__all__ = ["NAMED", "convnet", "image_mlp", "mlp"]
+__all__ = [
+    "LAYOUTS",
+    "NAMED",
+    "PUBLISHED",
+    "Layout",
+    "Published",
+    "alexnet",
+    "bert_large",
+    "convnet",
+    "gpt",
+    "image_mlp",
+    "inception_v3",
+    "mlp",
+    "resnet50",
+    "resnet101",
+    "s2vt",
+    "token_loss",
+    "vgg16",
+]

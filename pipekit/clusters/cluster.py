@@ -1,0 +1,257 @@
+"""What a cluster is: equal devices, joined by links in levels."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from operator import mul
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one worker computes on.
+
+    Attributes:
+        name: as people call it, say "V100 16GB".
+        memory_bytes: what one worker may fill; ``math.inf`` for no limit.
+        peak_flops: FLOP/s by dtype ("float32", "float16", "bfloat16"), a multiply-add being two;
+            empty if it is not known.
+        memory_bandwidth: bytes/s between the device and its own memory.
+
+    Raises:
+        ValueError: a size or rate is not above zero.
+    """
+
+    name: str
+    memory_bytes: float
+    peak_flops: Mapping[str, float] = field(hash=False)
+    memory_bandwidth: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "peak_flops", dict(self.peak_flops))
+        _require_positive(f"{self.name}'s memory_bytes", self.memory_bytes)
+        _require_positive(f"{self.name}'s memory_bandwidth", self.memory_bandwidth)
+        for dtype, flops in self.peak_flops.items():
+            _require_positive(f"{self.name}'s peak_flops[{dtype!r}]", flops)
+
+    def __str__(self) -> str:
+        if math.isinf(self.memory_bytes):
+            return self.name
+        return f"{self.name} ({self.memory_bytes / 2**30:.3g} GiB)"
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A bandwidth found by a measurement, and where it comes from.
+
+    Attributes:
+        bandwidth: bytes/s.
+        origin: what was measured or fitted, say "BSP speedup of VGG16, Table 1 row 1".
+
+    Raises:
+        ValueError: the bandwidth is not above zero, or nobody could say where it comes from.
+    """
+
+    bandwidth: float
+    origin: str
+
+    def __post_init__(self) -> None:
+        _require_positive("a calibrated bandwidth", self.bandwidth)
+        if not self.origin:
+            raise ValueError("a calibrated bandwidth needs its origin: name what it was fitted on")
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of the hierarchy of links.
+
+    Its *members* are the groups of the level below, or single workers at the innermost level.
+
+    Attributes:
+        name: say "NVLink" or "network"; unique within a cluster.
+        width: how many members it joins.
+        bandwidth: bytes/s, in each direction, of one member's link, or of the one medium; nominal,
+            if it was not measured.
+        effective: a calibrated bandwidth, used in place of the nominal one.
+        latency_s: seconds before the first byte arrives.
+        shared: False when every member has a link of its own into a switch that can carry them
+            all at once; True when the members take turns on one medium, such as a bus.
+
+    Raises:
+        ValueError: it joins nothing, a bandwidth is not above zero, or the latency is negative.
+    """
+
+    name: str
+    width: int
+    bandwidth: float
+    effective: Calibrated | None = None
+    latency_s: float = 0.0
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError(
+                f"level {self.name!r} joins {self.width} members: its width must be at least 1"
+            )
+        _require_positive(f"level {self.name!r}'s bandwidth", self.bandwidth)
+        if not 0 <= self.latency_s < math.inf:
+            raise ValueError(
+                f"level {self.name!r}'s latency_s must be 0 or a time in seconds, "
+                f"not {self.latency_s}"
+            )
+
+    @property
+    def used_bandwidth(self) -> float:
+        """Bytes/s to reckon with: the calibrated bandwidth if there is one, else the nominal."""
+        return self.effective.bandwidth if self.effective else self.bandwidth
+
+    def __str__(self) -> str:
+        rates = []
+        if self.effective:
+            rates.append(f"{_rate(self.effective.bandwidth)} by {self.effective.origin}")
+        if not self.effective or self.bandwidth != self.effective.bandwidth:
+            rates.append(f"{_rate(self.bandwidth)} nominal")
+        text = f"{self.name}: joins {self.width} at {'; '.join(rates)}"
+        if self.latency_s:
+            text += f", latency {self.latency_s * 1e6:.3g} us"
+        return text + (", shared" if self.shared else "")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Equal devices joined by levels of links, innermost first.
+
+    Workers are numbered from 0 through the innermost groups: with levels of width 8 and 2, workers
+    0 to 7 are the first server and 8 to 15 the second.
+
+    Attributes:
+        name: as people call it.
+        device: what each worker computes on.
+        levels: innermost first, at least one.
+
+    Raises:
+        ValueError: it has no level, or two of one name.
+    """
+
+    name: str
+    device: Device
+    levels: tuple[Level, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", tuple(self.levels))
+        if not self.levels:
+            raise ValueError(
+                f"cluster {self.name!r} has no level: give one, of width 1 for a single worker"
+            )
+        names = [level.name for level in self.levels]
+        if len(set(names)) < len(names):
+            raise ValueError(f"the levels of cluster {self.name!r} need different names: {names}")
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are: the product of the levels' widths."""
+        return math.prod(level.width for level in self.levels)
+
+    def level_between(self, a: int, b: int) -> Level:
+        """Return the innermost level that joins two workers.
+
+        Raises:
+            ValueError: they are the same worker, or one does not exist.
+        """
+        self._require_worker(a)
+        self._require_worker(b)
+        if a == b:
+            raise ValueError(f"worker {a} needs no link to itself: ask for two different workers")
+        for level, size in zip(self.levels, self._group_sizes(), strict=True):
+            if a // size == b // size:
+                return level
+        raise AssertionError("the outermost level joins all workers")
+
+    def bandwidth(self, a: int, b: int) -> float:
+        """Return the bytes/s from one worker to another when nobody else uses the link.
+
+        Raises:
+            ValueError: they are the same worker, or one does not exist.
+        """
+        return self.level_between(a, b).used_bandwidth
+
+    def member(self, worker: int, level: Level) -> int:
+        """Return which member of a level a worker belongs to, and so whose link it uses there.
+
+        Members are numbered from 0 over the whole cluster: at the innermost level they are the
+        workers themselves, at the next the servers, and so on.
+
+        Raises:
+            ValueError: the worker does not exist, or the level is not this cluster's.
+        """
+        self._require_worker(worker)
+        if level not in self.levels:
+            raise ValueError(f"cluster {self.name!r} has no level {level.name!r}: take it from it")
+        return worker // (self._group_sizes()[self.levels.index(level)] // level.width)
+
+    def calibrated(self, level: str, bandwidth: float, origin: str) -> "Cluster":
+        """Return this cluster with an effective bandwidth (bytes/s) for the level so named.
+
+        Raises:
+            ValueError: no level has this name, or :class:`Calibrated` refuses the rest.
+        """
+        if level not in (names := [known.name for known in self.levels]):
+            raise ValueError(f"cluster {self.name!r} has no level {level!r}: name one of {names}")
+        effective = Calibrated(bandwidth, origin)
+        return replace(
+            self,
+            levels=tuple(
+                replace(known, effective=effective) if known.name == level else known
+                for known in self.levels
+            ),
+        )
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.workers} x {self.device}"]
+        return "\n  ".join(lines + [str(level) for level in self.levels])
+
+    def _group_sizes(self) -> list[int]:
+        """Return the workers in one group of each level, innermost first."""
+        return list(accumulate((level.width for level in self.levels), mul))
+
+    def _require_worker(self, worker: int) -> None:
+        if not 0 <= worker < self.workers:
+            raise ValueError(
+                f"cluster {self.name!r} has no worker {worker}: its {self.workers} workers are "
+                f"numbered from 0"
+            )
+
+
+def flat(workers: int, bandwidth: float, memory: float | None = None) -> Cluster:
+    """Return workers that each reach every other over a link of their own.
+
+    Args:
+        workers: how many.
+        bandwidth: bytes/s, in each direction, of one worker's link; ``math.inf`` for free links.
+        memory: bytes of each worker, or None for no limit.
+
+    Raises:
+        ValueError: there is no worker, or a size is not above zero.
+    """
+    require_workers(workers)
+    device = Device("any device", math.inf if memory is None else memory, {}, math.inf)
+    return Cluster("flat", device, (Level("link", workers, bandwidth),))
+
+
+def require_workers(workers: int) -> None:
+    """Refuse a cluster without workers.
+
+    Raises:
+        ValueError: ``workers`` is not at least 1.
+    """
+    if workers < 1:
+        raise ValueError(f"a cluster of {workers} workers cannot run anything: ask for at least 1")
+
+
+def _require_positive(what: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{what} must be above zero, not {value}: use math.inf for no limit")
+
+
+def _rate(bandwidth: float) -> str:
+    return f"{bandwidth / 1e9:.4g} GB/s ({bandwidth * 8 / 1e9:.4g} Gbps)"

@@ -1,0 +1,127 @@
+import dataclasses
+import math
+import pickle
+
+import pytest
+
+from pipekit.clusters import Calibrated, Cluster, Device, Level, flat
+
+DEVICE = Device("chip", 2**30, {"float32": 1e12}, 1e11)
+INSIDE = Level("NVLink", 4, 100e9)
+BETWEEN = Level("network", 2, 1.25e9, latency_s=1e-5)
+EIGHT = Cluster("two servers", DEVICE, (INSIDE, BETWEEN))
+
+
+def test_workers_are_the_product_of_the_widths() -> None:
+    assert EIGHT.workers == 8
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "level"),
+    [(0, 1, INSIDE), (3, 0, INSIDE), (3, 4, BETWEEN), (7, 0, BETWEEN), (4, 7, INSIDE)],
+)
+def test_level_between_is_the_innermost_that_joins_both(a: int, b: int, level: Level) -> None:
+    assert EIGHT.level_between(a, b) is level
+    assert EIGHT.bandwidth(a, b) == level.bandwidth
+
+
+def test_members_are_workers_inside_and_servers_outside() -> None:
+    assert [EIGHT.member(worker, INSIDE) for worker in range(8)] == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert [EIGHT.member(worker, BETWEEN) for worker in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_three_levels_nest() -> None:
+    rack = Level("rack", 3, 1e8)
+    cluster = Cluster("racks", DEVICE, (INSIDE, BETWEEN, rack))
+    assert cluster.workers == 24
+    assert cluster.level_between(7, 8) is rack
+    assert cluster.level_between(8, 15) is BETWEEN
+    assert [cluster.member(worker, rack) for worker in (0, 7, 8, 23)] == [0, 0, 1, 2]
+
+
+def test_a_calibrated_bandwidth_replaces_the_nominal_one_and_only_at_its_level() -> None:
+    cluster = EIGHT.calibrated("network", 1e9, "Table 1, first row")
+    assert cluster.bandwidth(0, 7) == 1e9
+    assert cluster.bandwidth(0, 1) == 100e9
+    assert cluster.levels[1].bandwidth == 1.25e9
+    assert EIGHT.bandwidth(0, 7) == 1.25e9
+
+
+def test_it_prints_sizes_and_rates_and_what_they_rest_on() -> None:
+    assert str(EIGHT.calibrated("network", 1e9, "Table 1, first row")) == (
+        "two servers: 8 x chip (1 GiB)\n"
+        "  NVLink: joins 4 at 100 GB/s (800 Gbps) nominal\n"
+        "  network: joins 2 at 1 GB/s (8 Gbps) by Table 1, first row; 1.25 GB/s (10 Gbps) nominal, "
+        "latency 10 us"
+    )
+
+
+def test_flat_joins_any_workers_at_one_bandwidth() -> None:
+    cluster = flat(5, 1e9, memory=100)
+    assert (cluster.workers, cluster.device.memory_bytes) == (5, 100)
+    assert {cluster.bandwidth(a, b) for a in range(5) for b in range(5) if a != b} == {1e9}
+    assert math.isinf(flat(1, math.inf).device.memory_bytes)
+
+
+def test_equal_clusters_are_equal_hash_alike_and_pickle() -> None:
+    assert flat(2, 1e9) == flat(2, 1e9) != flat(2, 2e9)
+    assert hash(EIGHT) == hash(dataclasses.replace(EIGHT))
+    assert pickle.loads(pickle.dumps(EIGHT)) == EIGHT
+
+
+def test_a_device_keeps_its_own_copy_of_the_rates() -> None:
+    rates = {"float32": 1e12}
+    device = Device("chip", 1, rates, 1)
+    rates.clear()
+    assert device.peak_flops == {"float32": 1e12}
+
+
+def test_no_workers_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"a cluster of 0 workers .*: ask for at least 1"):
+        flat(0, 1e9)
+
+
+@pytest.mark.parametrize("bandwidth", [0.0, -1.0, math.nan])
+def test_no_bandwidth_is_refused(bandwidth: float) -> None:
+    with pytest.raises(ValueError, match=r"'link'.* must be above zero.*: use math.inf"):
+        flat(2, bandwidth)
+    with pytest.raises(ValueError, match="must be above zero"):
+        Calibrated(bandwidth, "a run")
+
+
+def test_bad_levels_are_refused() -> None:
+    with pytest.raises(ValueError, match="joins 0 members: its width must be at least 1"):
+        Level("bus", 0, 1e9)
+    with pytest.raises(ValueError, match="latency_s must be 0 or a time in seconds, not -1"):
+        Level("bus", 2, 1e9, latency_s=-1)
+    with pytest.raises(ValueError, match="needs its origin"):
+        Calibrated(1e9, "")
+
+
+def test_bad_devices_are_refused() -> None:
+    with pytest.raises(ValueError, match="chip's memory_bytes must be above zero, not 0"):
+        Device("chip", 0, {}, 1)
+    with pytest.raises(ValueError, match="chip's memory_bandwidth must be above zero, not 0"):
+        Device("chip", 1, {}, 0)
+    with pytest.raises(ValueError, match=r"chip's peak_flops\['float32'\] must be above zero"):
+        Device("chip", 1, {"float32": 0}, 1)
+
+
+def test_bad_clusters_are_refused() -> None:
+    with pytest.raises(ValueError, match="has no level: give one, of width 1"):
+        Cluster("nothing", DEVICE, ())
+    with pytest.raises(ValueError, match="need different names"):
+        Cluster("twins", DEVICE, (INSIDE, INSIDE))
+
+
+def test_what_a_cluster_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="no worker 8: its 8 workers are numbered from 0"):
+        EIGHT.bandwidth(0, 8)
+    with pytest.raises(ValueError, match="no worker -1"):
+        EIGHT.member(-1, INSIDE)
+    with pytest.raises(ValueError, match="worker 3 needs no link to itself"):
+        EIGHT.level_between(3, 3)
+    with pytest.raises(ValueError, match="no level 'PCIe'"):
+        EIGHT.member(0, Level("PCIe", 4, 1e9))
+    with pytest.raises(ValueError, match=r"no level 'PCIe': name one of \['NVLink', 'network'\]"):
+        EIGHT.calibrated("PCIe", 1e9, "a run")

@@ -1,0 +1,72 @@
+from collections.abc import Callable
+
+import pytest
+
+from pipekit import clusters
+from pipekit.clusters import Cluster
+
+GBPS = 1e9 / 8
+
+
+@pytest.mark.parametrize(
+    ("cluster", "workers", "gib", "outermost_gbps"),
+    [
+        (clusters.pipedream_a(4), 4, 12, 25),
+        (clusters.pipedream_b(), 8, 16, 10),
+        (clusters.pipedream_figure1("K80"), 8, 12, 10),
+        (clusters.pipedream_figure1("Titan X", 2), 2, 12, 10),
+        (clusters.pipedream_figure1("V100", 32), 32, 16, 10),
+        (clusters.gpipe_tpu_v2(), 8, 8, 496),
+        (clusters.torchgpipe_p40(4), 4, 22, 126.03),
+        (clusters.two_bw_v100(), 64, 16, 25),
+        (clusters.two_bw_v100(1), 8, 16, 25),
+    ],
+    ids=lambda value: value.name if isinstance(value, Cluster) else None,
+)
+def test_presets_have_what_the_papers_print(
+    cluster: Cluster, workers: int, gib: int, outermost_gbps: float
+) -> None:
+    assert cluster.workers == workers
+    assert cluster.device.memory_bytes == gib * 2**30
+    assert cluster.levels[-1].bandwidth == pytest.approx(outermost_gbps * GBPS, rel=1e-4)
+    assert all(level.effective is None for level in cluster.levels)
+
+
+def test_a_tpu_v2_board_has_64_gb() -> None:
+    board = clusters.gpipe_tpu_v2()
+    assert board.workers * board.device.memory_bytes == 64 * 2**30
+
+
+def test_2bw_servers_have_nvlink_inside_and_a_slower_network_between() -> None:
+    cluster = clusters.two_bw_v100()
+    assert cluster.level_between(0, 7).name == "NVLink"
+    assert cluster.level_between(7, 8).name == "network"
+    assert cluster.bandwidth(0, 7) > 10 * cluster.bandwidth(7, 8)
+
+
+def test_gpu_generations_of_figure_1_get_faster() -> None:
+    rates = [
+        clusters.pipedream_figure1(gpu).device.peak_flops["float32"]
+        for gpu in ("K80", "Titan X", "V100")
+    ]
+    assert rates == sorted(rates)
+
+
+def test_a_gpu_that_figure_1_lacks_is_refused() -> None:
+    with pytest.raises(ValueError, match="no 'H100': name one of K80, Titan X, V100"):
+        clusters.pipedream_figure1("H100")
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [
+        clusters.pipedream_a,
+        clusters.pipedream_b,
+        clusters.gpipe_tpu_v2,
+        clusters.torchgpipe_p40,
+        clusters.two_bw_v100,
+    ],
+)
+def test_presets_without_workers_are_refused(preset: Callable[[int], Cluster]) -> None:
+    with pytest.raises(ValueError, match="ask for at least 1"):
+        preset(0)
