@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pipekit.engine.links import Aborted
 from pipekit.engine.microbatches import Feed
+from pipekit.engine.parcels import strides_to_keep, with_strides
 from pipekit.engine.trees import Tree, leaves
 from pipekit.schedules import Op, Step
 
@@ -35,7 +36,7 @@ class Form(NamedTuple):
         """Return the form of a message."""
         numbers = iter(range(1_000_000))
         layouts = tuple(
-            (tuple(t.shape), _strides(t), str(t.dtype).removeprefix("torch."))
+            (tuple(t.shape), strides_to_keep(t), str(t.dtype).removeprefix("torch."))
             for t in leaves(message)
         )
         return cls(json.dumps(_structure(message, numbers)), layouts)
@@ -50,18 +51,10 @@ class Form(NamedTuple):
     def build(self, received: Sequence[Tensor]) -> Tree:
         """Return the message: what was received, with the sender's strides and structure."""
         tensors = [
-            t
-            if t.stride() == strides
-            else torch.empty_strided(shape, strides, dtype=t.dtype, device=t.device).copy_(t)
-            for t, (shape, strides, _) in zip(received, self.tensors, strict=True)
+            with_strides(t, strides)
+            for t, (_, strides, _) in zip(received, self.tensors, strict=True)
         ]
         return _assemble(json.loads(self.structure), tensors)
-
-
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """Return the strides to restore: the tensor's own, unless its elements share memory."""
-    shared = any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
-    return tensor.contiguous().stride() if shared else tensor.stride()
 
 
 def _structure(tree: Tree, numbers: Any) -> Any:

@@ -10,46 +10,55 @@ from torch import Tensor
 from pipekit.engine.seeded import RNG_LOCK
 from pipekit.engine.trees import Tree, leaves, refill
 
+Shapes = tuple[tuple[int, ...], ...]
 
-class Microbatch(NamedTuple):
-    """A microbatch on its way into the pipeline.
+
+class Batch(NamedTuple):
+    """A batch on its way into the pipeline.
 
     Attributes:
-        input: what the first layer gets, or None for a worker that does not run it.
+        input: what the first layer gets, or None for workers that do not run it.
         target: what the loss gets, or None likewise.
-        weight: its rows as a fraction of its batch's.
         rows: how many examples it has.
-        shapes: the shapes of the input's tensors; messages between stages that carry the same
-            ``shapes`` have the same form.
+        row_shapes: for each tensor of the input, the shape of a row.
+        parts: into how many microbatches it is cut; their rows differ by at most 1.
     """
 
     input: Tree
     target: Tree
-    weight: float
     rows: int
-    shapes: tuple[tuple[int, ...], ...]
+    row_shapes: Shapes
+    parts: int
+
+    @property
+    def microbatch_rows(self) -> list[int]:
+        """Rows of each microbatch."""
+        least, more = divmod(self.rows, self.parts)
+        return [least + (part < more) for part in range(self.parts)]
 
 
-def split(batch: Any, parts: int, number: int) -> list[Microbatch]:
-    """Cut a batch along dimension 0 into ``parts`` microbatches whose rows differ by at most 1.
+def read_batch(batch: Any, parts: int, number: int) -> Batch:
+    """Check what the user gave as a batch.
 
     Args:
         batch: a pair (input, target), each a tensor or a structure of tensors [rows, ...].
-        parts: microbatches to make.
+        parts: microbatches to make of it.
         number: the batch's place in the run, for messages.
 
     Raises:
-        ValueError: it is not a pair, or has fewer rows than parts.
+        ValueError: it is not a pair, its tensors differ in rows, or it has fewer rows than parts.
         TypeError: input or target hold something that is not a tensor.
     """
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise ValueError(f"batch {number} is not a pair (input, target)")
-    counts = {len(tensor) for tensor in leaves(batch[0]) if tensor.dim()}
-    if len(counts) != 1:
+    inputs, targets = list(leaves(batch[0])), list(leaves(batch[1]))
+    counts = {len(tensor) if tensor.dim() else None for tensor in (*inputs, *targets)}
+    rows = next(iter(counts))
+    if len(counts) != 1 or rows is None:
         raise ValueError(
-            f"batch {number}: the input's tensors must share their first dimension, the rows"
+            f"batch {number}: all tensors of input and target must have the same first dimension, "
+            f"the rows; here they are {[tuple(t.shape) for t in (*inputs, *targets)]}"
         )
-    rows = counts.pop()
     if rows == 0:
         raise ValueError(f"batch {number} is empty: leave out batches without rows")
     if rows < parts:
@@ -57,17 +66,11 @@ def split(batch: Any, parts: int, number: int) -> list[Microbatch]:
             f"batch {number} has {rows} rows for {parts} microbatches: use larger batches, fewer "
             f"microbatches, or drop the last batch (drop_last=True)"
         )
-    inputs = _split_tree(batch[0], parts)
-    targets = _split_tree(batch[1], parts)
-    result = []
-    for x, y in zip(inputs, targets, strict=True):
-        tensors = list(leaves(x))
-        shapes = tuple(tuple(t.shape) for t in tensors)
-        result.append(Microbatch(x, y, len(tensors[0]) / rows, len(tensors[0]), shapes))
-    return result
+    return Batch(batch[0], batch[1], rows, tuple(tuple(t.shape[1:]) for t in inputs), parts)
 
 
-def _split_tree(tree: Tree, parts: int) -> list[Tree]:
+def split(tree: Tree, parts: int) -> list[Tree]:
+    """Cut a structure of tensors [rows, ...] along the rows, as evenly as can be."""
     if isinstance(tree, Tensor):
         return list(torch.tensor_split(tree, parts))
     pieces = [torch.tensor_split(tensor, parts) for tensor in leaves(tree)]
@@ -80,21 +83,19 @@ class Feed:
     The first stage takes inputs, the last takes targets; whoever comes first reads the next batch.
 
     Args:
-        batches: for each batch, its microbatches.
+        batches: the run's batches.
         inputs: whether anybody here takes inputs.
         targets: whether anybody here takes targets.
     """
 
-    def __init__(
-        self, batches: Iterable[list[Microbatch]], inputs: bool = True, targets: bool = True
-    ) -> None:
-        self._batches: Iterator[list[Microbatch]] = iter(batches)
+    def __init__(self, batches: Iterable[Batch], inputs: bool = True, targets: bool = True) -> None:
+        self._batches: Iterator[Batch] = iter(batches)
         self._keep_inputs, self._keep_targets = inputs, targets
         self._lock = threading.Lock()
         self._inputs: dict[int, Tree] = {}
         self._targets: dict[int, tuple[Tree, float]] = {}
         self.rows: list[int] = []
-        self.shapes: list[tuple[tuple[int, ...], ...]] = []
+        self.shapes: list[Shapes] = []
 
     def input(self, k: int) -> Tree:
         """Return the input of microbatch ``k``, once."""
@@ -117,10 +118,12 @@ class Feed:
         # A data loader that shuffles or augments draws from the generator that layers borrow.
         with RNG_LOCK:
             batch = next(self._batches)
-        for number, microbatch in enumerate(batch, start=len(self.rows)):
-            if self._keep_inputs:
-                self._inputs[number] = microbatch.input
-            if self._keep_targets:
-                self._targets[number] = microbatch.target, microbatch.weight
-        self.shapes += [microbatch.shapes for microbatch in batch]
-        self.rows += [microbatch.rows for microbatch in batch]
+        rows, first = batch.microbatch_rows, len(self.rows)
+        if self._keep_inputs:
+            self._inputs.update(enumerate(split(batch.input, batch.parts), start=first))
+        if self._keep_targets:
+            weights = [n / batch.rows for n in rows]
+            parts = zip(split(batch.target, batch.parts), weights, strict=True)
+            self._targets.update(enumerate(parts, start=first))
+        self.shapes += [tuple((n, *shape) for shape in batch.row_shapes) for n in rows]
+        self.rows += rows

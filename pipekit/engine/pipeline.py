@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from pipekit.engine import arguments, transports
 from pipekit.engine.balance import balance_by_cost, layer_costs
-from pipekit.engine.microbatches import Microbatch, split
+from pipekit.engine.microbatches import Batch, read_batch, split
 from pipekit.engine.probe import probe
 from pipekit.engine.progress import LossBar
 from pipekit.engine.run import Run
 from pipekit.engine.stage import Loss, Recompute, StageSpec
+from pipekit.engine.trees import Tree
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory
 from pipekit.engine.worker import Job, Report
 from pipekit.provenance import provenance
@@ -184,10 +185,10 @@ class Pipeline:
         self._require_sound()
         parts = [len(batch) for batch in schedule.batches]
         raw = iter(batches)
-        first = split(next(raw), parts[0], 0)
-        rest = _split_each(raw, parts[1:])
+        first = read_batch(next(raw), parts[0], 0)
+        rest = _read_each(raw, parts[1:])
         if not self._specs:
-            self._build(first[0])
+            self._build(split(first.input, first.parts)[0])
         lowered = lower(schedule)
         job = Job(
             batches=schedule.batches,
@@ -220,9 +221,9 @@ class Pipeline:
             self._specs = [spec for report in reports for spec in report.specs]
         return reports
 
-    def _build(self, sample: Microbatch) -> None:
+    def _build(self, sample: Tree) -> None:
         """Cut the model into stages; ``sample`` is tried on it first."""
-        tried = probe(self._model, sample.input)
+        tried = probe(self._model, sample)
         if self.balance is None:
             balance = balance_by_cost(layer_costs(self._model, tried.flops), self.stages)
             arguments.require_untied(self._model, balance)
@@ -300,11 +301,11 @@ def _is_mean(loss: Loss) -> bool:
     return getattr(loss, "reduction", "mean") != "sum"
 
 
-def _split_each(batches: Iterator[Any], parts: Sequence[int]) -> Iterator[list[Microbatch]]:
-    """Yield the microbatches of the batches from the second on.
+def _read_each(batches: Iterator[Any], parts: Sequence[int]) -> Iterator[Batch]:
+    """Yield the batches from the second on.
 
     Raises:
-        ValueError: a batch cannot be split, or there are fewer than the batches' length promised.
+        ValueError: a batch cannot be read, or there are fewer than the batches' length promised.
     """
     for number, microbatches in enumerate(parts, start=1):
         try:
@@ -313,7 +314,7 @@ def _split_each(batches: Iterator[Any], parts: Sequence[int]) -> Iterator[list[M
             raise ValueError(
                 f"the batches ended after {number}, though their len() is {len(parts) + 1}"
             ) from None
-        yield split(batch, microbatches, number)
+        yield read_batch(batch, microbatches, number)
 
 
 def _batch_losses(schedule: Schedule, reports: Sequence[Report]) -> list[float]:

@@ -32,9 +32,9 @@ from torch import Tensor
 from pipekit.engine.cores import share_cores
 from pipekit.engine.distributed import DistributedLinks, roles
 from pipekit.engine.links import Aborted
-from pipekit.engine.microbatches import Feed, Microbatch
+from pipekit.engine.microbatches import Batch, Feed
+from pipekit.engine.parcels import pack, unpack
 from pipekit.engine.stage import StageSpec
-from pipekit.engine.trees import Tree, tree_map
 from pipekit.engine.worker import Job, LossCallback, Report, work
 from pipekit.schedules import Step
 
@@ -71,7 +71,7 @@ def run_processes(
     lowered: Sequence[Sequence[Step]],
     specs: Sequence[Sequence[StageSpec]],
     job: Job,
-    batches: Iterable[list[Microbatch]],
+    batches: Iterable[Batch],
     devices: Sequence[torch.device],
     on_loss: LossCallback | None,
 ) -> list[Report]:
@@ -138,20 +138,17 @@ class _Crew:
         self._lifelines.append(my_lifeline)
         to_data.send_bytes(assignment)
 
-    def feed(self, batches: Iterable[list[Microbatch]], lowered: Sequence[Sequence[Step]]) -> None:
+    def feed(self, batches: Iterable[Batch], lowered: Sequence[Sequence[Step]]) -> None:
         """Send every worker what it needs of each batch; runs in a thread of its own."""
         wants = [roles(steps) for steps in lowered]
         try:
             for batch in batches:
                 for (input, target), pipe in zip(wants, self._data, strict=True):
-                    part = [
-                        m._replace(
-                            input=_own(m.input) if input else None,
-                            target=_own(m.target) if target else None,
-                        )
-                        for m in batch
-                    ]
-                    pipe.send_bytes(pickle.dumps(part))
+                    part = batch._replace(
+                        input=batch.input if input else None,
+                        target=batch.target if target else None,
+                    )
+                    pipe.send_bytes(pack(part))
         except OSError:
             return  # a worker is gone, or the run is over: whoever waits will know why
         except BaseException as error:
@@ -253,14 +250,9 @@ def _run(assignment: _Assignment, data: Connection, report: Connection) -> Repor
     return result
 
 
-def _received(data: Connection) -> Iterator[list[Microbatch]]:
+def _received(data: Connection) -> Iterator[Batch]:
     while True:
-        yield pickle.loads(data.recv_bytes())
-
-
-def _own(tree: Tree) -> Tree:
-    """Return copies: pickling a view sends all that it is a view of."""
-    return tree_map(torch.clone, tree)
+        yield unpack(data.recv_bytes())
 
 
 def _stay_on_loopback() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipekit.engine.cores import share_cores
 from pipekit.engine.links import Aborted
-from pipekit.engine.microbatches import Feed, Microbatch
+from pipekit.engine.microbatches import Batch, Feed
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.trees import Tree, tree_map
 from pipekit.engine.worker import Job, LossCallback, Report, work
@@ -97,7 +97,7 @@ def run_threads(
     lowered: Sequence[Sequence[Step]],
     specs: Sequence[Sequence[StageSpec]],
     job: Job,
-    batches: Iterable[list[Microbatch]],
+    batches: Iterable[Batch],
     devices: Sequence[torch.device],
     on_loss: LossCallback | None,
 ) -> list[Report]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pipekit.engine.cores import share_cores
 from pipekit.engine.distributed import DistributedLinks, roles
-from pipekit.engine.microbatches import Feed, Microbatch
+from pipekit.engine.microbatches import Batch, Feed
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.worker import Job, LossCallback, Report, work
 from pipekit.schedules import Step
@@ -27,7 +27,7 @@ def run_under_torchrun(
     lowered: Sequence[Sequence[Step]],
     specs: Sequence[Sequence[StageSpec]],
     job: Job,
-    batches: Iterable[list[Microbatch]],
+    batches: Iterable[Batch],
     devices: Sequence[torch.device],
     on_loss: LossCallback | None,
 ) -> list[Report]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pipekit.engine import torchrun
-from pipekit.engine.microbatches import Microbatch
+from pipekit.engine.microbatches import Batch
 from pipekit.engine.processes import run_processes
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.threads import run_threads
@@ -25,7 +25,7 @@ class Runner(Protocol):
         lowered: Sequence[Sequence[Step]],
         specs: Sequence[Sequence[StageSpec]],
         job: Job,
-        batches: Iterable[list[Microbatch]],
+        batches: Iterable[Batch],
         devices: Sequence[torch.device],
         on_loss: LossCallback | None,
     ) -> list[Report]:
