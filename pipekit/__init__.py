@@ -1,8 +1,41 @@
 """pipekit: pipeline-parallel training methods, drawn, simulated and run from one schedule."""
 
-from pipekit import schedules
-from pipekit.engine import Pipeline, Run, WorkerDied
-from pipekit.schedules import Schedule, ScheduleError
-from pipekit.traces import Trace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Pipeline", "Run", "Schedule", "ScheduleError", "Trace", "WorkerDied", "schedules"]
+if TYPE_CHECKING:
+    from pipekit import datasets, models, plots, schedules
+    from pipekit.engine import Pipeline, Run, WorkerDied
+    from pipekit.schedules import Schedule, ScheduleError
+    from pipekit.traces import Trace
+
+__all__ = [
+    "Pipeline",
+    "Run",
+    "Schedule",
+    "ScheduleError",
+    "Trace",
+    "WorkerDied",
+    "datasets",
+    "models",
+    "plots",
+    "schedules",
+]
+
+_HOMES = {
+    "Pipeline": "engine",
+    "Run": "engine",
+    "WorkerDied": "engine",
+    "Schedule": "schedules",
+    "ScheduleError": "schedules",
+    "Trace": "traces",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: torch takes seconds, drawing needs none of it."""
+    if name in _HOMES:
+        return getattr(import_module(f"pipekit.{_HOMES[name]}"), name)
+    if name in __all__:
+        return import_module(f"pipekit.{name}")
+    raise AttributeError(f"module 'pipekit' has no attribute {name!r}")

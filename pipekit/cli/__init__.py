@@ -20,7 +20,9 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (ValueError, TypeError) as error:
+        except BrokenPipeError:  # the reader of our output has seen enough, as head does
+            raise
+        except (ValueError, TypeError, OSError) as error:
             typer.secho(f"error: {' '.join(str(error).split())}", fg="red", err=True)
             raise typer.Exit(2) from error
 
@@ -44,8 +46,9 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _pipekit(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which.")
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and end."),
     ] = False,
 ) -> None:
     """The laboratory for pipeline-parallel training.

@@ -62,13 +62,13 @@ def schedule(
         raise ValueError(f"a {output.suffix} holds one schedule: name one method, not {methods}")
     shown = [_schedule(name, stages, microbatches, batches, minibatches) for name in methods]
     facts = [_facts(schedule) for schedule in shown]  # checks them all, before anything is written
+    paths = _write(shown, output, versions) if output is not None else []
     for number, schedule in enumerate(shown):
         if output is None:
             typer.echo(("\n" if number else "") + str(schedule))
         typer.echo(facts[number])
-    if output is not None:
-        for path in _write(shown, output, versions):
-            typer.echo(f"wrote {path}")
+    for path in paths:
+        typer.echo(f"wrote {path}")
 
 
 def _schedule(

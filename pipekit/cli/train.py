@@ -43,7 +43,7 @@ def train(
         int,
         typer.Option(help="In each batch; methods that update every minibatch do not split it."),
     ] = 4,
-    lr: Annotated[float, typer.Option(help="Learning rate of SGD with momentum 0.9.")] = 0.02,
+    lr: Annotated[float, typer.Option(min=0, help="Learning rate of Adam.")] = 0.002,
     seed: Annotated[int, typer.Option(help="Of weights, shuffling and dropout.")] = 0,
     output: Annotated[
         Path | None,
@@ -61,21 +61,22 @@ def train(
     [b]Examples[/b]
       pipekit train
       pipekit train --method pipedream --stages 2 --epochs 3
-      pipekit train --model mlp --method 2bw --transport distributed --output results/runs/mine
+      pipekit train --model mlp --method 2bw --transport distributed --output mine
     """
     import torch
 
     import pipekit
     from pipekit import datasets, models
+    from pipekit.engine.arguments import require_choice
     from pipekit.methods import METHODS
 
-    make_model = _named("model", model, models.NAMED)
-    make_schedule = _named("method", method, METHODS)
+    require_choice("model", model, models.NAMED)
+    require_choice("method", method, METHODS)
     torch.manual_seed(seed)
     pipeline = pipekit.Pipeline(
-        make_model(),
-        lambda batches: make_schedule(stages, microbatches, batches),
-        optimizer=partial(torch.optim.SGD, lr=lr, momentum=0.9),
+        models.NAMED[model](),
+        lambda batches: METHODS[method](stages, microbatches, batches),
+        optimizer=partial(torch.optim.Adam, lr=lr),
         loss=torch.nn.CrossEntropyLoss(),
         transport=transport.value,
         seed=seed,
@@ -89,12 +90,6 @@ def train(
     if output is not None:
         for path in _write(runs[-1], output):
             typer.echo(f"wrote {path}")
-
-
-def _named[Value](kind: str, name: str, known: dict[str, Value]) -> Value:
-    if name not in known:
-        raise ValueError(f"{kind} must be one of {', '.join(known)}, not {name!r}")
-    return known[name]
 
 
 def _accuracy(logits: "Tensor", classes: "Tensor") -> float:

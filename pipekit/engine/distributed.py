@@ -21,7 +21,7 @@ from pipekit.engine.parcels import strides_to_keep, with_strides
 from pipekit.engine.trees import Tree, leaves
 from pipekit.schedules import Op, Step
 
-POSTED_AHEAD = 4
+POSTED_AHEAD = 2
 Key = tuple[Op, int, int]  # of the task that needs the message: op, stage, microbatch
 
 
@@ -62,6 +62,11 @@ def _structure(tree: Tree, numbers: Any) -> Any:
         return next(numbers)
     if isinstance(tree, dict):
         return {"dict": [[key, _structure(value, numbers)] for key, value in tree.items()]}
+    if hasattr(tree, "_fields"):
+        raise TypeError(
+            f"the named tuple {type(tree).__name__} cannot be sent to another process: pass on a "
+            f"tuple or a dict, or use transport='threads'"
+        )
     kind = "list" if isinstance(tree, list) else "tuple"
     return {kind: [_structure(item, numbers) for item in tree]}
 

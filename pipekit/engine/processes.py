@@ -83,6 +83,9 @@ def run_processes(
     """
     with tempfile.TemporaryDirectory(prefix="pipekit-") as folder:
         crew = _Crew(len(lowered))
+        feeder = threading.Thread(
+            target=crew.feed, args=(batches, lowered), name="pipekit feeder", daemon=True
+        )
         try:
             for index, steps in enumerate(specs):
                 assignment = _Assignment(
@@ -95,15 +98,10 @@ def run_processes(
                     on_loss is not None,
                 )
                 crew.start(index, cloudpickle.dumps(assignment))
-            feeder = threading.Thread(
-                target=crew.feed, args=(batches, lowered), name="pipekit feeder", daemon=True
-            )
             feeder.start()
-            reports = crew.wait(on_loss)
-            feeder.join()
-            return reports
+            return crew.wait(on_loss)
         finally:
-            crew.end()
+            crew.end(feeder)
 
 
 class _Crew:
@@ -199,13 +197,15 @@ class _Crew:
         index = next(i for i, p in enumerate(self._processes) if p.sentinel == sentinel)
         return any(i == index and pipe.poll() for pipe, i in pipes.items())
 
-    def end(self) -> None:
-        """End every process, however it stands."""
+    def end(self, feeder: threading.Thread) -> None:
+        """End every process and the feeder, however they stand."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
             process.join()
             process.close()
+        if feeder.is_alive():
+            feeder.join(GRACE_S)  # unless the user's iterator keeps it waiting
         for pipe in [*self._data, *self._reports, *self._lifelines]:
             pipe.close()
 

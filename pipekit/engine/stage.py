@@ -1,6 +1,6 @@
 """A stage: some consecutive layers, their weight versions, and the passes that are pending."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -84,12 +84,14 @@ class Stage:
         if spec.state is not None:
             self._load(spec.state)
         self._pending: dict[int, _Pending] = {}
+        self._watch_backward = False
         self.most_pending = 0
 
     def prepare(self, buffers: int, training: bool) -> None:
         """Make ready for a run that needs ``buffers`` weight buffers."""
         self.versions.prepare(buffers, training)
         self._pending.clear()
+        self._watch_backward = bool(self.spec.random_layers)
         self.most_pending = 0
 
     def infer(self, x: Tree, microbatch: int) -> Tree:
@@ -130,37 +132,46 @@ class Stage:
         return True
 
     def backward(
-        self, microbatch: int, buffer: int, update: int, gradients: Sequence[Tensor] | None
-    ) -> list[Tensor] | None:
+        self, microbatch: int, buffer: int, update: int, gradients: Mapping[int, Tensor] | None
+    ) -> dict[int, Tensor]:
         """Add the microbatch's gradients to ``update``'s sum.
 
         Args:
             microbatch: one whose forward is pending, and recomputed if need be.
             buffer: the weight buffer that its graph reads.
             update: the update that sums these gradients.
-            gradients: of the output's differentiable tensors; None on the last stage.
+            gradients: of the output's differentiable tensors, by number, those that have one;
+                None on the last stage.
 
         Returns:
-            The gradients of the input's differentiable tensors, for the stage before; None on the
-            first stage.
+            Likewise the gradients of the input's differentiable tensors, for the stage before.
+
+        Raises:
+            ValueError: a layer draws random numbers in its backward.
         """
-        x, output, _, arrived = self._pending.pop(microbatch)
+        _, output, _, arrived = self._pending.pop(microbatch)
         assert output is not None, "recompute() comes first"
         self.versions.accumulate(buffer, update)
         if gradients is None:
-            if output.requires_grad:
-                output.backward()
+            roots, seeds = [output], [None]
         else:
             outputs = differentiable(output)
-            reached = [(t, g) for t, g in zip(outputs, gradients, strict=True) if t.requires_grad]
-            if reached:
-                torch.autograd.backward([t for t, _ in reached], [g for _, g in reached])
-        if self.spec.index == 0:
-            return None
-        return [
-            arrived[number] if number in arrived else torch.zeros_like(t)
-            for number, t in enumerate(differentiable(x))
-        ]
+            reached = [number for number in gradients if outputs[number].requires_grad]
+            roots, seeds = [outputs[n] for n in reached], [gradients[n] for n in reached]
+        if roots and roots[0].requires_grad:
+            if self._watch_backward:
+                self._watch_backward = False
+                with Seeded(0, self.device) as watched:
+                    torch.autograd.backward(roots, seeds)
+                if watched.drew:
+                    raise ValueError(
+                        "a layer draws random numbers in its backward, which cannot be the same "
+                        "as in its forward: instead of torch.utils.checkpoint within a layer, use "
+                        "recompute='always'"
+                    )
+            else:
+                torch.autograd.backward(roots, seeds)
+        return dict(sorted(arrived.items()))
 
     def state(self) -> dict[str, Any]:
         """Return the optimizer's and the scheduler's state."""

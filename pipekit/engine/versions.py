@@ -43,7 +43,7 @@ class WeightVersions:
         self._owner: dict[int, int] = {}
         self._set_aside: dict[int, Gradients] = {}
         self._add(layers)
-        self.optimizer = optimizer(self._aliases[0]) if self._aliases[0] else None
+        self.optimizer = self._make(optimizer) if self._aliases[0] else None
         self.lr_scheduler = (
             lr_scheduler(self.optimizer) if lr_scheduler and self.optimizer else None
         )
@@ -101,6 +101,27 @@ class WeightVersions:
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
 
+    def _make(self, optimizer: OptimizerFactory) -> Optimizer:
+        """Return the stage's optimizer.
+
+        Raises:
+            ValueError: it is not made from the parameters that it was given, or cannot be stepped
+                once an update.
+        """
+        made = optimizer(self._aliases[0])
+        given = {id(p) for p in self._aliases[0]}
+        if any(id(p) not in given for group in made.param_groups for p in group["params"]):
+            raise ValueError(
+                "the optimizer must be made from the parameters that the function is given, e.g. "
+                "lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+            )
+        if isinstance(made, torch.optim.LBFGS):
+            raise ValueError(
+                "LBFGS evaluates the model several times an update, which no pipeline can: use "
+                "another optimizer"
+            )
+        return made
+
     def _add(self, module: nn.Sequential) -> None:
         parameters = [p for p in module.parameters() if p.requires_grad]
         self.modules.append(module)
@@ -114,7 +135,10 @@ class WeightVersions:
             *newest.buffers(),
             *(p for p in newest.parameters() if not p.requires_grad),
         ]
-        return copy.deepcopy(newest, {id(tensor): tensor for tensor in shared})
+        twin = copy.deepcopy(newest, {id(tensor): tensor for tensor in shared})
+        for module, original in zip(twin.modules(), newest.modules(), strict=True):
+            module._buffers = original._buffers  # so that a layer may also replace a buffer
+        return twin
 
     def _sum(self, update: int, buffers: list[int]) -> Gradients:
         """Take and return what is set aside for ``update`` plus what lies in ``buffers``."""
