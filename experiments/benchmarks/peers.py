@@ -1,0 +1,103 @@
+"""``torch.distributed.pipelining`` over gloo: one process a stage, kept for the whole benchmark."""
+
+import multiprocessing
+import os
+import socket
+import tempfile
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from workload import Case, timed_sgd
+
+from pipekit.engine.cores import share_cores
+
+SCHEDULES: dict[str, Any] = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
+
+
+class Peers:
+    """The processes of one pipeline; they wait for cases, and end with the ``with`` block.
+
+    Args:
+        stages: how many.
+    """
+
+    def __init__(self, stages: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory(prefix="pipekit-benchmark-")
+        store = str(Path(self._folder.name, "store"))
+        pipes = [context.Pipe() for _ in range(stages)]
+        self._pipes = [ours for ours, _ in pipes]
+        self._processes = [
+            context.Process(target=_main, args=(rank, stages, store, theirs), daemon=True)
+            for rank, (_, theirs) in enumerate(pipes)
+        ]
+        for process, (_, theirs) in zip(self._processes, pipes, strict=True):
+            process.start()
+            theirs.close()  # so that a process that dies is an EOFError here
+        for pipe in self._pipes:
+            pipe.recv()  # they import and connect before the first contestant runs
+
+    def train(self, case: Case, schedule: str, stamps: Path) -> list[Tensor]:
+        """Train a case by GPipe or 1F1B and return the final weights, in the model's order.
+
+        Raises:
+            EOFError: a process died; its traceback is on stderr.
+        """
+        for pipe in self._pipes:
+            pipe.send((case, schedule, stamps))
+        return [torch.from_numpy(array) for pipe in self._pipes for array in pipe.recv()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+        self._folder.cleanup()
+
+
+def _main(rank: int, stages: int, store: str, pipe: Connection) -> None:
+    share_cores(stages)
+    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    file_store = dist.FileStore(store, stages)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=file_store, rank=rank, world_size=stages)
+    pipe.send("ready")
+    while True:
+        case, schedule, stamps = pipe.recv()
+        pipe.send([p.detach().numpy() for p in _train(rank, case, schedule, stamps)])
+
+
+def _train(rank: int, case: Case, name: str, stamps: Path) -> list[nn.Parameter]:
+    layers = case.balance[rank]
+    module = case.model()[rank * layers : (rank + 1) * layers]
+    parameters = list(module.parameters())
+    optimizer = timed_sgd(parameters, case, stamps)
+    stage = PipelineStage(module, rank, case.stages, torch.device("cpu"))
+    # Gradients are divided by the number of microbatches: the loss is the mean of the batch.
+    schedule = SCHEDULES[name](stage, case.microbatches, loss_fn=nn.MSELoss(), scale_grads=True)
+    batches = case.batches()
+    dist.barrier()
+    for x, y in batches:
+        if rank == 0:
+            schedule.step(x)
+        elif rank == case.stages - 1:
+            schedule.step(target=y, losses=[])
+        else:
+            schedule.step()
+        optimizer.step()
+        optimizer.zero_grad()
+    return parameters

@@ -1,0 +1,236 @@
+"""What the engine's tests train: models, data, and the comparison with the papers' equations.
+
+Worker processes import this file, so that it stays free of pytest and hypothesis.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+import pipekit as pk
+from pipekit import Schedule, oracle, schedules
+
+Batches = list[tuple[Any, Any]]
+OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
+
+
+class Method(NamedTuple):
+    """A pipeline method: its name in the oracle, and ``(stages, microbatches, batches)`` to it."""
+
+    oracle: str
+    schedule: Callable[[int, int, int], Schedule]
+    divides: bool  # whether a batch has several microbatches
+
+
+METHODS: dict[str, Method] = {
+    "gpipe": Method("gpipe", schedules.gpipe, True),
+    "flush": Method("flush", schedules.flush, True),
+    "2bw": Method("2bw", schedules.two_bw, True),
+    "model_parallel": Method(
+        "model_parallel", lambda d, _, n: schedules.model_parallel(d, n), False
+    ),
+    "pipedream": Method("pipedream", lambda d, _, n: schedules.pipedream(d, n), False),
+    "vertical_sync": Method(
+        "pipedream_vertical_sync",
+        lambda d, _, n: schedules.pipedream(d, n, vertical_sync=True),
+        False,
+    ),
+    "no_stashing": Method(
+        "pipedream_no_stashing", lambda d, _, n: schedules.pipedream(d, n, stashing=False), False
+    ),
+}
+
+OPTIMIZERS: dict[str, OptimizerFactory] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, foreach=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
+    "adadelta": lambda p: torch.optim.Adadelta(p, lr=1.0),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "radam": lambda p: torch.optim.RAdam(p, lr=0.01),
+    "asgd": lambda p: torch.optim.ASGD(p, lr=0.05),
+    "rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
+}
+
+sgd = OPTIMIZERS["sgd"]
+nesterov = OPTIMIZERS["nesterov"]
+
+
+# --- Models: rows of 6 numbers in, 3 out ----------------------------------------------------------
+
+
+class Fork(nn.Module):
+    """From a tensor to a pair."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.linear(x)
+
+
+class On(nn.Module):
+    """Apply a layer to one of a pair."""
+
+    def __init__(self, place: int, layer: nn.Module) -> None:
+        super().__init__()
+        self.place, self.layer = place, layer
+
+    def forward(self, pair: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        changed = self.layer(pair[self.place])
+        return tuple(changed if i == self.place else x for i, x in enumerate(pair))
+
+
+class Join(nn.Module):
+    """From a pair back to a tensor."""
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        return pair[0] * pair[1] + pair[0]
+
+
+def mixed() -> nn.Sequential:
+    """Dropout, batch norm, an in-place layer, and layers without parameters."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 8),
+        nn.BatchNorm1d(8),
+        nn.ReLU(inplace=True),
+        nn.Dropout(0.3),
+        nn.Linear(8, 8),
+        nn.Dropout(0.5, inplace=True),
+        nn.Tanh(),
+        nn.Linear(8, 3),
+    )
+
+
+def pairs() -> nn.Sequential:
+    """Layers that pass a pair on, so that stages do."""
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Linear(6, 6),
+        Fork(),
+        On(0, nn.Dropout(0.4)),
+        On(1, nn.Sequential(nn.Linear(6, 6), nn.Tanh())),
+        On(1, nn.BatchNorm1d(6)),
+        Join(),
+        nn.LayerNorm(6),
+        nn.Linear(6, 3),
+    )
+
+
+def frozen() -> nn.Sequential:
+    """Some parameters are not trained, one layer not at all."""
+    model = mixed()
+    for name in ("0.weight", "4.weight", "4.bias", "7.bias"):
+        model.get_parameter(name).requires_grad_(False)
+    return model
+
+
+def images() -> nn.Sequential:
+    """Convolutions over the 6 numbers; channels-last and flattened views between layers."""
+    torch.manual_seed(2)
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)),
+        nn.Conv2d(1, 4, 2, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(8, 3),
+    )
+
+
+MODELS: dict[str, Callable[[], nn.Sequential]] = {
+    "mixed": mixed,
+    "pairs": pairs,
+    "frozen": frozen,
+    "images": images,
+}
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    """Linear layers of these widths, nothing between them."""
+    torch.manual_seed(3)
+    return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
+
+
+def data(
+    batches: int = 3, rows: int | Sequence[int] = 8, dtype: torch.dtype | None = None
+) -> Batches:
+    """Rows of 6 numbers and of 3; ``rows`` for each batch, or one number for all."""
+    generator = torch.Generator().manual_seed(4)
+    counts = [rows] * batches if isinstance(rows, int) else rows
+    return [
+        (
+            torch.randn(r, 6, generator=generator).to(dtype or torch.float32),
+            torch.randn(r, 3, generator=generator).to(dtype or torch.float32),
+        )
+        for r in counts
+    ]
+
+
+# --- Training both ways --------------------------------------------------------------------------
+
+
+def pipeline(
+    model: nn.Sequential,
+    method: str = "flush",
+    balance: Sequence[int] | str = "auto",
+    **options: Any,
+) -> pk.Pipeline:
+    """A pipeline with the tests' defaults: momentum, mean squares."""
+    m = options.pop("m", 4)
+    stages = options.pop("stages", None) or len(balance)
+    schedule = METHODS[method].schedule
+    options = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
+    return pk.Pipeline(model, lambda n: schedule(stages, m, n), balance=balance, **options)
+
+
+def by_equations(
+    model: nn.Sequential, batches: Batches, method: str, balance: Sequence[int], **options: Any
+) -> oracle.OracleRun:
+    """The oracle's run with the same defaults, and the cores that a worker gets."""
+    m, workers = options.pop("m", 4), options.pop("workers", len(balance))
+    options = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
+    return oracle.train(
+        model,
+        batches,
+        method=METHODS[method].oracle,
+        balance=balance,
+        microbatches=m if METHODS[method].divides else 1,
+        threads=max(1, len(os.sched_getaffinity(0)) // workers),
+        **options,
+    )
+
+
+def different(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
+    """The names under which two sets of tensors are not equal bit for bit."""
+    return [
+        name
+        for name in sorted({*one, *other})
+        if name not in one
+        or name not in other
+        or one[name].dtype != other[name].dtype
+        or not torch.equal(one[name], other[name])
+    ]
+
+
+def cut(layers: int, edges: set[int]) -> list[int]:
+    """The balance with a new stage at each of ``edges``."""
+    return [b - a for a, b in pairwise([0, *sorted(edges), layers])]
+
+
+def cumulative(balance: Sequence[int]) -> list[int]:
+    """The index of each stage's first layer."""
+    return [0, *accumulate(balance)][:-1]

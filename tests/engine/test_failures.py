@@ -1,0 +1,502 @@
+"""When something goes wrong: the error surfaces at once and as it is, and nothing is left running."""
+
+import multiprocessing.forkserver
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pipekit as pk
+from pipekit import schedules
+from tests.engine.examples import Batches, data, mlp, nesterov, pipeline
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+LIMIT_S = 5.0  # by then an error has surfaced, everything ended
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def worker_processes() -> list[int]:
+    """The processes that the fork server has running."""
+    server = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return children(server) if server else []
+
+
+@pytest.fixture(autouse=True)
+def _start_the_fork_server_before_the_clock_runs() -> None:
+    """The first time, it imports torch for some seconds."""
+    global _warm
+    if not _warm:
+        pipeline(mlp(6, 3), "flush", [1], transport="distributed").train(data(1))
+        _warm = True
+
+
+_warm = False
+
+
+class Watch:
+    """Fails unless the block ends in time and leaves no thread and no process."""
+
+    def __enter__(self) -> "Watch":
+        self._threads = set(threading.enumerate())
+        self._mine = set(children(os.getpid()))
+        self._cores = torch.get_num_threads()
+        self._start = time.monotonic()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert time.monotonic() - self._start < LIMIT_S
+        assert not [
+            t for t in threading.enumerate() if t not in self._threads and "pipekit" in t.name
+        ]
+        deadline = time.monotonic() + 2
+        while worker_processes() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert worker_processes() == []
+        assert set(children(os.getpid())) <= self._mine
+        assert torch.get_num_threads() == self._cores
+
+
+class OutOfCheeseError(Exception):
+    pass
+
+
+class NeedsTwoArguments(Exception):
+    """Cannot travel: unpickling calls it with one."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+class Fault(torch.autograd.Function):
+    """Raise in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise OutOfCheeseError("in the backward")
+
+
+class Failing(nn.Module):
+    """A layer that does something when it runs for the n-th time while training."""
+
+    def __init__(self, what: str, at: int = 3) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.what, self.left = what, at
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x)
+        if not torch.is_grad_enabled():  # the first try, before training, or evaluation
+            return y
+        self.left -= 1
+        if self.left == 0:
+            if self.what == "forward":
+                raise OutOfCheeseError("in the forward")
+            if self.what == "untransferable":
+                raise NeedsTwoArguments("this", "that")
+            if self.what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.what == "exit":
+                os._exit(7)
+            if self.what == "backward":
+                faulty: Tensor = Fault.apply(y)  # type: ignore[no-untyped-call]
+                return faulty
+        return y
+
+
+class Slow(nn.Module):
+    """Takes 20 ms a pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            time.sleep(0.02)
+        return x
+
+
+def failing(what: str, stage: int, stages: int = 3, **options: Any) -> pk.Pipeline:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Linear(6, 6) for _ in range(stages)]
+    layers[stage] = Failing(what)
+    model = nn.Sequential(*layers, nn.Linear(6, 3))
+    return pipeline(model, options.pop("method", "flush"), [*[1] * (stages - 1), 2], **options)
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("what", ["forward", "backward"])
+def test_an_exception_in_a_layer_surfaces(what: str, stage: int, transport: str) -> None:
+    pipe = failing(what, stage, transport=transport)
+    with Watch(), pytest.raises(OutOfCheeseError, match=f"in the {what}") as caught:
+        pipe.train(data(200))
+    error: BaseException | None = caught.value
+    text = "".join(str(e) for e in (error, error and error.__cause__))
+    frames = [entry.name for entry in caught.traceback]
+    assert what in frames or f"in {what}" in text, "the layer's own line is in the traceback"
+    letter = "F" if what == "forward" else "B"
+    assert any(f"{letter}" in n and f"of stage {stage}" in n for n in caught.value.__notes__)
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("method", ["gpipe", "pipedream", "2bw"])
+def test_an_exception_in_other_methods(method: str, transport: str) -> None:
+    with Watch(), pytest.raises(OutOfCheeseError):
+        failing("forward", 1, method=method, transport=transport).train(data(100))
+
+
+@TRANSPORTS
+def test_a_failed_pipeline_says_that_it_cannot_go_on(transport: str) -> None:
+    pipe = failing("forward", 1, transport=transport)
+    with pytest.raises(OutOfCheeseError):
+        pipe.train(data(3))
+    for use in (lambda: pipe.train(data(3)), lambda: pipe.evaluate(data(3)), pipe.state_dict):
+        with pytest.raises(RuntimeError, match="build the pipeline again"):
+            use()
+
+
+def test_an_exception_that_cannot_travel_is_told() -> None:
+    with Watch(), pytest.raises(RuntimeError, match="NeedsTwoArguments: this and that"):
+        failing("untransferable", 1, transport="distributed").train(data(50))
+
+
+@TRANSPORTS
+def test_an_exception_in_the_loss(transport: str) -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport, loss=bad_loss)
+    with Watch(), pytest.raises(OutOfCheeseError, match="in the loss"):
+        pipe.train(data(20))
+
+
+def bad_loss(output: Tensor, target: Tensor) -> Tensor:
+    raise OutOfCheeseError("in the loss")
+
+
+@TRANSPORTS
+def test_an_exception_in_the_optimizer(transport: str) -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport, optimizer=torch.optim.LBFGS)
+    with Watch(), pytest.raises((TypeError, ValueError)):
+        pipe.train(data(20))
+
+
+@TRANSPORTS
+def test_an_exception_in_the_data(transport: str) -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)
+    with Watch(), pytest.raises(OutOfCheeseError, match="in the data"):
+        pipe.train(Loader(3, 20, OutOfCheeseError("in the data")))
+
+
+@TRANSPORTS
+def test_data_that_ends_early(transport: str) -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)
+    with Watch(), pytest.raises(ValueError, match=r"ended after 3.* 20"):
+        pipe.train(Loader(3, 20, None))
+
+
+@TRANSPORTS
+def test_a_later_batch_that_is_too_small(transport: str) -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)
+    with Watch(), pytest.raises(ValueError, match="batch 2 has 3 rows for 4 microbatches"):
+        pipe.train(data(rows=[8, 8, 3, 8]))
+
+
+class Loader:
+    """Claims to have ``length`` batches; after ``good`` it raises, or ends."""
+
+    def __init__(self, good: int, length: int, error: Exception | None) -> None:
+        self.good, self.length, self.error = good, length, error
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        yield from data(self.good)
+        if self.error is not None:
+            raise self.error
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("stage", [0, 1])
+def test_an_exception_in_evaluation(transport: str, stage: int) -> None:
+    """The first stage receives nothing, and must end as well; then training goes on."""
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
+    model.insert(stage, FailsInEvaluation())
+    pipe = pipeline(model, "flush", [2 - stage, 1 + stage], transport=transport)
+    with Watch(), pytest.raises(OutOfCheeseError):
+        pipe.evaluate(data(1000))
+    assert len(pipe.train(data(2)).losses) == 2
+
+
+class FailsInEvaluation(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            raise OutOfCheeseError
+        return x
+
+
+# --- Interrupts and kills ------------------------------------------------------------------------
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("stages", [1, 3])
+def test_an_interrupt(stages: int, transport: str) -> None:
+    """As from Ctrl-C or a notebook's stop button, in the middle of half a minute's training."""
+    layers = [Slow() for _ in range(stages)]
+    pipe = pipeline(
+        nn.Sequential(*layers, nn.Linear(6, 3)),
+        "flush",
+        [*[1] * (stages - 1), 2],
+        transport=transport,
+    )
+    timer = threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT])
+    with Watch(), pytest.raises(KeyboardInterrupt):
+        timer.start()
+        pipe.train(data(400))
+        timer.cancel()
+
+
+@TRANSPORTS
+def test_an_interrupt_of_evaluation(transport: str) -> None:
+    pipe = pipeline(
+        nn.Sequential(SlowAlways(), SlowAlways(), nn.Linear(6, 3)),
+        "flush",
+        [1, 2],
+        transport=transport,
+    )
+    timer = threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT])
+    with Watch(), pytest.raises(KeyboardInterrupt):
+        timer.start()
+        pipe.evaluate(data(1000))
+
+
+class SlowAlways(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.02)
+        return x
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_killed_worker(stage: int) -> None:
+    with Watch(), pytest.raises(pk.WorkerDied, match=rf"worker {stage}.*-9.*killed"):
+        failing("kill", stage, transport="distributed").train(data(200))
+
+
+def test_a_worker_that_exits() -> None:
+    with Watch(), pytest.raises(pk.WorkerDied, match=r"worker 1.* 7"):
+        failing("exit", 1, transport="distributed").train(data(200))
+
+
+def test_after_an_error_the_next_run_is_as_good_as_new() -> None:
+    with pytest.raises(pk.WorkerDied):
+        failing("kill", 1, transport="distributed").train(data(50))
+    model, batches = mlp(6, 6, 3), data(3)
+    runs = [
+        pipeline(model, "flush", [1, 1], transport=t).train(batches)
+        for t in ("threads", "distributed")
+    ]
+    assert runs[0].losses == runs[1].losses
+
+
+@pytest.mark.slow
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path, repository: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        textwrap.dedent("""
+            import json, os, sys, time, torch
+            from torch import nn
+            import pipekit as pk
+
+            class Slow(nn.Module):
+                def forward(self, x):
+                    open(os.path.join(sys.argv[1] if len(sys.argv) > 1 else FOLDER, str(os.getpid())), "w")
+                    time.sleep(0.05)
+                    return x
+
+            FOLDER = sys.argv[1]
+            pipe = pk.Pipeline(
+                nn.Sequential(Slow(), Slow(), nn.Linear(6, 3)),
+                lambda n: pk.schedules.flush(2, 2, n),
+                balance=[1, 2],
+                optimizer=torch.optim.SGD,
+                loss=nn.MSELoss(),
+                transport="distributed",
+            )
+            pipe.train([(torch.randn(4, 6), torch.randn(4, 3))] * 1000)
+        """)
+    )
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(repository)}
+    parent = subprocess.Popen([sys.executable, script, folder], env=environment)
+    try:
+        wait_until(lambda: len(list(folder.iterdir())) == 3, 60)  # the parent tries the model, too
+        time.sleep(0.2)
+    finally:
+        parent.kill()
+        parent.wait()
+    pids = [int(path.name) for path in folder.iterdir()]
+    wait_until(lambda: not any(alive(pid) for pid in pids), LIMIT_S)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Any, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+# --- Wrong input: a sentence with the remedy, before any worker starts ----------------------------
+
+
+def build(**changes: Any) -> pk.Pipeline:
+    arguments: dict[str, Any] = {
+        "model": mlp(6, 6, 6, 3),
+        "schedule": lambda n: schedules.flush(3, 4, n),
+        "balance": [1, 1, 1],
+        "optimizer": nesterov,
+        "loss": nn.MSELoss(),
+    }
+    arguments |= changes
+    return pk.Pipeline(arguments.pop("model"), arguments.pop("schedule"), **arguments)
+
+
+def not_a_number(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target) ** 2
+
+
+def tied() -> nn.Sequential:
+    model = mlp(6, 6, 6, 6)
+    model[2].weight = model[0].weight
+    return model
+
+
+class NoTensor(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        return {"x": x, "rows": len(x)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"model": nn.Linear(6, 3)}, TypeError, r"nn.Sequential.*not Linear"),
+        ({"model": nn.Sequential()}, ValueError, "no layers"),
+        ({"balance": [1, 1, 2]}, ValueError, r"sums to 4 layers and the model has 3"),
+        ({"balance": [1, 2]}, ValueError, "2 stages and the schedule has 3"),
+        ({"balance": [0, 2, 1]}, ValueError, "at least one layer"),
+        ({"balance": "best"}, ValueError, "auto"),
+        ({"model": mlp(6, 3)}, ValueError, "at most 1 stages"),
+        ({"schedule": lambda n: schedules.two_bw(3, 2, n)}, ValueError, "microbatches >= 3"),
+        ({"schedule": lambda n: "flush"}, TypeError, "must be a Schedule"),
+        ({"schedule": schedules.inference(3, 4)}, ValueError, "no backward"),
+        ({"transport": "pigeons"}, ValueError, "threads, distributed, not 'pigeons'"),
+        ({"recompute": "sometimes"}, ValueError, "never, except_last, always"),
+        ({"devices": ["cpu"]}, ValueError, "1 devices for 3 workers: name one for each"),
+        ({"devices": ["cpu", "cpu", "cuda:99"]}, ValueError, "cuda:99 does not exist"),
+        ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, TypeError, "optimizer must be a func"),
+        ({"loss": 3}, TypeError, "loss must be a function"),
+        ({"model": tied()}, ValueError, "stages 0 and 2 share the tensor 'weight': choose"),
+        (
+            {
+                "schedule": lambda n: schedules.pipedream(3, n, stashing=False),
+                "recompute": "always",
+            },
+            ValueError,
+            "use recompute='never'",
+        ),
+    ],
+)
+def test_wrong_arguments(changes: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        build(**changes)
+    assert "\n" not in str(caught.value)
+
+
+X, Y = torch.zeros(8, 6), torch.zeros(8, 3)
+
+
+@pytest.mark.parametrize(
+    ("batches", "kind", "message"),
+    [
+        ([], ValueError, "no batches"),
+        ((b for b in ()), ValueError, "no batches"),
+        ([(X[:0], Y[:0])], ValueError, "batch 0 is empty"),
+        ([(X[:3], Y[:3])], ValueError, "3 rows for 4 microbatches.*drop_last"),
+        ([X], ValueError, "not a pair"),
+        ([((X, X[:4]), Y)], ValueError, "same first dimension"),
+        ([(X, Y[:4])], ValueError, "rows"),
+        ([(X, 3)], TypeError, "not int"),
+        ([("abc", Y)], TypeError, "not str"),
+        ([(X[:, :5], Y)], RuntimeError, "shapes cannot be multiplied"),
+    ],
+)
+def test_wrong_batches(batches: Any, kind: type[Exception], message: str) -> None:
+    """The pipeline is as good as before: the right batches train."""
+    pipe = build(transport="distributed")
+    with Watch(), pytest.raises(kind, match=message):
+        pipe.train(batches)
+    assert pipe.state_dict().keys() == mlp(6, 6, 6, 3).state_dict().keys()
+
+
+@TRANSPORTS
+def test_a_layer_whose_output_is_not_tensors(transport: str) -> None:
+    model = nn.Sequential(nn.Linear(6, 6), NoTensor(), nn.Linear(6, 3))
+    pipe = build(model=model, transport=transport)
+    with Watch(), pytest.raises(TypeError, match=r"layer 1 \(NoTensor\) returns .* not int"):
+        pipe.train(data(2))
+
+
+@TRANSPORTS
+def test_a_loss_that_is_not_one_number(transport: str) -> None:
+    with Watch(), pytest.raises(TypeError, match="one number for each microbatch"):
+        build(loss=not_a_number, transport=transport).train(data(2))
+
+
+@pytest.mark.parametrize("method", ["flush", "pipedream"])
+def test_an_optimizer_that_does_not_take_the_parameters_it_is_given(method: str) -> None:
+    model = mlp(6, 6, 3)
+    pipe = pipeline(
+        model, method, [1, 1], optimizer=lambda _: torch.optim.SGD(model.parameters(), lr=0.1)
+    )
+    with Watch(), pytest.raises(ValueError, match="parameters"):
+        pipe.train(data(4))
+
+
+def test_a_schedule_that_does_not_fit_the_batches() -> None:
+    pipe = build(schedule=schedules.flush(3, 4, 2))
+    with pytest.raises(pk.ScheduleError, match="for 2 batches and there are 3: pass a function"):
+        pipe.train(data(3))
+    assert len(pipe.train(data(2)).losses) == 2
+
+
+def test_a_schedule_that_changes_its_stages() -> None:
+    pipe = build(schedule=lambda n: schedules.flush(3 if n < 3 else 2, 4, n))
+    with pytest.raises(pk.ScheduleError, match="2 stages on 2 workers; it had 3 on 3"):
+        pipe.train(data(3))
+
+
+def test_automatic_balance_does_not_forget_tied_weights() -> None:
+    pipe = build(model=tied(), balance="auto")
+    batches: Batches = [(x, x) for x, _ in data(2)]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="share the tensor"):
+            pipe.train(batches)

@@ -1,0 +1,110 @@
+"""The transport between threads."""
+
+import os
+import threading
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit.engine.cores import share_cores
+from pipekit.engine.links import Aborted
+from pipekit.engine.threads import ThreadLinks
+from pipekit.schedules import Op, Step, Task
+from tests.engine.examples import data, pipeline
+
+CPU = torch.device("cpu")
+
+
+def links(workers: int) -> tuple[list[ThreadLinks], threading.Event]:
+    inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(workers)]
+    abort = threading.Event()
+    return [ThreadLinks(w, inboxes, [CPU] * workers, abort) for w in range(workers)], abort
+
+
+def forward(stage: int, microbatch: int, source: int | None, destination: int | None) -> Step:
+    return Step(Task(Op.FORWARD, stage, microbatch, 0), source, destination, 0)
+
+
+def test_messages_are_taken_by_name_not_by_order() -> None:
+    (one, two), _ = links(2)
+    tensors = [torch.tensor(k) for k in range(3)]
+    for k in (2, 0, 1):
+        one.send(forward(0, k, None, 1), tensors[k])
+    for k in range(3):
+        assert two.receive(forward(1, k, 0, None)) is tensors[k], "handed over by reference"
+
+
+def test_a_gradient_goes_to_the_stage_before() -> None:
+    (one, two), _ = links(2)
+    gradient = torch.ones(2)
+    two.send(Step(Task(Op.BACKWARD, 1, 5, 0), None, 0, 0), [gradient])
+    got = one.receive(Step(Task(Op.BACKWARD, 0, 5, 0), 1, None, 0))
+    assert got[0] is gradient
+
+
+def test_a_worker_may_send_to_itself() -> None:
+    (one,), _ = links(1)
+    one.send(forward(0, 0, None, 0), torch.ones(1))
+    assert one.receive(forward(1, 0, 0, None)) == 1
+
+
+def test_sums_over_all_workers() -> None:
+    workers, _ = links(3)
+    results: dict[tuple[int, int], Tensor] = {}
+
+    def run(index: int) -> None:
+        for update in (1, 2):
+            values = torch.full((2,), float(10**index * update))
+            results[index, update] = workers[index].all_reduce(values, update)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for (_, update), total in results.items():
+        assert total.tolist() == [111.0 * update] * 2
+
+
+def test_an_abort_wakes_who_waits() -> None:
+    (one, two), abort = links(2)
+    abort.set()
+    two._inboxes[0].put((None, None))
+    with pytest.raises(Aborted):
+        one.receive(forward(1, 0, 1, None))
+    with pytest.raises(Aborted):
+        two.require_peers()
+
+
+def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    try:
+        for cores, workers, expected in ((8, 2, 4), (8, 3, 2), (2, 4, 1)):
+            monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
+            share_cores(workers)
+            assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)
+
+
+class Name(nn.Module):
+    """Notes which thread runs it."""
+
+    seen: set[str] = set()  # noqa: RUF012
+
+    def forward(self, x: Tensor) -> Tensor:
+        Name.seen.add(threading.current_thread().name)
+        return x
+
+
+def test_one_thread_a_worker_and_none_afterwards() -> None:
+    Name.seen.clear()
+    before = threading.active_count()
+    pipe = pipeline(nn.Sequential(Name(), Name(), nn.Linear(6, 3)), "flush", [1, 2])
+    pipe.train(data(2))
+    workers = {"pipekit worker 0", "pipekit worker 1"}
+    assert workers <= Name.seen <= {"MainThread", *workers}
+    assert threading.active_count() == before

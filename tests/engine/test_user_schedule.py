@@ -1,0 +1,205 @@
+"""A user's own function is a method: proved, trained with on both transports, and traced."""
+
+import io
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import pipekit as pk
+from pipekit.schedules import Op, Schedule, Task, check, flush
+from tests.engine.examples import (
+    OPTIMIZERS,
+    by_equations,
+    data,
+    different,
+    mixed,
+    mlp,
+    nesterov,
+    pairs,
+    sgd,
+)
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+
+
+def reversed_gpipe(n: int) -> Schedule:
+    """GPipe with the backwards from the last microbatch to the first (GPipe, Figure 2c)."""
+
+    def worker(stage: int) -> tuple[Task, ...]:
+        tasks = []
+        for t in range(n):
+            batch = range(4 * t, 4 * t + 4)
+            tasks += [Task(Op.FORWARD, stage, k, t) for k in batch]
+            tasks += [Task(Op.BACKWARD, stage, k, t) for k in reversed(batch)]
+            tasks += [Task(Op.UPDATE, stage, batch[-1], t + 1)]
+        return tuple(tasks)
+
+    return Schedule(tuple(map(worker, range(3))), "reversed GPipe")
+
+
+def interleaved(n: int, m: int = 4, workers: int = 2, stages: int = 4) -> Schedule:
+    """GPipe on looping stages: worker w hosts the stages w, w + workers, ..."""
+    lists: list[list[Task]] = [[] for _ in range(workers)]
+    for t in range(n):
+        batch = range(m * t, m * t + m)
+        for stage in range(stages):
+            lists[stage % workers] += [Task(Op.FORWARD, stage, k, t) for k in batch]
+        for stage in reversed(range(stages)):
+            lists[stage % workers] += [Task(Op.BACKWARD, stage, k, t) for k in batch]
+        for stage in range(stages):
+            lists[stage % workers].append(Task(Op.UPDATE, stage, batch[-1], t + 1))
+    return Schedule(tuple(map(tuple, lists)), "interleaved GPipe")
+
+
+def pipe_for(
+    schedule: object, model: nn.Sequential, balance: list[int], **options: object
+) -> pk.Pipeline:
+    options = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
+    return pk.Pipeline(model, schedule, balance=balance, **options)  # type: ignore[arg-type]
+
+
+@TRANSPORTS
+def test_reversed_backwards(transport: str) -> None:
+    """The same gradients, summed in another order: close, not equal."""
+    check(reversed_gpipe(3))
+    batches, balance = data(3, rows=10), [2, 3, 3]
+    pipe = pipe_for(reversed_gpipe, mixed(), balance, transport=transport)
+    run = pipe.train(batches)
+    truth = by_equations(mixed(), batches, "gpipe", balance)
+    assert run.losses == pytest.approx(truth.losses, rel=1e-5)
+    state = pipe.state_dict()
+    for name, expected in (truth.weights[-1] | truth.buffers).items():
+        torch.testing.assert_close(state[name], expected, rtol=1e-4, atol=1e-6)
+    own = run.trace.frame[run.trace.frame["worker"] == 1]
+    backwards = own[own["op"] == "BACKWARD"]["microbatch"].tolist()
+    assert backwards == [3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8]
+
+
+def test_reversed_backwards_sum_from_the_last() -> None:
+    """Bit for bit: the oracle's sum over the microbatches in reverse."""
+    x, y = data(1)[0]
+    pipe = pipe_for(reversed_gpipe, mlp(6, 6, 6, 3), [1, 1, 1], optimizer=sgd)
+    pipe.train([(x, y)])
+    model = mlp(6, 6, 6, 3)
+    outputs = [model(part) for part in x.tensor_split(4)]
+    for output, part in reversed(list(zip(outputs, y.tensor_split(4), strict=True))):
+        torch.autograd.backward(nn.MSELoss()(output, part) * 0.25)
+    OPTIMIZERS["sgd"](list(model.parameters())).step()
+    assert different(pipe.state_dict(), dict(model.state_dict())) == []
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("rows", [8, 10])
+def test_two_stages_on_a_worker(rows: int, transport: str) -> None:
+    batches, balance = data(3, rows=rows), [2, 2, 2, 2]
+    pipe = pipe_for(interleaved, pairs(), balance, transport=transport)
+    run = pipe.train(batches)
+    truth = by_equations(pairs(), batches, "gpipe", balance, workers=2)
+    assert pipe.workers == 2
+    assert run.losses == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+    model = pairs()
+    model.load_state_dict(pipe.state_dict())
+    with torch.no_grad():
+        expected = sum(nn.MSELoss()(model.eval()(x), y).item() for x, y in batches) / 3
+    assert pipe.evaluate(batches) == pytest.approx(expected, rel=1e-6)
+    assert pipe.train(batches).losses[0] < truth.losses[0]
+    assert run.weight_buffers == (2, 2), "one for each stage"
+
+
+def test_consecutive_stages_on_one_worker() -> None:
+    """A worker sends to itself."""
+    batches = data(2)
+    for workers, stages in ((1, 3), (1, 8), (3, 8)):
+        balance = [*[1] * (stages - 1), 9 - stages]
+        pipe = pipe_for(lambda n, w=workers, s=stages: interleaved(n, 4, w, s), pairs(), balance)
+        truth = by_equations(pairs(), batches, "gpipe", balance, workers=workers)
+        assert pipe.train(batches).losses == truth.losses
+
+
+@TRANSPORTS
+def test_clipping_on_two_stages_a_worker(transport: str) -> None:
+    """The norm is over all stages, or the schedule is refused before anything runs."""
+    batches, options = data(3), {"clip_norm": 0.05}
+    truth = by_equations(mlp(6, 6, 6, 6, 3), batches, "gpipe", [1] * 4, workers=2, **options)
+    try:
+        pipe = pipe_for(interleaved, mlp(6, 6, 6, 6, 3), [1] * 4, transport=transport, **options)
+    except pk.ScheduleError as error:
+        assert "clip_norm" in str(error)  # noqa: PT017
+    else:
+        assert pipe.train(batches).losses == truth.losses
+        assert different(pipe.state_dict(), truth.weights[-1]) == []
+
+
+def test_a_picture_trains() -> None:
+    """A schedule drawn by hand: 1F1B on two stages."""
+    schedule = pk.schedules.parse(
+        """
+        worker 0 | F0 F1 .  B0 -  B1 -^
+        worker 1 | .  F0 B0 -  F1 B1 -^
+        """
+    )
+    pipe = pipe_for(schedule, mixed(), [4, 4])
+    run = pipe.train(data(1))
+    assert run.losses == by_equations(mixed(), data(1), "gpipe", [4, 4], m=2).losses
+
+
+def test_a_table_from_csv_trains() -> None:
+    text = flush(2, 4, 3).to_csv()
+    assert len(pd.read_csv(io.StringIO(text), comment="#")) == 2 * 3 * (4 + 4 + 1)
+    run = pipe_for(pk.schedules.read_csv(text), mixed(), [4, 4]).train(data(3))
+    assert run.losses == by_equations(mixed(), data(3), "flush", [4, 4]).losses
+
+
+def test_a_schedule_that_deadlocks_is_refused() -> None:
+    def wrong(n: int) -> Schedule:
+        tasks = list(reversed_gpipe(n).workers[1])
+        tasks[0], tasks[4] = tasks[4], tasks[0]
+        first, _, last = reversed_gpipe(n).workers
+        return Schedule((first, tuple(tasks), last))
+
+    with pytest.raises(pk.ScheduleError, match="B3 of stage 1"):
+        pipe_for(wrong, mixed(), [2, 3, 3])
+
+
+def mixed_versions(n: int) -> Schedule:
+    """Batches of two microbatches, of which the first reads the older weights."""
+    del n
+    F, B, U = Op.FORWARD, Op.BACKWARD, Op.UPDATE
+    return Schedule(
+        (
+            (
+                Task(F, 0, 0, 0), Task(F, 0, 1, 0), Task(F, 0, 2, 0),
+                Task(B, 0, 0, 0), Task(B, 0, 1, 0), Task(U, 0, 1, 1),
+                Task(F, 0, 3, 1), Task(B, 0, 2, 0), Task(B, 0, 3, 1), Task(U, 0, 3, 2),
+            ),
+        ),
+        "mixed versions",
+    )  # fmt: skip
+
+
+def test_an_update_may_sum_gradients_of_several_versions() -> None:
+    batches = data(2)
+    pipe = pipe_for(mixed_versions, mlp(6, 3), [1], optimizer=sgd)
+    pipe = pk.Pipeline(mlp(6, 3), mixed_versions(2), balance=[1], optimizer=sgd, loss=nn.MSELoss())
+    run = pipe.train(batches)
+    assert run.weight_buffers == (2,)
+    old, new = mlp(6, 3), mlp(6, 3)
+    stepper = sgd(list(new.parameters()))
+    for model, parts in ((new, [(0, 0), (0, 1)]), (old, [(1, 0)]), (new, [(1, 1)])):
+        for batch, half in parts:
+            x, y = (t.tensor_split(2)[half] for t in batches[batch])
+            torch.autograd.backward(nn.MSELoss()(model(x), y) * 0.5)
+        if model is new and parts[0][0] == 0:
+            stepper.step()
+            stepper.zero_grad()
+    for a, b in zip(new.parameters(), old.parameters(), strict=True):
+        assert a.grad is not None
+        assert b.grad is not None
+        a.grad += b.grad
+    stepper.step()
+    state = pipe.state_dict()
+    for name, expected in new.state_dict().items():
+        torch.testing.assert_close(state[name], expected)

@@ -1,0 +1,58 @@
+import ast
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat import NotebookNode
+
+from pipekit.reproduction.experiment import GIVEN, SCALES, load
+
+
+@pytest.fixture(scope="module")
+def path(repository: Path) -> Path:
+    return repository / "notebooks" / "quickstart.ipynb"
+
+
+@pytest.fixture(scope="module")
+def notebook(path: Path) -> NotebookNode:
+    read: NotebookNode = nbformat.read(path, as_version=4)
+    return read
+
+
+def parameters(notebook: NotebookNode) -> NotebookNode:
+    tagged: list[NotebookNode] = [
+        cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])
+    ]
+    assert len(tagged) == 1
+    return tagged[0]
+
+
+def test_it_is_a_sound_notebook_without_outputs(notebook: NotebookNode) -> None:
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    assert notebook.metadata.kernelspec.name == "python3"
+
+
+def test_the_first_code_cell_holds_the_parameters(notebook: NotebookNode) -> None:
+    first = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    assert first is parameters(notebook)
+
+
+def test_every_parameter_is_a_typed_scalar_with_a_comment(notebook: NotebookNode) -> None:
+    source = parameters(notebook).source
+    statements = ast.parse(source).body
+    assert all(isinstance(statement, ast.AnnAssign) for statement in statements)
+    for statement, line in zip(statements, source.splitlines(), strict=True):
+        assert isinstance(statement, ast.AnnAssign)
+        assert isinstance(statement.value, ast.Constant)
+        assert type(statement.value.value).__name__ == ast.unparse(statement.annotation)
+        assert "  # " in line
+    names = {ast.unparse(s.target) for s in statements if isinstance(s, ast.AnnAssign)}
+    assert set(GIVEN) <= names
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_experiment_runs_it(repository: Path, path: Path, scale: str) -> None:
+    (job,) = load(repository / "experiments" / "quickstart.yaml", scale).jobs
+    assert job.notebook.resolve() == path.resolve()

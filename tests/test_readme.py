@@ -1,0 +1,104 @@
+"""What README.md and CONTRIBUTING.md show is run, and what they point to exists."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from pipekit.cli import app
+from pipekit.methods import METHODS
+from pipekit.plots import timeline
+from pipekit.schedules import Schedule, parse
+from pipekit.traces import Trace
+
+PAGES = "README.md", "CONTRIBUTING.md"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^    pipekit (.+)$", re.MULTILINE)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [body for kind, body in BLOCK.findall(page.read_text()) if kind == language]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_the_code_of_a_page_runs_from_top_to_bottom(
+    name: str, repository: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    namespace: dict[str, Any] = {}
+    code = blocks(repository / name, "python")
+    assert code
+    for number, block in enumerate(code, start=1):
+        exec(compile(block, f"{name}, block {number}", "exec"), namespace)
+
+    printed = capsys.readouterr().out
+    for shown in blocks(repository / name, "text"):
+        assert shown in printed
+
+
+def test_the_readmes_own_method_draws_as_a_timeline(repository: Path) -> None:
+    picture, _, _ = blocks(repository / "README.md", "text")[0].rpartition("\n(")
+    own: Schedule = parse(picture)
+    assert "reversed GPipe" in timeline(own).layout.title.text
+
+
+COMMANDS = COMMAND.findall((Path(__file__).parents[1] / "README.md").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_readme_runs(command: str, elsewhere: Path) -> None:
+    result = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    if "--output" in command:
+        output = elsewhere / shlex.split(command)[-1]
+        assert output.exists()
+
+
+def test_the_committed_picture_is_what_its_command_draws(repository: Path) -> None:
+    committed = pd.read_csv(repository / "results/reference/timelines.csv")
+    names = ("gpipe", "flush", "pipedream", "2bw")
+    drawn = []
+    for name in names:
+        batches = (1, 8) if name == "pipedream" else (4, 2)
+        trace = Trace.from_schedule(METHODS[name](4, *batches))
+        drawn.append(trace.frame.assign(schedule=trace.name))
+    pd.testing.assert_frame_equal(committed, pd.concat(drawn, ignore_index=True))
+    assert (repository / "results/reference/timelines.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_file_that_a_page_names_exists(name: str, repository: Path) -> None:
+    text = (repository / name).read_text()
+    links = re.findall(r"\]\(([^)#]+)\)", text)
+    folders = re.findall(r"^    ([a-z]+/\S*|pipekit/\S+)  ", text, re.MULTILINE)
+    for path in [*links, *folders]:
+        assert (repository / path).exists(), path
+
+
+def test_the_readme_names_only_functions_that_exist(repository: Path) -> None:
+    rows = re.findall(
+        r"`(?:\w+\.)?(\w+)` in \[[^]]+\]\(([^)]+)\)", (repository / "README.md").read_text()
+    )
+    assert len(rows) >= 9
+    for function, path in rows:
+        assert re.search(
+            rf"(def|class) {function}\b|\b{function}:", (repository / path).read_text()
+        )
+
+
+@pytest.mark.parametrize(
+    "line", ["conda env create -f environment.yml", "make reproduce", "make test"]
+)
+def test_the_readme_gives_the_two_commands_and_condas(line: str, repository: Path) -> None:
+    assert line in (repository / "README.md").read_text()
