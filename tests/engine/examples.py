@@ -193,8 +193,8 @@ def pipeline(
     m = options.pop("m", 4)
     stages = options.pop("stages", None) or len(balance)
     schedule = METHODS[method].schedule
-    options = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
-    return pk.Pipeline(model, lambda n: schedule(stages, m, n), balance=balance, **options)
+    arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
+    return pk.Pipeline(model, lambda n: schedule(stages, m, n), balance=balance, **arguments)
 
 
 def by_equations(
@@ -202,7 +202,7 @@ def by_equations(
 ) -> oracle.OracleRun:
     """The oracle's run with the same defaults, and the cores that a worker gets."""
     m, workers = options.pop("m", 4), options.pop("workers", len(balance))
-    options = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
+    arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
     return oracle.train(
         model,
         batches,
@@ -210,7 +210,7 @@ def by_equations(
         balance=balance,
         microbatches=m if METHODS[method].divides else 1,
         threads=max(1, len(os.sched_getaffinity(0)) // workers),
-        **options,
+        **arguments,
     )
 
 

@@ -1,5 +1,6 @@
 """The engine judged: every method's weights equal those of its update equation bit for bit."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def assert_follows_equations(
         assert different(pipe.state_dict(), truth.weights[n] | buffers) == []
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(data_=st.data())
 @pytest.mark.parametrize("method", METHODS)
 def test_weights_and_losses_are_the_equations_bit_for_bit(
@@ -175,7 +176,8 @@ class Select(nn.Module):
 
     def forward(self, x: dict[str, Any]) -> Tensor:
         right, (mask, index) = x["rest"]
-        return x["left"] * mask + right.gather(1, index[:, None])
+        y: Tensor = x["left"] * mask + right.gather(1, index[:, None])
+        return y
 
 
 class Apply(nn.Module):
@@ -189,7 +191,7 @@ class Apply(nn.Module):
         return FUNCTIONS[self.name](x)
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "transposed": lambda x: (x.t().contiguous().t() * 2).t().contiguous().t(),
     "expanded": lambda x: x[:, :1].expand(-1, 6),
     "strided": lambda x: torch.cat([x, x], 1)[:, ::2],
@@ -346,11 +348,12 @@ def test_a_buffer_that_is_replaced(method: str, recompute: str) -> None:
 
 
 class Checkpointed(nn.Module):
-    """A layer that recomputes itself, and draws the same random numbers again."""
+    """A layer that recomputes itself, perhaps with a dropout inside."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float | None) -> None:
         super().__init__()
-        self.block = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 6))
+        middle = nn.Tanh() if dropout is None else nn.Dropout(dropout)
+        self.block = nn.Sequential(nn.Linear(6, 6), middle, nn.Linear(6, 6))
 
     def forward(self, x: Tensor) -> Tensor:
         from torch.utils.checkpoint import checkpoint
@@ -359,9 +362,19 @@ class Checkpointed(nn.Module):
         return y
 
 
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_a_layer_that_draws_again_in_its_backward_is_refused(transport: str) -> None:
+    """Its mask would be another than in its forward: no gradient of anything."""
+    torch.manual_seed(9)
+    model = nn.Sequential(nn.Linear(6, 6), Checkpointed(0.5), nn.Linear(6, 3))
+    pipe = pipeline(model, "flush", [1, 2], transport=transport)
+    with pytest.raises(ValueError, match="use recompute='always'"):
+        pipe.train(data(3))
+
+
 def test_layers_that_use_torch_checkpoint() -> None:
     torch.manual_seed(9)
-    model = nn.Sequential(Checkpointed(), nn.Linear(6, 3))
+    model = nn.Sequential(Checkpointed(None), nn.Linear(6, 3))
     assert_follows_equations(model, data(3), "flush", [1, 1])
 
 

@@ -28,7 +28,8 @@ def test_a_generator_is_read() -> None:
 
 
 def test_no_batches() -> None:
-    for empty in ([], iter([])):
+    nothing: list[Any] = []
+    for empty in (nothing, iter(nothing)):
         with pytest.raises(ValueError, match="no batches"):
             arguments.sized(empty)
 

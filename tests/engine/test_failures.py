@@ -115,7 +115,7 @@ class Failing(nn.Module):
             if self.what == "exit":
                 os._exit(7)
             if self.what == "backward":
-                faulty: Tensor = Fault.apply(y)  # type: ignore[no-untyped-call]
+                faulty: Tensor = Fault.apply(y)
                 return faulty
         return y
 
@@ -261,11 +261,9 @@ def test_an_interrupt(stages: int, transport: str) -> None:
         [*[1] * (stages - 1), 2],
         transport=transport,
     )
-    timer = threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT])
+    threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
     with Watch(), pytest.raises(KeyboardInterrupt):
-        timer.start()
         pipe.train(data(400))
-        timer.cancel()
 
 
 @TRANSPORTS
@@ -276,9 +274,8 @@ def test_an_interrupt_of_evaluation(transport: str) -> None:
         [1, 2],
         transport=transport,
     )
-    timer = threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT])
+    threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
     with Watch(), pytest.raises(KeyboardInterrupt):
-        timer.start()
         pipe.evaluate(data(1000))
 
 
@@ -438,7 +435,7 @@ X, Y = torch.zeros(8, 6), torch.zeros(8, 3)
     ("batches", "kind", "message"),
     [
         ([], ValueError, "no batches"),
-        ((b for b in ()), ValueError, "no batches"),
+        (iter([]), ValueError, "no batches"),
         ([(X[:0], Y[:0])], ValueError, "batch 0 is empty"),
         ([(X[:3], Y[:3])], ValueError, "3 rows for 4 microbatches.*drop_last"),
         ([X], ValueError, "not a pair"),

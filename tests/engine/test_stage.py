@@ -94,7 +94,7 @@ class Slow(nn.Module):
     """A layer with a slow backward."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = SlowBackward.apply(x)  # type: ignore[no-untyped-call]
+        y: Tensor = SlowBackward.apply(x)
         return y
 
 
@@ -116,7 +116,8 @@ def test_what_is_recomputed_is_not_kept() -> None:
     """Between forward and backward only the input is alive."""
     kept = {}
     for recompute in (False, True):
-        stage, saved = ready(nn.Sequential(nn.Linear(6, 6), nn.Tanh())), []
+        stage = ready(nn.Sequential(nn.Linear(6, 6), nn.Tanh()))
+        saved: list[Tensor] = []
 
         def pack(tensor: Tensor, saved: list[Tensor] = saved) -> Tensor:
             saved.append(tensor)
@@ -166,7 +167,7 @@ def test_the_gradient_of_the_input() -> None:
 
 
 def test_the_first_stage_sends_no_gradient() -> None:
-    assert step(ready(nn.Sequential(nn.Linear(6, 3)), index=0), 0, False)[1] is None
+    assert step(ready(nn.Sequential(nn.Linear(6, 3)), index=0), 0, False)[1] == {}
 
 
 def test_the_last_stage_weighs_the_loss() -> None:

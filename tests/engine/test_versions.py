@@ -67,9 +67,9 @@ def test_gradients_of_two_updates_in_one_buffer_are_kept_apart() -> None:
         versions.accumulate(0, 99)
         backward(versions.modules[0], x)
         alone.append([g.clone() for g in versions.gradients(99) if g is not None])
-    for x, update in ((1, 1), (2, 2), (3, 1)):
+    for scale, update in ((1, 1), (2, 2), (3, 1)):
         versions.accumulate(0, update)
-        backward(versions.modules[0], x * torch.ones(4, 6))
+        backward(versions.modules[0], scale * torch.ones(4, 6))
     first, second = versions.gradients(1), versions.gradients(2)
     for one, two, a, b, c in zip(first, second, *alone, strict=True):
         assert one is not None
@@ -142,7 +142,7 @@ class Witness(nn.Module):
         self.weight = nn.Parameter(torch.ones(6))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = Recall.apply(x, self.weight)  # type: ignore[no-untyped-call]
+        y: Tensor = Recall.apply(x, self.weight)
         return y
 
 
