@@ -21,7 +21,7 @@ from pipekit.engine.parcels import strides_to_keep, with_strides
 from pipekit.engine.trees import Tree, leaves
 from pipekit.schedules import Op, Step
 
-POSTED_AHEAD = 2
+POSTED_AHEAD = 8
 Key = tuple[Op, int, int]  # of the task that needs the message: op, stage, microbatch
 
 
@@ -191,7 +191,7 @@ class DistributedLinks:
         """Post receives for the next messages of which the form is known."""
         while len(channel.posted) < POSTED_AHEAD and channel.position < len(channel.keys):
             key = channel.keys[channel.position]
-            if len(self._feed.rows) <= key[2] or self._form_key(key) not in self._forms:
+            if not self._feed.knows(key[2]) or self._form_key(key) not in self._forms:
                 return
             form = self._forms[self._form_key(key)]
             tensors = form.empty(self._device)

@@ -1,7 +1,7 @@
 """Batches cut into microbatches, handed to the workers that need them."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -53,7 +53,7 @@ def read_batch(batch: Any, parts: int, number: int) -> Batch:
         raise ValueError(f"batch {number} is not a pair (input, target)")
     inputs, targets = list(leaves(batch[0])), list(leaves(batch[1]))
     counts = {len(tensor) if tensor.dim() else None for tensor in (*inputs, *targets)}
-    rows = next(iter(counts))
+    rows = next(iter(counts), None)
     if len(counts) != 1 or rows is None:
         raise ValueError(
             f"batch {number}: all tensors of input and target must have the same first dimension, "
@@ -86,9 +86,17 @@ class Feed:
         batches: the run's batches.
         inputs: whether anybody here takes inputs.
         targets: whether anybody here takes targets.
+        ready: whether the next batch can be read without waiting for it.
     """
 
-    def __init__(self, batches: Iterable[Batch], inputs: bool = True, targets: bool = True) -> None:
+    def __init__(
+        self,
+        batches: Iterable[Batch],
+        inputs: bool = True,
+        targets: bool = True,
+        ready: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._ready = ready
         self._batches: Iterator[Batch] = iter(batches)
         self._keep_inputs, self._keep_targets = inputs, targets
         self._lock = threading.Lock()
@@ -113,6 +121,12 @@ class Feed:
             with self._lock:
                 if len(self.rows) <= k:
                     self._read()
+
+    def knows(self, k: int) -> bool:
+        """Return whether microbatch ``k`` is here, or can be read without waiting."""
+        while len(self.rows) <= k and self._ready():
+            self.read_to(len(self.rows))
+        return len(self.rows) > k
 
     def _read(self) -> None:
         # A data loader that shuffles or augments draws from the generator that layers borrow.

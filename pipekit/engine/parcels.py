@@ -43,7 +43,7 @@ class _Packer(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not Tensor or value.layout is not torch.strided:
             return NotImplemented
-        tensor = value.detach().cpu()
+        tensor = value.detach().cpu().resolve_conj().resolve_neg()
         # As bytes, since NumPy does not know all of torch's types.
         raw = tensor.contiguous().view(-1).view(torch.uint8).numpy()
         return _restore, (raw, tensor.shape, strides_to_keep(tensor), tensor.dtype)

@@ -238,7 +238,7 @@ def _run(assignment: _Assignment, data: Connection, report: Connection) -> Repor
         world_size=len(lowered),
         timeout=timedelta(days=1),
     )
-    feed = Feed(_received(data), *roles(lowered[index]))
+    feed = Feed(_received(data), *roles(lowered[index]), ready=data.poll)
     links = DistributedLinks(lowered, index, feed, device)
 
     def on_loss(microbatch: int, loss: Tensor) -> None:

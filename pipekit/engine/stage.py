@@ -152,9 +152,9 @@ class Stage:
         _, output, _, arrived = self._pending.pop(microbatch)
         assert output is not None, "recompute() comes first"
         self.versions.accumulate(buffer, update)
-        if gradients is None:
-            roots, seeds = [output], [None]
-        else:
+        roots: list[Tensor] = [output]
+        seeds: list[Tensor] | None = None
+        if gradients is not None:
             outputs = differentiable(output)
             reached = [number for number in gradients if outputs[number].requires_grad]
             roots, seeds = [outputs[n] for n in reached], [gradients[n] for n in reached]

@@ -95,8 +95,8 @@ def test_what_stays_on_one_worker_needs_no_link() -> None:
         ),
         (
             "worker 0 | F0 B0^ F1 B1^\nworker 1 | F1 F0 B0^ B1^",
-            "worker 0 waits in B0 of stage 0 for B0 of stage 1, worker 1's; "
-            "worker 1 waits in F1 of stage 1 for F1 of stage 0, worker 0's",
+            "worker 0 waits in B0 of stage 0 for B0 of stage 1, which worker 1 has; "
+            "worker 1 waits in F1 of stage 1 for F1 of stage 0, which worker 0 has",
         ),
         # updates
         ("worker 0 | F0 F1 B0^1 B1", "worker 0 waits in U1 of stage 0 for B1 of stage 0"),
@@ -190,7 +190,7 @@ def test_a_joint_update_waits_for_the_backwards_of_all_stages() -> None:
     """On one worker, the update of stage 1 comes before the backward of stage 0."""
     schedule = parse("worker 0 | F0 F0@1 B0@1^@1 B0^")
     check(schedule)
-    with pytest.raises(ScheduleError, match="waits in U1 of stage 1 for B0 of stage 0"):
+    with pytest.raises(ScheduleError, match="waits in U1 of stage 1 for U1 of stage 0"):
         check(schedule, joint_updates=True)
 
 

@@ -92,7 +92,7 @@ def test_an_unfinished_replay_says_where_every_worker_stands() -> None:
         list(steps)
     assert str(error.value) == (
         "the schedule can never finish: "
-        "worker 0 waits in B0 of stage 0 for B0 of stage 1, worker 1's; "
+        "worker 0 waits in B0 of stage 0 for B0 of stage 1, which worker 1 has; "
         "worker 1 waits in B0 of stage 1 for F0 of stage 1, which comes later in its own list"
     )
 
