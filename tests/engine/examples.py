@@ -197,6 +197,12 @@ def pipeline(
     return pk.Pipeline(model, lambda n: schedule(stages, m, n), balance=balance, **arguments)
 
 
+def cores_of_each(workers: int) -> int:
+    """How many cores each of so many workers computes with."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(int(os.environ.get("OMP_NUM_THREADS") or cores), cores // workers))
+
+
 def by_equations(
     model: nn.Sequential, batches: Batches, method: str, balance: Sequence[int], **options: Any
 ) -> oracle.OracleRun:
@@ -209,7 +215,7 @@ def by_equations(
         method=METHODS[method].oracle,
         balance=balance,
         microbatches=m if METHODS[method].divides else 1,
-        threads=max(1, len(os.sched_getaffinity(0)) // workers),
+        threads=cores_of_each(workers),
         **arguments,
     )
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit.engine.microbatches import Batch, Feed, read_batch, split
+from pipekit.engine.seeded import RNG_LOCK
 
 
 @given(st.integers(1, 9), st.integers(0, 9))
@@ -122,3 +123,17 @@ def test_many_threads_read_each_batch_once() -> None:
         thread.join()
     assert read == [0, 1, 2]
     assert sorted(got) == [10, 10, 12, 12, 14, 14]
+
+
+def test_no_layer_borrows_the_generator_while_data_is_read() -> None:
+    """A loader that shuffles would draw from a layer's random numbers."""
+    free: list[bool] = []
+
+    def read() -> Iterator[Batch]:
+        thread = threading.Thread(target=lambda: free.append(RNG_LOCK.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+        yield read_batch((torch.zeros(2), torch.zeros(2)), 1, 0)
+
+    Feed(read()).read_to(0)
+    assert free == [False]
