@@ -48,7 +48,8 @@ class Pipeline:
             forward again; "except_last": likewise but for the last microbatch of each batch
             (torchgpipe, section 2.1).
         seed: of the layers' random numbers; with it, results are equal to the bit whatever the
-            balance and the transport.
+            transport and, if workers have equally many operator threads (OMP_NUM_THREADS), whatever
+            the balance.
         clip_norm: largest norm of an update's gradient over all stages, or None.
         lr_scheduler: makes a learning-rate scheduler from an optimizer; stepped after each update.
 
