@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory, Weight
 from pipekit.randomness import layer_seed
 
 Recompute = Literal["never", "except_last", "always"]
-RECOMPUTE_MODES: tuple[str, ...] = get_args(Recompute)
 Loss = Callable[[Any, Any], Tensor]
 
 
