@@ -1,0 +1,144 @@
+"""A plan: which layers on which workers, and what that is predicted to cost."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+_FORMAT = "pipekit plan 1"
+Recompute = Literal["never", "except_last", "always"]
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage of a plan.
+
+    Attributes:
+        first: its first layer.
+        stop: the layer after its last.
+        replicas: how many workers share its microbatches.
+        recompute: which microbatches of a batch are recomputed.
+        predicted_s: seconds that the stage needs for a microbatch in steady state, its replicas
+            counted; with its all-reduce, without its transfers.
+        memory_bytes: most bytes on one of its workers.
+    """
+
+    first: int
+    stop: int
+    replicas: int = 1
+    recompute: Recompute = "never"
+    predicted_s: float = 0.0
+    memory_bytes: float = 0.0
+
+    def __str__(self) -> str:
+        layers = f"layer {self.first}"
+        if self.stop - self.first > 1:
+            layers = f"layers {self.first}-{self.stop - 1}"
+        workers = "1 worker" if self.replicas == 1 else f"{self.replicas} workers"
+        return f"{layers} on {workers}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which layers run where, and what to expect of it.
+
+    Attributes:
+        method: the planner's name, for reading only.
+        stages: in the order of the layers, without gaps.
+        microbatch_rows: rows of a microbatch (of a minibatch, where it is not cut).
+        microbatches: microbatches of a batch that one pipeline runs between two updates.
+        in_flight: microbatches that the first stage admits at once (NOAM in PipeDream, the depth
+            in PipeDream-2BW).
+        predicted_s: seconds a microbatch of one pipeline in steady state; in PipeDream, seconds a
+            minibatch.
+        why: what decided, in a sentence or two.
+
+    Raises:
+        ValueError: the stages do not follow one another from layer 0, or a number is below 1.
+    """
+
+    method: str
+    stages: tuple[StagePlan, ...]
+    microbatch_rows: int = 1
+    microbatches: int = 1
+    in_flight: int = 1
+    predicted_s: float = 0.0
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
+        if not self.stages or self.stages[0].first != 0:
+            raise ValueError("a plan's first stage starts at layer 0")
+        for before, after in pairwise(self.stages):
+            if before.stop != after.first:
+                raise ValueError(
+                    f"a stage ends before layer {before.stop} and the next starts at layer "
+                    f"{after.first}: stages follow one another without gaps"
+                )
+        if any(stage.stop <= stage.first or stage.replicas < 1 for stage in self.stages):
+            raise ValueError("every stage of a plan needs at least one layer and one worker")
+        if min(self.microbatch_rows, self.microbatches, self.in_flight) < 1:
+            raise ValueError("a plan's microbatch_rows, microbatches and in_flight are at least 1")
+
+    @property
+    def balance(self) -> list[int]:
+        """Layers of each stage."""
+        return [stage.stop - stage.first for stage in self.stages]
+
+    @property
+    def layers(self) -> int:
+        """How many layers there are in all."""
+        return self.stages[-1].stop
+
+    @property
+    def workers(self) -> int:
+        """How many workers it uses."""
+        return sum(stage.replicas for stage in self.stages)
+
+    @property
+    def config(self) -> str:
+        """Replicas of each stage as PipeDream's Table 1 prints them, say "2-1-1"."""
+        return "-".join(str(stage.replicas) for stage in self.stages)
+
+    @property
+    def memory_bytes(self) -> float:
+        """Most bytes on any worker."""
+        return max(stage.memory_bytes for stage in self.stages)
+
+    def __str__(self) -> str:
+        lines = [f"{self.config}: " + ", ".join(map(str, self.stages))]
+        lines.append(
+            f"  {self.method}; {self.predicted_s * 1e3:.4g} ms a microbatch of "
+            f"{self.microbatch_rows} rows, {self.microbatches} a batch, at most {self.in_flight} "
+            f"in flight"
+        )
+        if self.memory_bytes:
+            lines.append(f"  at most {self.memory_bytes / 2**30:.3g} GiB on a worker")
+        if self.why:
+            lines.append(f"  {self.why}")
+        return "\n".join(lines)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON, making the folder if it is missing."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        record = {"format": _FORMAT, **asdict(self)}
+        Path(path).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Plan":
+        """Read back what :meth:`save` wrote.
+
+        Raises:
+            ValueError: the file is not a plan.
+            OSError: there is no such file, or it cannot be opened.
+        """
+        try:
+            record: dict[str, Any] = json.loads(Path(path).read_text("utf-8"))
+            if not isinstance(record, dict) or record.pop("format", None) != _FORMAT:
+                raise ValueError(f"it does not say {_FORMAT!r}")
+            stages = tuple(StagePlan(**stage) for stage in record.pop("stages"))
+            return cls(stages=stages, **record)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not a plan: {error}") from None

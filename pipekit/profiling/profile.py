@@ -1,0 +1,211 @@
+"""What each layer of a model costs: seconds, bytes and operations."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+_FORMAT = "pipekit profile 1"
+
+
+@dataclass(frozen=True)
+class LayerProfile:
+    """What one layer, or some consecutive layers, cost for one microbatch.
+
+    A backward needs tensors that a forward has made.  Each of them is counted once, in the layer
+    that made it: parameters and the stage's input are counted apart.
+
+    Attributes:
+        name: say "3 Conv2d".
+        forward_s: seconds of its forward.
+        backward_s: seconds of its backward.
+        output_bytes: bytes of its output, which is what travels if a stage ends here (a_l in
+            PipeDream, section 3.2).
+        parameter_bytes: bytes of its trained parameters (w_l in PipeDream, section 3.2).
+        saved_bytes: bytes of the tensors made here that live from the forward to the backward,
+            the output among them if ``saves_output``.
+        saves_output: whether a backward, this layer's or the next one's, needs the output.
+        buffer_bytes: bytes of its buffers (such as running means) and untrained parameters.
+        flops: floating-point operations of its forward, a multiply-add being two.
+        update_s: seconds of the optimizer's step on its parameters; 0 if it was not measured.
+
+    Raises:
+        ValueError: a number is negative or not finite.
+    """
+
+    name: str
+    forward_s: float
+    backward_s: float
+    output_bytes: float = 0.0
+    parameter_bytes: float = 0.0
+    saved_bytes: float = 0.0
+    saves_output: bool = False
+    buffer_bytes: float = 0.0
+    flops: float = 0.0
+    update_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, str):
+                continue
+            if not (isinstance(value, (int, float)) and 0 <= value < math.inf):
+                raise ValueError(
+                    f"layer {self.name!r}: {item.name} must be 0 or a positive number, not {value}"
+                )
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The costs of a chain of layers for a microbatch of ``rows`` rows.
+
+    Attributes:
+        layers: in the order in which they run.
+        rows: rows of the microbatch that all numbers are for.
+        input_bytes: bytes of the model's input.
+        provenance: where the numbers come from; see :func:`pipekit.provenance.provenance`.
+
+    Raises:
+        ValueError: there is no layer, or no row.
+    """
+
+    layers: tuple[LayerProfile, ...]
+    rows: int = 1
+    input_bytes: float = 0.0
+    provenance: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(self.layers))
+        if not self.layers:
+            raise ValueError("a profile needs at least one layer")
+        if self.rows < 1:
+            raise ValueError(f"a profile is of at least one row, not {self.rows}")
+
+    @classmethod
+    def uniform(
+        cls,
+        stages: int,
+        forward_s: float = 1.0,
+        backward_s: float = 2.0,
+        *,
+        output_bytes: float = 0.0,
+        parameter_bytes: float = 0.0,
+    ) -> "Profile":
+        """Return ``stages`` equal layers, for studies by hand; a layer's output is saved."""
+        layer = LayerProfile(
+            "layer", forward_s, backward_s, output_bytes, parameter_bytes, output_bytes, True
+        )
+        layers = tuple(replace(layer, name=f"layer {i}") for i in range(stages))
+        return cls(layers, input_bytes=output_bytes, provenance={"label": "exact"})
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    @property
+    def forward_s(self) -> float:
+        """Seconds of the whole model's forward."""
+        return sum(layer.forward_s for layer in self.layers)
+
+    @property
+    def backward_s(self) -> float:
+        """Seconds of the whole model's backward."""
+        return sum(layer.backward_s for layer in self.layers)
+
+    @property
+    def parameter_bytes(self) -> float:
+        """Bytes of all trained parameters."""
+        return sum(layer.parameter_bytes for layer in self.layers)
+
+    def stage(self, first: int, stop: int) -> LayerProfile:
+        """Return layers ``first`` to ``stop - 1`` as one.
+
+        Raises:
+            ValueError: there are no such layers.
+        """
+        if not 0 <= first < stop <= len(self):
+            raise ValueError(f"there are no layers {first} to {stop - 1} in a chain of {len(self)}")
+        layers = self.layers[first:stop]
+        last = layers[-1]
+        return LayerProfile(
+            name=last.name if len(layers) == 1 else f"{layers[0].name} to {last.name}",
+            forward_s=sum(layer.forward_s for layer in layers),
+            backward_s=sum(layer.backward_s for layer in layers),
+            output_bytes=last.output_bytes,
+            parameter_bytes=sum(layer.parameter_bytes for layer in layers),
+            saved_bytes=sum(layer.saved_bytes for layer in layers),
+            saves_output=last.saves_output,
+            buffer_bytes=sum(layer.buffer_bytes for layer in layers),
+            flops=sum(layer.flops for layer in layers),
+            update_s=sum(layer.update_s for layer in layers),
+        )
+
+    def boundary_bytes(self, first: int) -> float:
+        """Return the bytes that enter layer ``first``: the model's input, or an output."""
+        return self.layers[first - 1].output_bytes if first else self.input_bytes
+
+    def scaled(self, rows: int) -> "Profile":
+        """Return the costs of a microbatch of ``rows`` rows, taken to be proportional to the rows.
+
+        Parameters, buffers and updates stay as they are.
+        """
+        part = rows / self.rows
+        layers = tuple(
+            replace(
+                layer,
+                forward_s=layer.forward_s * part,
+                backward_s=layer.backward_s * part,
+                output_bytes=layer.output_bytes * part,
+                saved_bytes=layer.saved_bytes * part,
+                flops=layer.flops * part,
+            )
+            for layer in self.layers
+        )
+        return replace(self, layers=layers, rows=rows, input_bytes=self.input_bytes * part)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row a layer, with the columns of :class:`LayerProfile`."""
+        return pd.DataFrame([asdict(layer) for layer in self.layers])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the profile as JSON, making the folder if it is missing."""
+        record = {
+            "format": _FORMAT,
+            "rows": self.rows,
+            "input_bytes": self.input_bytes,
+            "provenance": dict(self.provenance),
+            "layers": [asdict(layer) for layer in self.layers],
+        }
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Profile":
+        """Read back what :meth:`save` wrote.
+
+        Raises:
+            ValueError: the file is not a profile; the message says where it is not.
+            OSError: there is no such file, or it cannot be opened.
+        """
+        try:
+            record = json.loads(Path(path).read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is not a profile: {error}") from None
+        if not isinstance(record, dict) or record.get("format") != _FORMAT:
+            raise ValueError(f"{path} is not a profile: it does not say {_FORMAT!r}")
+        layers = []
+        try:
+            for number, layer in enumerate(record["layers"]):
+                try:
+                    layers.append(LayerProfile(**layer))
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f"layer {number}: {error}") from None
+            return cls(tuple(layers), record["rows"], record["input_bytes"], record["provenance"])
+        except KeyError as error:
+            raise ValueError(f"{path} is not a profile: {error} is missing") from None
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not a profile: {error}") from None
