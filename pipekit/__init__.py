@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipekit import datasets, models, plots, schedules
     from pipekit.engine import Pipeline, Run, WorkerDied
+    from pipekit.memory import Memory
+    from pipekit.plans import Plan
     from pipekit.schedules import Schedule, ScheduleError
+    from pipekit.simulation import simulate
     from pipekit.traces import Trace
 
 __all__ = [
+    "Memory",
     "Pipeline",
+    "Plan",
     "Run",
     "Schedule",
     "ScheduleError",
@@ -20,15 +25,19 @@ __all__ = [
     "models",
     "plots",
     "schedules",
+    "simulate",
 ]
 
 _HOMES = {
     "Pipeline": "engine",
     "Run": "engine",
     "WorkerDied": "engine",
+    "Memory": "memory",
+    "Plan": "plans",
     "Schedule": "schedules",
     "ScheduleError": "schedules",
     "Trace": "traces",
+    "simulate": "simulation",
 }
 
 

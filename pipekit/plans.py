@@ -2,8 +2,9 @@
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,6 +82,32 @@ class Plan:
             raise ValueError("every stage of a plan needs at least one layer and one worker")
         if min(self.microbatch_rows, self.microbatches, self.in_flight) < 1:
             raise ValueError("a plan's microbatch_rows, microbatches and in_flight are at least 1")
+
+    @classmethod
+    def by_hand(
+        cls,
+        balance: Sequence[int],
+        *,
+        rows: int = 1,
+        replicas: Sequence[int] | None = None,
+        recompute: Recompute = "never",
+    ) -> "Plan":
+        """Return a plan that nobody computed.
+
+        Args:
+            balance: layers of each stage.
+            rows: of a microbatch.
+            replicas: workers of each stage; by default one each.
+            recompute: which microbatches of a batch are recomputed, on every stage.
+        """
+        stops = list(accumulate(balance))
+        stages = tuple(
+            StagePlan(first, stop, copies, recompute)
+            for first, stop, copies in zip(
+                [0, *stops], stops, replicas or [1] * len(stops), strict=False
+            )
+        )
+        return cls("by hand", stages, microbatch_rows=rows)
 
     @property
     def balance(self) -> list[int]:

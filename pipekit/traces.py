@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from pipekit.memory import Memory
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.slots import PAPER_SLOTS, slots
 
 COLUMNS = ["worker", "stage", "op", "microbatch", "version", "start_s", "end_s", "bytes"]
+TRANSFERS = ["source", "destination", "purpose", "stage", "microbatch", "start_s", "end_s", "bytes"]
 RECOMPUTE = "RECOMPUTE"
 
 
@@ -26,6 +28,11 @@ class Trace:
         name: what ran, for titles.
         workers: how many workers, idle ones counted.
         unit: "s", or "slots" for a schedule that was only drawn.
+        transfers: one row a message, if they were followed: source and destination (workers),
+            purpose ("activation", "gradient" or "weights"), the stage that made it, microbatch,
+            start_s and end_s on the link, bytes.  An all-reduce of weights' gradients has a row for
+            each of its workers, with what that one sends.
+        memory: bytes over time, if they were followed.
     """
 
     frame: pd.DataFrame
@@ -33,6 +40,8 @@ class Trace:
     name: str
     workers: int
     unit: str = "s"
+    transfers: pd.DataFrame | None = None
+    memory: Memory | None = None
 
     @classmethod
     def from_schedule(

@@ -185,9 +185,17 @@ class Cluster:
             ValueError: the worker does not exist, or the level is not this cluster's.
         """
         self._require_worker(worker)
+        return worker // (self.group_size(level) // level.width)
+
+    def group_size(self, level: Level) -> int:
+        """Return how many workers one group of a level joins, those of the levels below counted.
+
+        Raises:
+            ValueError: the level is not this cluster's.
+        """
         if level not in self.levels:
             raise ValueError(f"cluster {self.name!r} has no level {level.name!r}: take it from it")
-        return worker // (self._group_sizes()[self.levels.index(level)] // level.width)
+        return self._group_sizes()[self.levels.index(level)]
 
     def calibrated(self, level: str, bandwidth: float, origin: str) -> "Cluster":
         """Return this cluster with an effective bandwidth (bytes/s) for the level so named.

@@ -6,6 +6,8 @@ from typing import Any, Protocol, cast
 import torch
 from torch import nn
 
+from pipekit.schedules import Schedule, ScheduleError
+
 
 class Batches(Protocol):
     """Batches that can be counted before they are read."""
@@ -60,6 +62,19 @@ def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: 
             f"balance {list(balance)} sums to {sum(balance)} layers and the model has {len(model)}"
         )
     require_untied(model, balance)
+
+
+def require_unreplicated(schedule: Schedule) -> None:
+    """Raise ScheduleError if a stage is on two workers."""
+    home: dict[int, int] = {}
+    for worker, tasks in enumerate(schedule.workers):
+        for stage in {task.stage for task in tasks}:
+            other = home.setdefault(stage, worker)
+            if other != worker:
+                raise ScheduleError(
+                    f"stage {stage} is on worker {other} and on worker {worker}: replicated stages "
+                    f"can be drawn and simulated, but not trained yet"
+                )
 
 
 def require_untied(model: nn.Sequential, balance: Sequence[int]) -> None:

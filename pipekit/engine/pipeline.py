@@ -276,6 +276,7 @@ class Pipeline:
         if not schedule.trains:
             raise ScheduleError("the schedule has no backward: it cannot train")
         check(schedule)
+        arguments.require_unreplicated(schedule)
         if self._clip_norm is not None:
             try:
                 check(schedule, joint_updates=True)

@@ -8,6 +8,7 @@ from pipekit.schedules.lower import Step, buffer_count, lower
 from pipekit.schedules.model_parallel import model_parallel
 from pipekit.schedules.picture import draw, parse
 from pipekit.schedules.pipedream import pipedream
+from pipekit.schedules.replicate import replicate
 from pipekit.schedules.schedule import Schedule, ScheduleError, read_csv
 from pipekit.schedules.slots import slots
 from pipekit.schedules.task import Op, Task
@@ -31,6 +32,7 @@ __all__ = [
     "parse",
     "pipedream",
     "read_csv",
+    "replicate",
     "slots",
     "two_bw",
 ]

@@ -117,8 +117,12 @@ def test_what_stays_on_one_worker_needs_no_link() -> None:
         ),
         # where things are
         (
-            "worker 0 | F0 B0^\nworker 1 | F0 .\nworker 2 stage 1 | . B0^",
-            "F0 of stage 1 is on worker 1 and U1 of stage 1 on worker 2: a stage lives on one",
+            "worker 0 | F0 B0^\nworker 1 | F0 ^0\nworker 2 stage 1 | . B0^",
+            "worker 2 has B0 of stage 1 and another worker its forward",
+        ),
+        (
+            "worker 0 | F0 B0^\nworker 1 | F0 B0^ ^0@0",
+            "worker 1 has U1 of stage 0 and no forward or backward of that stage",
         ),
     ],
 )

@@ -1,0 +1,93 @@
+"""Who uses which link until when: messages take turns, first come, first served."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pipekit.clusters.cluster import Cluster, Level
+
+
+class Transfer(NamedTuple):
+    """When a message is on its link, and when it is there: all in seconds."""
+
+    start: float
+    end: float
+    arrival: float
+
+
+class _Route(NamedTuple):
+    """The ports that a message passes, by number, and how fast."""
+
+    ports: tuple[int, ...]
+    bandwidth: float
+    latency: float
+
+
+class Traffic:
+    """The links of a cluster in use.
+
+    At the level that joins two workers, each member has a port out and a port in, or all share one
+    medium (:class:`Level`).  A message occupies its ports for bytes / bandwidth, waits until both
+    are free, and arrives one latency later.  The links below that level are taken to be no
+    bottleneck.
+
+    Args:
+        cluster: whose links.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._free: list[float] = []
+        self._numbers: dict[tuple[str, int, str], int] = {}
+        self._routes: dict[tuple[int, int], _Route] = {}
+
+    def send(self, source: int, destination: int, size: float, now: float) -> Transfer:
+        """Take the link for a message of ``size`` bytes that is ready ``now`` (seconds)."""
+        route = self._routes.get((source, destination))
+        if route is None:
+            level = self._cluster.level_between(source, destination)
+            ports = {*self._ports(level, [source], "out"), *self._ports(level, [destination], "in")}
+            route = _Route(tuple(ports), level.used_bandwidth, level.latency_s)
+            self._routes[source, destination] = route
+        return self._take(route, size, now)
+
+    def all_reduce(self, workers: Sequence[int], size: float, now: float) -> Transfer:
+        """Take the links for a ring all-reduce of ``size`` bytes among ``workers``.
+
+        Each of r members sends and receives 2 (r - 1) / r of it, over the outermost level that
+        joins them (r then counts workers, as a ring passes each once).
+        """
+        first, *others = workers
+        if not others:
+            return Transfer(now, now, now)
+        level = max(
+            (self._cluster.level_between(first, other) for other in others),
+            key=self._cluster.levels.index,
+        )
+        ports = {*self._ports(level, workers, "out"), *self._ports(level, workers, "in")}
+        rounds = 2 * len(others)
+        route = _Route(tuple(ports), level.used_bandwidth, level.latency_s * rounds)
+        return self._take(route, size * rounds / len(workers), now)
+
+    def _take(self, route: _Route, size: float, now: float) -> Transfer:
+        free = self._free
+        start = max(now, *(free[port] for port in route.ports))
+        end = start + (0.0 if math.isinf(route.bandwidth) else size / route.bandwidth)
+        for port in route.ports:
+            free[port] = end
+        return Transfer(start, end, end + route.latency)
+
+    def _ports(self, level: Level, workers: Sequence[int], way: str) -> list[int]:
+        if level.shared:
+            keys = {
+                (level.name, worker // self._cluster.group_size(level), "") for worker in workers
+            }
+        else:
+            keys = {(level.name, self._cluster.member(worker, level), way) for worker in workers}
+        return [self._number(key) for key in sorted(keys)]
+
+    def _number(self, key: tuple[str, int, str]) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = len(self._free)
+            self._free.append(0.0)
+        return self._numbers[key]

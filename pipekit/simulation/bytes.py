@@ -1,0 +1,95 @@
+"""Bytes over time on every worker, from when its tasks run."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from pipekit.memory import PARTS, Memory
+from pipekit.schedules import Op, Schedule, Task
+from pipekit.schedules.buffers import weight_buffers
+from pipekit.simulation.costs import StageCosts
+from pipekit.simulation.events import Times
+
+_WEIGHTS, _GRADIENTS, _OPTIMIZER, _ACTIVATIONS, _RECOMPUTE = range(len(PARTS))
+Change = tuple[float, int, float]  # when, which of PARTS, bytes more
+
+
+def memory(
+    schedule: Schedule, costs: Sequence[StageCosts], times: Times, optimizer_states: float
+) -> Memory:
+    """Return what lies in memory when, as the engine keeps it.
+
+    All weight buffers of a run are there from its start.  The gradients of a batch are there from
+    its first backward's start to its update, the optimizer's state from the first update on.  A
+    microbatch keeps the stage's input, what its layers save, and the output, from the forward's
+    start to the backward's end; if it is recomputed, only the input until its second forward.
+    Gradients of activations and what operators use for a moment are not counted.
+    """
+    frames = []
+    for worker, tasks in enumerate(schedule.workers):
+        changes = [*_constant(tasks, costs), *_changes(schedule, worker, costs, times)]
+        changes += _optimizer(worker, tasks, costs, times, optimizer_states)
+        frame = pd.DataFrame(changes, columns=["time_s", "part", "bytes"])
+        wide = np.zeros((len(frame), len(PARTS)))
+        wide[np.arange(len(frame)), frame["part"]] = frame["bytes"]
+        order = np.argsort(frame["time_s"].to_numpy(), kind="stable")
+        bytes_now = pd.DataFrame(wide[order].cumsum(axis=0), columns=PARTS)
+        bytes_now.insert(0, "time_s", frame["time_s"].to_numpy()[order])
+        bytes_now.insert(0, "worker", worker)
+        # Of several changes at one time only the last shows; what ends goes before what begins.
+        frames.append(bytes_now[~bytes_now["time_s"].duplicated(keep="last")])
+    return Memory(pd.concat(frames, ignore_index=True), "simulated")
+
+
+def _constant(tasks: Sequence[Task], costs: Sequence[StageCosts]) -> Iterator[Change]:
+    for stage in sorted({task.stage for task in tasks}):
+        own = [task for task in tasks if task.stage == stage]
+        count = 1 + max(weight_buffers(own).buffers)
+        whole = costs[stage].whole
+        yield 0.0, _WEIGHTS, count * whole.parameter_bytes + whole.buffer_bytes
+
+
+def _optimizer(
+    worker: int, tasks: Sequence[Task], costs: Sequence[StageCosts], times: Times, states: float
+) -> Iterator[Change]:
+    for position, task in enumerate(tasks):
+        if task.op is Op.UPDATE and task.version == 1:
+            state = states * costs[task.stage].whole.parameter_bytes
+            yield times.starts[worker][position], _OPTIMIZER, state
+
+
+def _changes(
+    schedule: Schedule, worker: int, costs: Sequence[StageCosts], times: Times
+) -> Iterator[Change]:
+    """Yield what activations, recomputation and gradients add and free."""
+    if not schedule.trains:
+        return
+    tasks, batch_of = schedule.workers[worker], {}
+    for number, batch in enumerate(schedule.batches):
+        batch_of.update(dict.fromkeys(batch, number))
+    done_again = {
+        task[:3]
+        for task, again in zip(tasks, times.recomputed[worker], strict=True)
+        if again is not None
+    }
+    summing: set[tuple[int, int]] = set()
+    for task, start, end, again in zip(
+        tasks, times.starts[worker], times.ends[worker], times.recomputed[worker], strict=True
+    ):
+        op, stage, microbatch, _ = task
+        cost = costs[stage]
+        kept, parameters = cost.kept_bytes, cost.whole.parameter_bytes
+        if op is Op.FORWARD:
+            recomputed = (Op.BACKWARD, stage, microbatch) in done_again
+            yield start, _ACTIVATIONS, cost.input_bytes + (0.0 if recomputed else kept)
+        elif op is Op.UPDATE:
+            yield end, _GRADIENTS, -parameters
+        else:
+            if again is not None:
+                yield again, _RECOMPUTE, kept
+                yield end, _RECOMPUTE, -kept
+            yield end, _ACTIVATIONS, -cost.input_bytes - (kept if again is None else 0.0)
+            if (stage, batch_of[microbatch]) not in summing:
+                summing.add((stage, batch_of[microbatch]))
+                yield start, _GRADIENTS, parameters

@@ -1,0 +1,86 @@
+"""What each stage of a schedule costs, from a profile and a plan."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipekit.plans import Plan, Recompute
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class StageCosts:
+    """One stage's costs for a microbatch.
+
+    Attributes:
+        whole: its layers as one.
+        layers: one by one, in order: their gradients are reduced one by one.
+        input_bytes: bytes that enter it.
+        recompute: which microbatches of a batch are recomputed.
+        workers: those that have a copy of it.
+    """
+
+    whole: LayerProfile
+    layers: Sequence[LayerProfile]
+    input_bytes: float
+    recompute: Recompute
+    workers: tuple[int, ...]
+
+    @property
+    def kept_bytes(self) -> float:
+        """Bytes that a microbatch keeps between forward and backward, its input not counted."""
+        return self.whole.saved_bytes + (0 if self.whole.saves_output else self.whole.output_bytes)
+
+
+def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list[StageCosts]:
+    """Return the costs of every stage.
+
+    Raises:
+        ValueError: schedule, profile and plan do not fit together; the message says how.
+    """
+    homes: dict[int, set[int]] = defaultdict(set)
+    for worker, tasks in enumerate(schedule.workers):
+        for index in {task.stage for task in tasks}:
+            homes[index].add(worker)
+    plan = plan or _one_layer_a_stage(schedule, profile, homes)
+    if len(plan.stages) != schedule.stages:
+        raise ValueError(
+            f"the plan has {len(plan.stages)} stages and the schedule {schedule.stages}: build the "
+            f"schedule for {len(plan.stages)} stages"
+        )
+    if plan.layers != len(profile):
+        raise ValueError(
+            f"the plan is for {plan.layers} layers and the profile has {len(profile)}: plan with "
+            f"this profile"
+        )
+    profile = (
+        profile if plan.microbatch_rows == profile.rows else profile.scaled(plan.microbatch_rows)
+    )
+    costs = []
+    for index, stage in enumerate(plan.stages):
+        if stage.replicas != len(homes[index]):
+            raise ValueError(
+                f"the plan has stage {index} on {stage.replicas} workers and the schedule on "
+                f"{len(homes[index])}: build the schedule for the plan's replicas"
+            )
+        costs.append(
+            StageCosts(
+                profile.stage(stage.first, stage.stop),
+                profile.layers[stage.first : stage.stop],
+                profile.boundary_bytes(stage.first),
+                stage.recompute,
+                tuple(sorted(homes[index])),
+            )
+        )
+    return costs
+
+
+def _one_layer_a_stage(schedule: Schedule, profile: Profile, homes: dict[int, set[int]]) -> Plan:
+    if len(profile) != schedule.stages:
+        raise ValueError(
+            f"the profile has {len(profile)} layers and the schedule {schedule.stages} stages: "
+            f"pass a plan that says which layers each stage has, e.g. Plan.by_hand([2, 3])"
+        )
+    replicas = [len(homes[stage]) for stage in range(schedule.stages)]
+    return Plan.by_hand([1] * schedule.stages, rows=profile.rows, replicas=replicas)

@@ -1,0 +1,97 @@
+"""What a schedule would take: seconds and bytes, with nothing run."""
+
+import numpy as np
+import pandas as pd
+
+from pipekit.clusters import Cluster
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.schedules import Op, Schedule, check
+from pipekit.simulation.bytes import memory
+from pipekit.simulation.costs import StageCosts, stage_costs
+from pipekit.simulation.events import Times, run
+from pipekit.traces import COLUMNS, RECOMPUTE, TRANSFERS, Trace
+
+
+def simulate(
+    schedule: Schedule,
+    profile: Profile,
+    plan: Plan | None = None,
+    cluster: Cluster | None = None,
+    *,
+    optimizer_states: float = 0.0,
+) -> Trace:
+    """Return when every task of a schedule runs, and what lies in memory when.
+
+    Every microbatch is taken to have as many rows as the plan says, or the profile.
+
+    Args:
+        schedule: the table.
+        profile: what each layer costs.
+        plan: which layers each stage has, on how many workers, and what is recomputed; None: one
+            profiled layer a stage, nothing recomputed.
+        cluster: the links; None: they cost nothing.
+        optimizer_states: what the optimizer keeps, in tensors of a parameter's size: 0 for plain
+            SGD, 1 with momentum, 2 for Adam.
+
+    Returns:
+        A trace in seconds, labelled "simulated", with its transfers and its memory.
+
+    Raises:
+        ScheduleError: the schedule cannot be executed.
+        ValueError: schedule, profile, plan and cluster do not fit together.
+    """
+    check(schedule)
+    costs = stage_costs(schedule, profile, plan)
+    workers = len(schedule.workers)
+    if cluster is not None and cluster.workers < workers:
+        raise ValueError(
+            f"the schedule has {workers} workers and cluster {cluster.name!r} only "
+            f"{cluster.workers}: use one with at least {workers}"
+        )
+    times = run(schedule, costs, cluster)
+    return Trace(
+        _events(schedule, costs, times),
+        "simulated",
+        schedule.name,
+        workers,
+        transfers=pd.DataFrame(times.transfers, columns=TRANSFERS),
+        memory=memory(schedule, costs, times, optimizer_states),
+    )
+
+
+def _events(schedule: Schedule, costs: list[StageCosts], times: Times) -> pd.DataFrame:
+    sent = _bytes_sent(schedule, costs)
+    frames = []
+    for worker, tasks in enumerate(schedule.workers):
+        frame = pd.DataFrame(
+            {
+                "worker": worker,
+                "stage": [task.stage for task in tasks],
+                "op": [task.op.name for task in tasks],
+                "microbatch": [task.microbatch for task in tasks],
+                "version": [task.version for task in tasks],
+                "start_s": times.starts[worker],
+                "end_s": times.ends[worker],
+                "bytes": [sent[task.op][task.stage] for task in tasks],
+            }
+        )
+        again = np.array(times.recomputed[worker], dtype=float)
+        done = ~np.isnan(again)
+        if done.any():
+            extra = frame[done].assign(op=RECOMPUTE, start_s=again[done], bytes=0)
+            seconds = np.array([cost.whole.forward_s for cost in costs])
+            extra["end_s"] = extra["start_s"] + seconds[extra["stage"]]
+            frame = pd.concat([frame, extra]).sort_values("start_s", kind="stable")
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)[COLUMNS]
+
+
+def _bytes_sent(schedule: Schedule, costs: list[StageCosts]) -> dict[Op, list[float]]:
+    """Return what a task of each op and stage sends on, between neighbouring stages."""
+    last = schedule.stages - 1
+    return {
+        Op.FORWARD: [c.whole.output_bytes if s < last else 0 for s, c in enumerate(costs)],
+        Op.BACKWARD: [c.input_bytes if s else 0 for s, c in enumerate(costs)],
+        Op.UPDATE: [0.0] * len(costs),
+    }

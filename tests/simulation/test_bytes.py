@@ -1,0 +1,139 @@
+"""Simulated bytes against the papers' formulas and the schedule check's own counts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit.memory import Memory
+from pipekit.plans import Plan, Recompute
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import Schedule, check, flush, gpipe, parse, pipedream, two_bw
+from pipekit.simulation import simulate
+from tests.schedules.strategies import training_methods
+
+W, A, I = 1000.0, 100.0, 10.0  # noqa: E741  a stage's weights, all its activations, its input
+
+
+def profile(stages: int) -> Profile:
+    """Equal stages of W bytes of weights that keep A bytes a microbatch, the input's I included."""
+    layer = LayerProfile("layer", 1, 2, I, W, saved_bytes=A - I, saves_output=True)
+    return Profile((layer,) * stages, input_bytes=I)
+
+
+def memory(schedule: Schedule, recompute: Recompute = "never", states: float = 0) -> Memory:
+    plan = Plan.by_hand([1] * schedule.stages, recompute=recompute)
+    trace = simulate(schedule, profile(schedule.stages), plan, optimizer_states=states)
+    assert trace.memory is not None
+    return trace.memory
+
+
+def peak(memory: Memory, part: str) -> list[float]:
+    return memory.frame.groupby("worker")[part].max().tolist()
+
+
+# --- PipeDream-2BW, section 3 ---------------------------------------------------------------------
+
+
+@given(st.integers(1, 5), st.integers(0, 4))
+def test_2bw_keeps_two_versions_and_at_most_d_activations(d: int, more: int) -> None:
+    found = memory(two_bw(d, d + more, 4))
+    assert peak(found, "weights") == [2 * W] * d
+    assert peak(found, "activations") == [(d - stage) * A for stage in range(d)]
+
+
+@given(st.integers(1, 5), st.integers(0, 6))
+def test_recomputing_2bw_keeps_d_inputs_and_one_microbatch_whole(d: int, more: int) -> None:
+    """2|W|/d + |A_total(b)|/d + d |A_input(b)| (section 3.1); the whole one's input is of the d."""
+    found = memory(two_bw(d, d + more, 4), "always")
+    assert found.peak_bytes[0] == 2 * W + W + (A - I) + d * I, "and a batch's gradients, W"
+
+
+@given(st.integers(1, 5), st.integers(1, 12))
+def test_gpipe_keeps_all_m_inputs(d: int, m: int) -> None:
+    """|W|/d + |A_total(b)|/d + m |A_input(b)| (section 3.1)."""
+    found = memory(gpipe(d, m), "always")
+    assert found.peak_bytes == (W + W + (A - I) + m * I,) * d, "and a batch's gradients, W"
+
+
+@given(st.integers(1, 6), st.integers(1, 12))
+def test_flush_keeps_at_most_the_depth(d: int, m: int) -> None:
+    found = memory(flush(d, m))
+    assert peak(found, "activations") == [min(m, d - stage) * A for stage in range(d)]
+    assert peak(found, "weights") == [W] * d
+
+
+@given(st.integers(1, 6))
+def test_pipedream_keeps_a_version_for_each_minibatch_in_flight(n: int) -> None:
+    found = memory(pipedream(n, 3 * n))
+    assert peak(found, "weights") == [(n - stage) * W for stage in range(n)]
+    assert peak(found, "activations") == [(n - stage) * A for stage in range(n)]
+
+
+# --- Every schedule -------------------------------------------------------------------------------
+
+
+@given(training_methods)
+def test_peaks_are_those_that_the_check_counts(schedule: Schedule) -> None:
+    report, found = check(schedule), memory(schedule)
+    assert peak(found, "activations") == [count * A for count in report.peak_in_flight]
+    assert peak(found, "weights") == [count * W for count in report.peak_versions]
+
+
+@given(training_methods, st.sampled_from(["never", "except_last", "always"]))
+def test_what_is_kept_is_let_go_of(schedule: Schedule, recompute: Recompute) -> None:
+    last = memory(schedule, recompute, states=2).frame.groupby("worker").last()
+    assert last["activations"].eq(0).all()
+    assert last["recompute"].eq(0).all()
+    assert last["gradients"].eq(0).all()
+    assert last["optimizer"].eq(2 * W).all()
+
+
+# --- The parts ------------------------------------------------------------------------------------
+
+
+def test_gradients_are_there_from_the_first_backward_to_the_update() -> None:
+    frame = memory(flush(1, 2, 2)).frame
+    assert frame[["time_s", "gradients"]].to_numpy().tolist() == [
+        [0, 0],
+        [1, W],
+        [3, W],
+        [6, 0],
+        [7, W],
+        [9, W],
+        [12, 0],
+    ]
+
+
+def test_the_optimizers_state_comes_with_the_first_update() -> None:
+    frame = memory(flush(1, 1, 2), states=2).frame
+    assert frame["optimizer"].tolist() == [0, 0, 2 * W, 2 * W, 2 * W]
+
+
+@pytest.mark.parametrize(("saves_output", "kept"), [(True, 5 + 80), (False, 5 + 80 + 7)])
+def test_the_output_is_kept_whether_or_not_a_layer_needs_it(
+    saves_output: bool, kept: float
+) -> None:
+    layer = LayerProfile("layer", 1, 1, 7, 0, saved_bytes=80, saves_output=saves_output)
+    trace = simulate(flush(1, 1), Profile((layer,), input_bytes=5))
+    assert trace.memory is not None
+    assert peak(trace.memory, "activations") == [kept]
+
+
+def test_buffers_are_shared_by_all_weight_versions() -> None:
+    layer = LayerProfile("layer", 1, 1, parameter_bytes=100, buffer_bytes=3)
+    trace = simulate(two_bw(1, 1, 3), Profile((layer,)))
+    assert trace.memory is not None
+    assert peak(trace.memory, "weights") == [203]
+
+
+def test_two_stages_on_one_worker_are_counted_together() -> None:
+    schedule = parse("worker 0 | F0 F1 F0@1 F1@1 B0@1^@1 B1@1^@1 B0^ B1^")
+    found = memory(schedule)
+    assert peak(found, "weights") == [4 * W], "each stage's two buffers stay, as in the engine"
+    assert peak(found, "activations") == [4 * A]
+
+
+def test_inference_keeps_nothing_but_the_weights() -> None:
+    trace = simulate(parse("worker 0 | F0 F1"), profile(1))
+    assert trace.memory is not None
+    assert trace.memory.peak_bytes == (W,)

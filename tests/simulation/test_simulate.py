@@ -1,0 +1,259 @@
+"""Simulated seconds against closed forms, the schedule's own slots, and the longest path."""
+
+import math
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit.clusters import Cluster, Device, Level, flat
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import (
+    Op,
+    Schedule,
+    ScheduleError,
+    flush,
+    gpipe,
+    model_parallel,
+    parse,
+    pipedream,
+    replicate,
+    slots,
+    two_bw,
+)
+from pipekit.simulation import simulate
+from pipekit.traces import RECOMPUTE, Trace
+from tests.schedules.strategies import training_methods
+
+seconds = st.integers(1, 9).map(float)
+
+
+# --- Closed forms ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("depth", "microbatches", "total"), [(4, 8, 33), (8, 32, 117)])
+def test_1f1b_takes_m_plus_p_minus_1_turns(depth: int, microbatches: int, total: int) -> None:
+    assert simulate(flush(depth, microbatches), Profile.uniform(depth)).makespan_s == total
+
+
+@given(st.integers(1, 8), st.integers(1, 12), seconds, seconds)
+def test_gpipe_and_flush_take_the_same_closed_form(p: int, m: int, f: float, b: float) -> None:
+    profile = Profile.uniform(p, f, b)
+    for schedule in (gpipe(p, m), flush(p, m)):
+        trace = simulate(schedule, profile)
+        assert trace.makespan_s == (m + p - 1) * (f + b)
+        assert trace.bubble == pytest.approx((p - 1) / (m + p - 1))
+
+
+@given(st.integers(1, 6), st.integers(1, 6))
+def test_model_parallelism_runs_one_worker_at_a_time(p: int, n: int) -> None:
+    assert simulate(model_parallel(p, n), Profile.uniform(p)).makespan_s == n * p * 3
+
+
+@given(st.integers(1, 5), st.integers(0, 3), seconds, seconds)
+def test_without_flushes_there_is_no_bubble_in_steady_state(
+    p: int, more: int, f: float, b: float
+) -> None:
+    m = p + more
+    profile = Profile.uniform(p, f, b)
+    for schedule in (pipedream(p, 6 * p), two_bw(p, m, 6)):
+        for worker in range(p):
+            assert _idle_in_steady_state(simulate(schedule, profile), worker) == 0
+
+
+def _idle_in_steady_state(trace: Trace, worker: int) -> float:
+    """Seconds without work between a worker's first backward and its last forward."""
+    own = trace.frame[trace.frame["worker"] == worker]
+    begin = own.loc[own["op"] == "BACKWARD", "start_s"].min()
+    finish = own.loc[own["op"] == "FORWARD", "end_s"].max()
+    inside = own[(own["start_s"] >= begin) & (own["end_s"] <= finish)]
+    return float(finish - begin - (inside["end_s"] - inside["start_s"]).sum())
+
+
+def test_a_skewed_pipeline_goes_at_the_pace_of_its_slowest_stage() -> None:
+    layers = tuple(LayerProfile(f"layer {i}", s, 2 * s) for i, s in enumerate([1.0, 3.0, 2.0]))
+    ends = simulate(pipedream(3, 40), Profile(layers)).frame.query("stage == 0 and op == 'UPDATE'")
+    assert ends["end_s"].diff().iloc[10:30].eq(9.0).all()
+
+
+# --- Independent answers --------------------------------------------------------------------------
+
+
+@given(training_methods)
+def test_with_free_links_it_is_what_the_picture_shows(schedule: Schedule) -> None:
+    trace = simulate(schedule, Profile.uniform(schedule.stages))
+    for worker, times in enumerate(slots(schedule)):
+        own = trace.frame[trace.frame["worker"] == worker]
+        assert own[["start_s", "end_s"]].to_numpy().tolist() == times.tolist()
+
+
+@given(training_methods, st.data())
+def test_without_contention_it_is_the_longest_path(schedule: Schedule, data: st.DataObject) -> None:
+    """Latency alone: a link that is never busy, so that arrivals are ends plus a constant."""
+    latency = data.draw(seconds)
+    layers = tuple(
+        LayerProfile(str(i), data.draw(seconds), data.draw(seconds), update_s=data.draw(seconds))
+        for i in range(schedule.stages)
+    )
+    device = Device("any", math.inf, {}, math.inf)
+    link = Level("link", len(schedule.workers), math.inf, latency_s=latency)
+    trace = simulate(schedule, Profile(layers), cluster=Cluster("c", device, (link,)))
+    assert trace.makespan_s == _longest_path(schedule, layers, latency)
+
+
+def _longest_path(schedule: Schedule, layers: tuple[LayerProfile, ...], latency: float) -> float:
+    graph = nx.DiGraph()
+    home = {task[:3]: w for w, tasks in enumerate(schedule.workers) for task in tasks}
+    for worker, tasks in enumerate(schedule.workers):
+        before = None
+        for task in tasks:
+            op, stage, k, _ = task
+            layer = layers[stage]
+            cost = {Op.FORWARD: layer.forward_s, Op.BACKWARD: layer.backward_s}.get(
+                op, layer.update_s
+            )
+            node = task[:3]
+            graph.add_edge((node, "start"), (node, "end"), cost=cost)
+            if before is not None:
+                graph.add_edge((before, "end"), (node, "start"), cost=0.0)
+            source = (op, stage - 1 if op is Op.FORWARD else stage + 1, k)
+            if op is not Op.UPDATE and source in home:
+                far = home[source] != worker
+                graph.add_edge((source, "end"), (node, "start"), cost=latency if far else 0.0)
+            before = node
+    return float(nx.dag_longest_path_length(graph, weight="cost"))
+
+
+# --- Links ----------------------------------------------------------------------------------------
+
+
+def test_a_transfer_delays_the_next_stage_and_nobody_else() -> None:
+    profile = Profile.uniform(2, 1, 2, output_bytes=50)
+    trace = simulate(gpipe(2, 2), profile, cluster=flat(2, 100.0))
+    assert _times(trace, "stage == 0 and op == 'FORWARD'") == [(0, 1), (1, 2)]
+    assert _times(trace, "stage == 1 and op == 'FORWARD'") == [(1.5, 2.5), (2.5, 3.5)]
+    assert _times(trace, "stage == 0 and op == 'BACKWARD'") == [(6, 8), (8, 10)]
+
+
+def test_a_slow_link_is_the_bottleneck() -> None:
+    """A transfer of 5 s on a boundary that carries one activation and one gradient, both ways."""
+    profile = Profile.uniform(2, 1, 2, output_bytes=500)
+    trace = simulate(gpipe(2, 8), profile, cluster=flat(2, 100.0))
+    forwards = trace.frame.query("stage == 1 and op == 'FORWARD'")["start_s"]
+    assert forwards.diff().dropna().eq(5).all()
+
+
+def test_every_message_is_followed() -> None:
+    profile = Profile.uniform(3, 1, 2, output_bytes=50)
+    trace = simulate(flush(3, 4), profile, cluster=flat(3, 100.0))
+    assert trace.transfers is not None
+    counted = trace.transfers.groupby(["source", "destination", "purpose"])["bytes"].sum()
+    assert counted.to_dict() == {
+        (0, 1, "activation"): 200,
+        (1, 2, "activation"): 200,
+        (1, 0, "gradient"): 200,
+        (2, 1, "gradient"): 200,
+    }
+    assert trace.frame["bytes"].sum() == 800
+    assert (trace.transfers["end_s"] - trace.transfers["start_s"]).eq(0.5).all()
+
+
+def test_what_stays_on_a_worker_is_not_sent() -> None:
+    schedule = parse("worker 0 | F0 F0@1 B0@1^@1 B0^")
+    trace = simulate(schedule, Profile.uniform(2, 1, 2, output_bytes=50), cluster=flat(1, 1.0))
+    assert trace.makespan_s == 6
+    assert trace.transfers is not None
+    assert trace.transfers.empty
+
+
+# --- Replicas -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_data_parallelism_reduces_after_the_backward(workers: int) -> None:
+    layer = LayerProfile("layer", 1.0, 2.0, parameter_bytes=600, update_s=0.25)
+    trace = simulate(
+        replicate(flush(1, 1), workers), Profile((layer,)), cluster=flat(workers, 100.0)
+    )
+    assert trace.makespan_s == pytest.approx(3 + 2 * (workers - 1) / workers * 6 + 0.25)
+
+
+def test_a_layer_is_reduced_while_the_layers_before_it_go_backward() -> None:
+    """Wait-free: two layers of 2 s backward and 1 s to reduce: only the first layer's shows."""
+    layer = LayerProfile("layer", 1.0, 2.0, parameter_bytes=100)
+    plan = Plan.by_hand([2], replicas=[2])
+    trace = simulate(
+        replicate(flush(1, 1), 2), Profile((layer, layer)), plan, cluster=flat(2, 100.0)
+    )
+    assert trace.makespan_s == 2 + 4 + 1
+    assert trace.transfers is not None
+    assert trace.transfers["purpose"].eq("weights").all()
+    assert trace.transfers["bytes"].sum() == 4 * (2 - 1) / 2 * 200, "4 (m - 1) |w| / m, both ways"
+
+
+def test_with_free_links_pipelines_side_by_side_take_the_time_of_one() -> None:
+    profile = Profile.uniform(3, parameter_bytes=10)
+    one, four = two_bw(3, 4, 3), replicate(two_bw(3, 4, 3), 4)
+    assert simulate(four, profile).makespan_s == simulate(one, profile).makespan_s
+
+
+# --- Recomputation --------------------------------------------------------------------------------
+
+
+def test_recomputing_adds_a_forward_that_need_not_wait_for_the_gradient() -> None:
+    plan = Plan.by_hand([1, 1], recompute="always")
+    trace = simulate(gpipe(2, 2), Profile.uniform(2, 1, 2), plan)
+    assert _times(trace, "stage == 0 and op == 'RECOMPUTE'") == [(2, 3), (8, 9)]
+    assert _times(trace, "stage == 0 and op == 'BACKWARD'") == [(6, 8), (9, 11)]
+    assert _times(trace, "stage == 1 and op == 'RECOMPUTE'") == [(3, 4), (6, 7)]
+
+
+def test_except_last_keeps_the_last_microbatch_of_each_batch() -> None:
+    plan = Plan.by_hand([1, 1], recompute="except_last")
+    frame = simulate(gpipe(2, 3, 2), Profile.uniform(2), plan).frame
+    assert set(frame[frame["op"] == RECOMPUTE]["microbatch"]) == {0, 1, 3, 4}
+
+
+# --- Plans, and what does not fit -----------------------------------------------------------------
+
+
+def test_a_plan_says_which_layers_a_stage_has_and_how_many_rows() -> None:
+    profile = Profile.uniform(4)
+    plan = Plan.by_hand([3, 1], rows=5)
+    trace = simulate(gpipe(2, 1), profile, plan)
+    assert _times(trace, "op == 'FORWARD'") == [(0, 15), (15, 20)]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "plan", "message"),
+    [
+        (flush(2, 2), None, "the profile has 3 layers and the schedule 2 stages: pass a plan"),
+        (flush(2, 2), Plan.by_hand([1, 1, 1]), "the plan has 3 stages and the schedule 2"),
+        (flush(2, 2), Plan.by_hand([1, 1]), "the plan is for 2 layers and the profile has 3"),
+        (
+            flush(2, 2),
+            Plan.by_hand([1, 2], replicas=[2, 1]),
+            "the plan has stage 0 on 2 workers and the schedule on 1",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(schedule: Schedule, plan: Plan | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        simulate(schedule, Profile.uniform(3), plan)
+
+
+def test_a_cluster_that_is_too_small_is_refused() -> None:
+    with pytest.raises(ValueError, match="has 3 workers and cluster 'flat' only 2: use one with"):
+        simulate(flush(3, 3), Profile.uniform(3), cluster=flat(2, 1.0))
+
+
+def test_a_schedule_that_cannot_run_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="can never finish"):
+        simulate(parse("worker 0 | B0 F0^0"), Profile.uniform(1))
+
+
+def _times(trace: Trace, query: str) -> list[tuple[float, float]]:
+    rows = trace.frame.query(query)
+    return list(zip(rows["start_s"], rows["end_s"], strict=True))
