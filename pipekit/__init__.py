@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipekit import datasets, models, plots, schedules
-    from pipekit.engine import Pipeline, Run, WorkerDied
+    from pipekit.engine import Pipeline, Run, WorkerDied, emulate
     from pipekit.memory import Memory
     from pipekit.plans import Plan
+    from pipekit.profiling import Profile
+    from pipekit.profiling.measured import profile
     from pipekit.schedules import Schedule, ScheduleError
     from pipekit.simulation import simulate
     from pipekit.traces import Trace
@@ -16,22 +18,28 @@ __all__ = [
     "Memory",
     "Pipeline",
     "Plan",
+    "Profile",
     "Run",
     "Schedule",
     "ScheduleError",
     "Trace",
     "WorkerDied",
     "datasets",
+    "emulate",
     "models",
     "plots",
+    "profile",
     "schedules",
     "simulate",
 ]
 
 _HOMES = {
     "Pipeline": "engine",
+    "Profile": "profiling",
+    "profile": "profiling.measured",
     "Run": "engine",
     "WorkerDied": "engine",
+    "emulate": "engine",
     "Memory": "memory",
     "Plan": "plans",
     "Schedule": "schedules",

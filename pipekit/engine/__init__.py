@@ -1,7 +1,8 @@
 """Really runs a schedule: stages, weight versions, workers, and the transports between them."""
 
+from pipekit.engine.emulated import emulate
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.processes import WorkerDied
 from pipekit.engine.run import Run
 
-__all__ = ["Pipeline", "Run", "WorkerDied"]
+__all__ = ["Pipeline", "Run", "WorkerDied", "emulate"]

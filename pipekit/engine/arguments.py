@@ -1,11 +1,13 @@
 """What the user passes in, checked before any worker starts; each error says the remedy."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, get_args
 
 import torch
 from torch import nn
 
+from pipekit.clusters import Cluster
+from pipekit.plans import Recompute
 from pipekit.schedules import Schedule, ScheduleError
 
 
@@ -91,6 +93,45 @@ def require_untied(model: nn.Sequential, balance: Sequence[int]) -> None:
                         f"stages {other} and {stage} share the tensor {name!r}: choose a balance "
                         f"that keeps the layers that share it in one stage"
                     )
+
+
+def resolve_recompute(
+    recompute: Recompute | Sequence[Recompute], schedule: Schedule
+) -> list[Recompute]:
+    """Return what each stage recomputes.
+
+    Raises:
+        ValueError: there is no such mode, a list of another length than there are stages, or a
+            schedule in which a second forward would not be the first again.
+    """
+    stages = schedule.stages
+    modes = [recompute] * stages if isinstance(recompute, str) else list(recompute)
+    for mode in modes:
+        require_choice("recompute", mode, get_args(Recompute))
+    if len(modes) != stages:
+        raise ValueError(
+            f"recompute names {len(modes)} stages and the schedule has {stages}: name one of "
+            f"{', '.join(get_args(Recompute))} for each"
+        )
+    if not schedule.stashing and any(mode != "never" for mode in modes):
+        raise ValueError(
+            "without weight stashing a recomputed forward would read other weights than the "
+            "first did: use recompute='never'"
+        )
+    return modes
+
+
+def require_slowable(cluster: Cluster | None, transport: str, workers: int) -> None:
+    """Raise ValueError if the links cannot be slowed down to a cluster's."""
+    if cluster is None:
+        return
+    if transport != "threads":
+        raise ValueError("links can be slowed between threads only: use transport='threads'")
+    if cluster.workers < workers:
+        raise ValueError(
+            f"the schedule has {workers} workers and cluster {cluster.name!r} only "
+            f"{cluster.workers}: use one with at least {workers}"
+        )
 
 
 def resolve_devices(

@@ -6,22 +6,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from itertools import chain
-from typing import Any, get_args
+from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from pipekit.clusters import Cluster
 from pipekit.engine import arguments, transports
 from pipekit.engine.balance import balance_by_cost, layer_costs
 from pipekit.engine.microbatches import Batch, read_batch, split
 from pipekit.engine.probe import probe
 from pipekit.engine.progress import LossBar
 from pipekit.engine.run import Run
-from pipekit.engine.stage import Loss, Recompute, StageSpec
+from pipekit.engine.stage import Loss, StageSpec
 from pipekit.engine.trees import Tree
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory
 from pipekit.engine.worker import Job, Report
+from pipekit.plans import Plan, Recompute
 from pipekit.provenance import provenance
 from pipekit.schedules import Schedule, ScheduleError, check, inference, lower
 from pipekit.traces import COLUMNS, Trace
@@ -35,8 +37,8 @@ class Pipeline:
             dicts of tensors.  It is copied, not changed.
         schedule: a :class:`Schedule` that fits the batches exactly, or a function from the number
             of batches to one, e.g. ``lambda n: schedules.two_bw(4, 8, n)``.
-        balance: how many layers each stage gets, or "auto": an equal share of parameters and
-            operations.
+        balance: how many layers each stage gets; or a :class:`Plan`, which also says what each
+            stage recomputes; or "auto": an equal share of parameters and operations.
         optimizer: makes an optimizer from a list of parameters, e.g.
             ``lambda p: torch.optim.SGD(p, lr=0.1)``; called once for every stage.
         loss: ``loss(output, target)`` of a microbatch, one number.  A mean over rows (anything
@@ -44,14 +46,15 @@ class Pipeline:
         transport: "threads", all workers in this process; or "distributed", one process each over
             torch.distributed, started here or by ``torchrun``.
         devices: one for each worker; by default the GPUs in turn, or the CPU.
-        recompute: "never"; "always": keep only the input of a stage for the backward and run its
-            forward again; "except_last": likewise but for the last microbatch of each batch
-            (torchgpipe, section 2.1).
+        recompute: "never", unless a plan says otherwise; "always": keep only the input of a stage
+            for the backward and run its forward again; "except_last": likewise but for the last
+            microbatch of each batch (torchgpipe, section 2.1).  Or a list, one for each stage.
         seed: of the layers' random numbers; with it, results are equal to the bit whatever the
             transport and, if workers have equally many operator threads (OMP_NUM_THREADS), whatever
             the balance.
         clip_norm: largest norm of an update's gradient over all stages, or None.
         lr_scheduler: makes a learning-rate scheduler from an optimizer; stepped after each update.
+        cluster: links to slow the messages between workers down to; over "threads" only.
 
     Raises:
         TypeError: ``model`` is not an ``nn.Sequential``, or a callable is not callable.
@@ -64,26 +67,31 @@ class Pipeline:
         model: nn.Sequential,
         schedule: Schedule | Callable[[int], Schedule],
         *,
-        balance: Sequence[int] | str = "auto",
+        balance: Sequence[int] | Plan | str = "auto",
         optimizer: OptimizerFactory,
         loss: Loss,
         transport: str = "threads",
         devices: Sequence[torch.device | str] | None = None,
-        recompute: Recompute = "never",
+        recompute: Recompute | Sequence[Recompute] | None = None,
         seed: int = 0,
         clip_norm: float | None = None,
         lr_scheduler: LRSchedulerFactory | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         arguments.require_model(model)
         arguments.require_choice("transport", transport, transports.NAMES)
-        arguments.require_choice("recompute", recompute, get_args(Recompute))
         arguments.require_callable(optimizer=optimizer, loss=loss)
         self._optimizer, self._lr_scheduler, self._loss = optimizer, lr_scheduler, loss
-        self._recompute, self._seed, self._clip_norm = recompute, seed, clip_norm
+        self._seed, self._clip_norm, self._cluster = seed, clip_norm, cluster
         self._schedule = schedule
         example = schedule(1) if callable(schedule) else schedule
+        if isinstance(balance, Plan):
+            recompute = recompute or [stage.recompute for stage in balance.stages]
+            balance = balance.balance
         self._check(example)
+        self._recompute = arguments.resolve_recompute(recompute or "never", example)
         self.stages, self.workers = example.stages, len(example.workers)
+        arguments.require_slowable(cluster, transport, self.workers)
         homes = {t.stage: w for w, tasks in enumerate(example.workers) for t in tasks}
         self._homes = [homes[stage] for stage in range(self.stages)]
         arguments.require_balance(balance, model, self.stages)
@@ -196,12 +204,12 @@ class Pipeline:
             loss=loss,
             mean_loss=_is_mean(loss),
             training=training,
-            recompute=self._recompute,
             first_microbatch=self._microbatches_seen,
             clip_norm=self._clip_norm,
             parameters=self._trained_parameters,
             norm_dtype=self._norm_dtype,
             trace=trace,
+            cluster=self._cluster,
         )
         specs = [
             [spec for spec in self._specs if spec.index in {step.task.stage for step in steps}]
@@ -244,6 +252,7 @@ class Pipeline:
                     optimizer=self._optimizer,
                     lr_scheduler=self._lr_scheduler,
                     seed=self._seed,
+                    recompute=self._recompute[index],
                     first_parameter=first_parameter,
                 )
             )
@@ -284,11 +293,6 @@ class Pipeline:
                 raise ScheduleError(
                     f"with clip_norm the updates of a batch wait for one another, and so {error}"
                 ) from None
-        if not schedule.stashing and self._recompute != "never":
-            raise ValueError(
-                "without weight stashing a recomputed forward would read other weights than the "
-                "first did: use recompute='never'"
-            )
 
     def _require_sound(self) -> None:
         if self._failed:

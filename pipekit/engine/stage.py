@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,9 @@ from pipekit.engine.module_buffers import buffers_untouched
 from pipekit.engine.seeded import Seeded
 from pipekit.engine.trees import Tree, differentiable, tree_map
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory, WeightVersions
+from pipekit.plans import Recompute
 from pipekit.randomness import layer_seed
 
-Recompute = Literal["never", "except_last", "always"]
 Loss = Callable[[Any, Any], Tensor]
 
 
@@ -32,6 +32,7 @@ class StageSpec:
         optimizer: makes its optimizer.
         lr_scheduler: makes its learning-rate scheduler, or None.
         seed: of the run.
+        recompute: which microbatches of a batch are recomputed.
         first_parameter: index of its first trained parameter in the unsplit model.
         state: of its optimizer and scheduler, from an earlier run, or None.
     """
@@ -44,6 +45,7 @@ class StageSpec:
     optimizer: OptimizerFactory
     lr_scheduler: LRSchedulerFactory | None
     seed: int
+    recompute: Recompute = "never"
     first_parameter: int = 0
     state: dict[str, Any] | None = None
 

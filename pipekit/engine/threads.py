@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.cores import share_cores
-from pipekit.engine.links import Aborted
+from pipekit.engine.links import Aborted, Links
 from pipekit.engine.microbatches import Batch, Feed
+from pipekit.engine.slow_links import Calendar, SlowLinks
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.trees import Tree, tree_map
 from pipekit.engine.worker import Job, LossCallback, Report, work
@@ -121,6 +122,7 @@ def run_threads(
     inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in lowered]
     outcomes: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     feed, abort = Feed(batches), threading.Event()
+    calendar = None if job.cluster is None else Calendar(job.cluster)
     reports: dict[int, Report] = {}
 
     def run(index: int) -> None:
@@ -134,7 +136,9 @@ def run_threads(
             device = devices[index]
             share_cores(len(lowered))
             with _on_device(device):
-                links = ThreadLinks(index, inboxes, devices, abort)
+                links: Links = ThreadLinks(index, inboxes, devices, abort)
+                if calendar is not None:
+                    links = SlowLinks(links, index, calendar)
                 report = work(lowered[index], specs[index], job, links, feed, device, report_loss)
             outcomes.put(("done", (index, report)))
         except BaseException as error:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pipekit.clusters import Cluster
 from pipekit.engine.clock import Clock
 from pipekit.engine.links import Aborted, Links
 from pipekit.engine.microbatches import Feed
-from pipekit.engine.stage import Loss, Recompute, Stage, StageSpec, Target
+from pipekit.engine.stage import Loss, Stage, StageSpec, Target
 from pipekit.engine.trees import Tree, leaves, tree_map
 from pipekit.engine.versions import Gradients
 from pipekit.schedules import Op, Step, buffer_count
@@ -29,24 +30,24 @@ class Job:
         loss: of the last stage's output and the target; a number a microbatch.
         mean_loss: whether the loss is a mean over rows, so that microbatches count by their rows.
         training: False for inference.
-        recompute: which microbatches of a batch are recomputed.
         first_microbatch: microbatches that earlier runs have seen.
         clip_norm: largest global norm of an update's gradient, or None.
         parameters: trained parameters of the whole model.
         norm_dtype: of the norm over them all.
         trace: whether to record events.
+        cluster: links to slow the messages down to, or None.
     """
 
     batches: tuple[range, ...]
     loss: Loss
     mean_loss: bool
     training: bool
-    recompute: Recompute
     first_microbatch: int
     clip_norm: float | None
     parameters: int
     norm_dtype: torch.dtype
     trace: bool
+    cluster: Cluster | None = None
 
 
 class Event(NamedTuple):
@@ -199,7 +200,7 @@ class Worker:
             microbatch + self.job.first_microbatch,
             step.buffer,
             target,
-            self._recomputes(microbatch),
+            self._recomputes(stage, microbatch),
         )
         self._record(step, Op.FORWARD.name, start, output)
         if step.destination is None:
@@ -223,7 +224,7 @@ class Worker:
     def _backward(self, step: Step) -> None:
         _, index, microbatch, _ = step.task
         stage, key = self.stages[index], microbatch + self.job.first_microbatch
-        if self._recomputes(microbatch):
+        if self._recomputes(index, microbatch):
             start = self.clock.now()
             if stage.recompute(key, step.buffer):
                 self._record(step, RECOMPUTE, start)
@@ -266,8 +267,8 @@ class Worker:
             return tree
         return tree_map(lambda t: t.to(self.device, non_blocking=True), tree)
 
-    def _recomputes(self, microbatch: int) -> bool:
-        mode = self.job.recompute
+    def _recomputes(self, stage: int, microbatch: int) -> bool:
+        mode = self.stages[stage].spec.recompute
         return mode == "always" or (mode == "except_last" and microbatch not in self._last)
 
     def _record(self, step: Step, op: str, start: object, message: Tree = None) -> None:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic, Transfer
+from pipekit.costs import StageCosts
 from pipekit.schedules import Op, Schedule, Step, lower
-from pipekit.simulation.costs import StageCosts
 
 _NOT_SENT = -1.0
 
