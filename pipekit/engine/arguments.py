@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipekit.clusters import Cluster
-from pipekit.plans import Recompute
+from pipekit.plans import Plan, Recompute
 from pipekit.schedules import Schedule, ScheduleError
 
 
@@ -77,6 +77,16 @@ def require_unreplicated(schedule: Schedule) -> None:
                     f"stage {stage} is on worker {other} and on worker {worker}: replicated stages "
                     f"can be drawn and simulated, but not trained yet"
                 )
+
+
+def require_unreplicated_plan(plan: Plan) -> None:
+    """Raise ValueError if a plan has a stage on several workers."""
+    for index, stage in enumerate(plan.stages):
+        if stage.replicas > 1:
+            raise ValueError(
+                f"the plan has stage {index} on {stage.replicas} workers: replicated stages can be "
+                f"simulated, but not trained yet; plan with replicate=False"
+            )
 
 
 def require_untied(model: nn.Sequential, balance: Sequence[int]) -> None:

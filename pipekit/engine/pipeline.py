@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pipekit.clusters import Cluster
 from pipekit.engine import arguments, transports
-from pipekit.engine.balance import balance_by_cost, layer_costs
+from pipekit.engine.balance import layer_costs
 from pipekit.engine.microbatches import Batch, read_batch, split
 from pipekit.engine.probe import probe
 from pipekit.engine.progress import LossBar
@@ -86,15 +86,16 @@ class Pipeline:
         self._schedule = schedule
         example = schedule(1) if callable(schedule) else schedule
         if isinstance(balance, Plan):
+            arguments.require_unreplicated_plan(balance)
             recompute = recompute or [stage.recompute for stage in balance.stages]
             balance = balance.balance
         self._check(example)
-        self._recompute = arguments.resolve_recompute(recompute or "never", example)
         self.stages, self.workers = example.stages, len(example.workers)
         arguments.require_slowable(cluster, transport, self.workers)
         homes = {t.stage: w for w, tasks in enumerate(example.workers) for t in tasks}
         self._homes = [homes[stage] for stage in range(self.stages)]
         arguments.require_balance(balance, model, self.stages)
+        self._recompute = arguments.resolve_recompute(recompute or "never", example)
         self.balance = None if isinstance(balance, str) else list(balance)
         self._devices = arguments.resolve_devices(devices, self.workers)
         self._run_workers = transports.runner(transport)

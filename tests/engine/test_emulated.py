@@ -1,0 +1,87 @@
+"""Modelled compute on the real engine: what it must share with a simulation, and lower bounds."""
+
+import pytest
+from hypothesis import given, settings
+
+from pipekit import emulate, simulate
+from pipekit.clusters import flat
+from pipekit.engine.emulated import Waiter
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import (
+    Schedule,
+    ScheduleError,
+    check,
+    flush,
+    gpipe,
+    pipedream,
+    replicate,
+    two_bw,
+)
+from tests.schedules.strategies import training_methods
+
+MS = 1e-3
+TASK = ["worker", "stage", "op", "microbatch", "version", "bytes"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(training_methods)
+def test_it_does_what_is_simulated(schedule: Schedule) -> None:
+    profile = Profile.uniform(schedule.stages, 0.1 * MS, 0.1 * MS, output_bytes=40)
+    run, simulated = emulate(schedule, profile), simulate(schedule, profile)
+    assert run.trace.frame[TASK].to_numpy().tolist() == simulated.frame[TASK].to_numpy().tolist()
+    report = check(schedule)
+    assert run.weight_buffers == report.peak_versions
+    assert run.peak_in_flight == report.peak_in_flight
+
+
+def test_sixteen_workers_run_at_least_as_long_as_simulated() -> None:
+    schedule, profile = two_bw(16, 16, 2), Profile.uniform(16, 2 * MS, 4 * MS, output_bytes=4000)
+    run = emulate(schedule, profile)
+    assert run.trace.label == "emulated"
+    assert run.provenance["label"] == "emulated"
+    assert run.trace.makespan_s > 0.99 * simulate(schedule, profile).makespan_s
+
+
+def test_messages_take_the_time_of_the_slow_link() -> None:
+    """1000 numbers of 4 bytes at 200 kB/s: 20 ms a message, 8 messages one after the other."""
+    profile = Profile.uniform(2, MS, MS, output_bytes=4000)
+    schedule, cluster = gpipe(2, 8), flat(2, 200e3)
+    starts = emulate(schedule, profile, cluster=cluster).trace.frame.query(
+        "stage == 1 and op == 'FORWARD'"
+    )["start_s"]
+    assert starts.iloc[0] >= 20 * MS
+    assert starts.iloc[-1] >= 8 * 20 * MS
+
+
+def test_a_plan_says_which_layers_and_what_is_recomputed() -> None:
+    profile = Profile.uniform(4, MS, MS)
+    plan = Plan.by_hand([3, 1], recompute="except_last")
+    frame = emulate(gpipe(2, 3), profile, plan).trace.frame
+    again = frame[frame["op"] == "RECOMPUTE"]
+    assert set(zip(again["stage"], again["microbatch"], strict=True)) == {
+        (s, k) for s in (0, 1) for k in (0, 1)
+    }
+    forwards = frame.query("stage == 0 and op == 'FORWARD'")
+    assert (forwards["end_s"] - forwards["start_s"]).mean() >= 3 * MS
+
+
+def test_an_update_takes_its_seconds() -> None:
+    layer = LayerProfile("layer", MS, MS, update_s=10 * MS)
+    frame = emulate(pipedream(1, 3), Profile((layer,))).trace.frame
+    updates = frame[frame["op"] == "UPDATE"]
+    assert (updates["end_s"] - updates["start_s"]).mean() >= 9.9 * MS
+
+
+def test_a_late_wait_shortens_the_next_so_that_the_mean_is_right() -> None:
+    import time
+
+    waiter, start = Waiter(), time.perf_counter()
+    for _ in range(100):
+        waiter.wait(0.5 * MS)
+    assert time.perf_counter() - start >= 49.5 * MS
+
+
+def test_replicated_stages_are_refused() -> None:
+    with pytest.raises(ScheduleError, match="stage 0 is on worker 0 and on worker 1: replicated"):
+        emulate(replicate(flush(1, 1), 2), Profile.uniform(1))

@@ -1,0 +1,75 @@
+"""A plan goes into the pipeline as it is: layers, recomputation, links."""
+
+import pytest
+import torch
+from torch import nn
+
+from pipekit import Pipeline, Plan
+from pipekit.clusters import flat
+from pipekit.plans import StagePlan
+from pipekit.schedules import flush, gpipe
+
+MODEL = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+BATCH = [(torch.ones(4, 4), torch.ones(4, 4))]
+
+
+def pipeline(**options: object) -> Pipeline:
+    arguments: dict[str, object] = {
+        "optimizer": lambda p: torch.optim.SGD(p, lr=0.1),
+        "loss": nn.MSELoss(),
+    }
+    return Pipeline(MODEL, gpipe(2, 2), **(arguments | options))  # type: ignore[arg-type]
+
+
+def test_a_plans_layers_and_recomputation_are_those_of_the_run() -> None:
+    plan = Plan("by hand", (StagePlan(0, 3, recompute="always"), StagePlan(3, 4)))
+    pipe = pipeline(balance=plan)
+    frame = pipe.train(BATCH).trace.frame
+    assert pipe.balance == [3, 1]
+    assert set(frame[frame["op"] == "RECOMPUTE"]["stage"]) == {0}
+
+
+def test_what_is_asked_for_beside_the_plan_comes_first() -> None:
+    plan = Plan.by_hand([3, 1], recompute="always")
+    frame = pipeline(balance=plan, recompute="never").train(BATCH).trace.frame
+    assert "RECOMPUTE" not in set(frame["op"])
+
+
+def test_recomputation_and_slow_links_change_no_weight() -> None:
+    plain = pipeline(balance=[2, 2])
+    other = pipeline(balance=[2, 2], recompute=["always", "never"], cluster=flat(2, 1e5))
+    plain.train(BATCH)
+    other.train(BATCH)
+    for a, b in zip(plain.state_dict().values(), other.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"balance": Plan.by_hand([1, 1, 2])}, "is for 3 stages and the schedule has 2"),
+        ({"balance": Plan.by_hand([2, 2], replicas=[7, 1])}, "stage 0 on 7 workers: replicated"),
+        ({"recompute": ["never"]}, "recompute names 1 stages and the schedule has 2"),
+        ({"recompute": ["never", "sometimes"]}, "recompute must be one of never"),
+        ({"cluster": flat(1, 1.0)}, "has 2 workers and cluster 'flat' only 1"),
+        (
+            {"cluster": flat(2, 1.0), "transport": "distributed"},
+            "links can be slowed between threads only",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pipeline(**options)
+
+
+def test_a_norm_over_all_stages_is_not_slowed_down() -> None:
+    pipe = Pipeline(
+        MODEL,
+        lambda n: flush(2, 2, n),
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+        loss=nn.MSELoss(),
+        clip_norm=1.0,
+        cluster=flat(2, 1e6),
+    )
+    assert len(pipe.train(BATCH).losses) == 1

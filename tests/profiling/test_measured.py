@@ -1,0 +1,403 @@
+"""What a measured profile holds, and what measuring leaves alone.  No time decides a test."""
+
+import copy
+import json
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+import pipekit
+from pipekit import Profile, models, profile
+from pipekit.engine.trees import Tree, differentiable, leaves
+from pipekit.models.transformer import Block
+
+pytestmark = pytest.mark.filterwarnings("ignore:the layers' times add up")  # a busy machine
+
+
+def linear_relu_linear() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+class Sleeps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
+        ctx.backward_s = backward_s
+        time.sleep(forward_s)
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        time.sleep(ctx.backward_s)
+        return gradient, None, None
+
+
+class Sleeper(nn.Module):
+    def __init__(self, forward_s: float, backward_s: float) -> None:
+        super().__init__()
+        self.seconds = forward_s, backward_s
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = Sleeps.apply(x, *self.seconds)
+        return y
+
+
+class TestTimes:
+    def test_each_layers_passes_are_timed_apart(self) -> None:
+        model = nn.Sequential(nn.Linear(2, 2), Sleeper(0.02, 0.04), Sleeper(0.04, 0.02))
+        _, first, second = profile(model, torch.rand(1, 2), repeats=2).layers
+        assert first.forward_s >= 0.02
+        assert first.backward_s >= 0.04
+        assert second.forward_s >= 0.04
+        assert second.backward_s >= 0.02
+
+    def test_the_layers_are_compared_with_the_undivided_model(self) -> None:
+        model = nn.Sequential(nn.Linear(2, 2), Sleeper(0.02, 0.02))
+        made = profile(model, torch.rand(1, 2), repeats=2)
+        step_s = made.provenance["step_s"]
+        assert step_s >= 0.04
+        assert made.provenance["conservation"] == pytest.approx(
+            (made.forward_s + made.backward_s) / step_s
+        )
+
+    def test_a_sum_outside_the_tolerance_is_warned_of(self) -> None:
+        with pytest.warns(UserWarning, match=r"times add up to \d+% of .* not within 0% of it"):
+            profile(linear_relu_linear(), torch.rand(2, 8), repeats=2, tolerance=0)
+
+    def test_a_sum_within_the_tolerance_is_not(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            profile(linear_relu_linear(), torch.rand(2, 8), repeats=2, tolerance=1e9)
+
+    def test_a_layer_that_needs_no_gradient_has_no_backward(self) -> None:
+        model = nn.Sequential(Sleeper(0, 10), nn.Linear(2, 2))  # 10 s if it had
+        profile(model, torch.rand(1, 2), repeats=1)
+
+    def test_updates_are_timed_when_an_optimizer_is_given(self) -> None:
+        class Slow(torch.optim.SGD):
+            def step(self, closure: Any = None) -> Any:
+                time.sleep(0.01)
+                assert all(p.grad is not None for g in self.param_groups for p in g["params"])
+
+        made = profile(linear_relu_linear(), torch.rand(2, 8), repeats=1, optimizer=Slow)
+        assert made.layers[0].update_s >= 0.01
+        assert made.layers[1].update_s == 0
+        assert made.layers[2].update_s >= 0.01
+
+    def test_without_one_updates_cost_nothing(self) -> None:
+        made = profile(linear_relu_linear(), torch.rand(2, 8), repeats=1)
+        assert [layer.update_s for layer in made.layers] == [0, 0, 0]
+
+
+class TestSizes:
+    def test_bytes_and_operations_are_those_of_the_layers(self) -> None:
+        made = profile(linear_relu_linear(), torch.rand(5, 8), repeats=1)
+        assert made.rows == 5
+        assert made.input_bytes == 5 * 8 * 4
+        assert [layer.name for layer in made.layers] == ["0 Linear", "1 ReLU", "2 Linear"]
+        assert [layer.output_bytes for layer in made.layers] == [5 * 16 * 4, 5 * 16 * 4, 5 * 4 * 4]
+        assert [layer.parameter_bytes for layer in made.layers] == [9 * 16 * 4, 0, 17 * 4 * 4]
+        assert [layer.flops for layer in made.layers] == [2 * 5 * 8 * 16, 0, 2 * 5 * 16 * 4]
+
+    def test_what_relu_and_the_next_layer_both_save_counts_once_and_where_it_was_made(self) -> None:
+        made = profile(linear_relu_linear(), torch.rand(5, 8), repeats=1)
+        assert [layer.saved_bytes for layer in made.layers] == [0, 5 * 16 * 4, 0]
+        assert [layer.saves_output for layer in made.layers] == [False, True, False]
+
+    def test_an_in_place_relu_makes_nothing_of_its_own(self) -> None:
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(inplace=True), nn.Linear(16, 4))
+        made = profile(model, torch.rand(5, 8), repeats=1)
+        assert [layer.saved_bytes for layer in made.layers] == [5 * 16 * 4, 0, 0]
+        assert [layer.saves_output for layer in made.layers] == [True, True, False]
+
+    def test_a_view_makes_nothing_and_its_memory_is_saved_if_a_later_layer_saves_it(self) -> None:
+        model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 4))
+        made = profile(model, torch.rand(5, 1, 8, 8), repeats=1)
+        assert [layer.saved_bytes for layer in made.layers] == [5 * 72 * 4, 0, 0]
+        assert [layer.saves_output for layer in made.layers] == [True, True, False]
+
+    def test_buffers_and_frozen_parameters_are_counted_apart(self) -> None:
+        model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        model[0].bias.requires_grad_(False)
+        made = profile(model, torch.rand(5, 8), repeats=1)
+        assert [layer.parameter_bytes for layer in made.layers] == [8 * 8 * 4, 2 * 8 * 4]
+        assert [layer.buffer_bytes for layer in made.layers] == [8 * 4, 2 * 8 * 4 + 8]
+
+    def test_a_weight_in_two_layers_counts_in_the_first(self) -> None:
+        model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
+        model[1].weight = model[0].weight
+        made = profile(model, torch.rand(5, 8), repeats=1)
+        assert [layer.parameter_bytes for layer in made.layers] == [8 * 8 * 4, 0]
+
+    def test_fused_recurrent_layers_have_operations_too(self) -> None:
+        class Last(nn.Module):
+            def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
+                return x[0]
+
+        model = nn.Sequential(nn.LSTM(8, 16, batch_first=True), Last())
+        made = profile(model, torch.rand(5, 3, 8), repeats=1)
+        assert made.layers[0].flops == 2 * 5 * 3 * (8 + 16) * 4 * 16
+
+    def test_trees_of_tensors_pass_between_layers(self) -> None:
+        model = models.s2vt(vocabulary=20, features=8, embedding=4, hidden=6)
+        sample = torch.rand(2, 3, 8), torch.randint(20, (2, 4))
+        made = profile(model, sample, repeats=1)
+        assert made.input_bytes == 2 * 3 * 8 * 4 + 2 * 4 * 8
+        assert made.layers[0].output_bytes == 2 * (3 + 4) * 4 * 4
+        assert made.layers[-1].output_bytes == 2 * 4 * 20 * 4
+
+
+class Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(channels, channels, 3, padding=1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.inner(x))
+
+
+IMAGES = torch.rand(2, 3, 8, 8)
+ROWS = torch.rand(4, 8)
+TOKENS = torch.rand(2, 6, 8)
+CHAINS: dict[str, tuple[nn.Sequential, Tree]] = {
+    "linear, ReLU": (linear_relu_linear(), ROWS),
+    "in-place ReLU": (
+        nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 8)),
+        ROWS,
+    ),
+    "in-place ReLU of a view": (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.ReLU(inplace=True), nn.Linear(144, 2)),
+        IMAGES,
+    ),
+    "in-place ReLU first": (nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 8)), ROWS),
+    "batch norm": (nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU()), ROWS),
+    "dropout": (nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8)), ROWS),
+    "max-pool": (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 2)),
+        IMAGES,
+    ),
+    "residual block": (nn.Sequential(nn.Conv2d(3, 4, 1), Residual(4), Residual(4)), IMAGES),
+    "layer norm": (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU()), ROWS),
+    "attention": (
+        nn.Sequential(
+            nn.Linear(8, 8),
+            Block(8, 2, causal=True, norm="pre", dropout=0.1),
+            Block(8, 2, causal=False, norm="post"),
+        ),
+        TOKENS,
+    ),
+    "convnet": (models.convnet(width=4), torch.rand(2, 1, 28, 28)),
+    "GPT": (models.gpt(2, 8, 2, vocabulary=32, sequence=6), torch.randint(32, (2, 6))),
+    "S2VT": (
+        models.s2vt(vocabulary=20, features=8, embedding=4, hidden=6),
+        (torch.rand(2, 3, 8), torch.randint(20, (2, 4))),
+    ),
+    "an output of which a part is passed on": (
+        nn.Sequential(nn.Linear(8, 16), nn.GLU(), nn.Linear(8, 8), nn.Softmax(1)),
+        ROWS,
+    ),
+}
+
+
+def saved_by_a_stage(model: nn.Sequential, x: Tree) -> int:
+    """Return the bytes of all storages that the graph of an undivided stage holds alive."""
+    held: dict[StorageWeakRef, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        held[StorageWeakRef(tensor.untyped_storage())] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    stage = copy.deepcopy(model).train()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        output = stage(x)
+    apart = [*stage.parameters(), *stage.buffers(), *leaves(x)]
+    for tensor in apart:
+        held.pop(StorageWeakRef(tensor.untyped_storage()), None)
+    assert differentiable(output)[0].requires_grad
+    return sum(held.values())
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_saved_bytes_are_those_of_a_real_stage(name: str) -> None:
+    model, sample = CHAINS[name]
+    made = profile(model, sample, repeats=1)
+    saved = saved_by_a_stage(model, copy.deepcopy(sample))
+    assert made.stage(0, len(made)).saved_bytes == saved
+    assert saved > 0
+
+
+class TestNothingIsTouched:
+    @pytest.fixture
+    def model(self) -> nn.Sequential:
+        model = nn.Sequential(
+            nn.ReLU(inplace=True), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)
+        )
+        model(torch.rand(4, 8)).sum().backward()
+        model[2].eval()
+        return model
+
+    def state(self, model: nn.Sequential) -> Iterator[Tensor]:
+        for tensor in [*model.parameters(), *model.buffers()]:
+            yield tensor.detach().clone()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            yield parameter.grad.clone()
+
+    def test_neither_weights_nor_buffers_nor_gradients(self, model: nn.Sequential) -> None:
+        before = list(self.state(model))
+        profile(model, torch.randn(4, 8), repeats=1, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
+        for was, now in zip(before, self.state(model), strict=True):
+            assert torch.equal(was, now)
+
+    def test_not_the_mode(self, model: nn.Sequential) -> None:
+        before = [module.training for module in model.modules()]
+        profile(model, torch.randn(4, 8), repeats=1)
+        assert [module.training for module in model.modules()] == before
+
+    def test_not_the_random_numbers_to_come(self, model: nn.Sequential) -> None:
+        sample = torch.randn(4, 8)
+        state = torch.get_rng_state()
+        profile(model, sample, repeats=1)
+        assert torch.equal(torch.get_rng_state(), state)
+
+    def test_not_the_sample(self, model: nn.Sequential) -> None:
+        sample = torch.randn(4, 8)
+        before = sample.clone()
+        profile(model, sample, repeats=1)
+        assert torch.equal(sample, before)
+        assert not sample.requires_grad
+
+    def test_not_the_threads(self, model: nn.Sequential) -> None:
+        threads = torch.get_num_threads()
+        made = profile(model, torch.randn(4, 8), repeats=1)
+        assert torch.get_num_threads() == made.provenance["threads"] == threads
+
+
+class TestProvenance:
+    def test_it_says_what_was_measured_and_how(self) -> None:
+        made = profile(linear_relu_linear().bfloat16(), torch.rand(3, 8).bfloat16(), repeats=4)
+        known = made.provenance
+        assert known["label"] == "measured"
+        assert known["device"] == "cpu"
+        assert known["dtype"] == "bfloat16"
+        assert known["rows"] == 3
+        assert known["repeats"] == 4
+        assert known["torch"] == torch.__version__
+        assert known["tolerance"] == 0.1
+        assert known["spread"] >= 0
+        assert known["spread_layer"] in [layer.name for layer in made.layers]
+
+    def test_it_can_be_saved(self, tmp_path: Path) -> None:
+        made = profile(linear_relu_linear(), torch.rand(3, 8), repeats=1)
+        made.save(tmp_path / "p.json")
+        assert Profile.load(tmp_path / "p.json") == made
+        assert json.loads((tmp_path / "p.json").read_text())["provenance"] == made.provenance
+
+
+def test_it_works_where_gradients_are_off() -> None:
+    with torch.no_grad():
+        made = profile(linear_relu_linear(), torch.rand(3, 8), repeats=1)
+    assert all(layer.backward_s > 0 for layer in made.layers)
+
+
+class Refuses(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise RuntimeError("no")
+
+
+class ReturnsText(nn.Module):
+    def forward(self, x: Tensor) -> str:
+        return "text"
+
+
+class RefusesBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        raise RuntimeError("not back")
+
+
+class OnlyForward(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = RefusesBackward.apply(x)  # type: ignore[no-untyped-call]
+        return y
+
+
+class TestErrors:
+    def test_the_model_must_be_a_sequential(self) -> None:
+        with pytest.raises(TypeError, match=r"must be an nn\.Sequential of layers, not Linear"):
+            profile(nn.Linear(2, 2), torch.rand(1, 2))  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("layer", "error", "says"),
+        [
+            (Refuses(), ValueError, "layer '1 Refuses' fails in its forward: RuntimeError: no"),
+            (OnlyForward(), ValueError, "layer '1 OnlyForward' fails in its backward: .* not back"),
+            (ReturnsText(), TypeError, "layer '1 ReturnsText' cannot be profiled: .* not str"),
+        ],
+    )
+    def test_a_layer_that_fails_is_named(
+        self, layer: nn.Module, error: type[Exception], says: str
+    ) -> None:
+        with pytest.raises(error, match=says):
+            profile(nn.Sequential(nn.Linear(2, 2), layer), torch.rand(1, 2))
+
+    def test_an_edit_that_autograd_forbids_is_reported(self) -> None:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Sigmoid(), nn.ReLU(inplace=True))
+        with pytest.raises(ValueError, match="'the whole model' fails in its backward.*inplace"):
+            profile(model, torch.rand(1, 2))
+
+    def test_a_model_without_data_cannot_be_timed(self) -> None:
+        with pytest.raises(ValueError, match=r"device 'meta' .* use Profile\.analytic"):
+            profile(nn.Sequential(nn.Linear(2, 2, device="meta")), torch.rand(1, 2))
+
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({"device": "tpu"}, "device must be one of cpu, cuda, not 'tpu'"),
+            ({"repeats": 0}, "repeats must be at least 1, not 0"),
+        ],
+    )
+    def test_options_out_of_range(self, options: dict[str, Any], says: str) -> None:
+        with pytest.raises(ValueError, match=says):
+            profile(linear_relu_linear(), torch.rand(1, 8), **options)
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+    def test_a_gpu_that_is_not_there(self) -> None:
+        with pytest.raises(ValueError, match="there is no GPU here"):
+            profile(linear_relu_linear(), torch.rand(1, 8), "cuda")
+
+    @pytest.mark.parametrize("sample", [torch.tensor(1.0), ()])
+    def test_a_sample_without_rows(self, sample: Tree) -> None:
+        with pytest.raises(ValueError, match="leading dimension of rows"):
+            profile(linear_relu_linear(), sample)
+
+    def test_a_sample_that_is_no_tensor(self) -> None:
+        with pytest.raises(TypeError, match="must pass tensors.* not str"):
+            profile(linear_relu_linear(), "sample")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_events_time_the_same_layers() -> None:
+    made = profile(linear_relu_linear(), torch.rand(5, 8), "cuda", repeats=2)
+    assert made.provenance["device"] == torch.cuda.get_device_name()
+    assert all(layer.forward_s > 0 for layer in made.layers)
+
+
+def test_the_package_offers_both_names() -> None:
+    assert pipekit.profile is profile
+    assert pipekit.Profile is Profile
