@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
@@ -31,6 +32,20 @@ class StageCosts:
     def kept_bytes(self) -> float:
         """Bytes that a microbatch keeps between forward and backward, its input not counted."""
         return self.whole.saved_bytes + (0 if self.whole.saves_output else self.whole.output_bytes)
+
+    @cached_property
+    def gradients_at_height(self) -> float:
+        """How far the bytes rise above the activations' in a batch's first backward.
+
+        When layer l goes backward, the activations of layers up to l are still there, and the
+        gradients of layers from l on are there already.
+        """
+        highest = kept = gradients = 0.0
+        for layer in reversed(self.layers):
+            gradients += layer.parameter_bytes
+            highest = max(highest, gradients - kept)
+            kept += layer.saved_bytes
+        return highest
 
 
 def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list[StageCosts]:

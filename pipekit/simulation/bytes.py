@@ -21,10 +21,11 @@ def memory(
     """Return what lies in memory when, as the engine keeps it.
 
     All weight buffers of a run are there from its start.  The gradients of a batch are there from
-    its first backward's start to its update, the optimizer's state from the first update on.  A
-    microbatch keeps the stage's input, what its layers save, and the output, from the forward's
-    start to the backward's end; if it is recomputed, only the input until its second forward.
-    Gradients of activations and what operators use for a moment are not counted.
+    its first backward to its update, the optimizer's state from the first update on.  A microbatch
+    keeps the stage's input, what its layers save, and the output, from the forward's start to the
+    backward's end; if it is recomputed, only the input until its second forward.  In a batch's
+    first backward gradients come layer by layer as activations go; all of it shows the height in
+    between.  Gradients of activations and what operators use for a moment are not counted.
     """
     frames = []
     for worker, tasks in enumerate(schedule.workers):
@@ -92,4 +93,6 @@ def _changes(
             yield end, _ACTIVATIONS, -cost.input_bytes - (kept if again is None else 0.0)
             if (stage, batch_of[microbatch]) not in summing:
                 summing.add((stage, batch_of[microbatch]))
-                yield start, _GRADIENTS, parameters
+                height = cost.gradients_at_height
+                yield start, _GRADIENTS, height
+                yield end, _GRADIENTS, parameters - height

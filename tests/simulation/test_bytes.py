@@ -137,3 +137,12 @@ def test_inference_keeps_nothing_but_the_weights() -> None:
     trace = simulate(parse("worker 0 | F0 F1"), profile(1))
     assert trace.memory is not None
     assert trace.memory.peak_bytes == (W,)
+
+
+def test_gradients_come_layer_by_layer_as_activations_go() -> None:
+    """Backward of two layers: 10 of gradients beside all 200 of activations, 20 beside 100."""
+    layer = LayerProfile("layer", 1, 1, 0, 10, saved_bytes=100, saves_output=True)
+    trace = simulate(flush(1, 1), Profile((layer, layer)), Plan.by_hand([2]))
+    assert trace.memory is not None
+    assert trace.memory.peak_bytes == (20 + 200 + 10,)
+    assert trace.memory.frame["gradients"].tolist() == [0, 10, 0]
