@@ -115,7 +115,7 @@ class Stage:
         gradients: dict[int, Tensor] = {}
         if self.spec.index:
             for number, tensor in enumerate(differentiable(x)):
-                tensor.requires_grad_().register_hook(partial(gradients.__setitem__, number))
+                tensor.requires_grad_().register_hook(partial(_take, gradients, number))
         with torch.no_grad() if recompute else nullcontext():
             output = self._compute(x, microbatch, buffer, target)
         self._pending[microbatch] = _Pending(x, None if recompute else output, target, gradients)
@@ -216,3 +216,8 @@ class Stage:
     def _own(self, x: Tree) -> Tree:
         """Return an input that the layers may edit: neither the sender's tensor nor a leaf."""
         return tree_map(torch.clone, x) if self.spec.edits_input else x
+
+
+def _take(gradients: dict[int, Tensor], number: int, gradient: Tensor) -> None:
+    # An alias: autograd copies the gradient of a leaf if somebody else holds the tensor itself.
+    gradients[number] = gradient.detach()
