@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from pipekit import datasets, models, plots, schedules
     from pipekit.engine import Pipeline, Run, WorkerDied, emulate
     from pipekit.memory import Memory
+    from pipekit.planning import plan
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
     from pipekit.profiling.measured import profile
@@ -27,6 +28,7 @@ __all__ = [
     "datasets",
     "emulate",
     "models",
+    "plan",
     "plots",
     "profile",
     "schedules",
@@ -42,6 +44,7 @@ _HOMES = {
     "emulate": "engine",
     "Memory": "memory",
     "Plan": "plans",
+    "plan": "planning",
     "Schedule": "schedules",
     "ScheduleError": "schedules",
     "Trace": "traces",

@@ -23,6 +23,8 @@ from pipekit.engine.stage import Loss, StageSpec
 from pipekit.engine.trees import Tree
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory
 from pipekit.engine.worker import Job, Report
+from pipekit.memory import PARTS, Memory
+from pipekit.partition import balance_by_cost
 from pipekit.plans import Plan, Recompute
 from pipekit.provenance import provenance
 from pipekit.schedules import Schedule, ScheduleError, check, inference, lower
@@ -114,6 +116,7 @@ class Pipeline:
         batches: Iterable[tuple[Any, Any]],
         *,
         trace: bool = True,
+        memory: bool = False,
         progress: bool = False,
     ) -> Run:
         """Train on every batch once; the pipeline is empty again when this returns.
@@ -121,6 +124,8 @@ class Pipeline:
         Args:
             batches: pairs (input, target), each [rows, ...]; read one by one if it has a length.
             trace: whether to record what every worker does.
+            memory: whether to follow what lies in every worker's memory, into ``Run.trace.memory``;
+                it takes time.
             progress: whether to show a bar with the loss.
 
         Returns:
@@ -134,7 +139,13 @@ class Pipeline:
         schedule = self._schedule_for(len(batches))
         start = time.perf_counter()
         reports = self._run(
-            schedule, batches, self._loss, training=True, trace=trace, progress=progress
+            schedule,
+            batches,
+            self._loss,
+            training=True,
+            trace=trace,
+            memory=memory,
+            progress=progress,
         )
         wall = time.perf_counter() - start
         self._microbatches_seen += schedule.microbatches
@@ -189,6 +200,7 @@ class Pipeline:
         *,
         training: bool,
         trace: bool = False,
+        memory: bool = False,
         progress: bool = False,
     ) -> list[Report]:
         """Run a schedule over batches; the stages' specs are then those after the run."""
@@ -210,6 +222,7 @@ class Pipeline:
             parameters=self._trained_parameters,
             norm_dtype=self._norm_dtype,
             trace=trace,
+            memory=memory,
             cluster=self._cluster,
         )
         specs = [
@@ -337,9 +350,18 @@ def _batch_losses(schedule: Schedule, reports: Sequence[Report]) -> list[float]:
 
 
 def _trace(schedule: Schedule, reports: Sequence[Report]) -> Trace:
-    """Return the workers' events as one table, from time 0."""
+    """Return the workers' events, and bytes if they were followed, as tables from time 0."""
     rows = [(worker, *e) for worker, report in enumerate(reports) for e in report.events]
     frame = pd.DataFrame(rows, columns=COLUMNS)
-    if rows:
-        frame[["start_s", "end_s"]] -= frame["start_s"].min()
-    return Trace(frame, "measured", schedule.name, len(schedule.workers))
+    held = [(w, when, *held) for w, report in enumerate(reports) for when, held in report.memory]
+    memory = pd.DataFrame(held, columns=["worker", "time_s", *PARTS])
+    origin = frame["start_s"].min() if rows else memory["time_s"].min()
+    frame[["start_s", "end_s"]] -= origin
+    memory["time_s"] -= origin
+    return Trace(
+        frame,
+        "measured",
+        schedule.name,
+        len(schedule.workers),
+        memory=Memory(memory, "measured") if held else None,
+    )

@@ -1,7 +1,7 @@
 """A stage: some consecutive layers, their weight versions, and the passes that are pending."""
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pipekit.engine.held import Held
 from pipekit.engine.module_buffers import buffers_untouched
 from pipekit.engine.seeded import Seeded
 from pipekit.engine.trees import Tree, differentiable, tree_map
@@ -87,6 +88,7 @@ class Stage:
         self._pending: dict[int, _Pending] = {}
         self._watch_backward = False
         self.most_pending = 0
+        self.held: Held | None = None
 
     def prepare(self, buffers: int, training: bool) -> None:
         """Make ready for a run that needs ``buffers`` weight buffers."""
@@ -116,8 +118,10 @@ class Stage:
         if self.spec.index:
             for number, tensor in enumerate(differentiable(x)):
                 tensor.requires_grad_().register_hook(partial(_take, gradients, number))
-        with torch.no_grad() if recompute else nullcontext():
+        with self._following(microbatch, x), torch.no_grad() if recompute else nullcontext():
             output = self._compute(x, microbatch, buffer, target)
+        if self.held and not recompute:
+            self.held.keep(microbatch, output)
         self._pending[microbatch] = _Pending(x, None if recompute else output, target, gradients)
         self.most_pending = max(self.most_pending, len(self._pending))
         return tree_map(Tensor.detach, output)
@@ -127,8 +131,11 @@ class Stage:
         pending = self._pending[microbatch]
         if pending.output is not None:
             return False
-        with buffers_untouched(self.versions.modules[buffer]):
+        again = self.held.follow(microbatch, again=True) if self.held else nullcontext()
+        with again, buffers_untouched(self.versions.modules[buffer]):
             output = self._compute(pending.input, microbatch, buffer, pending.target)
+        if self.held:
+            self.held.keep(microbatch, output, again=True)
         self._pending[microbatch] = pending._replace(output=output)
         return True
 
@@ -172,6 +179,8 @@ class Stage:
                     )
             else:
                 torch.autograd.backward(roots, seeds)
+        if self.held:
+            self.held.drop(microbatch)
         return dict(sorted(arrived.items()))
 
     def state(self) -> dict[str, Any]:
@@ -191,6 +200,13 @@ class Stage:
             self.versions.optimizer.load_state_dict(state["optimizer"])
         if self.versions.lr_scheduler and state["lr_scheduler"]:
             self.versions.lr_scheduler.load_state_dict(state["lr_scheduler"])
+
+    def _following(self, microbatch: int, x: Tree) -> AbstractContextManager[Any]:
+        """Return a context in which what the forward of ``x`` keeps is counted, if anybody asks."""
+        if self.held is None:
+            return nullcontext()
+        self.held.keep(microbatch, x)
+        return self.held.follow(microbatch)
 
     def _compute(self, x: Tree, microbatch: int, buffer: int, target: Target | None) -> Tree:
         output = self._run(buffer, self._own(x), microbatch)

@@ -8,7 +8,8 @@ what the schedule's check has proved, does not see the edit.
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -86,6 +87,13 @@ class WeightVersions:
         for buffer in buffers:
             del self._owner[buffer]
         return gradients
+
+    def all_gradients(self) -> Iterator[Tensor]:
+        """Yield every gradient that is in memory, of whichever update."""
+        held = [p.grad for group in (*self._parameters, *self._aliases) for p in group]
+        for gradient in chain(held, *self._set_aside.values()):
+            if gradient is not None:
+                yield gradient
 
     def update(self, buffer: int, gradients: Gradients) -> None:
         """Write the next version into ``buffer``: one optimizer step from the newest version."""

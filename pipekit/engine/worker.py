@@ -1,5 +1,6 @@
 """The worker: runs an ordered list of steps; it knows ops, not methods."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from pipekit.clusters import Cluster
 from pipekit.engine.clock import Clock
+from pipekit.engine.held import NOTHING, Bytes, Held
 from pipekit.engine.links import Aborted, Links
 from pipekit.engine.microbatches import Feed
 from pipekit.engine.stage import Loss, Stage, StageSpec, Target
@@ -35,6 +37,7 @@ class Job:
         parameters: trained parameters of the whole model.
         norm_dtype: of the norm over them all.
         trace: whether to record events.
+        memory: whether to follow what lies in memory.
         cluster: links to slow the messages down to, or None.
     """
 
@@ -47,6 +50,7 @@ class Job:
     parameters: int
     norm_dtype: torch.dtype
     trace: bool
+    memory: bool = False
     cluster: Cluster | None = None
 
 
@@ -73,6 +77,7 @@ class Report:
         weight_buffers: weight versions that its stages held in memory.
         most_pending: most microbatches that waited for their backward at once.
         rows: rows of each microbatch.
+        memory: (when, what its stages held), if the job asked for it.
     """
 
     specs: list[StageSpec]
@@ -81,6 +86,7 @@ class Report:
     weight_buffers: int
     most_pending: int
     rows: list[int]
+    memory: list[tuple[float, Bytes]]
 
 
 def work(
@@ -115,6 +121,7 @@ def work(
         sum(len(stage.versions.modules) for stage in stages.values()),
         max((stage.most_pending for stage in stages.values()), default=0),
         feed.rows,
+        worker.memory,
     )
 
 
@@ -145,6 +152,7 @@ class Worker:
         self.links, self.feed, self.device, self.on_loss = links, feed, device, on_loss
         self.clock = Clock(device)
         self.events: list[tuple[Step, str, object, object, int]] = []
+        self.memory: list[tuple[float, Bytes]] = []
         self._update_of = [u for u, batch in enumerate(job.batches, start=1) for _ in batch]
         self._last = {batch[-1] for batch in job.batches}
 
@@ -161,6 +169,9 @@ class Worker:
             Op.UPDATE: self._update,
         }
         step = None
+        if self.job.memory:
+            for stage in self.stages.values():
+                stage.held = Held(stage.versions, self._weigh)
         try:
             for step in self.steps:
                 self.links.require_peers()
@@ -170,6 +181,10 @@ class Worker:
         except Exception as error:
             error.add_note(f"(raised in {step.task if step else 'start-up'})")
             raise
+        finally:
+            for stage in self.stages.values():
+                if stage.held:
+                    stage.held.stop()
 
     def results(self) -> list[Event]:
         """Return what was done, with times in seconds on this host's monotonic clock."""
@@ -277,3 +292,10 @@ class Worker:
             if step.destination is not None and message is not None:
                 sent = sum(tensor.nbytes for tensor in leaves(message))
             self.events.append((step, op, start, self.clock.now(), sent))
+        if self.job.memory:
+            self._weigh()
+
+    def _weigh(self) -> None:
+        """Note what is in memory now."""
+        held = [stage.held.now() for stage in self.stages.values() if stage.held]
+        self.memory.append((time.perf_counter(), sum(held, NOTHING)))

@@ -6,9 +6,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pipekit.clusters import Device
+    from pipekit.engine.trees import Tree
 
 _FORMAT = "pipekit profile 1"
 
@@ -102,6 +108,42 @@ class Profile:
         )
         layers = tuple(replace(layer, name=f"layer {i}") for i in range(stages))
         return cls(layers, input_bytes=output_bytes, provenance={"label": "exact"})
+
+    @classmethod
+    def analytic(
+        cls,
+        model: "nn.Sequential",
+        sample: "Tree",
+        device: "Device",
+        *,
+        dtype: str | None = None,
+        efficiency: float = 0.5,
+        memory_efficiency: float = 0.75,
+    ) -> "Profile":
+        """Reckon the costs on a named device: see :func:`pipekit.profiling.analytic.analytic`."""
+        from pipekit.profiling.analytic import analytic  # here, since torch takes seconds
+
+        return analytic(
+            model,
+            sample,
+            device,
+            dtype=dtype,
+            efficiency=efficiency,
+            memory_efficiency=memory_efficiency,
+        )
+
+    @classmethod
+    def from_pipedream_graph(cls, path: str | os.PathLike[str], rows: int = 1) -> "Profile":
+        """Read PipeDream's ``graph.txt``: see :func:`pipekit.profiling.graph_txt.read`."""
+        from pipekit.profiling import graph_txt  # here, since it imports this module
+
+        return graph_txt.read(path, rows)
+
+    def to_pipedream_graph(self, path: str | os.PathLike[str]) -> None:
+        """Write PipeDream's ``graph.txt``: see :func:`pipekit.profiling.graph_txt.write`."""
+        from pipekit.profiling import graph_txt
+
+        graph_txt.write(self, path)
 
     def __len__(self) -> int:
         return len(self.layers)

@@ -180,7 +180,10 @@ CHAINS: dict[str, tuple[nn.Sequential, Tree]] = {
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.ReLU(inplace=True), nn.Linear(144, 2)),
         IMAGES,
     ),
-    "in-place ReLU first": (nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 8)), ROWS),
+    "in-place ReLU first": (
+        nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 8), nn.Sigmoid()),
+        ROWS,
+    ),
     "batch norm": (nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU()), ROWS),
     "dropout": (nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8)), ROWS),
     "max-pool": (
@@ -333,7 +336,7 @@ class RefusesBackward(torch.autograd.Function):
 
 class OnlyForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = RefusesBackward.apply(x)  # type: ignore[no-untyped-call]
+        y: Tensor = RefusesBackward.apply(x)
         return y
 
 
@@ -358,7 +361,7 @@ class TestErrors:
 
     def test_an_edit_that_autograd_forbids_is_reported(self) -> None:
         model = nn.Sequential(nn.Linear(2, 2), nn.Sigmoid(), nn.ReLU(inplace=True))
-        with pytest.raises(ValueError, match="'the whole model' fails in its backward.*inplace"):
+        with pytest.raises(ValueError, match=r"'the whole model' fails in its backward.*inplace"):
             profile(model, torch.rand(1, 2))
 
     def test_a_model_without_data_cannot_be_timed(self) -> None:
@@ -387,7 +390,7 @@ class TestErrors:
             profile(linear_relu_linear(), sample)
 
     def test_a_sample_that_is_no_tensor(self) -> None:
-        with pytest.raises(TypeError, match="must pass tensors.* not str"):
+        with pytest.raises(TypeError, match=r"must pass tensors.* not str"):
             profile(linear_relu_linear(), "sample")
 
 

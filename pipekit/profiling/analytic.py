@@ -1,0 +1,106 @@
+"""What each layer should cost on a device that one need not own."""
+
+import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pipekit.clusters import Device
+from pipekit.engine.arguments import require_choice, require_model
+from pipekit.engine.trees import Tree, tree_map
+from pipekit.profiling.profile import Profile
+from pipekit.profiling.sizes import dtype_of, rows_of, sizes, tree_bytes
+from pipekit.profiling.work import Work
+from pipekit.provenance import provenance
+
+
+def analytic(
+    model: nn.Sequential,
+    sample: Tree,
+    device: Device,
+    *,
+    dtype: str | None = None,
+    efficiency: float = 0.5,
+    memory_efficiency: float = 0.75,
+) -> Profile:
+    """Reckon what each layer of a model costs in training on a named device, by the roofline.
+
+    A pass takes as long as its operations at ``efficiency`` times the device's peak, or as its
+    bytes at ``memory_efficiency`` times the bandwidth of its memory, whichever is longer (Williams
+    et al., "Roofline", CACM 2009).  The bytes are what each operator reads and writes, as if no two
+    were fused and no cache held anything.  Starting kernels is free, so that many short layers cost
+    less here than on a real device; updates count 0 s.
+
+    Nothing is computed: model and sample may be on device "meta", and are left untouched.  Bytes
+    are those of the CPU's kernels, and equal to those that :func:`pipekit.profile` finds on a CPU;
+    only the workspace of its LSTMs is missing.
+
+    Args:
+        model: layers.
+        sample: the input of one microbatch; the leading dimension is the rows.
+        device: what to reckon for.
+        dtype: what floating-point tensors become, one of ``device.peak_flops``; by default the
+            model's own.
+        efficiency: attained part of the peak.  The default is an assumption, not a measurement.
+        memory_efficiency: attained part of the memory bandwidth; likewise.
+
+    Returns:
+        A profile labelled "simulated".  Its provenance adds ``device``, ``dtype``, ``rows``,
+        ``efficiency`` and ``memory_efficiency``.
+
+    Raises:
+        TypeError: the model is not a Sequential, or something that it takes or gives is no tensor.
+        ValueError: the device's peak is not known for the dtype, an efficiency is not above 0 and
+            at most 1, or a layer fails; the message names the layer.
+    """
+    require_model(model)
+    for name, part in {"efficiency": efficiency, "memory_efficiency": memory_efficiency}.items():
+        if not 0 < part <= 1:
+            raise ValueError(f"{name} must be above 0 and at most 1, not {part}")
+    rows = rows_of(sample)
+    dtype = dtype_of(model, sample) if dtype is None else dtype
+    require_choice(f"dtype on {device.name}", dtype, device.peak_flops)
+    peak = device.peak_flops[dtype] * efficiency
+    bandwidth = device.memory_bandwidth * memory_efficiency
+
+    def seconds(work: Work) -> float:
+        return max(work.flops / peak, work.moved_bytes / bandwidth)
+
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
+        x = tree_map(partial(_stand_in, dtype=getattr(torch, dtype)), sample)
+        found = sizes(_stand_in_model(model, getattr(torch, dtype)), x)
+    layers = tuple(
+        replace(layer.profile, forward_s=seconds(layer.forward), backward_s=seconds(layer.backward))
+        for layer in found
+    )
+    record = provenance(
+        "simulated",
+        device=device.name,
+        dtype=dtype,
+        rows=rows,
+        efficiency=efficiency,
+        memory_efficiency=memory_efficiency,
+    )
+    return Profile(layers, rows, tree_bytes(x), record)
+
+
+def _stand_in_model(model: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:
+    """Return a copy with stand-ins for all parameters and buffers; what is shared stays so."""
+    stand_ins: dict[int, Any] = {id(t): _stand_in(t, dtype) for t in model.buffers()}
+    for parameter in model.parameters():
+        stand_ins[id(parameter)] = nn.Parameter(
+            _stand_in(parameter, dtype), requires_grad=parameter.requires_grad
+        )
+    return copy.deepcopy(model, stand_ins).train()
+
+
+def _stand_in(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return, under ``FakeTensorMode``, a CPU tensor without data, for which the CPU's kernels are
+    chosen; on device "meta" they would be others, for attention and recurrent layers.
+    """
+    dtype = dtype if tensor.is_floating_point() else tensor.dtype
+    return torch.empty_like(tensor, device="cpu", dtype=dtype, requires_grad=False)

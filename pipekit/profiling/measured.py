@@ -1,0 +1,207 @@
+"""What each layer costs, measured: real passes on the device at hand."""
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from pipekit.engine.arguments import require_choice, require_model
+from pipekit.engine.trees import Tree, differentiable, tree_map
+from pipekit.engine.versions import OptimizerFactory
+from pipekit.profiling.passes import Input, run_backward, run_forward
+from pipekit.profiling.profile import LayerProfile, Profile
+from pipekit.profiling.sizes import LayerSizes, dtype_of, rows_of, sizes, tree_bytes
+from pipekit.profiling.stopwatch import Stopwatch
+from pipekit.provenance import provenance
+
+WARM_UP = 2
+"""Passes that are not counted, after the one that found the sizes."""
+
+
+def profile(
+    model: nn.Sequential,
+    sample: Tree,
+    device: str = "cpu",
+    repeats: int = 10,
+    *,
+    optimizer: OptimizerFactory | None = None,
+    tolerance: float = 0.1,
+    progress: bool = False,
+) -> Profile:
+    """Measure what each layer of a model costs in training.
+
+    A repeat is a whole forward and a whole backward, timed layer by layer, in the order of training
+    so that caches are as they are there; the last layer's output gets ones as its gradient, every
+    other layer the gradient that the next one computed.  In turn with these, the undivided model
+    does the same: the layers' times must add up to its time.  All numbers are medians; on a GPU the
+    times are between CUDA events.  The loss is not part of it, nor the sum into gradients that are
+    there already.
+
+    It runs on a copy, in training mode, with the generators' state put back: the model, its
+    gradients and buffers, and the sample stay as they are.
+
+    Args:
+        model: layers, on any device but "meta".
+        sample: the input of one microbatch: a tensor, or tuples, lists and dicts of tensors; the
+            leading dimension is the rows.
+        device: "cpu", with PyTorch's present number of threads, or "cuda".
+        repeats: how many count, after three to warm up.
+        optimizer: makes an optimizer from a list of parameters; its step is then timed too, layer
+            by layer.  By default updates count 0 s.
+        tolerance: how far the sum of the layers' times may be from the undivided model's, as a
+            part of that, before it is warned of.
+        progress: whether to show a bar.
+
+    Returns:
+        A profile labelled "measured".  Its provenance adds ``device``, ``dtype``, ``rows``,
+        ``repeats``; ``threads`` on a CPU and ``tf32`` on a GPU; ``step_s`` (the undivided model's
+        forward and backward), ``conservation`` (the layers' sum over it) and ``tolerance``; and
+        ``spread``, the largest interquartile range over median of a layer's time, with its
+        ``spread_layer``, among the layers that take at least 1 % of the time.
+
+    Raises:
+        TypeError: the model is not a Sequential, or something that it takes or gives is no tensor.
+        ValueError: there is no such device, the model has no data, or a layer fails; the message
+            names the layer.
+    """
+    require_model(model)
+    where = _device(device)
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1, not {repeats}")
+    if any(t.is_meta for t in model.parameters()):
+        raise ValueError(
+            "a model on device 'meta' has no data and cannot be timed: use Profile.analytic"
+        )
+    rows = rows_of(sample)
+    ours = copy.deepcopy(model).to(where).train()
+    x = tree_map(lambda t: t.detach().to(where, copy=True), sample)
+    watch = Stopwatch(where)
+    gpus = [torch.cuda.current_device()] if where.type == "cuda" else []
+    with torch.random.fork_rng(gpus), torch.enable_grad():
+        found = sizes(ours, tree_map(torch.clone, x))
+        for repeat in tqdm(range(WARM_UP + repeats), disable=not progress, leave=False):
+            if repeat == WARM_UP:
+                watch.reset()
+            _whole_step(ours, x, watch)
+            _layered_step(ours, x, found, watch)
+            watch.collect()
+        if optimizer is not None:
+            _time_updates(ours, optimizer, repeats, watch)
+    layers = tuple(_with_times(layer.profile, number, watch) for number, layer in enumerate(found))
+    step_s = watch.median("whole forward", "whole backward")
+    conservation = sum(layer.forward_s + layer.backward_s for layer in layers) / step_s
+    if abs(conservation - 1) > tolerance:
+        warnings.warn(
+            f"the layers' times add up to {conservation:.0%} of the undivided model's "
+            f"{step_s * 1e3:.3g} ms, which is not within {tolerance:.0%} of it: the machine may be "
+            f"busy, or the layers too short to be timed one by one",
+            stacklevel=2,
+        )
+    record = provenance(
+        "measured",
+        dtype=dtype_of(ours, x),
+        rows=rows,
+        repeats=repeats,
+        step_s=step_s,
+        conservation=conservation,
+        tolerance=tolerance,
+        **_largest_spread(layers, watch),
+        **_hardware(where),
+    )
+    return Profile(layers, rows, tree_bytes(sample), record)
+
+
+def _whole_step(model: nn.Sequential, x: Tree, watch: Stopwatch) -> None:
+    """Time a forward and a backward of the undivided model."""
+    model.zero_grad()
+    x = tree_map(torch.clone, x)  # the first layer may write into it
+    with watch.time("whole forward"):
+        y = run_forward(model, "the whole model", x)
+    ones = [torch.ones_like(t) for t in differentiable(y)]
+    with watch.time("whole backward"):
+        run_backward("the whole model", y, ones)
+
+
+def _layered_step(
+    model: nn.Sequential, x: Tree, found: Sequence[LayerSizes], watch: Stopwatch
+) -> None:
+    """Time the forward and the backward of each layer."""
+    model.zero_grad()
+    x = tree_map(torch.clone, x)
+    pending = []
+    for number, layer in enumerate(model):
+        entered = Input(x, editable=found[number].edits_input)
+        with watch.time(("forward", number)):
+            x = run_forward(layer, found[number].profile.name, entered.tree)
+        pending.append((number, entered, x))
+    gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(x)]
+    while pending:
+        number, entered, x = pending.pop()
+        with watch.time(("backward", number)):
+            run_backward(found[number].profile.name, x, gradients)
+        gradients = entered.gradients
+
+
+def _time_updates(
+    model: nn.Sequential, make: OptimizerFactory, repeats: int, watch: Stopwatch
+) -> None:
+    """Time the optimizer's step on each layer, with the gradients that are there."""
+    optimizers = {
+        number: make(trained)
+        for number, layer in enumerate(model)
+        if (trained := [p for p in layer.parameters() if p.requires_grad])
+    }
+    for repeat in range(WARM_UP + repeats):
+        for number, optimizer in optimizers.items():
+            if repeat < WARM_UP:
+                optimizer.step()
+            else:
+                with watch.time(("update", number)):
+                    optimizer.step()
+    watch.collect()
+
+
+def _with_times(layer: LayerProfile, number: int, watch: Stopwatch) -> LayerProfile:
+    return replace(
+        layer,
+        forward_s=watch.median(("forward", number)),
+        backward_s=watch.median(("backward", number)),
+        update_s=watch.median(("update", number)) if watch.has(("update", number)) else 0.0,
+    )
+
+
+def _largest_spread(layers: Sequence[LayerProfile], watch: Stopwatch) -> dict[str, Any]:
+    """Return the spread of the layer that varies most, among those that matter."""
+    total = sum(layer.forward_s + layer.backward_s for layer in layers)
+    spreads = {
+        layer.name: watch.spread(("forward", number), ("backward", number))
+        for number, layer in enumerate(layers)
+        if layer.forward_s + layer.backward_s >= 0.01 * total
+    }
+    widest = max(spreads, key=spreads.__getitem__)
+    return {"spread": spreads[widest], "spread_layer": widest}
+
+
+def _device(name: str) -> torch.device:
+    require_choice("device", name, ["cpu", "cuda"])
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no GPU here that PyTorch can use: profile on device 'cpu'")
+    return torch.device(name)
+
+
+def _hardware(device: torch.device) -> dict[str, Any]:
+    """Return what was computed on, and how freely: TF32 makes float32 several times faster."""
+    if device.type == "cpu":
+        return {"device": "cpu", "threads": torch.get_num_threads()}
+    return {
+        "device": torch.cuda.get_device_name(),
+        "tf32": {
+            "matmul": torch.backends.cuda.matmul.allow_tf32,
+            "cudnn": torch.backends.cudnn.allow_tf32,
+        },
+    }

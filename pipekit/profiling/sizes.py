@@ -1,0 +1,120 @@
+"""What each layer of a model holds, saves and does, found by one forward and backward."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from pipekit.engine.trees import Tree, differentiable, leaves
+from pipekit.profiling.passes import Input, layer_name, run_backward, run_forward
+from pipekit.profiling.profile import LayerProfile
+from pipekit.profiling.storages import Storages
+from pipekit.profiling.work import CountWork, Work
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """What one layer holds and does for one microbatch.
+
+    Attributes:
+        profile: its bytes and forward FLOPs; the seconds are still 0.
+        edits_input: whether it writes into its input, as ``ReLU(inplace=True)`` does.
+        forward: what its forward does.
+        backward: what its backward does, where there are no gradients yet to add to.
+    """
+
+    profile: LayerProfile
+    edits_input: bool
+    forward: Work
+    backward: Work
+
+
+class _Found(NamedTuple):
+    outputs: list[StorageWeakRef]
+    output_bytes: int
+    edits_input: bool
+    forward: Work
+    backward: Work
+
+
+def sizes(model: nn.Sequential, x: Tree) -> list[LayerSizes]:
+    """Run ``x`` through a model once, layer by layer, and return what each layer holds and does.
+
+    Gradients are added, buffers and perhaps ``x`` are edited: pass copies.
+
+    Raises:
+        ValueError: a layer fails; the message names it.
+        TypeError: a layer's output is not made of tensors; the message names the layer.
+    """
+    storages = Storages([*model.parameters(), *model.buffers(), *leaves(x)])
+    found = []
+    names = [layer_name(layer, number) for number, layer in enumerate(model)]
+    for number, (name, layer) in enumerate(zip(names, model, strict=True)):
+        entered = Input(x, editable=True)
+        with saved_tensors_hooks(storages.pack, lambda t: t), CountWork() as forward:
+            y = run_forward(layer, name, entered.tree)
+        made = storages.end_layer(number, leaves(y))
+        ones = [torch.ones_like(t) for t in differentiable(y)]
+        with CountWork() as backward:
+            run_backward(name, y, ones)
+        found.append(_Found(made, tree_bytes(y), entered.edited, forward.work, backward.work))
+        x = y
+    held = _held(model)
+    return [
+        LayerSizes(
+            LayerProfile(
+                name,
+                forward_s=0,
+                backward_s=0,
+                output_bytes=one.output_bytes,
+                parameter_bytes=held[number][0],
+                saved_bytes=storages.saved_bytes[number],
+                saves_output=storages.live_on(one.outputs),
+                buffer_bytes=held[number][1],
+                flops=one.forward.flops,
+            ),
+            one.edits_input,
+            one.forward,
+            one.backward,
+        )
+        for number, (name, one) in enumerate(zip(names, found, strict=True))
+    ]
+
+
+def tree_bytes(x: Tree) -> int:
+    """Return the bytes of a structure's tensors, as they would be sent."""
+    return sum(t.numel() * t.element_size() for t in leaves(x))
+
+
+def rows_of(x: Tree) -> int:
+    """Return the leading dimension of the structure's first tensor.
+
+    Raises:
+        ValueError: there is no tensor, or it has no dimension.
+        TypeError: something in the structure is not a tensor.
+    """
+    first = next(iter(leaves(x)), None)
+    if first is None or not first.ndim:
+        raise ValueError("the sample needs a leading dimension of rows: pass one microbatch")
+    return first.shape[0]
+
+
+def dtype_of(model: nn.Module, x: Tree) -> str:
+    """Return the dtype of the first floating-point tensor, say "float32"; "" if there is none."""
+    tensors = [*model.parameters(), *leaves(x)]
+    return next((str(t.dtype).removeprefix("torch.") for t in tensors if t.is_floating_point()), "")
+
+
+def _held(model: nn.Sequential) -> list[tuple[int, int]]:
+    """Return bytes of trained parameters and of other tensors; shared ones in their first layer."""
+    known: set[int] = set()
+    held = []
+    for layer in model:
+        tensors = [t for t in [*layer.parameters(), *layer.buffers()] if id(t) not in known]
+        known.update(map(id, tensors))
+        trained = sum(t.nbytes for t in tensors if t.requires_grad)
+        held.append((trained, sum(t.nbytes for t in tensors) - trained))
+    return held

@@ -1,0 +1,81 @@
+"""``pipekit plan``, as a user types it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click import unstyle
+from typer.testing import CliRunner
+
+from pipekit import Plan, Profile, plan
+from pipekit.cli import app
+from pipekit.clusters import flat, pipedream_a, two_bw_v100
+
+PROFILE = Profile.uniform(6, 0.1, 0.2, output_bytes=1e6, parameter_bytes=50e6)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    PROFILE.save("p.json")
+    return tmp_path
+
+
+def typed(line: str) -> Any:
+    return CliRunner().invoke(app, ["plan", *line.split()], env={"COLUMNS": "250"})
+
+
+def printed(line: str) -> str:
+    result = typed(line)
+    assert result.exit_code == 0, result.output
+    return str(unstyle(result.stdout))
+
+
+def test_a_named_cluster() -> None:
+    best = plan(PROFILE, pipedream_a(4))
+    text = printed("p.json --cluster pipedream-a --workers 4 --output new/plan.json")
+    assert text == (
+        f"{best}\n  simulated, on Cluster-A; the costs of the 6 layers are exact\n"
+        "wrote new/plan.json\n"
+    )
+    assert Plan.load("new/plan.json") == best
+
+
+def test_a_cluster_described_by_its_numbers() -> None:
+    best = plan(PROFILE, flat(4, 1.25e9, 16e9), cost="released", optimizer_states=2)
+    line = "p.json --workers 4 --bandwidth 1.25e9 --memory 16e9 --cost released"
+    assert str(best) in printed(f"{line} --optimizer-states 2")
+
+
+def test_every_method() -> None:
+    straight = plan(PROFILE, pipedream_a(4), replicate=False)
+    assert str(straight) in printed("p.json --cluster pipedream-a --workers 4 --straight")
+    parallel = plan(PROFILE, two_bw_v100(1), "parallel_pipelines", max_batch=64)
+    line = "p.json --cluster 2bw-v100 --workers 8 --method parallel_pipelines --max-batch 64"
+    assert str(parallel) in printed(line)
+    balanced = plan(PROFILE, flat(4, 1e9), "balance", stages=2, by="block", of="size")
+    line = "p.json --workers 4 --bandwidth 1e9 --method balance --stages 2 --by block --of size"
+    assert str(balanced) in printed(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("p.json", "name a --cluster, or describe one by --workers and --bandwidth"),
+        ("p.json --cluster pipedream-c", "there is no cluster 'pipedream-c': name one of"),
+        ("p.json --cluster local --memory 5", "in place of --cluster"),
+        ("p.json --cluster 2bw-v100 --workers 9", "ask for 16 workers in place of 9"),
+        ("p.json --workers 2 --bandwidth 0", "must be above zero"),
+        ("p.json --workers 2 --bandwidth 1e9 --memory 5", "give each at least 152,000,000 bytes"),
+        ("p.json --cluster pipedream-a --method luck", "method must be one of pipedream"),
+        ("p.json --cluster pipedream-a --by max", "pipedream has no option 'by', only cost"),
+        ("p.json --cluster pipedream-a --method balance", "use at most 6 stages"),
+        ("missing.json --cluster pipedream-a", "missing.json"),
+    ],
+)
+def test_wrong_input_gets_one_sentence(line: str, says: str) -> None:
+    result = typed(line)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    (sentence,) = result.stderr.splitlines()
+    assert says in sentence

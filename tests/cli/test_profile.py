@@ -1,0 +1,100 @@
+"""``pipekit profile``, as a user types it."""
+
+import re
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click import unstyle
+from typer.testing import CliRunner
+
+from pipekit import Profile
+from pipekit.cli import app
+from pipekit.models import NAMED, PUBLISHED
+
+
+def pipekit(*arguments: str) -> Any:
+    """Run the command as on a wide terminal: rich then breaks no line."""
+    return CliRunner().invoke(
+        app,
+        ["profile", *arguments],
+        catch_exceptions=False,
+        env={"COLUMNS": "250", "TERMINAL_WIDTH": "250"},
+    )
+
+
+def printed(*arguments: str) -> str:
+    result = pipekit(*arguments)
+    assert result.exit_code == 0, result.output
+    return str(unstyle(result.stdout))
+
+
+def test_help_names_every_network_and_has_examples() -> None:
+    text = " ".join(re.sub("[│\n]", " ", printed("--help")).split())
+    assert [name for name in [*NAMED, *PUBLISHED] if name not in text] == []
+    assert "pipekit profile vgg16" in text.partition("Examples")[2]
+
+
+def test_it_prints_what_was_measured_and_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = printed("mlp", "--rows", "2", "--repeats", "1", "--output", "new/p.json")
+    assert "mlp, 2 rows, float32" in text
+    assert re.search(r"│ 1 Linear +│ +\d+\.\d{3} │ +\d+\.\d{3} │ +0\.00 │ +0\.40 │ +0\.00 │", text)
+    assert re.search(r"│ all ", text)
+    assert re.search(r"measured on \d+ threads of .*, 1 repeats: layers / whole \d", text)
+    assert text.splitlines()[-1] == "wrote new/p.json"
+    made = Profile.load("new/p.json")
+    assert made.rows == 2
+    assert len(made) == 16
+
+
+def test_it_reckons_for_a_named_device() -> None:
+    text = printed("gpt-3.8B", "--rows", "1", "--analytic", "V100 16GB", "--dtype", "float16")
+    assert "gpt-3.8B, 1 rows, float16" in text
+    assert "simulated for V100 16GB at 50% of its peak and 75% of its memory bandwidth" in text
+    assert re.search(r"│ all +│ .* │ +8079\.86 │", text)  # MB of parameters
+
+
+def test_a_warning_is_one_line_beside_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def warned(*_: Any, **__: Any) -> Profile:
+        warnings.warn("busy", stacklevel=2)
+        return replace(
+            Profile.uniform(2),
+            provenance={
+                "label": "simulated",
+                "device": "x",
+                "dtype": "float32",
+                "efficiency": 1,
+                "memory_efficiency": 1,
+            },
+        )
+
+    monkeypatch.setattr("pipekit.profiling.measured.profile", warned)
+    result = pipekit("mlp")
+    assert unstyle(result.stderr) == "warning: busy\n"
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["vgg"], "model must be one of convnet, mlp, alexnet, .*, not 'vgg'"),
+        (["mlp", "--device", "tpu"], "device must be one of cpu, cuda, not 'tpu'"),
+        (["mlp", "--dtype", "int8"], "dtype must be one of float32, float16, bfloat16, not 'int8'"),
+        (["mlp", "--analytic", "V100"], "analytic must be one of K80 12GB, .*, not 'V100'"),
+        (
+            ["mlp", "--analytic", "TPU-v2 core 8GB"],
+            "dtype on TPU-v2 core 8GB must be one of bfloat16, not 'float32'",
+        ),
+    ],
+)
+def test_wrong_input_gets_one_sentence(arguments: list[str], says: str) -> None:
+    result = pipekit(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert re.match(f"error: {says}", line)

@@ -1,0 +1,197 @@
+"""The roofline, and that bytes do not depend on where they are counted."""
+
+import copy
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pipekit import Profile, models, profile
+from pipekit.clusters import K80, V100, Device
+from pipekit.engine.trees import Tree, tree_map
+from pipekit.models.transformer import Block
+from pipekit.profiling import LayerProfile
+
+COMPUTES = Device("computes", 1, {"float32": 1e9, "float16": 4e9}, math.inf)
+MOVES = Device("moves", 1, {"float32": math.inf, "float16": math.inf}, 1e9)
+
+
+def linear() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 16, device="meta"), nn.Linear(16, 4, device="meta"))
+
+
+ROWS = torch.empty(5, 8, device="meta")
+
+
+class TestRoofline:
+    def test_a_pass_takes_its_operations_at_the_attained_peak(self) -> None:
+        made = Profile.analytic(linear(), ROWS, COMPUTES, efficiency=0.5)
+        first, second = made.layers
+        assert first.forward_s == pytest.approx(2 * 5 * 8 * 16 / 0.5e9)
+        assert first.backward_s == pytest.approx(first.forward_s)  # the input needs no gradient
+        assert second.backward_s == pytest.approx(2 * second.forward_s)
+
+    def test_or_its_bytes_at_the_attained_bandwidth(self) -> None:
+        made = Profile.analytic(
+            nn.Sequential(nn.ReLU(), nn.Linear(8, 8, bias=False)),
+            ROWS,
+            MOVES,
+            memory_efficiency=0.5,
+        )
+        relu, product = made.layers
+        rows, weight = 5 * 8 * 4, 8 * 8 * 4
+        assert relu.forward_s == pytest.approx(2 * rows / 0.5e9)
+        assert relu.backward_s == 0
+        assert product.forward_s == pytest.approx((2 * rows + weight) / 0.5e9)
+
+    def test_whichever_is_longer(self) -> None:
+        device = Device("both", 1, {"float32": 1e9}, 1e9)
+        both, computes, moves = (
+            Profile.analytic(linear(), ROWS, d, efficiency=1, memory_efficiency=1)
+            for d in (device, COMPUTES, MOVES)
+        )
+        for layer, one, other in zip(both.layers, computes.layers, moves.layers, strict=True):
+            assert layer.forward_s == max(one.forward_s, other.forward_s)
+            assert layer.backward_s == max(one.backward_s, other.backward_s)
+
+    def test_views_move_nothing(self) -> None:
+        (layer,) = Profile.analytic(nn.Sequential(nn.Flatten()), ROWS, MOVES).layers
+        assert layer.forward_s == 0
+
+    def test_the_dtype_chooses_the_peak_and_the_bytes(self) -> None:
+        full, half = (
+            Profile.analytic(linear(), ROWS, COMPUTES, dtype=d) for d in ("float32", "float16")
+        )
+        assert half.forward_s == pytest.approx(full.forward_s / 4)
+        assert half.parameter_bytes == full.parameter_bytes / 2
+        assert half.input_bytes == full.input_bytes / 2
+
+    def test_by_default_it_is_the_models_own(self) -> None:
+        made = Profile.analytic(linear().half(), ROWS.half(), COMPUTES)
+        assert made.provenance["dtype"] == "float16"
+        assert (
+            made.forward_s == Profile.analytic(linear(), ROWS, COMPUTES, dtype="float16").forward_s
+        )
+
+    def test_vgg16_has_the_operations_that_are_published(self) -> None:
+        network = models.PUBLISHED["vgg16"]
+        with torch.device("meta"):
+            sample = network.sample(1)
+        made = Profile.analytic(network.build(device="meta"), sample, V100)
+        multiply_adds = made.stage(0, len(made)).flops / 2
+        assert multiply_adds == pytest.approx(15.5e9, rel=0.01)  # torchvision's table: 15.47
+
+    def test_provenance_states_what_was_assumed(self) -> None:
+        known = Profile.analytic(linear(), ROWS, V100, efficiency=0.3).provenance
+        assert known["label"] == "simulated"
+        assert known["device"] == "V100 16GB"
+        assert known["rows"] == 5
+        assert (known["efficiency"], known["memory_efficiency"]) == (0.3, 0.75)
+
+
+def without_times(layers: tuple[LayerProfile, ...]) -> list[LayerProfile]:
+    return [replace(layer, forward_s=0, backward_s=0) for layer in layers]
+
+
+@pytest.mark.filterwarnings("ignore:the layers' times add up")
+@pytest.mark.parametrize(
+    ("model", "sample"),
+    [
+        (models.convnet(width=4, dropout=0.5), torch.rand(2, 1, 28, 28)),
+        (
+            nn.Sequential(
+                nn.Conv2d(3, 4, 3, bias=False),
+                nn.BatchNorm2d(4),
+                nn.ReLU(inplace=True),
+                nn.MaxPool2d(2),
+                nn.AdaptiveAvgPool2d(1),
+                nn.Flatten(),
+            ),
+            torch.rand(2, 3, 8, 8),
+        ),
+        (
+            nn.Sequential(
+                nn.Linear(8, 8), Block(8, 2, causal=True, norm="pre", dropout=0.1), nn.LayerNorm(8)
+            ),
+            torch.rand(2, 6, 8),
+        ),
+        (models.gpt(2, 8, 2, vocabulary=32, sequence=6), torch.randint(32, (2, 6))),
+        (
+            models.s2vt(vocabulary=20, features=8, embedding=4, hidden=6)[:1],
+            (torch.rand(2, 3, 8), torch.randint(20, (2, 4))),
+        ),
+        (models.bert_large(1, 8, 2, vocabulary=32, sequence=6), torch.randint(32, (2, 6))),
+    ],
+    ids=["convnet", "batch norm", "block", "GPT", "embeddings", "BERT"],
+)
+def test_bytes_and_operations_are_the_same_with_and_without_data(
+    model: nn.Sequential, sample: Tree
+) -> None:
+    measured = profile(model, sample, repeats=1)
+    without_data = copy.deepcopy(model).to("meta"), tree_map(lambda t: t.to("meta"), sample)
+    reckoned = Profile.analytic(*without_data, K80)
+    assert without_times(reckoned.layers) == without_times(measured.layers)
+    assert reckoned.input_bytes == measured.input_bytes
+    assert reckoned.rows == measured.rows
+
+
+@pytest.mark.filterwarnings("ignore:the layers' times add up")
+def test_lstms_lack_only_the_workspace_that_the_cpu_adds() -> None:
+    model = models.s2vt(vocabulary=20, features=8, embedding=4, hidden=6)
+    sample = torch.rand(2, 3, 8), torch.randint(20, (2, 4))
+    for ours, real in zip(
+        Profile.analytic(model, sample, K80).layers,
+        profile(model, sample, repeats=1).layers,
+        strict=True,
+    ):
+        assert ours.flops == real.flops > 0
+        assert (ours.output_bytes, ours.parameter_bytes) == (
+            real.output_bytes,
+            real.parameter_bytes,
+        )
+        assert ours.saved_bytes <= real.saved_bytes
+
+
+def test_a_backward_through_an_lstm_has_twice_the_operations() -> None:
+    model = models.s2vt(vocabulary=20, features=8, embedding=4, hidden=6)
+    sample = torch.rand(2, 3, 8), torch.randint(20, (2, 4))
+    for layer in Profile.analytic(model, sample, COMPUTES).layers[1:]:
+        assert layer.backward_s == pytest.approx(2 * layer.forward_s)
+
+
+def test_a_weight_in_two_layers_counts_once() -> None:
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
+    model[1].weight = model[0].weight
+    made = Profile.analytic(model, ROWS, COMPUTES)
+    assert [layer.parameter_bytes for layer in made.layers] == [8 * 8 * 4, 0]
+
+
+def test_it_computes_nothing_and_touches_nothing() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).eval()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    Profile.analytic(model, torch.rand(5, 8), V100, dtype="float16")
+    assert not model.training
+    assert all(p.grad is None for p in model.parameters())
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dtype": "bfloat16"}, "dtype on V100 16GB must be one of float32, float16, not 'bfl"),
+        ({"efficiency": 0}, "efficiency must be above 0 and at most 1, not 0"),
+        ({"memory_efficiency": 1.5}, "memory_efficiency must be above 0 and at most 1, not 1.5"),
+    ],
+)
+def test_what_cannot_be_reckoned_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Profile.analytic(linear(), ROWS, V100, **options)
+
+
+def test_a_layer_that_fails_is_named() -> None:
+    with pytest.raises(ValueError, match="layer '1 Linear' fails in its forward"):
+        Profile.analytic(nn.Sequential(nn.Linear(8, 4), nn.Linear(8, 4)), ROWS, V100)

@@ -1,0 +1,222 @@
+"""PipeDream's graph.txt, as its profiler writes it."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit import Profile
+from pipekit.profiling import LayerProfile
+
+COSTS = "forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    return tmp_path / "graph.txt"
+
+
+def node(
+    name: str, forward: object = 1, backward: object = 2, out: object = 8, w: object = 4
+) -> str:
+    number, _, description = name.partition(" ")
+    return f"node{number} -- {description or 'Layer'} -- {COSTS.format(forward, backward, out, w)}"
+
+
+def edges(text: str) -> list[str]:
+    return [f"\tnode{a} -- node{b}" for a, b in (edge.split("-") for edge in text.split())]
+
+
+def read(path: Path, *lines: str) -> Profile:
+    path.write_text("\n".join(lines) + "\n")
+    return Profile.from_pipedream_graph(path)
+
+
+def names(profile: Profile) -> list[str]:
+    return [layer.name for layer in profile.layers]
+
+
+class TestRead:
+    def test_a_chain(self, graph: Path) -> None:
+        made = read(
+            graph,
+            "node1 -- Input0 -- forward_compute_time=30.000, backward_compute_time=0.000, "
+            "activation_size=38535168.0, parameter_size=0.000",
+            "node4 -- Conv2d(3, 64, kernel_size=(3, 3), padding=(1, 1)) -- "
+            "forward_compute_time=46.201, backward_compute_time=113.330, "
+            "activation_size=1644167168.000, parameter_size=147712.000",
+            "node5 -- ReLU(inplace) -- forward_compute_time=1e-1, backward_compute_time=0.2, "
+            "activation_size=1644167168.000, parameter_size=0.000 -- stage_id=0",
+            "\tnode1 -- node4",
+            "\tnode4 -- node5",
+        )
+        conv, relu = made.layers
+        assert conv.name == "Conv2d(3, 64, kernel_size=(3, 3), padding=(1, 1))"
+        assert conv.forward_s == pytest.approx(46.201e-3)
+        assert conv.backward_s == pytest.approx(113.330e-3)
+        assert conv.output_bytes == 1644167168
+        assert conv.parameter_bytes == 147712
+        assert relu.forward_s == pytest.approx(1e-4)
+        assert made.input_bytes == 38535168
+        assert made.rows == 1
+        assert made.provenance["label"] == "measured"
+        assert made.provenance["source"] == "graph.txt"
+
+    def test_the_rows_that_it_does_not_say_can_be_given(self, graph: Path) -> None:
+        read(graph, node("1"))
+        assert Profile.from_pipedream_graph(graph, rows=64).rows == 64
+
+    def test_several_outputs_are_sent_together(self, graph: Path) -> None:
+        made = read(graph, node("1", out="[6291456.0; 131072.0]"))
+        assert made.layers[0].output_bytes == 6291456 + 131072
+
+    def test_lines_may_stand_in_any_order(self, graph: Path) -> None:
+        made = read(graph, *edges("2-1"), node("1 last"), "", node("2 first"))
+        assert names(made) == ["first", "last"]
+
+    def test_a_node_that_looks_like_code_is_a_name(self, graph: Path) -> None:
+        made = read(graph, node("1 __import__('os').system('exit') -- x"))
+        assert names(made) == ["__import__('os').system('exit') -- x"]
+
+    def test_windows_line_ends(self, graph: Path) -> None:
+        graph.write_bytes("\r\n".join([node("1 a"), node("2 b"), *edges("1-2")]).encode())
+        assert names(Profile.from_pipedream_graph(graph)) == ["a", "b"]
+
+
+class TestBranches:
+    def test_a_diamond_is_one_layer_whose_output_is_its_join(self, graph: Path) -> None:
+        made = read(
+            graph,
+            node("1 stem", 1, 2, 10, 1),
+            node("2 left", 10, 20, 7, 3),
+            node("3 right", 100, 200, 9, 5),
+            node("4 join", 1000, 2000, 11, 0),
+            node("5 head", 1, 1, 1, 1),
+            *edges("1-2 1-3 2-4 3-4 4-5"),
+        )
+        assert names(made) == ["stem", "left to join", "head"]
+        branches = made.layers[1]
+        assert branches.forward_s == pytest.approx(1.110)
+        assert branches.backward_s == pytest.approx(2.220)
+        assert branches.parameter_bytes == 8
+        assert branches.output_bytes == 11
+        assert branches.saved_bytes == 7 + 9 + 11
+        assert made.boundary_bytes(1) == 10
+
+    def test_a_skip_joins_what_it_skips(self, graph: Path) -> None:
+        lines = [node(f"{n} {name}") for n, name in enumerate("abcde", start=1)]
+        made = read(graph, *lines, *edges("1-2 2-3 3-4 4-5 2-4"))
+        assert names(made) == ["a", "b", "c to d", "e"]
+
+    def test_branches_of_branches(self, graph: Path) -> None:
+        lines = [node(f"{n} {name}") for n, name in enumerate("abcdefg", start=1)]
+        made = read(graph, *lines, *edges("1-2 1-3 2-4 2-5 4-6 5-6 3-6 6-7"))
+        assert names(made) == ["a", "b to f", "g"]
+
+    def test_several_inputs_are_the_models_one_input(self, graph: Path) -> None:
+        made = read(
+            graph,
+            node("1 Input0", out=100),
+            node("2 Input1", out=10),
+            node("3 encoder"),
+            node("4 decoder"),
+            node("5 head"),
+            *edges("1-3 2-4 3-4 4-5"),
+        )
+        assert names(made) == ["encoder to decoder", "head"]  # Input1 would cross a cut
+        assert made.input_bytes == 110
+
+
+class TestWrite:
+    sizes = st.integers(0, 2**53).map(float)
+    seconds = st.floats(0, 1e4, allow_nan=False)
+    labels = st.from_regex(r"[A-Za-z(][ -~]{0,20}[a-z)]", fullmatch=True)
+    chains = st.lists(
+        st.builds(
+            lambda name, f, b, out, w: LayerProfile(name, f, b, out, w, out, True),
+            labels,
+            seconds,
+            seconds,
+            sizes,
+            sizes,
+        ),
+        min_size=1,
+        max_size=6,
+    )
+
+    @given(chains, sizes)
+    def test_a_chain_comes_back(
+        self, tmp_path_factory: pytest.TempPathFactory, layers: list[LayerProfile], size: float
+    ) -> None:
+        path = tmp_path_factory.mktemp("round") / "graph.txt"
+        written = Profile(tuple(layers), input_bytes=size)
+        written.to_pipedream_graph(path)
+        read = Profile.from_pipedream_graph(path)
+        assert read.input_bytes == size
+        assert names(read) == names(written)
+        for a, b in zip(read.layers, written.layers, strict=True):
+            assert a.forward_s == pytest.approx(b.forward_s, rel=1e-14)
+            assert a.backward_s == pytest.approx(b.backward_s, rel=1e-14)
+            assert a.output_bytes == b.output_bytes
+            assert a.parameter_bytes == b.parameter_bytes
+
+    def test_it_is_pipedreams_text(self, graph: Path) -> None:
+        layer = LayerProfile("Conv2d(3, 64)", 0.5, 0.25, 1024, 36)
+        Profile((layer, layer), input_bytes=6).to_pipedream_graph(graph)
+        assert graph.read_text().splitlines() == [
+            f"node1 -- Input0 -- {COSTS.format(0.0, 0.0, 6.0, 0.0)}",
+            f"node2 -- Conv2d(3, 64) -- {COSTS.format(500.0, 250.0, 1024.0, 36.0)}",
+            f"node3 -- Conv2d(3, 64) -- {COSTS.format(500.0, 250.0, 1024.0, 36.0)}",
+            "\tnode1 -- node2",
+            "\tnode2 -- node3",
+        ]
+
+    @pytest.mark.parametrize("name", ["Input0", "Input", "two\nlines", ""])
+    def test_a_name_that_would_be_read_as_something_else_is_refused(
+        self, graph: Path, name: str
+    ) -> None:
+        with pytest.raises(ValueError, match="cannot hold a layer named"):
+            Profile((LayerProfile(name, 1, 1),)).to_pipedream_graph(graph)
+        assert not graph.exists()
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("lines", "says"),
+        [
+            ([node("1"), "node2 -- Layer"], "line 2 is neither an edge, .* nor a node"),
+            ([node("1"), node("2"), "node1 -- node2"], "line 3 is neither an edge, a tab"),
+            ([node("1", forward="soon")], "line 1 is neither"),
+            ([node("1", forward="1e")], "line 1: .*1e"),
+            ([node("1", forward="-1")], "line 1: .*forward_s must be 0 or a positive number"),
+            ([node("1", out="[]")], "line 1 is neither"),
+            ([node("1"), node("1")], "line 2: node 'node1' stands there a second time"),
+            ([node("1"), *edges("1-2")], "line 2: there is no node 'node2'"),
+            ([node("1 Input0"), node("2"), *edges("2-1")], "line 3: an edge leads to the Input"),
+            ([node("1 Input0")], "has no node that is a layer"),
+            ([""], "has no node that is a layer"),
+            (
+                [node("1"), node("2"), node("3"), *edges("1-2 2-3 3-2")],
+                "a cycle: node2 -> node3 -> node2",
+            ),
+            ([node("1"), *edges("1-1")], "a cycle: node1 -> node1"),
+            (
+                [node("1"), node("2"), node("3"), *edges("1-3 2-3")],
+                "begins in several .*node1, node2",
+            ),
+            (
+                [node("1"), node("2"), node("3"), *edges("1-2 1-3")],
+                "ends in several .*node2, node3",
+            ),
+            ([node("1"), node("2")], "begins in several nodes, node1, node2"),
+        ],
+    )
+    def test_a_broken_file_says_where(self, graph: Path, lines: list[str], says: str) -> None:
+        with pytest.raises(ValueError, match=says) as error:
+            read(graph, *lines)
+        assert str(graph) in str(error.value)
+
+    def test_a_missing_file(self, graph: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            Profile.from_pipedream_graph(graph)

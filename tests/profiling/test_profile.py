@@ -1,0 +1,163 @@
+"""The record itself: stages, scaling, JSON."""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit import Profile
+from pipekit.profiling import LayerProfile
+
+A = LayerProfile("a", 1, 2, 10, 100, 7, True, 3, 1000, 0.5)
+B = LayerProfile("b", 3, 4, 20, 200, 8, False, 4, 2000, 0.25)
+C = LayerProfile("c", 5, 6, 30, 300, 9, True, 5, 3000, 0.125)
+CHAIN = Profile((A, B, C), rows=4, input_bytes=40)
+
+numbers = st.floats(0, 1e300, allow_nan=False)
+layers = st.builds(
+    LayerProfile,
+    st.text(),
+    *[numbers] * 5,
+    st.booleans(),
+    *[numbers] * 3,
+)
+profiles = st.builds(
+    Profile,
+    st.lists(layers, min_size=1, max_size=5).map(tuple),
+    st.integers(1, 1000),
+    numbers,
+    st.dictionaries(st.text(), st.none() | st.text() | st.integers() | st.booleans()),
+)
+
+
+class TestStage:
+    def test_layers_run_after_one_another_and_hold_what_all_hold(self) -> None:
+        stage = CHAIN.stage(0, 2)
+        assert stage == LayerProfile("a to b", 4, 6, 20, 300, 15, False, 7, 3000, 0.75)
+
+    def test_a_stage_of_one_layer_is_that_layer(self) -> None:
+        assert CHAIN.stage(1, 2) == B
+
+    def test_the_whole_is_a_stage(self) -> None:
+        whole = CHAIN.stage(0, 3)
+        assert (whole.forward_s, whole.backward_s) == (CHAIN.forward_s, CHAIN.backward_s) == (9, 12)
+        assert whole.parameter_bytes == CHAIN.parameter_bytes == 600
+        assert whole.saves_output
+
+    @pytest.mark.parametrize(("first", "stop"), [(-1, 2), (1, 1), (2, 1), (0, 4)])
+    def test_layers_that_are_not_there(self, first: int, stop: int) -> None:
+        with pytest.raises(ValueError, match=rf"no layers {first} to {stop - 1} in a chain of 3"):
+            CHAIN.stage(first, stop)
+
+    def test_what_enters_a_layer_is_the_output_before_it_or_the_input(self) -> None:
+        assert [CHAIN.boundary_bytes(first) for first in range(3)] == [40, 10, 20]
+
+
+class TestScaled:
+    def test_activations_and_passes_follow_the_rows(self) -> None:
+        half = CHAIN.scaled(2)
+        assert half.rows == 2
+        assert half.input_bytes == 20
+        assert half.layers[0] == LayerProfile("a", 0.5, 1, 5, 100, 3.5, True, 3, 500, 0.5)
+
+    @given(st.integers(1, 64))
+    def test_there_and_back(self, rows: int) -> None:
+        again = CHAIN.scaled(rows).scaled(4)
+        for layer, before in zip(again.layers, CHAIN.layers, strict=True):
+            assert layer.forward_s == pytest.approx(before.forward_s)
+            assert layer.saved_bytes == pytest.approx(before.saved_bytes)
+
+
+class TestUniform:
+    def test_all_layers_are_equal(self) -> None:
+        made = Profile.uniform(3, 1, 2, output_bytes=8, parameter_bytes=16)
+        assert len(made) == 3
+        assert made.stage(0, 3).saved_bytes == 24
+        assert [layer.name for layer in made.layers] == ["layer 0", "layer 1", "layer 2"]
+        assert made.boundary_bytes(0) == made.boundary_bytes(2) == 8
+        assert made.provenance["label"] == "exact"
+
+
+class TestJson:
+    @given(profiles)
+    def test_what_is_saved_comes_back(
+        self, tmp_path_factory: pytest.TempPathFactory, profile: Profile
+    ) -> None:
+        path = tmp_path_factory.mktemp("json") / "new" / "p.json"
+        profile.save(path)
+        again = Profile.load(path)
+        assert again == profile
+        assert again.provenance == profile.provenance
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            ({"format": "other"}, "does not say 'pipekit profile 1'"),
+            ({"rows": None}, "is not a profile"),
+            ({"rows": 0}, "at least one row, not 0"),
+            ({"layers": []}, "needs at least one layer"),
+            ({"layers": [{"name": "a"}]}, "layer 0: .*forward_s"),
+            ({"layers": [asdict(A) | {"flops": -1}]}, "layer 0: .*flops must be 0 or a positive"),
+            ({"layers": [asdict(A), asdict(B) | {"colour": 1}]}, "layer 1: .*colour"),
+        ],
+    )
+    def test_a_file_that_is_no_profile_says_why(
+        self, tmp_path: Path, change: dict[str, Any], says: str
+    ) -> None:
+        path = tmp_path / "p.json"
+        CHAIN.save(path)
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        with pytest.raises(ValueError, match=says) as error:
+            Profile.load(path)
+        assert str(path) in str(error.value)
+
+    @pytest.mark.parametrize("key", ["rows", "input_bytes", "layers", "provenance"])
+    def test_a_missing_part_is_named(self, tmp_path: Path, key: str) -> None:
+        path = tmp_path / "p.json"
+        CHAIN.save(path)
+        record = json.loads(path.read_text())
+        del record[key]
+        path.write_text(json.dumps(record))
+        with pytest.raises(ValueError, match=f"'{key}' is missing"):
+            Profile.load(path)
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "3"])
+    def test_a_file_that_is_no_json_object(self, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "p.json"
+        path.write_text(text)
+        with pytest.raises(ValueError, match="is not a profile"):
+            Profile.load(path)
+
+
+class TestErrors:
+    @pytest.mark.parametrize("value", [-1, math.inf, math.nan, None])
+    def test_costs_are_finite_and_not_negative(self, value: Any) -> None:
+        with pytest.raises(
+            ValueError, match="layer 'x': backward_s must be 0 or a positive number"
+        ):
+            LayerProfile("x", 1, value)
+
+    def test_there_is_something_to_profile(self) -> None:
+        with pytest.raises(ValueError, match="at least one layer"):
+            Profile(())
+        with pytest.raises(ValueError, match="at least one row, not 0"):
+            Profile((A,), rows=0)
+
+
+def test_the_frame_has_one_row_a_layer() -> None:
+    frame = CHAIN.to_frame()
+    assert list(frame.columns) == [field.name for field in fields(LayerProfile)]
+    assert list(frame["name"]) == ["a", "b", "c"]
+    assert frame["flops"].sum() == 6000
+
+
+def test_the_record_loads_without_torch() -> None:
+    code = "import sys, pipekit; pipekit.Profile.uniform(2); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
