@@ -9,8 +9,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from pipekit.cli.plan import plan
+from pipekit.cli.profile import profile
 from pipekit.cli.run import run
 from pipekit.cli.schedule import schedule
+from pipekit.cli.simulate import simulate
 from pipekit.cli.train import train
 
 
@@ -34,7 +37,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
-for command in (schedule, train, run):
+for command in (schedule, profile, plan, simulate, train, run):
     app.command()(command)
 
 

@@ -60,7 +60,7 @@ def schedule(
         raise ValueError(f"--output must end in {', '.join(SUFFIXES)}, not {output.name!r}")
     if output is not None and output.suffix in (".csv", ".txt") and len(methods) > 1:
         raise ValueError(f"a {output.suffix} holds one schedule: name one method, not {methods}")
-    shown = [_schedule(name, stages, microbatches, batches, minibatches) for name in methods]
+    shown = [chosen_schedule(name, stages, microbatches, batches, minibatches) for name in methods]
     facts = [_facts(schedule) for schedule in shown]  # checks them all, before anything is written
     paths = _write(shown, output, versions) if output is not None else []
     for number, schedule in enumerate(shown):
@@ -71,9 +71,14 @@ def schedule(
         typer.echo(f"wrote {path}")
 
 
-def _schedule(
+def chosen_schedule(
     name: str, stages: int, microbatches: int, batches: int, minibatches: int | None
 ) -> "Schedule":
+    """Return the schedule of a method by its name, or the one in a file.
+
+    Raises:
+        ValueError: there is neither a method nor a file of that name.
+    """
     from pipekit.methods import METHODS, PER_MINIBATCH
     from pipekit.schedules import parse, read_csv
 

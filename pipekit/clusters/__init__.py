@@ -5,6 +5,7 @@ Sizes are in bytes, bandwidths in bytes per second, rates in FLOP per second, ti
 
 from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, flat
 from pipekit.clusters.local import local
+from pipekit.clusters.named import NAMED, named
 from pipekit.clusters.papers import (
     K80,
     P40,
@@ -21,6 +22,7 @@ from pipekit.clusters.papers import (
 
 __all__ = [
     "K80",
+    "NAMED",
     "P40",
     "TITAN_X",
     "TPU_V2_CORE",
@@ -32,6 +34,7 @@ __all__ = [
     "flat",
     "gpipe_tpu_v2",
     "local",
+    "named",
     "pipedream_a",
     "pipedream_b",
     "pipedream_figure1",

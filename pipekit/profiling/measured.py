@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 from pipekit.engine.arguments import require_choice, require_model
 from pipekit.engine.trees import Tree, differentiable, tree_map
 from pipekit.engine.versions import OptimizerFactory
+from pipekit.profiling.company import company
 from pipekit.profiling.passes import Input, run_backward, run_forward
 from pipekit.profiling.profile import LayerProfile, Profile
 from pipekit.profiling.sizes import LayerSizes, dtype_of, rows_of, sizes, tree_bytes
@@ -30,6 +31,7 @@ def profile(
     repeats: int = 10,
     *,
     optimizer: OptimizerFactory | None = None,
+    others: int = 0,
     tolerance: float = 0.1,
     progress: bool = False,
 ) -> Profile:
@@ -53,16 +55,19 @@ def profile(
         repeats: how many count, after three to warm up.
         optimizer: makes an optimizer from a list of parameters; its step is then timed too, layer
             by layer.  By default updates count 0 s.
+        others: how many workers will share the machine's cores: so many threads train copies of the
+            model meanwhile, with an equal share of the cores each.  On one CPU the workers of a
+            pipeline slow one another down; a GPU of one's own needs none.
         tolerance: how far the sum of the layers' times may be from the undivided model's, as a
             part of that, before it is warned of.
         progress: whether to show a bar.
 
     Returns:
         A profile labelled "measured".  Its provenance adds ``device``, ``dtype``, ``rows``,
-        ``repeats``; ``threads`` on a CPU and ``tf32`` on a GPU; ``step_s`` (the undivided model's
-        forward and backward), ``conservation`` (the layers' sum over it) and ``tolerance``; and
-        ``spread``, the largest interquartile range over median of a layer's time, with its
-        ``spread_layer``, among the layers that take at least 1 % of the time.
+        ``repeats``, ``others``; ``threads`` on a CPU and ``tf32`` on a GPU; ``step_s`` (the
+        undivided model's forward and backward), ``conservation`` (the layers' sum over it) and
+        ``tolerance``; and ``spread``, the largest interquartile range over median of a layer's
+        time, with its ``spread_layer``, among the layers that take at least 1 % of the time.
 
     Raises:
         TypeError: the model is not a Sequential, or something that it takes or gives is no tensor.
@@ -84,14 +89,16 @@ def profile(
     gpus = [torch.cuda.current_device()] if where.type == "cuda" else []
     with torch.random.fork_rng(gpus), torch.enable_grad():
         found = sizes(ours, tree_map(torch.clone, x))
-        for repeat in tqdm(range(WARM_UP + repeats), disable=not progress, leave=False):
-            if repeat == WARM_UP:
-                watch.reset()
-            _whole_step(ours, x, watch)
-            _layered_step(ours, x, found, watch)
-            watch.collect()
-        if optimizer is not None:
-            _time_updates(ours, optimizer, repeats, watch)
+        with company(ours, x, others):
+            threads = torch.get_num_threads()
+            for repeat in tqdm(range(WARM_UP + repeats), disable=not progress, leave=False):
+                if repeat == WARM_UP:
+                    watch.reset()
+                _whole_step(ours, x, watch)
+                _layered_step(ours, x, found, watch)
+                watch.collect()
+            if optimizer is not None:
+                _time_updates(ours, optimizer, repeats, watch)
     layers = tuple(_with_times(layer.profile, number, watch) for number, layer in enumerate(found))
     step_s = watch.median("whole forward", "whole backward")
     conservation = sum(layer.forward_s + layer.backward_s for layer in layers) / step_s
@@ -107,11 +114,12 @@ def profile(
         dtype=dtype_of(ours, x),
         rows=rows,
         repeats=repeats,
+        others=others,
         step_s=step_s,
         conservation=conservation,
         tolerance=tolerance,
         **_largest_spread(layers, watch),
-        **_hardware(where),
+        **_hardware(where, threads),
     )
     return Profile(layers, rows, tree_bytes(sample), record)
 
@@ -194,10 +202,10 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _hardware(device: torch.device) -> dict[str, Any]:
+def _hardware(device: torch.device, threads: int) -> dict[str, Any]:
     """Return what was computed on, and how freely: TF32 makes float32 several times faster."""
     if device.type == "cpu":
-        return {"device": "cpu", "threads": torch.get_num_threads()}
+        return {"device": "cpu", "threads": threads}
     return {
         "device": torch.cuda.get_device_name(),
         "tf32": {

@@ -31,6 +31,10 @@ def printed(line: str) -> str:
     return str(unstyle(result.stdout))
 
 
+def test_help_has_examples() -> None:
+    assert "pipekit plan vgg16.json" in printed("--help").partition("Examples")[2]
+
+
 def test_a_named_cluster() -> None:
     best = plan(PROFILE, pipedream_a(4))
     text = printed("p.json --cluster pipedream-a --workers 4 --output new/plan.json")
@@ -66,7 +70,7 @@ def test_every_method() -> None:
         ("p.json --cluster local --memory 5", "in place of --cluster"),
         ("p.json --cluster 2bw-v100 --workers 9", "ask for 16 workers in place of 9"),
         ("p.json --workers 2 --bandwidth 0", "must be above zero"),
-        ("p.json --workers 2 --bandwidth 1e9 --memory 5", "give each at least 152,000,000 bytes"),
+        ("p.json --workers 2 --bandwidth 1e9 --memory 5", "give each at least 602,000,000 bytes"),
         ("p.json --cluster pipedream-a --method luck", "method must be one of pipedream"),
         ("p.json --cluster pipedream-a --by max", "pipedream has no option 'by', only cost"),
         ("p.json --cluster pipedream-a --method balance", "use at most 6 stages"),

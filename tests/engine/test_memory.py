@@ -1,5 +1,6 @@
 """Bytes measured on the running engine: against what they must be, and against the simulation."""
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -8,17 +9,19 @@ from torch import nn
 
 from pipekit import Pipeline, Plan, Profile, models, schedules, simulate
 from pipekit.clusters.papers import V100
+from pipekit.engine.versions import OptimizerFactory
 from pipekit.memory import Memory
 from pipekit.plans import Recompute
+from pipekit.schedules import Schedule
 
 ROWS, M, BATCHES = 8, 4, 3
-METHODS = {
+METHODS: dict[str, Callable[[int, int], Schedule]] = {
     "gpipe": lambda stages, n: schedules.gpipe(stages, M, n),
     "flush": lambda stages, n: schedules.flush(stages, M, n),
     "pipedream": schedules.pipedream,
     "2bw": lambda stages, n: schedules.two_bw(stages, M, n),
 }
-OPTIMIZERS = {
+OPTIMIZERS: dict[int, OptimizerFactory] = {
     0: partial(torch.optim.SGD, lr=0.01),
     1: partial(torch.optim.SGD, lr=0.01, momentum=0.9),
     2: torch.optim.Adam,

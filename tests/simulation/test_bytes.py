@@ -28,7 +28,7 @@ def memory(schedule: Schedule, recompute: Recompute = "never", states: float = 0
 
 
 def peak(memory: Memory, part: str) -> list[float]:
-    return memory.frame.groupby("worker")[part].max().tolist()
+    return [float(most) for most in memory.frame.groupby("worker")[part].max()]
 
 
 # --- PipeDream-2BW, section 3 ---------------------------------------------------------------------

@@ -1,0 +1,103 @@
+"""``pipekit plan``: which layers to run on which workers."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipekit.cli.cluster import Bandwidth, ClusterName, MemoryBytes, Workers, chosen_cluster
+
+
+def plan(
+    profile: Annotated[
+        Path,
+        typer.Argument(metavar="PROFILE", help="What pipekit profile wrote.", show_default=False),
+    ],
+    cluster: ClusterName = None,
+    workers: Workers = None,
+    bandwidth: Bandwidth = None,
+    memory: MemoryBytes = None,
+    method: Annotated[
+        str, typer.Option(help="pipedream, parallel_pipelines (PipeDream-2BW's) or balance.")
+    ] = "pipedream",
+    cost: Annotated[
+        str | None,
+        typer.Option(
+            help="Of pipedream: paper (the default; maximum of compute and synchronisation) or "
+            "released (their sum).",
+            show_default=False,
+        ),
+    ] = None,
+    straight: Annotated[
+        bool, typer.Option("--straight", help="Of pipedream: one worker a stage.")
+    ] = False,
+    max_batch: Annotated[
+        int | None,
+        typer.Option(
+            help="Of parallel_pipelines: rows of a global batch at most.", show_default=False
+        ),
+    ] = None,
+    stages: Annotated[
+        int | None,
+        typer.Option(help="Of balance: by default one a worker.", show_default=False),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Of balance: max (the default), variance (GPipe's) or block (torchgpipe's).",
+            show_default=False,
+        ),
+    ] = None,
+    of: Annotated[
+        str | None,
+        typer.Option(help="Of balance: time (the default) or size.", show_default=False),
+    ] = None,
+    microbatches: Annotated[
+        int | None,
+        typer.Option(help="Of balance: in a batch, 1 by default.", show_default=False),
+    ] = None,
+    optimizer_states: Annotated[
+        float | None,
+        typer.Option(
+            help="Tensors of a parameter's size that the optimizer keeps for each: 0 for plain "
+            "SGD, 1 with momentum, 2 for Adam.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Write the plan to this .json file.", show_default=False),
+    ] = None,
+) -> None:
+    """Find which layers to run on which workers, and what that should take.
+
+    \b
+    [b]Examples[/b]
+      pipekit plan vgg16.json --cluster pipedream-a --workers 8
+      pipekit plan vgg16.json --workers 8 --bandwidth 1.25e9 --memory 16e9 --cost released
+      pipekit plan gpt.json --cluster 2bw-v100 --method parallel_pipelines --max-batch 512
+      pipekit plan vgg16.json --cluster local --method balance --by variance --output plan.json
+    """
+    from pipekit.planning import plan as best_plan
+    from pipekit.profiling import Profile
+
+    costs = Profile.load(profile)
+    given = {
+        "cost": cost,
+        "replicate": False if straight else None,
+        "max_batch": max_batch,
+        "stages": stages,
+        "by": by,
+        "of": of,
+        "microbatches": microbatches,
+        "optimizer_states": optimizer_states,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    used = chosen_cluster(cluster, workers, bandwidth, memory)
+    best = best_plan(costs, used, method, **options)
+    typer.echo(best)
+    origin = costs.provenance.get("label", "of unknown origin")
+    typer.echo(f"  simulated, on {used.name}; the costs of the {len(costs)} layers are {origin}")
+    if output is not None:
+        best.save(output)
+        typer.echo(f"wrote {output}")

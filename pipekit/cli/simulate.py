@@ -1,0 +1,159 @@
+"""``pipekit simulate``: what a schedule would take, with nothing run."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipekit.cli.cluster import Bandwidth, ClusterName, MemoryBytes, Workers, chosen_cluster
+from pipekit.cli.schedule import chosen_schedule
+
+if TYPE_CHECKING:
+    from pipekit.plans import Plan
+    from pipekit.profiling import Profile
+    from pipekit.schedules import Schedule
+    from pipekit.traces import Trace
+
+
+def simulate(
+    method: Annotated[
+        str,
+        typer.Argument(
+            metavar="METHOD",
+            help="A method's name, or a schedule's .csv or .txt file; see pipekit schedule --help.",
+            show_default=False,
+        ),
+    ],
+    profile: Annotated[
+        Path,
+        typer.Argument(metavar="PROFILE", help="What pipekit profile wrote.", show_default=False),
+    ],
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="What pipekit plan wrote; by default stages of equal time.",
+            show_default=False,
+        ),
+    ] = None,
+    stages: Annotated[int, typer.Option(min=1, help="Without a plan: one worker each.")] = 4,
+    microbatches: Annotated[
+        int | None,
+        typer.Option(min=1, help="In a batch; by default the plan's, or 8.", show_default=False),
+    ] = None,
+    batches: Annotated[int, typer.Option(min=1, help="How many.")] = 4,
+    cluster: ClusterName = None,
+    workers: Workers = None,
+    bandwidth: Bandwidth = None,
+    memory: MemoryBytes = None,
+    optimizer_states: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Tensors of a parameter's size that the optimizer keeps for each: 0 for plain "
+            "SGD, 1 with momentum, 2 for Adam.",
+        ),
+    ] = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="Draw the timeline: .svg (and .csv) or .html.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Reckon the seconds and the bytes of a schedule, from a profile and a cluster's links.
+
+    Without --cluster or --bandwidth, links cost nothing.
+
+    \b
+    [b]Examples[/b]
+      pipekit simulate gpipe vgg16.json --stages 4 --cluster pipedream-a
+      pipekit simulate 2bw gpt.json --plan plan.json --cluster 2bw-v100 --optimizer-states 2
+      pipekit simulate pipedream vgg16.json --workers 4 --bandwidth 1.25e9 --output timeline.svg
+    """
+    import pipekit
+    from pipekit.clusters import flat
+    from pipekit.plans import Plan
+    from pipekit.profiling import Profile
+
+    if output is not None and output.suffix not in (".svg", ".html"):
+        raise ValueError(f"--output must end in .svg or .html, not {output.name!r}")
+    costs = Profile.load(profile)
+    used = (
+        Plan.load(plan)
+        if plan is not None
+        else pipekit.plan(costs, flat(stages, math.inf), "balance")
+    )
+    count = microbatches or (8 if plan is None else used.microbatches)
+    schedule = chosen_schedule(method, len(used.stages), count, batches, None)
+    links = None
+    if cluster is not None or bandwidth is not None:
+        asked = workers or (used.workers if bandwidth is not None else None)
+        links = chosen_cluster(cluster, asked, bandwidth, memory)
+    trace = pipekit.simulate(
+        _side_by_side(schedule, used), costs, used, links, optimizer_states=optimizer_states
+    )
+    _print(trace, used, costs)
+    if output is not None:
+        _draw(trace, output)
+
+
+def _side_by_side(schedule: "Schedule", plan: "Plan") -> "Schedule":
+    """Return the schedule with the plan's replicas: parallel pipelines.
+
+    Raises:
+        ValueError: the stages have unequal replicas, for which there is no schedule yet.
+    """
+    from pipekit.schedules import replicate
+
+    width = plan.stages[0].replicas
+    if any(stage.replicas != width for stage in plan.stages):
+        raise ValueError(
+            f"the plan {plan.config} has stages with unequal replicas, which cannot be simulated "
+            f"yet: plan with --straight"
+        )
+    return schedule if width == 1 else replicate(schedule, width)
+
+
+def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    assert trace.memory is not None
+    assert trace.transfers is not None
+    count = trace.frame["microbatch"].max() + 1
+    typer.echo(
+        f"{trace.name}: {trace.makespan_s:.4g} s, {trace.makespan_s / count * 1e3:.4g} ms a "
+        f"microbatch of {plan.microbatch_rows} rows, {trace.bubble:.1%} idle (simulated)"
+    )
+    typer.echo(f"the costs of the {len(costs)} layers are {costs.provenance.get('label')}")
+    table = Table()
+    for heading in ("worker", "stage", "busy", "sends (MB)", "peak (MB)"):
+        table.add_column(heading, justify="right")
+    sent = trace.transfers.groupby("source")["bytes"].sum()
+    for worker, events in trace.frame.groupby("worker"):
+        busy = (events["end_s"] - events["start_s"]).sum() / trace.makespan_s
+        table.add_row(
+            str(worker),
+            str(events["stage"].iloc[0]),
+            f"{busy:.1%}",
+            f"{sent.get(worker, 0) / 1e6:,.1f}",
+            f"{trace.memory.peak_bytes[int(str(worker))] / 1e6:,.1f}",
+        )
+    Console().print(table)
+
+
+def _draw(trace: "Trace", output: Path) -> None:
+    from pipekit import plots
+
+    figure = plots.timeline(trace)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if output.suffix == ".html":
+        figure.write_html(output)
+        typer.echo(f"wrote {output}")
+        return
+    for path in plots.save(figure, output.with_suffix(""), trace.frame).values():
+        typer.echo(f"wrote {path}")

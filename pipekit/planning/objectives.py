@@ -1,0 +1,135 @@
+"""What PipeDream's dynamic program minimises: seconds a minibatch, or bytes a worker."""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Literal
+
+import numpy as np
+
+from pipekit.clusters import Level
+from pipekit.planning.spans import Floats, Spans
+
+Cost = Literal["paper", "released"]
+
+
+def stage_seconds(
+    cost: Cost, compute: Floats | float, sync: Floats | float, replicas: int
+) -> Floats:
+    """Return the seconds a minibatch of a stage whose replicas take turns with minibatches.
+
+    A round is one minibatch on each of the m replicas.  In it every replica computes for
+    ``compute`` seconds and synchronises for ``sync`` seconds.  With cost "paper" the two overlap,
+    T = max(compute, sync) / m (PipeDream, section 3.2, as printed); with "released" one follows the
+    other, T = (compute + sync) / m (the optimizer that the authors released).
+    """
+    together = np.maximum(compute, sync) if cost == "paper" else np.add(compute, sync)
+    return np.asarray(together / replicas)
+
+
+def sync_seconds(parameter_bytes: Floats | float, replicas: int, level: Level) -> Floats | float:
+    """Return W of PipeDream, section 3.2: 4 (m - 1) / m |w| / bandwidth.
+
+    The 4 (m - 1) / m |w| bytes are what a worker sends and receives in a round together: the
+    paper lets both directions share its link's bandwidth.
+    """
+    return 4 * (replicas - 1) / replicas * parameter_bytes / level.used_bandwidth
+
+
+def transfer_seconds(boundary_bytes: Floats | float, level: Level) -> Floats | float:
+    """Return 2 C of PipeDream, section 3.2: an activation and its gradient, one after the other.
+
+    As printed, a replicated stage gets no credit for having several links.
+    """
+    return 2 * boundary_bytes / level.used_bandwidth
+
+
+class Seconds:
+    """Seconds a minibatch in steady state, as an objective of the dynamic program.
+
+    Args:
+        spans: costs of a minibatch on one worker.
+        levels: links, innermost first.
+        cost: see :func:`stage_seconds`.
+        memory: bytes by layers and minibatches in flight.
+        limit: bytes of one worker.
+    """
+
+    def __init__(
+        self, spans: Spans, levels: Sequence[Level], cost: Cost, memory: "Bytes", limit: float
+    ) -> None:
+        first, stop = spans.every()
+        self._spans, self._levels, self._cost = spans, levels, cost
+        self._memory, self._limit = memory, limit
+        self._parameters = spans.parameter_bytes(first, stop)
+        self._compute = compute_seconds(spans, first, stop) + _no_layers(spans)
+        fullest = memory.worker(math.prod(level.width for level in levels))
+        self.in_flight_matters = bool((fullest[fullest < np.inf] > limit).any())
+        self.worker = cache(self._worker)
+
+    def _worker(self, in_flight: int) -> Floats:
+        fits = self._memory.worker(in_flight) <= self._limit
+        return np.where(fits, self._compute, np.inf)
+
+    def replicated(self, inner: Floats, level: int, members: int) -> Floats:
+        """Return the matrix of a stage on so many members of a level."""
+        sync = sync_seconds(self._parameters, members, self._levels[level])
+        return stage_seconds(self._cost, inner, sync, members)
+
+    def transfer(self, level: int) -> Floats:
+        """Return seconds to pass each boundary, there and back."""
+        return np.asarray(transfer_seconds(self._spans.boundary_bytes, self._levels[level]))
+
+
+class Bytes:
+    """Bytes on the fullest worker, as an objective of the dynamic program.
+
+    A minibatch in flight holds a weight version of its own (weight stashing) and its activations.
+    Each minibatch ends with an update, which frees its gradients.
+    """
+
+    in_flight_matters = True
+
+    def __init__(self, spans: Spans, optimizer_states: float) -> None:
+        self._spans = spans
+        self._optimizer_states = optimizer_states
+        self.worker = cache(self._worker)
+
+    def of(self, first: int, stop: int, in_flight: int) -> float:
+        """Return the bytes on one worker with these layers."""
+        return float(self._bytes(first, stop, in_flight))
+
+    def _worker(self, in_flight: int) -> Floats:
+        return self._bytes(*self._spans.every(), in_flight) + _no_layers(self._spans)
+
+    def _bytes(self, first: Floats | int, stop: Floats | int, in_flight: int) -> Floats:
+        return self._spans.worker_bytes(
+            first,
+            stop,
+            versions=in_flight,
+            optimizer_states=self._optimizer_states,
+            in_flight=in_flight,
+            kept=in_flight,
+            gradients=self._spans.first_gradient_bytes(first, stop),
+        )
+
+    def replicated(self, inner: Floats, level: int, members: int) -> Floats:
+        """Return the matrix of one member: replicas are alike."""
+        return inner
+
+    def transfer(self, level: int) -> Floats:
+        """Return zeros: links hold nothing."""
+        return np.zeros(self._spans.layers + 1)
+
+
+def compute_seconds(spans: Spans, first: Floats | int, stop: Floats | int) -> Floats:
+    """Return the sum of T_l: forward, backward, and the optimizer's step after each minibatch."""
+    return (
+        spans.forward_s(first, stop) + spans.backward_s(first, stop) + spans.update_s(first, stop)
+    )
+
+
+def _no_layers(spans: Spans) -> Floats:
+    """Return a matrix that is infinite where stop <= first, else zero."""
+    first, stop = spans.every()
+    return np.where(stop <= first, np.inf, 0.0)

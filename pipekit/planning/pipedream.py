@@ -1,0 +1,158 @@
+"""PipeDream's planner: stages, each on as many workers as it needs (section 3.2)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from pipekit.clusters import Cluster, Level
+from pipekit.planning.bottleneck import TIE, BottleneckProgram, Node
+from pipekit.planning.objectives import Bytes, Cost, Seconds
+from pipekit.planning.spans import Spans, bytes_text
+from pipekit.planning.timing import Timed, Timing, milliseconds
+from pipekit.plans import Plan, StagePlan
+from pipekit.profiling.profile import Profile
+
+
+def pipedream(
+    profile: Profile,
+    cluster: Cluster,
+    *,
+    cost: Cost = "paper",
+    replicate: bool = True,
+    optimizer_states: float = 1,
+) -> Plan:
+    """Return the plan with the least seconds a minibatch in steady state (PipeDream, 3.2).
+
+    These seconds are those of the slowest stage or transfer.  A stage of m replicas takes
+    max(compute, sync) / m, or (compute + sync) / m as in the released optimizer, where ``compute``
+    is one minibatch's forward, backward and optimizer step, and ``sync`` is 4 (m - 1) / m |w| /
+    bandwidth, once in a round of m minibatches.  A transfer takes 2 C, activation and gradient; the
+    released optimizer leaves it out unless told otherwise, here it always counts.  Latencies do
+    not; every link is taken to be its member's own.
+
+    With several levels the plan is hierarchical: the program is solved for the innermost level, and
+    what it finds for all workers of a group is what one member computes at the next.  The plan
+    returned is the best of the hierarchical ones for the cluster and for one of its groups at each
+    level, and of the flat one that takes all links to be as slow as the slowest.  So it is never
+    worse than that one.  Workers, and members of the outermost level that is used, may stay idle.
+
+    A worker's memory has to hold, for every minibatch in flight, a weight version and the
+    activations, and once the gradients (which come as a minibatch's activations go), the
+    optimizer's state and the buffers.  In flight are
+    ceil(workers from this stage to the end / replicas of this stage) a replica, which for the first
+    stage is NOAM.  The plan is the best of those that fit.
+
+    Equally fast plans (to one part in 10^9): fewest workers, then hierarchical before flat, then
+    most layers on the first stage, fewest replicas of it, and so on with the second.
+
+    Args:
+        profile: costs of a minibatch on one worker.
+        cluster: the workers and their links.
+        cost: "paper" (the maximum of compute and synchronisation) or "released" (their sum).
+        replicate: False for a straight pipeline, each stage on one worker.
+        optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
+            plain SGD, 1 with momentum, 2 for Adam.
+
+    Raises:
+        ValueError: no plan fits the workers' memory; the message says how much would do.
+    """
+    if cost not in ("paper", "released"):
+        raise ValueError(f"cost must be 'paper' or 'released', not {cost!r}")
+    memory = Bytes(Spans(profile), optimizer_states)
+    planner = _Planner(profile, cluster, cost, memory)
+    best = planner.best(replicate)
+    if best is None:
+        raise ValueError(planner.why_nothing_fits(replicate))
+    seconds, what, stages = best
+    workers = sum(stage.replicas for stage in stages)
+    return Plan(
+        method="pipedream",
+        stages=stages,
+        microbatch_rows=profile.rows,
+        in_flight=math.ceil(workers / stages[0].replicas),
+        predicted_s=seconds,
+        why=f"The slowest is {what}. {planner.compared()}",
+    )
+
+
+class _Planner:
+    """One profile, cluster and cost."""
+
+    def __init__(self, profile: Profile, cluster: Cluster, cost: Cost, memory: Bytes) -> None:
+        self._spans = Spans(profile)
+        self._cluster = cluster
+        self._cost = cost
+        self._memory = memory
+        self._timing = Timing(self._spans, cost)
+
+    def best(self, replicate: bool) -> Timed | None:
+        """Return the best plan that fits, or None."""
+        found = []
+        for levels in self._hierarchies():
+            objective = Seconds(
+                self._spans, levels, self._cost, self._memory, self._cluster.device.memory_bytes
+            )
+            program = BottleneckProgram(
+                objective, self._spans.layers, [level.width for level in levels], replicate
+            )
+            _, nodes = program.optimum()
+            if nodes:
+                found.append(self._timing.chain(nodes, levels))
+        if not found:
+            return None
+        limit = min(timed.seconds for timed in found) * (1 + TIE)
+        _, _, stages = best = min(
+            (timed for timed in found if timed.seconds <= limit), key=lambda timed: timed.workers
+        )
+        filled = (
+            replace(stage, memory_bytes=self._memory.of(stage.first, stage.stop, in_flight))
+            for stage, in_flight in zip(stages, in_flight_counts(stages), strict=True)
+        )
+        return best._replace(stages=tuple(filled))
+
+    def compared(self) -> str:
+        """Return what plain data parallelism and a straight pipeline would take."""
+        node: tuple[Node, ...] = ()
+        for level in self._cluster.levels:
+            node = (Node(0, self._spans.layers, level.width, node),)
+        everywhere = self._timing.chain(node, self._cluster.levels).seconds
+        straight = self.best(replicate=False)
+        memory = self._cluster.device.memory_bytes
+        fits = self._memory.of(0, self._spans.layers, 1) <= memory
+        return (
+            f"Data parallelism on all {self._cluster.workers} workers would take "
+            f"{milliseconds(everywhere)}{'' if fits else ' (but does not fit)'}, a straight "
+            f"pipeline {milliseconds(straight.seconds) if straight else '(does not fit)'}."
+        )
+
+    def why_nothing_fits(self, replicate: bool) -> str:
+        """Return what is the least memory with which a plan exists."""
+        program = BottleneckProgram(
+            self._memory, self._spans.layers, [self._cluster.workers], replicate
+        )
+        least, _ = program.optimum()
+        return (
+            f"no plan fits the {bytes_text(self._cluster.device.memory_bytes)} of a worker: on up "
+            f"to {self._cluster.workers} workers, give each at least {bytes_text(least)}"
+        )
+
+    def _hierarchies(self) -> list[Sequence[Level]]:
+        levels = self._cluster.levels
+        slowest = min(levels, key=lambda level: level.used_bandwidth)
+        candidates: list[Sequence[Level]] = [levels[:k] for k in range(len(levels), 0, -1)]
+        if len(levels) > 1:
+            candidates.append((replace(slowest, width=self._cluster.workers),))
+        return candidates
+
+
+def in_flight_counts(stages: Sequence[StagePlan]) -> list[int]:
+    """Return the minibatches in flight on each replica of each stage.
+
+    ceil(workers from this stage to the end / its replicas); for the first it is NOAM of section
+    3.2, for the later ones the same of the pipeline that starts with them.
+    """
+    onwards = [*accumulate(stage.replicas for stage in reversed(stages))][::-1]
+    return [
+        math.ceil(workers / stage.replicas) for workers, stage in zip(onwards, stages, strict=True)
+    ]

@@ -1,0 +1,57 @@
+"""One function for all planners."""
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from types import MappingProxyType
+from typing import Any
+
+from pipekit.clusters import Cluster
+from pipekit.planning.balanced import balanced
+from pipekit.planning.parallel_pipelines import parallel_pipelines
+from pipekit.planning.pipedream import pipedream
+from pipekit.plans import Plan
+from pipekit.profiling.profile import Profile
+
+PLANNERS: Mapping[str, Callable[..., Plan]] = MappingProxyType(
+    {"pipedream": pipedream, "parallel_pipelines": parallel_pipelines, "balance": balanced}
+)
+
+
+def plan(
+    profile: Profile | Mapping[int, Profile],
+    cluster: Cluster,
+    method: str = "pipedream",
+    **options: Any,
+) -> Plan:
+    """Return the best plan that a paper's planner finds.
+
+    Args:
+        profile: costs of each layer; for "parallel_pipelines" there may be several, by rows.
+        cluster: the workers and their links.
+        method: "pipedream" (:func:`pipedream`), "parallel_pipelines" (PipeDream-2BW's,
+            :func:`parallel_pipelines`) or "balance" (GPipe's and torchgpipe's,
+            :func:`balanced`).
+        options: the planner's own, such as ``cost="released"`` for "pipedream", ``max_batch`` for
+            "parallel_pipelines" or ``by="variance"`` for "balance".
+
+    Raises:
+        ValueError: there is no such method or option, or no plan; the message says the least
+            change that would make it possible.
+    """
+    if method not in PLANNERS:
+        raise ValueError(f"method must be one of {', '.join(PLANNERS)}, not {method!r}")
+    planner = PLANNERS[method]
+    known = {
+        name: parameter
+        for name, parameter in signature(planner).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    for name in options:
+        if name not in known:
+            raise ValueError(f"{method} has no option {name!r}, only {', '.join(known)}")
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in options:
+            raise ValueError(f"{method} needs the option {name!r}")
+    if planner is not parallel_pipelines and not isinstance(profile, Profile):
+        raise ValueError(f"{method} plans for one microbatch size: give one profile")
+    return planner(profile, cluster, **options)

@@ -1,0 +1,122 @@
+"""What runs of consecutive layers cost, and what a worker that holds one has to store."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipekit.profiling.profile import LayerProfile, Profile
+
+Floats = NDArray[np.float64]
+Index = Any
+"""A layer number, or an array of them; ``first`` and ``stop`` broadcast against each other."""
+
+
+class Spans:
+    """Costs of layers ``first`` to ``stop - 1`` of a profile, for one microbatch.
+
+    Every method takes numbers or arrays, so that one call gives the costs of all possible stages.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        layers = profile.layers
+        self.layers = len(layers)
+        self._forward = _cumulative(layers, lambda layer: layer.forward_s)
+        self._backward = _cumulative(layers, lambda layer: layer.backward_s)
+        self._update = _cumulative(layers, lambda layer: layer.update_s)
+        self._parameters = _cumulative(layers, lambda layer: layer.parameter_bytes)
+        self._buffers = _cumulative(layers, lambda layer: layer.buffer_bytes)
+        self._saved = _cumulative(layers, lambda layer: layer.saved_bytes)
+        self.boundary_bytes: Floats = np.array(
+            [profile.input_bytes, *(layer.output_bytes for layer in layers)]
+        )
+        """What enters each layer; at the end, what leaves the last."""
+        self._unsaved_output = np.array(
+            [0.0, *(0.0 if layer.saves_output else layer.output_bytes for layer in layers)]
+        )
+        self._lead = _largest_within(self._saved[1:] - self._parameters[:-1])
+
+    def forward_s(self, first: Index, stop: Index) -> Floats:
+        """Return seconds of the forward."""
+        return self._forward[stop] - self._forward[first]
+
+    def backward_s(self, first: Index, stop: Index) -> Floats:
+        """Return seconds of the backward."""
+        return self._backward[stop] - self._backward[first]
+
+    def update_s(self, first: Index, stop: Index) -> Floats:
+        """Return seconds of the optimizer's step."""
+        return self._update[stop] - self._update[first]
+
+    def parameter_bytes(self, first: Index, stop: Index) -> Floats:
+        """Return bytes of the trained parameters."""
+        return self._parameters[stop] - self._parameters[first]
+
+    def first_gradient_bytes(self, first: Index, stop: Index) -> Floats:
+        """Return how far gradients raise the bytes in the first backward of a batch.
+
+        There they come layer by layer as activations go: when layer l goes backward, there are the
+        gradients from l on, and of the activations only those up to l.  In later backwards of a
+        batch all gradients are there from the start.
+        """
+        return self._parameters[stop] - self._saved[stop] + self._lead[first, stop]
+
+    def worker_bytes(
+        self,
+        first: Index,
+        stop: Index,
+        *,
+        versions: Index,
+        optimizer_states: float,
+        in_flight: Index,
+        kept: Index,
+        gradients: Floats,
+    ) -> Floats:
+        """Return the bytes on a worker that runs these layers as a stage, as a backward starts.
+
+        They are weight versions, the optimizer's state, buffers, the stage's input for every
+        microbatch in flight, what its layers save and its output for every microbatch that is not
+        to be recomputed, or is just now, and gradients.
+
+        Args:
+            first: its first layer.
+            stop: the layer after its last.
+            versions: of the weights.
+            optimizer_states: tensors of a parameter's size that the optimizer keeps for each.
+            in_flight: microbatches that have been forward and not yet backward.
+            kept: those of which more than the input is there.
+            gradients: bytes of them: of all parameters, or :meth:`first_gradient_bytes`.
+        """
+        made = self._saved[stop] - self._saved[first] + self._unsaved_output[stop]
+        total: Floats = (
+            (versions + optimizer_states) * self.parameter_bytes(first, stop)
+            + (self._buffers[stop] - self._buffers[first])
+            + in_flight * self.boundary_bytes[first]
+            + kept * made
+            + gradients
+        )
+        return total
+
+    def every(self) -> tuple[Index, Index]:
+        """Return ``first`` and ``stop`` that broadcast to all pairs, also the empty ones."""
+        numbers = np.arange(self.layers + 1)
+        return numbers[:, None], numbers[None, :]
+
+
+def _cumulative(layers: tuple[LayerProfile, ...], cost: Callable[[LayerProfile], float]) -> Floats:
+    return np.concatenate([[0.0], np.cumsum([cost(layer) for layer in layers])])
+
+
+def _largest_within(values: Floats) -> Floats:
+    """Return the largest of values i to j - 1 at ``[i, j]``, and 0 where j <= i."""
+    size = len(values) + 1
+    table = np.zeros((size, size))
+    for i in range(len(values)):
+        table[i, i + 1 :] = np.maximum.accumulate(values[i:])
+    return table
+
+
+def bytes_text(size: float) -> str:
+    """Return a size for a message: exact, rounded up, and readable."""
+    return f"{int(np.ceil(size)):,} bytes ({size / 2**30:.3g} GiB)"

@@ -1,0 +1,172 @@
+"""Every configuration of parallel pipelines, and what it would do (PipeDream-2BW, section 4)."""
+
+from collections.abc import Mapping
+from itertools import count, groupby, product, takewhile
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipekit.clusters import Cluster
+from pipekit.partition import balance_by_cost
+from pipekit.planning.placement import Placement
+from pipekit.planning.spans import Floats, Spans
+from pipekit.profiling.profile import LayerProfile, Profile
+
+_WEIGHT_VERSIONS = 2  # double-buffered weights
+
+
+def sweep(
+    profile: Profile | Mapping[int, Profile],
+    cluster: Cluster,
+    *,
+    max_batch: int,
+    optimizer_states: float = 2,
+) -> pd.DataFrame:
+    """Return what every configuration would do: one row each.
+
+    Compared are all widths w and depths d on at most all workers, every microbatch size b, with and
+    without recomputation.  A single profile is scaled to b = 1, 2, 4, ... rows.  A pipeline runs as
+    many microbatches a batch as max_batch allows, m = floor(max_batch / (w b)), and at least d.
+    Which layers make a stage, :func:`block_balance` says.
+
+    The paper's Appendix A was not at hand.  A microbatch of one pipeline takes
+    max over stages of max(compute + transfers, all-reduce / m): ``compute`` is forward and backward
+    and 1 / m of the optimizer's step, and the forward again if it is recomputed; ``transfers`` are
+    the activation and the gradient that come in, not hidden behind compute; the all-reduce is
+    hidden behind the m microbatches of a batch.  :class:`Placement` says over which links.  The
+    throughput is w b a such time.
+
+    Stage i of d (from 0) holds two weight versions, one set of gradients, the optimizer's state,
+    its buffers, and for d - i microbatches in flight their activations, or only their inputs
+    and one microbatch's activations if it is recomputed.
+
+    Args:
+        profile: as for :func:`parallel_pipelines`.
+        cluster: the workers and their links.
+        max_batch: rows that a global batch may have at most.
+        optimizer_states: tensors of a parameter's size that the optimizer keeps for each.
+
+    Returns:
+        Columns width, depth, microbatch_rows, microbatches, batch_rows, recompute, seconds (a
+        microbatch of one pipeline), throughput (rows/s of all pipelines), memory_bytes (of the
+        fullest worker), fits.
+
+    Raises:
+        ValueError: no microbatch is as small as ``max_batch``.
+    """
+    spans = {rows: Spans(scaled) for rows, scaled in _by_rows(profile, max_batch).items()}
+    records: list[dict[str, Any]] = []
+    for depth, balance in balances(profile, cluster).items():
+        stop = np.cumsum(balance)
+        placements = {w: Placement(cluster, w, depth) for w in _widths(cluster, depth)}
+        for (rows, span), recompute in product(spans.items(), (False, True)):
+            stages = Stages(span, stop - balance, stop, optimizer_states, recompute)
+            memory = float(stages.memory_bytes.max())
+            for width, placement in placements.items():
+                microbatches = max_batch // (width * rows)
+                if microbatches < depth:
+                    break
+                seconds = stages.seconds(placement, microbatches).max()
+                records.append(
+                    {
+                        "width": width,
+                        "depth": depth,
+                        "microbatch_rows": rows,
+                        "microbatches": microbatches,
+                        "batch_rows": width * rows * microbatches,
+                        "recompute": recompute,
+                        "seconds": float(seconds),
+                        "throughput": width * rows / float(seconds),
+                        "memory_bytes": memory,
+                        "fits": memory <= cluster.device.memory_bytes,
+                    }
+                )
+    return pd.DataFrame(records)
+
+
+class Stages:
+    """The costs of stages, each an array of shape ``(depth,)``."""
+
+    def __init__(
+        self, spans: Spans, first: Any, stop: Any, optimizer_states: float, recompute: bool
+    ) -> None:
+        forwards = 2 if recompute else 1
+        self._compute = forwards * spans.forward_s(first, stop) + spans.backward_s(first, stop)
+        self._update = spans.update_s(first, stop)
+        self._parameters = spans.parameter_bytes(first, stop)
+        self._sent = spans.boundary_bytes[stop[:-1]]
+        in_flight = np.arange(len(stop), 0, -1)
+        self.memory_bytes = spans.worker_bytes(
+            first,
+            stop,
+            versions=_WEIGHT_VERSIONS,
+            optimizer_states=optimizer_states,
+            in_flight=in_flight,
+            kept=1 if recompute else in_flight,
+            gradients=self._parameters,
+        )
+
+    def seconds(self, placement: Placement, microbatches: int, transfers: bool = True) -> Floats:
+        """Return the seconds a microbatch of every stage."""
+        busy = self._compute + self._update / microbatches
+        if transfers:
+            passing = placement.passing * self._sent
+            busy[1:] += passing  # the activation comes in
+            busy[:-1] += passing  # the gradient comes in
+        return np.maximum(busy, placement.reducing * self._parameters / microbatches)
+
+
+def block_balance(profile: Profile, depth: int) -> list[int]:
+    """Return how many layers each stage gets: equal numbers of blocks, if they divide so.
+
+    The blocks are the longest run of layers with parameters and outputs of equal size, provided
+    that they make up half of the computation; layers before and after them go to the first and the
+    last stage.  Where there are no such blocks, or ``depth`` does not divide their number, the
+    stage that computes longest is as short as can be.
+
+    Raises:
+        ValueError: there are more stages than layers.
+    """
+    costs = [layer.forward_s + layer.backward_s for layer in profile.layers]
+    runs = [
+        list(run) for _, run in groupby(range(len(profile)), lambda i: _sizes(profile.layers[i]))
+    ]
+    blocks = max(runs, key=len)
+    if len(blocks) % depth or 2 * sum(costs[i] for i in blocks) < sum(costs):
+        return balance_by_cost(costs, depth)
+    balance = [len(blocks) // depth] * depth
+    balance[0] += blocks[0]
+    balance[-1] += len(profile) - 1 - blocks[-1]
+    return balance
+
+
+def _sizes(layer: LayerProfile) -> tuple[float, float]:
+    return layer.parameter_bytes, layer.output_bytes
+
+
+def _widths(cluster: Cluster, depth: int) -> range:
+    return range(1, cluster.workers // depth + 1)
+
+
+def balances(profile: Profile | Mapping[int, Profile], cluster: Cluster) -> dict[int, list[int]]:
+    """Return the balance for every depth; of several profiles, the one of fewest rows decides."""
+    decides = profile if isinstance(profile, Profile) else profile[min(profile)]
+    depths = range(1, min(cluster.workers, len(decides)) + 1)
+    return {depth: block_balance(decides, depth) for depth in depths}
+
+
+def _by_rows(profile: Profile | Mapping[int, Profile], max_batch: int) -> dict[int, Profile]:
+    """Return the profiles of all microbatches that the global batch allows, by their rows."""
+    if isinstance(profile, Profile):
+        sizes = takewhile(lambda rows: rows <= max_batch, (2**k for k in count()))
+        found = {rows: profile.scaled(rows) for rows in sizes}
+        least = 1
+    else:
+        found = {rows: profile[rows] for rows in sorted(profile) if rows <= max_batch}
+        least = min(profile)
+    if not found:
+        raise ValueError(
+            f"max_batch {max_batch} holds no microbatch of {least} rows: use at least {least}"
+        )
+    return found

@@ -1,0 +1,95 @@
+"""What a nested plan takes: seconds a minibatch, and which part is the slowest."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pipekit.clusters import Level
+from pipekit.planning.bottleneck import Node
+from pipekit.planning.objectives import (
+    Cost,
+    compute_seconds,
+    stage_seconds,
+    sync_seconds,
+    transfer_seconds,
+)
+from pipekit.planning.spans import Spans
+from pipekit.plans import StagePlan
+
+
+class Timed(NamedTuple):
+    """A plan for some layers: seconds a minibatch, what takes them, and the stages."""
+
+    seconds: float
+    what: str
+    stages: tuple[StagePlan, ...]
+
+    @property
+    def workers(self) -> int:
+        """How many workers it uses."""
+        return sum(stage.replicas for stage in self.stages)
+
+
+class Timing:
+    """Times nested plans for one profile (its spans) and one cost model."""
+
+    def __init__(self, spans: Spans, cost: Cost) -> None:
+        self._spans = spans
+        self._cost = cost
+
+    def chain(self, nodes: Sequence[Node], levels: Sequence[Level]) -> Timed:
+        """Return what stages that follow one another at the last of the levels take together."""
+        parts = [self._stage(node, levels) for node in nodes]
+        slowest = max(parts, key=lambda part: part.seconds)
+        seconds, what, _ = slowest
+        for node in nodes[:-1]:
+            size = float(self._spans.boundary_bytes[node.stop])
+            passing = float(transfer_seconds(size, levels[-1]))
+            if passing > seconds:
+                seconds = passing
+                what = f"the transfer from layer {node.stop - 1} to {node.stop}"
+                what += f" over {levels[-1].name} ({milliseconds(passing)})"
+        return Timed(seconds, what, tuple(stage for part in parts for stage in part.stages))
+
+    def _stage(self, node: Node, levels: Sequence[Level]) -> Timed:
+        """Return what one stage at the last of the levels takes."""
+        *below, level = levels
+        first, stop, members, inside = node
+        if inside:
+            inner = self.chain(inside, below)
+        else:
+            seconds = float(compute_seconds(self._spans, first, stop))
+            inner = Timed(seconds, "", (StagePlan(first, stop, 1, predicted_s=seconds),))
+        total = self._seconds(first, stop, inner.seconds, members, level)
+        stages = tuple(
+            replace(
+                stage,
+                replicas=stage.replicas * members,
+                predicted_s=self._seconds(
+                    stage.first, stage.stop, stage.predicted_s, members, level
+                ),
+            )
+            for stage in inner.stages
+        )
+        if self._sync(first, stop, members, level) > inner.seconds:
+            layers = str(StagePlan(first, stop)).partition(" on")[0]
+            what = f"the synchronisation of {layers} over {level.name} ({milliseconds(total)})"
+        elif not inner.what:
+            what = f"the compute of {StagePlan(first, stop, members)} ({milliseconds(total)})"
+        elif members > 1:
+            what = f"{inner.what}, in {members} groups at once ({milliseconds(total)})"
+        else:
+            what = inner.what
+        return Timed(total, what, stages)
+
+    def _seconds(self, first: int, stop: int, compute: float, members: int, level: Level) -> float:
+        sync = self._sync(first, stop, members, level)
+        return float(stage_seconds(self._cost, compute, sync, members))
+
+    def _sync(self, first: int, stop: int, members: int, level: Level) -> float:
+        return float(sync_seconds(self._spans.parameter_bytes(first, stop), members, level))
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time for a message."""
+    return f"{seconds * 1e3:.4g} ms"

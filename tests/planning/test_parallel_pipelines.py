@@ -1,0 +1,219 @@
+"""PipeDream-2BW's planner against the equations, written out for one configuration at a time."""
+
+import math
+from itertools import accumulate
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipekit import simulate
+from pipekit.clusters import flat, two_bw_v100
+from pipekit.planning import parallel_pipelines, sweep
+from pipekit.planning.sweep import block_balance
+from pipekit.plans import Plan, Recompute
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import replicate, two_bw
+from tests.planning.enumeration import splits, sums
+from tests.planning.profiles import profiles
+
+GB = 1e9
+
+
+def gpt(blocks: int) -> Profile:
+    """Return a GPT of the paper's proportions: 3 ms a block and row, parameters of 2 bytes."""
+    block = LayerProfile("block", 1e-3, 2e-3, 2e6, 100e6, 30e6, True)
+    embedding = LayerProfile("embedding", 1e-4, 1e-4, 2e6, 200e6, 0.0)
+    norm = LayerProfile("norm", 1e-5, 1e-5, 2e6, 1e4, 2e6, True)
+    head = LayerProfile("head", 1e-3, 2e-3, 50e6, 200e6, 50e6, True)
+    return Profile((embedding, *[block] * blocks, norm, head), input_bytes=4e3)
+
+
+def by_hand(
+    profile: Profile, balance: list[int], w: int, m: int, recompute: bool, bandwidth: float
+) -> tuple[float, float]:
+    """Return seconds a microbatch and bytes of the fullest worker, over equal links."""
+    edges = [0, *accumulate(balance)]
+    d = len(balance)
+    seconds, memory = [], []
+    for i in range(d):
+        stage = profile.stage(edges[i], edges[i + 1])
+        comes_in = profile.boundary_bytes(edges[i])
+        compute = stage.forward_s * (1 + recompute) + stage.backward_s + stage.update_s / m
+        transfers = (comes_in if i else 0) + (stage.output_bytes if i < d - 1 else 0)
+        reduced = 2 * (w - 1) / w * stage.parameter_bytes
+        seconds.append(max(compute + transfers / bandwidth, reduced / bandwidth / m))
+        made = stage.saved_bytes + (0 if stage.saves_output else stage.output_bytes)
+        in_flight = d - i
+        memory.append(
+            stage.parameter_bytes * (2 + 1 + 2)  # versions, gradients, Adam
+            + stage.buffer_bytes
+            + in_flight * comes_in
+            + (1 if recompute else in_flight) * made
+        )
+    return max(seconds), max(memory)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    profiles(5).filter(lambda profile: profile.forward_s + profile.backward_s > 0),
+    st.integers(1, 6),
+    st.integers(1, 20),
+    st.sampled_from([0.5, 4.0, math.inf]),
+)
+def test_every_configuration_is_there_once_and_follows_the_equations(
+    profile: Profile, workers: int, max_batch: int, bandwidth: float
+) -> None:
+    table = sweep(profile, flat(workers, bandwidth), max_batch=max_batch)
+    rows = list(table.itertuples(index=False))
+    keys = [(r.width, r.depth, r.microbatch_rows, r.recompute) for r in rows]
+    assert sorted(keys) == sorted(
+        (w, d, b, again)
+        for d in range(1, min(workers, len(profile)) + 1)
+        for w in range(1, workers // d + 1)
+        for b in (1, 2, 4, 8, 16)
+        for again in (False, True)
+        if max_batch // (w * b) >= d
+    )
+    for row in rows:
+        assert row.microbatches == max_batch // (row.width * row.microbatch_rows)
+        assert row.batch_rows == row.width * row.microbatch_rows * row.microbatches <= max_batch
+        balance = block_balance(profile, row.depth)
+        scaled = profile.scaled(row.microbatch_rows)
+        seconds, memory = by_hand(
+            scaled, balance, row.width, row.microbatches, row.recompute, bandwidth
+        )
+        assert row.seconds == pytest.approx(seconds)
+        assert row.memory_bytes == pytest.approx(memory)
+        assert row.throughput == pytest.approx(row.width * row.microbatch_rows / seconds)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    profiles(5).filter(lambda profile: profile.forward_s + profile.backward_s > 0),
+    st.integers(1, 6),
+    st.floats(1.0, 4.0),
+)
+def test_the_plan_is_the_fastest_that_fits(profile: Profile, workers: int, part: float) -> None:
+    table = sweep(profile, flat(workers, 4.0), max_batch=12)
+    limit = max(1.0, part * table["memory_bytes"].min())
+    plan = parallel_pipelines(profile, flat(workers, 4.0, memory=limit), max_batch=12)
+    width, depth = plan.stages[0].replicas, len(plan.stages)
+    assert {stage.replicas for stage in plan.stages} == {width}
+    assert plan.memory_bytes <= limit
+    assert plan.in_flight == depth <= plan.microbatches
+    assert width * plan.microbatch_rows * plan.microbatches <= 12
+    fits = table[table["memory_bytes"] <= limit]
+    throughput = width * plan.microbatch_rows / plan.predicted_s
+    assert throughput == pytest.approx(fits["throughput"].max())
+    equal = fits[fits["throughput"] >= throughput * (1 - 1e-9)]
+    assert plan.workers == (equal["width"] * equal["depth"]).min()
+
+
+def test_blocks_are_shared_out_equally() -> None:
+    profile = gpt(24)
+    assert block_balance(profile, 4) == [1 + 6, 6, 6, 6 + 2]
+    assert block_balance(profile, 1) == [27]
+
+
+def test_blocks_that_do_not_divide_are_balanced() -> None:
+    profile = gpt(24)
+    costs = [layer.forward_s + layer.backward_s for layer in profile.layers]
+    balance = block_balance(profile, 5)
+    least = min(max(sums(costs, split)) for split in splits(27, 5))
+    assert max(sums(costs, balance)) == pytest.approx(least)
+
+
+def test_without_blocks_the_longest_stage_is_as_short_as_can_be() -> None:
+    times = [9.0, 1.0, 1.0, 7.0]
+    odd = Profile(tuple(LayerProfile(str(t), t, t, 1.0, 1.0) for t in times))
+    same = [LayerProfile("r", 0.1, 0.1, 5.0), LayerProfile("r", 0.1, 0.1, 5.0)]
+    mixed = Profile((LayerProfile("a", 9.0, 9.0, 1.0, 1.0), *same, LayerProfile("b", 1.0, 1.0)))
+    assert block_balance(odd, 2) == [2, 2]  # all four are blocks: equal in size
+    assert block_balance(mixed, 2) == [1, 3]
+
+
+def test_of_equal_throughput_the_largest_microbatch_that_fits() -> None:
+    """PipeDream-2BW, section 4.1."""
+    profile = Profile.uniform(2, output_bytes=1.0)
+    free = parallel_pipelines(profile, flat(1, math.inf), max_batch=20)
+    tight = parallel_pipelines(profile, flat(1, math.inf, memory=12.0), max_batch=20)
+    assert (free.microbatch_rows, free.microbatches) == (16, 1)
+    assert (tight.microbatch_rows, tight.microbatches) == (4, 5)
+    assert free.stages[0].recompute == "never"
+
+
+def test_recomputation_where_nothing_else_fits() -> None:
+    profile = Profile(
+        tuple(LayerProfile(str(i), 1.0, 2.0, 1.0, 1.0, 100.0) for i in range(4)), input_bytes=1.0
+    )
+    plan = parallel_pipelines(profile, flat(4, math.inf, memory=120.0), max_batch=4)
+    assert plan.stages[0].recompute == "always"
+    assert plan.predicted_s == 1.0 + 1.0 + 2.0
+
+
+def test_profiles_of_several_sizes_are_taken_as_they_are() -> None:
+    """Twice the rows in the same time: the larger microbatch is twice as fast."""
+    small, large = Profile.uniform(2), Profile((*Profile.uniform(2).layers,), rows=2)
+    plan = parallel_pipelines({1: small, 2: large}, flat(2, math.inf), max_batch=8)
+    assert plan.microbatch_rows == 2
+    table = sweep({1: small, 2: large}, flat(2, math.inf), max_batch=8)
+    assert set(table["microbatch_rows"]) == {1, 2}
+
+
+def test_width_is_paid_for_where_all_reduces_are_slow() -> None:
+    profile = gpt(16)
+    fast = parallel_pipelines(profile, flat(8, 1000 * GB), max_batch=64)
+    slow = parallel_pipelines(profile, flat(8, 0.5 * GB), max_batch=64)
+    assert fast.stages[0].replicas > slow.stages[0].replicas
+
+
+def test_why_names_the_choice_and_its_rivals() -> None:
+    plan = parallel_pipelines(gpt(8), two_bw_v100(1), max_batch=32)
+    assert "has the highest throughput that fits" in plan.why
+    assert "data parallelism (depth 1)" in plan.why
+    assert "a single pipeline (width 1)" in plan.why
+
+
+@pytest.mark.parametrize(("width", "depth"), [(1, 4), (2, 2), (3, 1)])
+@pytest.mark.parametrize("recompute", ["never", "always"])
+def test_a_plan_takes_in_simulation_what_was_predicted(
+    width: int, depth: int, recompute: Recompute
+) -> None:
+    """Seconds a microbatch where links are free, and bytes of every worker."""
+    layers = [LayerProfile(str(i), 1.0, 2.0, 2.0, 4.0 + i % 2, 7.0, i % 2 == 0) for i in range(4)]
+    profile = Profile(tuple(layers), input_bytes=3.0)
+    whole = sweep(profile, flat(width * depth, math.inf), max_batch=8 * width)
+    row = whole[
+        (whole["width"] == width)
+        & (whole["depth"] == depth)
+        & (whole["microbatch_rows"] == 1)
+        & (whole["recompute"] == (recompute == "always"))
+    ].iloc[0]
+    plan = Plan.by_hand(
+        block_balance(profile, depth), replicas=[width] * depth, recompute=recompute
+    )
+    schedule = replicate(two_bw(depth, int(row["microbatches"]), 4), width)
+    trace = simulate(schedule, profile, plan, optimizer_states=2)
+    frame = trace.frame
+    ends = frame[(frame["op"] == "UPDATE") & (frame["worker"] == 0)]["end_s"].to_numpy()
+    assert (ends[-2] - ends[0]) / (2 * row["microbatches"]) == pytest.approx(row["seconds"])
+    assert trace.memory is not None
+    assert max(trace.memory.peak_bytes) == row["memory_bytes"]
+
+
+def test_the_memory_that_the_error_asks_for_is_enough() -> None:
+    profile = gpt(8)
+    with pytest.raises(ValueError, match="give each at least") as caught:
+        parallel_pipelines(profile, flat(4, GB, memory=1e9), max_batch=16)
+    least = int(str(caught.value).partition("at least ")[2].partition(" bytes")[0].replace(",", ""))
+    assert parallel_pipelines(profile, flat(4, GB, memory=least), max_batch=16).workers == 4
+    with pytest.raises(ValueError, match="no plan fits"):
+        parallel_pipelines(profile, flat(4, GB, memory=least - 1), max_batch=16)
+
+
+def test_a_batch_smaller_than_every_microbatch() -> None:
+    with pytest.raises(ValueError, match="max_batch 2 holds no microbatch of 4 rows: use at least"):
+        parallel_pipelines({4: Profile.uniform(2).scaled(4)}, flat(2, GB), max_batch=2)
+    with pytest.raises(ValueError, match="use at least 1"):
+        parallel_pipelines(Profile.uniform(2), flat(2, GB), max_batch=0)

@@ -1,0 +1,35 @@
+"""One function for all planners."""
+
+import pytest
+
+import pipekit
+from pipekit.clusters import flat
+from pipekit.planning import balanced, parallel_pipelines, pipedream, plan
+from pipekit.profiling import Profile
+
+PROFILE = Profile.uniform(4, output_bytes=1.0, parameter_bytes=1.0)
+CLUSTER = flat(3, 10.0)
+
+
+def test_methods_are_planners_and_options_theirs() -> None:
+    assert plan(PROFILE, CLUSTER) == pipedream(PROFILE, CLUSTER)
+    assert plan(PROFILE, CLUSTER, cost="released") == pipedream(PROFILE, CLUSTER, cost="released")
+    parallel = parallel_pipelines(PROFILE, CLUSTER, max_batch=9)
+    assert plan(PROFILE, CLUSTER, "parallel_pipelines", max_batch=9) == parallel
+    by_variance = balanced(PROFILE, CLUSTER, by="variance")
+    assert plan(PROFILE, CLUSTER, "balance", by="variance") == by_variance
+
+
+def test_it_is_reached_from_the_package() -> None:
+    assert pipekit.plan is plan
+
+
+def test_impossible_calls() -> None:
+    with pytest.raises(ValueError, match="method must be one of pipedream, parallel_pipelines"):
+        plan(PROFILE, CLUSTER, "luck")
+    with pytest.raises(ValueError, match="balance has no option 'cost', only stages, by"):
+        plan(PROFILE, CLUSTER, "balance", cost="paper")
+    with pytest.raises(ValueError, match="parallel_pipelines needs the option 'max_batch'"):
+        plan(PROFILE, CLUSTER, "parallel_pipelines")
+    with pytest.raises(ValueError, match="pipedream plans for one microbatch size"):
+        plan({1: PROFILE}, CLUSTER)
