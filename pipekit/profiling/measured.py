@@ -40,8 +40,10 @@ def profile(
     A repeat is a whole forward and a whole backward, timed layer by layer, in the order of training
     so that caches are as they are there; the last layer's output gets ones as its gradient, every
     other layer the gradient that the next one computed.  In turn with these, the undivided model
-    does the same: the layers' times must add up to its time.  All numbers are medians; on a GPU the
-    times are between CUDA events.  The loss is not part of it, nor the sum into gradients that are
+    does the same: the layers' times must add up to its time.  They are then stretched or shrunk so
+    that they do exactly, since timing a single layer costs something, and medians of short layers
+    miss what only now and then holds one up.  All numbers are medians; on a GPU the times are
+    between CUDA events.  The loss is not part of it, nor the sum into gradients that are
     there already.
 
     It runs on a copy, in training mode, with the generators' state put back: the model, its
@@ -65,7 +67,7 @@ def profile(
     Returns:
         A profile labelled "measured".  Its provenance adds ``device``, ``dtype``, ``rows``,
         ``repeats``, ``others``; ``threads`` on a CPU and ``tf32`` on a GPU; ``step_s`` (the
-        undivided model's forward and backward), ``conservation`` (the layers' sum over it) and
+        undivided model's forward and backward), ``conservation`` (the layers' own sum over it) and
         ``tolerance``; and ``spread``, the largest interquartile range over median of a layer's
         time, with its ``spread_layer``, among the layers that take at least 1 % of the time.
 
@@ -99,9 +101,9 @@ def profile(
                 watch.collect()
             if optimizer is not None:
                 _time_updates(ours, optimizer, repeats, watch)
-    layers = tuple(_with_times(layer.profile, number, watch) for number, layer in enumerate(found))
+    alone = [_with_times(layer.profile, number, watch) for number, layer in enumerate(found)]
     step_s = watch.median("whole forward", "whole backward")
-    conservation = sum(layer.forward_s + layer.backward_s for layer in layers) / step_s
+    conservation = sum(layer.forward_s + layer.backward_s for layer in alone) / step_s
     if abs(conservation - 1) > tolerance:
         warnings.warn(
             f"the layers' times add up to {conservation:.0%} of the undivided model's "
@@ -109,6 +111,7 @@ def profile(
             f"busy, or the layers too short to be timed one by one",
             stacklevel=2,
         )
+    layers = _adding_up(alone, watch)
     record = provenance(
         "measured",
         dtype=dtype_of(ours, x),
@@ -118,7 +121,7 @@ def profile(
         step_s=step_s,
         conservation=conservation,
         tolerance=tolerance,
-        **_largest_spread(layers, watch),
+        **_largest_spread(alone, watch),
         **_hardware(where, threads),
     )
     return Profile(layers, rows, tree_bytes(sample), record)
@@ -180,6 +183,17 @@ def _with_times(layer: LayerProfile, number: int, watch: Stopwatch) -> LayerProf
         forward_s=watch.median(("forward", number)),
         backward_s=watch.median(("backward", number)),
         update_s=watch.median(("update", number)) if watch.has(("update", number)) else 0.0,
+    )
+
+
+def _adding_up(layers: Sequence[LayerProfile], watch: Stopwatch) -> tuple[LayerProfile, ...]:
+    """Return the layers with their shares of the undivided model's time."""
+    forward = watch.median("whole forward") / sum(layer.forward_s for layer in layers)
+    backward_s = sum(layer.backward_s for layer in layers)
+    backward = watch.median("whole backward") / backward_s if backward_s else 0.0
+    return tuple(
+        replace(layer, forward_s=layer.forward_s * forward, backward_s=layer.backward_s * backward)
+        for layer in layers
     )
 
 

@@ -2,6 +2,9 @@
 
 import copy
 import json
+import os
+import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -62,9 +65,8 @@ class TestTimes:
         made = profile(model, torch.rand(1, 2), repeats=2)
         step_s = made.provenance["step_s"]
         assert step_s >= 0.04
-        assert made.provenance["conservation"] == pytest.approx(
-            (made.forward_s + made.backward_s) / step_s
-        )
+        assert made.forward_s + made.backward_s == pytest.approx(step_s, rel=0.2)
+        assert made.provenance["conservation"] > 0.5
 
     def test_a_sum_outside_the_tolerance_is_warned_of(self) -> None:
         with pytest.warns(UserWarning, match=r"times add up to \d+% of .* not within 0% of it"):
@@ -404,3 +406,11 @@ def test_on_a_gpu_events_time_the_same_layers() -> None:
 def test_the_package_offers_both_names() -> None:
     assert pipekit.profile is profile
     assert pipekit.Profile is Profile
+
+
+def test_others_at_work_share_the_cores_and_leave_no_thread() -> None:
+    before = threading.active_count(), torch.get_num_threads(), sys.getswitchinterval()
+    made = profile(nn.Sequential(nn.Linear(64, 64)), torch.rand(8, 64), repeats=3, others=2)
+    assert (threading.active_count(), torch.get_num_threads(), sys.getswitchinterval()) == before
+    assert made.provenance["others"] == 2
+    assert made.provenance["threads"] == max(1, len(os.sched_getaffinity(0)) // 3)
