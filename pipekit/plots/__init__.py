@@ -2,7 +2,18 @@
 
 from pipekit.plots.curves import curves
 from pipekit.plots.in_flight import in_flight, in_flight_table
+from pipekit.plots.memory import memory
+from pipekit.plots.points import points
 from pipekit.plots.save import save
 from pipekit.plots.timeline import compare, timeline
 
-__all__ = ["compare", "curves", "in_flight", "in_flight_table", "save", "timeline"]
+__all__ = [
+    "compare",
+    "curves",
+    "in_flight",
+    "in_flight_table",
+    "memory",
+    "points",
+    "save",
+    "timeline",
+]

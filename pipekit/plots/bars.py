@@ -65,14 +65,7 @@ def _bars_of_op(
         marker={
             "color": look.color,
             "line": {"color": look.edge, "width": edges * look.edge_px},
-            "pattern": {
-                "shape": look.pattern,
-                "fillmode": "overlay",
-                "fgcolor": look.edge,
-                "fgopacity": 0.5,
-                "size": 7,
-                "solidity": 0.12,
-            },
+            "pattern": style.pattern(look),
         },
         text=text,
         textposition="inside",

@@ -4,8 +4,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
-
-PLOT_PX = 300
+from pipekit.plots.series import series
 
 
 def curves(
@@ -36,28 +35,14 @@ def curves(
     Raises:
         ValueError: the frame is empty or lacks a column.
     """
-    missing = [column for column in (x, y, color) if column not in frame.columns]
-    if missing:
-        raise ValueError(f"the frame lacks the column {missing[0]!r}; it has {[*frame.columns]}")
-    if frame.empty:
-        raise ValueError("the frame has no rows to draw")
-    figure = go.Figure(layout=style.layout(PLOT_PX, f"{title} ({label})"))
-    longest = int(frame[color].astype(str).str.len().max())
-    figure.update_layout(
-        showlegend=True,
-        legend={"orientation": "v", "x": 1, "xanchor": "left", "y": 1, "yref": "paper"},
-        legend_yanchor="top",
-        margin={"r": 64 + 8 * longest, "b": 52},
-        height=PLOT_PX + style.MARGIN_PX["t"] + 52,
+    return series(
+        frame,
+        x,
+        y,
+        color,
+        lambda position: {"mode": "lines", "line": style.line(position)},
+        title=title,
+        label=label,
+        x_title=x_title,
+        y_title=y_title,
     )
-    for position, (name, rows) in enumerate(frame.groupby(color, sort=False)):
-        figure.add_scatter(
-            x=rows[x].to_numpy(),
-            y=rows[y].to_numpy(),
-            name=str(name),
-            mode="lines",
-            line=style.series(position),
-        )
-    figure.update_xaxes(style.axis(x_title or x))
-    figure.update_yaxes(style.axis(y_title or y))
-    return figure

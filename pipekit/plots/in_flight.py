@@ -3,17 +3,15 @@
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from pipekit.plots import style
+from pipekit.plots.worker_panels import steps, worker_panels
 from pipekit.schedules import Schedule, check, slots
 
 ROW_PX = 52
-GAP_PX = 12
-# Versions are made by updates and activations by forwards: they have their colours.
 PANELS = {
-    "versions": ("weight versions alive", style.OPS["UPDATE"].color),
-    "in_flight": ("microbatches in flight", style.OPS["FORWARD"].color),
+    "versions": ("weight versions alive", style.PARTS["weights"].color),
+    "in_flight": ("microbatches in flight", style.PARTS["activations"].color),
 }
 
 
@@ -52,35 +50,23 @@ def in_flight(schedule: Schedule) -> go.Figure:
         ScheduleError: the schedule is not executable.
     """
     table = in_flight_table(schedule)
-    workers = len(schedule.workers)
-    plot_px = workers * (ROW_PX + GAP_PX) - GAP_PX
-    figure = make_subplots(
-        rows=workers,
-        cols=len(PANELS),
-        shared_xaxes=True,
-        horizontal_spacing=0.07,
-        vertical_spacing=GAP_PX / plot_px if workers > 1 else 0,
-    )
+    workers = range(len(schedule.workers))
+    figure = worker_panels(workers, ROW_PX, columns=len(PANELS))
     peaks = {column: int(table[column].max()) for column in PANELS}
     figure.update_layout(
-        style.layout(
-            plot_px,
+        title=style.heading(
             f"{schedule.name}: at most {_count(peaks['versions'], 'weight version')} and "
             f"{_count(peaks['in_flight'], 'microbatch', 'es')} in flight (exact)",
         )
     )
     end = float(table["slot"].max())
-    for worker in range(workers):
+    for worker in workers:
         rows = table[table["worker"] == worker]
-        # A step needs its end too, for a worker that finishes before the others.
-        slot = np.append(rows["slot"].to_numpy(), end)
         for col, (column, (name, color)) in enumerate(PANELS.items(), start=1):
-            values = rows[column].to_numpy()
             figure.add_scatter(
                 row=worker + 1,
                 col=col,
-                x=slot,
-                y=np.append(values, values[-1]),
+                **steps(rows["slot"], rows[column], end),
                 name=name,
                 legendgroup=name,
                 showlegend=worker == 0,
@@ -94,21 +80,10 @@ def in_flight(schedule: Schedule) -> go.Figure:
                 row=worker + 1,
                 col=col,
             )
-        figure.add_annotation(
-            text=f"worker {worker}",
-            showarrow=False,
-            **{"x": 0, "xref": "paper", "xanchor": "right", "xshift": -28},
-            **{"y": _middle(figure, worker + 1), "yref": "paper", "yanchor": "middle"},
-        )
     figure.update_xaxes(style.axis(range=[0, end]))
-    figure.update_xaxes(style.axis("time (slots)"), row=workers)
+    figure.update_xaxes(style.axis("time (slots)"), row=len(workers))
     return figure
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}" + ("" if number == 1 else plural)
-
-
-def _middle(figure: go.Figure, row: int) -> float:
-    low, high = next(figure.select_yaxes(row=row, col=1)).domain
-    return float(low + high) / 2

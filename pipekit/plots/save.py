@@ -34,7 +34,7 @@ def save(
         The paths written, under "svg" and "csv".
 
     Raises:
-        ValueError: the figure holds other traces than horizontal bars and lines.
+        ValueError: the figure holds other traces than bars, lines, areas and markers.
     """
     stem = Path(path_stem)
     paths = {suffix: stem.with_name(f"{stem.name}.{suffix}") for suffix in ("svg", "csv")}

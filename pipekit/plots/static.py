@@ -4,6 +4,7 @@ The plotly figure is the one description; this reads sizes, places, colours and 
 the static picture cannot differ from the live one.  plotly's own export needs a browser engine.
 """
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, MultipleLocator
+from matplotlib.ticker import MaxNLocator, MultipleLocator, NullLocator
 
 from pipekit.plots import style
 
@@ -25,7 +26,8 @@ BAR_FONT_PX = 11, 8
 """Of a number in a bar: at best, and at least; one that does not fit is left out."""
 CHARACTER_EM = 0.64
 """How wide a digit is in DejaVu Sans, a wide font."""
-HATCHES = {"": None, "/": "///", "\\": "\\\\\\"}
+HATCHES = {"": None, "/": "///", "\\": "\\\\\\", "x": "xxx"}
+MARKERS = {"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "x": "X"}
 DASHES: dict[str, Any] = {
     "solid": "-",
     "dash": (0, (4.5, 2.5)),
@@ -36,26 +38,31 @@ DASHES: dict[str, Any] = {
 
 
 def draw(figure: go.Figure) -> Figure:
-    """Return the matplotlib figure of a plotly figure made of horizontal bars and lines.
+    """Return the matplotlib figure of a plotly figure of ours.
+
+    That is one made of horizontal bars, and of scatters that are lines, markers or stacked areas.
 
     Raises:
         ValueError: the figure holds another kind of trace.
     """
     for trace in figure.data:
         if trace.type not in ("bar", "scatter"):
-            raise ValueError(f"can only draw bars and lines statically, not {trace.type!r}")
+            raise ValueError(f"can only draw bars and scatters statically, not {trace.type!r}")
     layout = figure.layout
     width, height = layout.width or style.WIDTH_PX, layout.height
     canvas = Figure(figsize=(width / 96, height / 96), facecolor="none")
     panels: dict[tuple[str, str], Axes] = {}
+    tops: dict[tuple[str, str], Any] = defaultdict(float)  # of a panel's stacked areas so far
     for trace in figure.data:
         key = trace.xaxis or "x", trace.yaxis or "y"
         if key not in panels:
             panels[key] = _panel(canvas, figure, *key)
         if trace.type == "bar":
             _bars(panels[key], trace, panels[key].bbox.width * 96 / canvas.dpi)
+        elif trace.stackgroup:
+            tops[key] = _area(panels[key], trace, tops[key])
         else:
-            _line(panels[key], trace)
+            _scatter(panels[key], trace)
     _texts(canvas, figure)
     _legend(canvas, figure)
     return canvas
@@ -81,14 +88,22 @@ def _panel(canvas: Figure, figure: go.Figure, x_ref: str, y_ref: str) -> Axes:
     axes.set_axisbelow(True)
     for spine in axes.spines.values():
         spine.set_visible(False)
+    if x_axis.type == "log":
+        axes.set_xscale("log")
+    if y_axis.type == "log":
+        axes.set_yscale("log")
     if x_axis.range is not None:
-        axes.set_xlim(*x_axis.range)
+        axes.set_xlim(*_ends(x_axis))
     if y_axis.range is not None:
-        axes.set_ylim(*y_axis.range)
+        axes.set_ylim(*_ends(y_axis))
     font_pt = figure.layout.font.size * PT
     _dress(axes.xaxis, x_axis, font_pt, most_ticks=12)
     _dress(axes.yaxis, y_axis, font_pt, most_ticks=6)
     return axes
+
+
+def _ends(axis: Any) -> Any:
+    return np.power(10.0, axis.range) if axis.type == "log" else axis.range
 
 
 def _dress(ours: Axis, theirs: Any, font_pt: float, most_ticks: int) -> None:
@@ -97,8 +112,10 @@ def _dress(ours: Axis, theirs: Any, font_pt: float, most_ticks: int) -> None:
         ours.set_ticks(theirs.tickvals, labels=theirs.ticktext)
     elif theirs.dtick is not None:
         ours.set_major_locator(MultipleLocator(theirs.dtick))
-    else:
-        ours.set_major_locator(MaxNLocator(most_ticks))
+    elif theirs.type != "log":
+        most = theirs.nticks or most_ticks + 1
+        ours.set_major_locator(MaxNLocator(most - 1, steps=[1, 2, 5, 10]))  # plotly's steps
+    ours.set_minor_locator(NullLocator())
     ours.set_tick_params(length=0, labelsize=font_pt, labelcolor=theirs.color)
     if theirs.showticklabels is False:
         ours.set_tick_params(labelleft=False, labelbottom=False)
@@ -113,16 +130,12 @@ def _bars(axes: Axes, trace: Any, width_px: float) -> None:
     low, high = y - trace.width / 2, y + trace.width / 2
     corners = [(base, low), (base, high), (base + length, high), (base + length, low)]
     marker = trace.marker
-    color, edge = _rgba(marker.color), _rgba(marker.line.color or marker.color)
-    hatch = HATCHES[marker.pattern.shape or ""]
     axes.add_collection(
         PolyCollection(
             list(np.array(corners).transpose(2, 0, 1)),  # a bar's [4, 2] each
-            facecolor=color,
-            edgecolor=edge,
+            **_filled(marker.color, marker.pattern),
+            edgecolor=_rgba(marker.line.color or marker.color),
             linewidth=marker.line.width * PT,
-            hatch=hatch,
-            hatchcolor=(*edge[:3], 0.35),
         ),
         autolim=False,
     )
@@ -148,21 +161,57 @@ def _bars(axes: Axes, trace: Any, width_px: float) -> None:
             )
 
 
-def _line(axes: Axes, trace: Any) -> None:
-    line = trace.line
-    steps = line.shape == "hv"
-    axes.plot(
+def _area(axes: Axes, trace: Any, floor: Any) -> Any:
+    """Draw a stacked area and return its upper edge, on which the next one stands."""
+    top = floor + np.asarray(trace.y, dtype=float)
+    axes.fill_between(
         trace.x,
-        trace.y,
-        color=line.color,
-        linestyle=DASHES[line.dash or "solid"],
-        linewidth=line.width * PT,
-        drawstyle="steps-post" if steps else "default",
+        floor,
+        top,
+        step="post" if trace.line.shape == "hv" else None,
+        **_filled(trace.fillcolor, trace.fillpattern),
+        linewidth=0,
     )
+    return top
+
+
+def _scatter(axes: Axes, trace: Any) -> None:
+    steps = trace.line.shape == "hv"
+    axes.plot(trace.x, trace.y, drawstyle="steps-post" if steps else "default", **_strokes(trace))
     if trace.fill == "tozeroy":
         axes.fill_between(
-            trace.x, trace.y, step="post" if steps else None, color=line.color, alpha=0.4, lw=0
+            trace.x,
+            trace.y,
+            step="post" if steps else None,
+            color=trace.line.color,
+            alpha=0.4,
+            lw=0,
         )
+
+
+def _strokes(trace: Any) -> dict[str, Any]:
+    """Return how matplotlib draws a scatter's markers, or else its line."""
+    if trace.mode == "markers":
+        marker = trace.marker
+        return {
+            "color": marker.color,
+            "linestyle": "none",
+            "marker": MARKERS[marker.symbol],
+            "markersize": marker.size * PT,
+            "markeredgewidth": 0,
+        }
+    line = trace.line
+    dash = DASHES[line.dash or "solid"]
+    return {"color": line.color, "linestyle": dash, "linewidth": line.width * PT}
+
+
+def _filled(color: str, pattern: Any) -> dict[str, Any]:
+    """Return how matplotlib fills a bar or an area."""
+    return {
+        "facecolor": _rgba(color),
+        "hatch": HATCHES[pattern.shape or ""],
+        "hatchcolor": (*_rgba(pattern.fgcolor or color)[:3], 0.35),
+    }
 
 
 def _texts(canvas: Figure, figure: go.Figure) -> None:
@@ -189,7 +238,7 @@ def _legend(canvas: Figure, figure: go.Figure) -> None:
     shown = [trace for trace in figure.data if trace.showlegend is not False]
     shown.sort(key=lambda trace: trace.legendrank or 1000)
     if layout.legend.orientation == "h":
-        place: dict[str, Any] = {"loc": "lower center", "ncols": len(shown)}
+        place: dict[str, Any] = {"loc": "lower center", "ncols": len(shown), "columnspacing": 1.2}
     else:
         place = {"loc": "upper left", "bbox_to_anchor": _place(figure, 1, 1)}
     canvas.legend(
@@ -206,23 +255,15 @@ def _legend(canvas: Figure, figure: go.Figure) -> None:
 def _legend_handle(trace: Any) -> Patch | Line2D:
     if trace.type == "bar":
         marker = trace.marker
-        edge = _rgba(marker.line.color or marker.color)
         return Patch(
             label=trace.name,
-            facecolor=_rgba(marker.color),
-            edgecolor=edge,
+            **_filled(marker.color, marker.pattern),
+            edgecolor=_rgba(marker.line.color or marker.color),
             linewidth=min(marker.line.width, 1) * PT,
-            hatch=HATCHES[marker.pattern.shape or ""],
-            hatchcolor=(*edge[:3], 0.35),
         )
-    return Line2D(
-        [],
-        [],
-        label=trace.name,
-        color=trace.line.color,
-        linestyle=DASHES[trace.line.dash or "solid"],
-        linewidth=trace.line.width * PT,
-    )
+    if trace.stackgroup:
+        return Patch(label=trace.name, **_filled(trace.fillcolor, trace.fillpattern), linewidth=0)
+    return Line2D([], [], label=trace.name, **_strokes(trace))
 
 
 def _rgba(color: str) -> tuple[float, float, float, float]:

@@ -15,7 +15,7 @@ TRANSPARENT = "rgba(0,0,0,0)"
 
 
 class Look(NamedTuple):
-    """How a kind of event is drawn; ``edge`` is also the colour of its pattern."""
+    """How an event or a part of memory is drawn; ``edge`` is also the colour of its pattern."""
 
     name: str
     color: str
@@ -33,9 +33,20 @@ OPS = {
 }
 """The events of a timeline, in the order of the legend."""
 
+# What an op makes or keeps has its look; an update also makes the optimizer's state.
+PARTS = {
+    "weights": OPS["UPDATE"]._replace(name="weights"),
+    "gradients": OPS["BACKWARD"]._replace(name="gradients"),
+    "optimizer": Look("optimizer", "#F5B58A", "#B04A00", 1, "x"),
+    "activations": OPS["FORWARD"]._replace(name="activations"),
+    "recompute": OPS["RECOMPUTE"]._replace(name="recomputed"),
+}
+"""The parts of memory, from the bottom."""
+
 SERIES_COLORS = ("#0072B2", "#E69F00", "#CC79A7", GREY)
-"""Curves of methods or runs: the colours that mean no op."""
+"""Curves and points of methods or runs: the colours that mean no op."""
 SERIES_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+SERIES_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "x")
 
 FONT_PX = 13
 WIDTH_PX = 960
@@ -46,12 +57,33 @@ MARGIN_PX = {"l": 96, "r": 16, "t": 40, "b": 76}
 PANEL_PX = WIDTH_PX - MARGIN_PX["l"] - MARGIN_PX["r"]
 
 
-def series(position: int) -> dict[str, Any]:
+def line(position: int) -> dict[str, Any]:
     """Return the plotly line of the curve at ``position``; the first 20 differ."""
     return {
         "color": SERIES_COLORS[position % len(SERIES_COLORS)],
         "dash": SERIES_DASHES[position % len(SERIES_DASHES)],
         "width": 2,
+    }
+
+
+def marker(position: int) -> dict[str, Any]:
+    """Return the plotly marker of the points at ``position``; the first 20 differ."""
+    return {
+        "color": SERIES_COLORS[position % len(SERIES_COLORS)],
+        "symbol": SERIES_SYMBOLS[position % len(SERIES_SYMBOLS)],
+        "size": 8,
+    }
+
+
+def pattern(look: Look) -> dict[str, Any]:
+    """Return the plotly pattern on a bar or area of the look's colour."""
+    return {
+        "shape": look.pattern,
+        "fillmode": "overlay",
+        "fgcolor": look.edge,
+        "fgopacity": 0.5,
+        "size": 7,
+        "solidity": 0.12,
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from pipekit.plots import style
+from pipekit.plots import style, units
 from pipekit.plots.bars import bars
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
@@ -154,10 +154,7 @@ def _row_px(workers: int) -> float:
 
 
 def _readable(unit: str, makespan: float) -> tuple[float, str]:
-    """Return (factor, unit) that make a makespan a number of at least 1."""
-    if unit != "s" or makespan >= 1:
-        return 1, unit
-    return (1e3, "ms") if makespan >= 1e-3 else (1e6, "µs")
+    return units.readable(makespan, units.SECONDS) if unit == "s" else (1, unit)
 
 
 def _title(trace: Trace, name: str | None) -> str:

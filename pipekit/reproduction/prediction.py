@@ -20,6 +20,7 @@ from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, check
 from pipekit.simulation import simulate
+from pipekit.traces import Trace
 
 
 @dataclass(frozen=True)
@@ -123,18 +124,24 @@ def measured_row(
     }
 
 
+def memory_traces(
+    task: Task, profile: Profile, case: Case, recompute: Recompute = "never"
+) -> tuple[Trace, Trace]:
+    """Return a simulated and a measured trace of a case, both with their memory."""
+    split = _equal_stages(profile, case.stages, recompute)
+    schedule = case.schedule(case.batches)
+    simulated = simulate(schedule, profile, split, optimizer_states=task.optimizer_states)
+    batches = task.batches(case.microbatches, case.batches)
+    return simulated, _pipeline(task, case, split).train(batches, memory=True).trace
+
+
 def memory_row(task: Task, profile: Profile, case: Case, recompute: Recompute) -> dict[str, object]:
     """Simulate and measure the peak bytes of a case; return those of the worker farthest off."""
-    split = _equal_stages(profile, case.stages, recompute)
-    simulated = simulate(
-        case.schedule(case.batches), profile, split, optimizer_states=task.optimizer_states
+    traces = memory_traces(task, profile, case, recompute)
+    ours, theirs = (trace.memory.peak_bytes for trace in traces if trace.memory is not None)
+    predicted, found = max(
+        zip(ours, theirs, strict=True), key=lambda pair: abs(pair[0] / pair[1] - 1)
     )
-    batches = task.batches(case.microbatches, case.batches)
-    trace = _pipeline(task, case, split).train(batches, memory=True).trace
-    assert simulated.memory is not None
-    assert trace.memory is not None
-    pairs = zip(simulated.memory.peak_bytes, trace.memory.peak_bytes, strict=True)
-    predicted, found = max(pairs, key=lambda pair: abs(pair[0] / pair[1] - 1))
     return {
         "model": task.name,
         "method": case.method,
@@ -163,10 +170,31 @@ def every_split(task: Task, profile: Profile, case: Case, repeats: int) -> pd.Da
     return pd.DataFrame(rows)
 
 
-def summary(table: pd.DataFrame, by: str = "label") -> pd.DataFrame:
-    """Return the mean and the worst absolute error of each kind of run."""
-    sizes = table.assign(error=table["error"].abs()).groupby(by, sort=False)["error"]
-    return sizes.agg(rows="size", mean="mean", worst="max").reset_index()
+def verdicts(
+    emulated: pd.DataFrame, measured: pd.DataFrame, memory: pd.DataFrame, splits: pd.DataFrame
+) -> pd.DataFrame:
+    """Return a row for each thing that was to be reached: what was, and whether it was."""
+    counts = pd.concat([emulated["counts agree"], measured["counts agree"]])
+    off = {
+        "emulated seconds": emulated["error"].abs(),
+        "measured seconds": measured["error"].abs(),
+        "peak bytes": memory["error"].abs(),
+    }
+    chosen = splits.loc[splits["chosen"], "found (s)"].iloc[0] / splits["found (s)"].min() - 1
+    rows = [
+        ("emulated seconds, mean error", off["emulated seconds"].mean(), 0.02),
+        ("emulated seconds, worst error", off["emulated seconds"].max(), 0.05),
+        ("measured seconds, mean error", off["measured seconds"].mean(), 0.08),
+        ("peak bytes, worst error", off["peak bytes"].max(), 0.05),
+        ("chosen plan, slower than the best", chosen, 0.05),
+        ("runs whose counts are not the schedule's", float((~counts).mean()), 0.0),
+    ]
+    return pd.DataFrame(
+        [
+            {"what": what, "found": found, "at most": limit, "reached": found <= limit}
+            for what, found, limit in rows
+        ]
+    )
 
 
 def _equal_stages(profile: Profile, stages: int, recompute: Recompute = "never") -> Plan:

@@ -13,7 +13,7 @@ def test_a_line_for_each_series_in_the_order_of_the_frame() -> None:
     assert [line.name for line in figure.data] == ["b", "a"]
     assert figure.data[1].y.tolist() == [2.5, 1.5]
     assert [(line.line.color, line.line.dash) for line in figure.data] == [
-        (style.series(i)["color"], style.series(i)["dash"]) for i in range(2)
+        (style.line(i)["color"], style.line(i)["dash"]) for i in range(2)
     ]
 
 

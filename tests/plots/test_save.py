@@ -4,7 +4,17 @@ from xml.etree import ElementTree
 import pandas as pd
 
 from pipekit import schedules
-from pipekit.plots import compare, curves, in_flight, in_flight_table, save, timeline
+from pipekit.memory import PARTS, Memory
+from pipekit.plots import (
+    compare,
+    curves,
+    in_flight,
+    in_flight_table,
+    memory,
+    points,
+    save,
+    timeline,
+)
 from pipekit.traces import Trace
 
 SCHEDULE = schedules.two_bw(4, 4, 4)
@@ -42,11 +52,14 @@ def test_the_svg_holds_title_workers_microbatches_and_versions_as_text(tmp_path:
 
 def test_a_figure_saved_again_gives_the_same_bytes(tmp_path: Path) -> None:
     frame = pd.DataFrame({"method": ["a", "b"], "epoch": [0, 0], "loss": [1.0, 2.0]})
+    held = pd.DataFrame([[0, 0.0, 1, 1, 1, 1, 1]], columns=["worker", "time_s", *PARTS])
     figures = [
         timeline(SCHEDULE),
         compare(SCHEDULE, Trace.from_schedule(schedules.gpipe(2, 2))),
         in_flight(SCHEDULE),
         curves(frame, "epoch", "loss", "method", title="Loss", label="measured"),
+        points(frame, "epoch", "loss", "method", title="Loss", label="measured"),
+        memory(Memory(held, "measured"), capacity=8),
     ]
     for figure in figures:
         once = save(figure, tmp_path / "figure", in_flight_table(SCHEDULE))["svg"].read_bytes()

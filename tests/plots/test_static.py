@@ -56,5 +56,5 @@ def test_steps_stay_steps() -> None:
 
 
 def test_other_traces_are_refused() -> None:
-    with pytest.raises(ValueError, match="only draw bars and lines statically, not 'pie'"):
+    with pytest.raises(ValueError, match="only draw bars and scatters statically, not 'pie'"):
         static.draw(go.Figure(go.Pie(values=[1])))

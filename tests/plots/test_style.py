@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+from pipekit.memory import PARTS
 from pipekit.plots import style
 from pipekit.schedules import Op
 from pipekit.traces import RECOMPUTE
@@ -10,11 +11,25 @@ def test_every_event_has_a_look_of_its_own() -> None:
     assert len({look.color for look in style.OPS.values()}) == len(style.OPS)
 
 
-def test_no_series_has_the_colour_of_an_op() -> None:
-    assert not set(style.SERIES_COLORS) & {look.color for look in style.OPS.values()}
+def test_every_part_of_memory_has_a_look_of_its_own() -> None:
+    assert [*style.PARTS] == PARTS
+    assert len({look.color for look in style.PARTS.values()}) == len(PARTS)
+    patterns = [look.pattern for look in style.PARTS.values()]
+    assert all(a != b for a, b in pairwise(patterns))
+
+
+def test_no_series_has_the_colour_of_an_op_or_part() -> None:
+    looks = [*style.OPS.values(), *style.PARTS.values()]
+    assert not set(style.SERIES_COLORS) & {look.color for look in looks}
 
 
 def test_the_first_20_series_differ_and_neighbours_differ_also_in_greyscale() -> None:
-    lines = [style.series(i) for i in range(21)]
+    lines = [style.line(i) for i in range(21)]
     assert len({(line["color"], line["dash"]) for line in lines[:20]}) == 20
     assert all(a["dash"] != b["dash"] for a, b in pairwise(lines))
+
+
+def test_the_first_20_markers_differ_and_neighbours_differ_also_in_greyscale() -> None:
+    markers = [style.marker(i) for i in range(21)]
+    assert len({(marker["color"], marker["symbol"]) for marker in markers[:20]}) == 20
+    assert all(a["symbol"] != b["symbol"] for a, b in pairwise(markers))

@@ -1,0 +1,148 @@
+"""What lies in every worker's memory, over time."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit.memory import PARTS, Memory
+from pipekit.plots import style, units
+from pipekit.plots.frames import require
+from pipekit.plots.worker_panels import steps, worker_panels, write_beside
+
+LEAST_PX, MOST_PX, ALL_PX = 44, 180, 560
+"""Of a panel's height; of all panels' together, unless they get too low."""
+TICKS_PX = 40
+TICK_PX = 22
+"""From a number along the vertical axis to the next."""
+LEGEND_ROW, LEGEND_ROW_PX = 6, 24
+"""So many names fit in one row of the legend; plotly then begins another, so high."""
+PEAK_PX = 108
+"""Of the right margin, for "peak 12.34 GB"."""
+
+
+def memory(
+    memory: Memory,
+    *,
+    title: str | None = None,
+    capacity: float | None = None,
+    other: Memory | None = None,
+) -> go.Figure:
+    """Draw what lies in memory as steps, part upon part, in a panel for each worker.
+
+    Each worker's peak is marked where it is first reached.  The title gives the highest, and
+    whether the bytes are measured, emulated, simulated or exact.
+
+    Args:
+        memory: drawn as areas, without the parts of which there is never anything.
+        title: what is shown, without peak and label; by default "Memory".
+        capacity: of a worker, in bytes: drawn as a dashed line.
+        other: of the same workers, say measured beside simulated: its total is drawn as a line.
+
+    Raises:
+        ValueError: a frame is empty or lacks a column, or ``other`` has other workers.
+    """
+    tables = [_table(each) for each in (memory, other) if each is not None]
+    workers, *others = (table["worker"].unique().tolist() for table in tables)
+    if others and others[0] != workers:
+        raise ValueError(f"the other memory is that of workers {others[0]}, not {workers}")
+    times = pd.concat([table["time_s"] for table in tables])
+    start, end = times.min(), times.max()
+    if start == end:
+        end = start + 1  # what never changes is drawn for a second
+    top = max(*(table["total"].max() for table in tables), capacity or 0) or 1
+    per_s, second = units.readable(end - start, units.SECONDS)
+    per_byte, byte = units.readable(top, units.BYTES)
+    for table in tables:
+        table["time_s"] *= per_s
+        table[[*PARTS, "total"]] *= per_byte
+    ends = start * per_s, end * per_s
+
+    row_px = max(LEAST_PX, min(MOST_PX, ALL_PX / len(workers)))
+    figure = worker_panels(workers, row_px, ticks_px=TICKS_PX)
+    parts = [part for part in PARTS if tables[0][part].any()]
+    for row, worker in enumerate(workers, start=1):
+        held, *beside = (table[table["worker"] == worker] for table in tables)
+        traces = [*_areas(held, parts, ends[1], f"worker {worker}, %{{x:.6~g}} {second}", byte)]
+        if other is not None:
+            traces.append(_total(beside[0], ends[1], other.label))
+        if capacity is not None:
+            name = f"capacity, {units.written(capacity, units.BYTES)}"
+            traces.append(_level(ends, capacity * per_byte, name))
+        for trace in traces:
+            trace.update(legendgroup=trace.name, showlegend=row == 1)
+        peak = held.loc[held["total"].idxmax()]
+        figure.add_traces([*traces, _dot(peak)], rows=row, cols=1)
+        text = f"peak {units.written(peak['total'] / per_byte, units.BYTES)}"
+        write_beside(figure, row, text, x=1, xanchor="left", xshift=8)
+
+    figure.update_layout(title=style.heading(_title(memory, workers, title)), margin_r=PEAK_PX)
+    if len(traces) > LEGEND_ROW:
+        figure.layout.margin.b += LEGEND_ROW_PX
+        figure.layout.height += LEGEND_ROW_PX
+    above = {"y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 8, "showarrow": False}
+    figure.add_annotation(text=byte, x=0, xref="paper", xanchor="right", xshift=-8, **above)
+    ticks = 1 + int(row_px / TICK_PX)
+    figure.update_yaxes(style.axis(range=[0, 1.08 * top * per_byte], nticks=ticks))
+    figure.update_xaxes(style.axis(range=ends))
+    figure.update_xaxes(style.axis(f"time ({second})"), row=len(workers))
+    return figure
+
+
+def _table(memory: Memory) -> pd.DataFrame:
+    require(memory.frame, ("worker", "time_s", *PARTS))
+    return memory.frame.astype(dict.fromkeys(PARTS, float)).assign(total=memory.total)
+
+
+def _areas(
+    held: pd.DataFrame, parts: list[str], end: float, when: str, byte: str
+) -> Iterator[go.Scatter]:
+    for part in parts:
+        look = style.PARTS[part]
+        yield go.Scatter(
+            **steps(held["time_s"], held[part], end),
+            name=look.name,
+            stackgroup="parts",
+            mode="lines",
+            line={"shape": "hv", "width": 0},
+            fillcolor=look.color,
+            fillpattern=style.pattern(look),
+            hovertemplate=f"{when}: %{{y:.4~g}} {byte} of {look.name}<extra></extra>",
+        )
+
+
+def _total(held: pd.DataFrame, end: float, label: str) -> go.Scatter:
+    return go.Scatter(
+        **steps(held["time_s"], held["total"], end),
+        name=f"total, {label}",
+        mode="lines",
+        line={**style.line(0), "shape": "hv"},
+    )
+
+
+def _level(ends: tuple[float, float], height: float, name: str) -> go.Scatter:
+    return go.Scatter(
+        x=ends,
+        y=[height, height],
+        name=name,
+        mode="lines",
+        line={"color": style.GREY, "dash": "dash", "width": 1.5},
+        hoverinfo="skip",
+    )
+
+
+def _dot(row: pd.Series) -> go.Scatter:
+    return go.Scatter(
+        x=[row["time_s"]],
+        y=[row["total"]],
+        mode="markers",
+        marker={"color": style.GREY, "symbol": "circle", "size": 6},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def _title(memory: Memory, workers: list[int], name: str | None) -> str:
+    peak = max(memory.peak_bytes)
+    where = f" on worker {workers[memory.peak_bytes.index(peak)]}" if len(workers) > 1 else ""
+    return f"{name or 'Memory'}: at most {units.written(peak, units.BYTES)}{where} ({memory.label})"

@@ -1,0 +1,22 @@
+"""Units in which a number is easy to read."""
+
+SECONDS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
+BYTES = {"GB": 1e-9, "MB": 1e-6, "kB": 1e-3}
+
+
+def readable(number: float, units: dict[str, float]) -> tuple[float, str]:
+    """Return (factor, unit): the largest of ``units`` that makes a number at least 1, or the last.
+
+    Args:
+        number: in seconds or in bytes.
+        units: ``SECONDS`` or ``BYTES``.
+    """
+    *_, smallest = units
+    unit = next((unit for unit, factor in units.items() if number * factor >= 1), smallest)
+    return units[unit], unit
+
+
+def written(number: float, units: dict[str, float]) -> str:
+    """Return a number of seconds or bytes as text, say "132 MB"."""
+    factor, unit = readable(number, units)
+    return f"{number * factor:.4g} {unit}"

@@ -1,0 +1,131 @@
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipekit import Profile, schedules, simulate
+from pipekit.memory import PARTS, Memory
+from pipekit.plots import memory, static, style
+
+MB = 1e6
+
+
+def held() -> Memory:
+    rows = [
+        # worker, time_s, weights, gradients, optimizer, activations, recompute
+        (0, 0.00, 40 * MB, 0, 0, 0, 0),
+        (0, 0.01, 40 * MB, 0, 0, 30 * MB, 0),
+        (0, 0.02, 40 * MB, 20 * MB, 0, 30 * MB, 0),
+        (0, 0.03, 40 * MB, 0, 0, 0, 0),
+        (1, 0.00, 40 * MB, 0, 0, 0, 0),
+        (1, 0.04, 40 * MB, 20 * MB, 0, 0, 0),
+    ]
+    return Memory(pd.DataFrame(rows, columns=["worker", "time_s", *PARTS]), "simulated")
+
+
+def named(figure: Any, name: str) -> list[Any]:
+    return [trace for trace in figure.data if trace.name == name]
+
+
+def test_every_part_is_a_stacked_area_of_steps_to_the_end_in_readable_units() -> None:
+    activations = named(memory(held()), "activations")
+    assert [area.x.tolist() for area in activations] == [[0, 10, 20, 30, 40], [0, 40, 40]]
+    assert [area.y.tolist() for area in activations] == [[0, 30, 30, 0, 0], [0, 0, 0]]
+    assert {(area.stackgroup, area.line.shape) for area in activations} == {("parts", "hv")}
+    assert [area.xaxis for area in activations] == ["x", "x2"]
+
+
+def test_parts_that_are_never_held_are_left_out_and_each_name_shows_once() -> None:
+    shown = [trace.name for trace in memory(held()).data if trace.showlegend]
+    assert shown == ["weights", "gradients", "activations"]
+
+
+def test_a_part_has_its_look() -> None:
+    (gradients, *_) = named(memory(held()), "gradients")
+    look = style.PARTS["gradients"]
+    assert gradients.fillcolor == look.color
+    assert gradients.fillpattern.shape == look.pattern
+
+
+def test_the_title_and_the_rows_state_the_peaks() -> None:
+    figure = memory(held())
+    assert figure.layout.title.text == "Memory: at most 90 MB on worker 0 (simulated)"
+    texts = [note.text for note in figure.layout.annotations]
+    assert texts == ["worker 0", "worker 1", "peak 90 MB", "peak 60 MB", "MB"]
+    dots = [trace for trace in figure.data if trace.mode == "markers"]
+    assert [(*dot.x, *dot.y) for dot in dots] == [(20, 90), (40, 60)]
+    assert memory(held(), title="2BW").layout.title.text.startswith("2BW: at most 90 MB")
+
+
+def test_capacity_is_a_dashed_line_that_the_axes_reach() -> None:
+    figure = memory(held(), capacity=16e9)
+    lines = named(figure, "capacity, 16 GB")
+    assert [(*line.x, *line.y, line.line.dash) for line in lines] == [(0, 40, 16, 16, "dash")] * 2
+    assert figure.layout.yaxis.range[1] > 16
+    assert [note.text for note in figure.layout.annotations][2:] == [
+        "peak 90 MB",
+        "peak 60 MB",
+        "GB",
+    ]
+
+
+def test_the_total_of_another_memory_is_a_line_named_by_its_label() -> None:
+    frame = held().frame.assign(time_s=lambda frame: 2 * frame["time_s"])
+    figure = memory(held(), other=Memory(frame, "measured"))
+    lines = named(figure, "total, measured")
+    assert [line.y.tolist() for line in lines] == [[40, 70, 90, 40, 40], [40, 60, 60]]
+    assert [area.x[-1] for area in named(figure, "weights")] == [80, 80]
+
+
+def test_all_workers_have_the_same_axes() -> None:
+    layout = memory(held()).layout
+    assert layout.yaxis.range == layout.yaxis2.range
+    assert layout.xaxis.range == layout.xaxis2.range
+    assert (layout.xaxis.title.text, layout.xaxis2.title.text) == (None, "time (ms)")
+
+
+def test_the_static_picture_stacks_the_same_areas() -> None:
+    upper, _ = static.draw(memory(held(), capacity=1e8)).axes
+    reached = [area.get_datalim(upper.transData).ymax for area in upper.collections]
+    assert reached == pytest.approx([40, 60, 90])
+    assert [np.size(line.get_xdata()) for line in upper.lines] == [2, 1]  # capacity, peak
+
+
+def test_a_simulation_is_drawn_with_its_own_peaks() -> None:
+    profile = Profile.uniform(4, 0.01, 0.02, output_bytes=4e6, parameter_bytes=2e7)
+    trace = simulate(schedules.two_bw(4, 8, 3), profile, optimizer_states=2)
+    assert trace.memory is not None
+    figure = memory(trace.memory)
+    dots = [float(trace.y[0]) for trace in figure.data if trace.mode == "markers"]
+    assert dots == pytest.approx([peak / MB for peak in trace.memory.peak_bytes])
+
+
+def test_what_never_changes_is_drawn_too() -> None:
+    figure = memory(Memory(held().frame.query("time_s == 0"), "simulated"))
+    assert figure.layout.xaxis.range == (0, 1)
+    assert named(figure, "weights")[0].y.tolist() == [40, 40]
+
+
+def test_no_rows_missing_columns_and_other_workers_are_refused() -> None:
+    frame = held().frame
+    with pytest.raises(ValueError, match="no rows to draw"):
+        memory(Memory(frame.iloc[:0], "simulated"))
+    with pytest.raises(ValueError, match="lacks the column 'recompute'; it has"):
+        memory(Memory(frame.drop(columns="recompute"), "simulated"))
+    with pytest.raises(ValueError, match=r"is that of workers \[1\], not \[0, 1\]"):
+        memory(held(), other=Memory(frame.query("worker == 1"), "measured"))
+
+
+def test_16_workers_of_500_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    bytes_now = np.random.default_rng(0).uniform(0, 1e9, (16 * 500, len(PARTS)))
+    frame = pd.DataFrame(bytes_now, columns=PARTS)
+    frame.insert(0, "time_s", np.tile(np.arange(500) / 500, 16))
+    frame.insert(0, "worker", np.repeat(np.arange(16), 500))
+    start = time.perf_counter()
+    figure = memory(Memory(frame, "simulated"))
+    seconds = time.perf_counter() - start
+    assert sum(len(area.x) for area in named(figure, "weights")) == 16 * 501
+    with capsys.disabled():
+        print(f"\n16 workers of 500 changes: {seconds:.3f} s (measured)")

@@ -1,0 +1,18 @@
+import pytest
+
+from pipekit.plots import units
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (16e9, "16 GB"),
+        (1e9, "1 GB"),
+        (999.9e6, "999.9 MB"),
+        (2e4, "20 kB"),
+        (12, "0.012 kB"),
+        (0, "0 kB"),
+    ],
+)
+def test_bytes_are_written_in_the_largest_unit_that_has_one(number: float, text: str) -> None:
+    assert units.written(number, units.BYTES) == text
