@@ -164,7 +164,7 @@ class DistributedLinks:
         return values
 
     def finish(self) -> None:
-        """Wait until everything that was sent has gone."""
+        """See :class:`pipekit.engine.links.Links`."""
         with _abort_if_broken():
             for works, _ in self._sending:
                 for work in works:

@@ -23,6 +23,9 @@ class Links(Protocol):
     def all_reduce(self, values: Tensor, update: int) -> Tensor:
         """Return the sum of all workers' ``values``, added in the order of the workers."""
 
+    def finish(self) -> None:
+        """Wait until everything that was sent has left this worker."""
+
 
 class Aborted(Exception):
     """Another worker has failed: nothing that this one waits for will come."""

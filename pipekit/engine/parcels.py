@@ -35,8 +35,10 @@ def with_strides(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
 
 def strides_to_keep(tensor: Tensor) -> tuple[int, ...]:
     """Return a tensor's strides, or contiguous ones if several of its elements share memory."""
-    shared = any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
-    return tensor.contiguous().stride() if shared else tensor.stride()
+    strides = tensor.stride()
+    if 0 in strides and any(s == 0 and n > 1 for s, n in zip(strides, tensor.shape, strict=True)):
+        return tensor.contiguous().stride()
+    return strides
 
 
 class _Packer(pickle.Pickler):

@@ -31,9 +31,11 @@ from torch import Tensor
 
 from pipekit.engine.cores import share_cores
 from pipekit.engine.distributed import DistributedLinks, roles
-from pipekit.engine.links import Aborted
+from pipekit.engine.inbox_links import InboxLinks
+from pipekit.engine.links import Aborted, Links
 from pipekit.engine.microbatches import Batch, Feed
 from pipekit.engine.parcels import pack, unpack
+from pipekit.engine.shared_inboxes import Port, SharedInboxes, ports_for
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.worker import Job, LossCallback, Report, work
 from pipekit.schedules import Step
@@ -63,7 +65,7 @@ class _Assignment:
     specs: Sequence[StageSpec]
     job: Job
     device: torch.device
-    store: str
+    store: str | None  # where they meet who use torch.distributed; None: use shared memory
     watched: bool
 
 
@@ -81,6 +83,7 @@ def run_processes(
         Exception: the first that any worker raised, with that worker's traceback as its cause.
         WorkerDied: a worker's process was killed.
     """
+    on_cpus = all(device.type == "cpu" for device in devices)
     with tempfile.TemporaryDirectory(prefix="pipekit-") as folder:
         crew = _Crew(len(lowered))
         feeder = threading.Thread(
@@ -94,10 +97,11 @@ def run_processes(
                     steps,
                     job,
                     devices[index],
-                    str(Path(folder, "store")),
+                    None if on_cpus else str(Path(folder, "store")),
                     on_loss is not None,
                 )
                 crew.start(index, cloudpickle.dumps(assignment))
+            crew.started()
             feeder.start()
             return crew.wait(on_loss)
         finally:
@@ -115,6 +119,7 @@ class _Crew:
         self._data: list[Connection] = []
         self._reports: list[Connection] = []
         self._lifelines: list[Connection] = []
+        self._ports = [Port.new() for _ in range(workers)]
         self._feed_error: BaseException | None = None
         self._feed_failed, self._tell_feed_failed = self._context.Pipe(duplex=False)
 
@@ -124,7 +129,10 @@ class _Crew:
         from_report, report = self._context.Pipe(duplex=False)
         lifeline, my_lifeline = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=_main, args=(data, report, lifeline), name=f"pipekit worker {index}", daemon=True
+            target=_main,
+            args=(data, report, lifeline, ports_for(index, self._ports)),
+            name=f"pipekit worker {index}",
+            daemon=True,
         )
         with _without_main_module():
             process.start()
@@ -135,6 +143,12 @@ class _Crew:
         self._reports.append(from_report)
         self._lifelines.append(my_lifeline)
         to_data.send_bytes(assignment)
+
+    def started(self) -> None:
+        """Let go of what only workers use, once all have it: a pipe ends with its readers."""
+        for port in self._ports:
+            port.close()
+        self._ports.clear()
 
     def feed(self, batches: Iterable[Batch], lowered: Sequence[Sequence[Step]]) -> None:
         """Send every worker what it needs of each batch; runs in a thread of its own."""
@@ -199,6 +213,7 @@ class _Crew:
 
     def end(self, feeder: threading.Thread) -> None:
         """End every process and the feeder, however they stand."""
+        self.started()
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -210,13 +225,15 @@ class _Crew:
             pipe.close()
 
 
-def _main(data: Connection, report: Connection, lifeline: Connection) -> None:
+def _main(
+    data: Connection, report: Connection, lifeline: Connection, ports: Sequence[Port]
+) -> None:
     """Be a worker process: one assignment, then wait to be ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
     try:
         assignment: _Assignment = cloudpickle.loads(data.recv_bytes())
-        result: tuple[str, Any] = "done", _run(assignment, data, report)
+        result: tuple[str, Any] = "done", _run(assignment, data, report, ports)
     except Aborted as error:
         result = "aborted", str(error)
     except BaseException as error:
@@ -225,29 +242,37 @@ def _main(data: Connection, report: Connection, lifeline: Connection) -> None:
     threading.Event().wait()  # peers may still be receiving what was sent: the parent ends us
 
 
-def _run(assignment: _Assignment, data: Connection, report: Connection) -> Report:
+def _run(
+    assignment: _Assignment, data: Connection, report: Connection, ports: Sequence[Port]
+) -> Report:
     lowered, index, device = assignment.lowered, assignment.index, assignment.device
     share_cores(len(lowered))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    _stay_on_loopback()
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-        store=dist.FileStore(assignment.store, len(lowered)),  # type: ignore[attr-defined]
-        rank=index,
-        world_size=len(lowered),
-        timeout=timedelta(days=1),
-    )
     feed = Feed(_received(data), *roles(lowered[index]), ready=data.poll)
-    links = DistributedLinks(lowered, index, feed, device)
+    if assignment.store is None:
+        links: Links = InboxLinks(index, len(lowered), SharedInboxes(index, ports))
+    else:
+        _join_group(assignment.store, index, len(lowered), device)
+        links = DistributedLinks(lowered, index, feed, device)
 
     def on_loss(microbatch: int, loss: Tensor) -> None:
         report.send_bytes(pickle.dumps(("loss", (microbatch, loss.item()))))
 
     watched = on_loss if assignment.watched else None
-    result = work(lowered[index], assignment.specs, assignment.job, links, feed, device, watched)
-    links.finish()
-    return result
+    return work(lowered[index], assignment.specs, assignment.job, links, feed, device, watched)
+
+
+def _join_group(store: str, index: int, workers: int, device: torch.device) -> None:
+    """Connect a process with a GPU to the others."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    _stay_on_loopback()
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+        store=dist.FileStore(store, workers),  # type: ignore[attr-defined]
+        rank=index,
+        world_size=workers,
+        timeout=timedelta(days=1),
+    )
 
 
 def _received(data: Connection) -> Iterator[Batch]:

@@ -52,7 +52,6 @@ def run_under_torchrun(
     origin = time.perf_counter()  # machines' clocks start anywhere; all workers leave a barrier now
     try:
         report = work(lowered[rank], specs[rank], job, links, feed, device, on_loss and report_loss)
-        links.finish()
     finally:
         torch.set_num_threads(cores)
     events = [e._replace(start=e.start - origin, end=e.end - origin) for e in report.events]

@@ -107,6 +107,7 @@ def work(
 
     worker = Worker(steps, stages, job, links, feed, device, keep)
     worker.run()
+    links.finish()
     return Report(
         [stage.to_spec() for stage in stages.values()],
         worker.results(),
