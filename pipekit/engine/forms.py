@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pipekit.engine.parcels import strides_to_keep
 from pipekit.engine.trees import Tree
 
 Form = Any  # Layout | tuple[type, tuple[Form, ...]] | tuple[dict, tuple[tuple[key, Form], ...]]
@@ -31,7 +30,7 @@ class Layout(NamedTuple):
 def form_of(message: Tree) -> Form:
     """Return the form of a message; it can be compared, hashed and pickled."""
     if isinstance(message, Tensor):
-        return Layout(message.shape, strides_to_keep(message), message.dtype)
+        return Layout(message.shape, _strides_to_keep(message), message.dtype)
     if isinstance(message, dict):
         return dict, tuple((key, form_of(item)) for key, item in message.items())
     return type(message), tuple(form_of(item) for item in message)
@@ -56,3 +55,19 @@ def assemble(form: Form, tensors: Iterator[Tensor]) -> Tree:
         return {key: assemble(item, tensors) for key, item in items}
     built = [assemble(item, tensors) for item in items]
     return kind(*built) if hasattr(kind, "_fields") else kind(built)
+
+
+def with_strides(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """Return a tensor of the same values with the given strides."""
+    if tensor.stride() == strides:
+        return tensor
+    result = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return result.copy_(tensor)
+
+
+def _strides_to_keep(tensor: Tensor) -> tuple[int, ...]:
+    """Return a tensor's strides, or contiguous ones if several of its elements share memory."""
+    strides = tensor.stride()
+    if 0 in strides and any(s == 0 and n > 1 for s, n in zip(strides, tensor.shape, strict=True)):
+        return tensor.contiguous().stride()
+    return strides

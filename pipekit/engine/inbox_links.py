@@ -8,8 +8,8 @@ from torch import Tensor
 from pipekit.engine.trees import Tree
 from pipekit.schedules import Op, Step
 
-Key = tuple[int, int, int]  # kind, stage and microbatch; or kind, source and update
-FORWARD, BACKWARD, SUM = range(3)
+Key = tuple[int, int, int]  # kind; stage or source or 0; microbatch or update or batch
+FORWARD, BACKWARD, SUM, BATCH = range(4)
 
 
 class Inboxes(Protocol):
@@ -41,7 +41,7 @@ class InboxLinks:
     def receive(self, step: Step) -> Tree:
         """See :class:`pipekit.engine.links.Links`."""
         op, stage, microbatch, _ = step.task
-        return self._wait((FORWARD if op is Op.FORWARD else BACKWARD, stage, microbatch))
+        return self.wait((FORWARD if op is Op.FORWARD else BACKWARD, stage, microbatch))
 
     def send(self, step: Step, message: Any) -> None:
         """See :class:`pipekit.engine.links.Links`."""
@@ -56,13 +56,14 @@ class InboxLinks:
         everybody = range(self._workers)
         for worker in everybody:
             self._inboxes.put(worker, (SUM, self._index, update), values.to("cpu"))
-        received = [self._wait((SUM, worker, update)) for worker in everybody]
+        received = [self.wait((SUM, worker, update)) for worker in everybody]
         return torch.stack(received).sum(0).to(values.device)
 
     def finish(self) -> None:
         """See :class:`pipekit.engine.links.Links`; here nothing that was sent is still here."""
 
-    def _wait(self, key: Key) -> Any:
+    def wait(self, key: Key) -> Any:
+        """Return the message of this name, once it has arrived."""
         arrived = self._arrived
         while key not in arrived:
             other, message = self._inboxes.get()

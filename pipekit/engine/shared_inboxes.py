@@ -8,22 +8,21 @@ of that form carries a description.
 
 import os
 import pickle
-import select
 import struct
 from collections import deque
 from collections.abc import Sequence
 from mmap import mmap
 from multiprocessing.connection import Connection, Pipe
+from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import NamedTuple, Self
 
 import cloudpickle
 import torch
 from torch import Tensor
 
-from pipekit.engine.forms import Form, assemble, form_of, layouts
+from pipekit.engine.forms import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.inbox_links import Key
 from pipekit.engine.links import Aborted
-from pipekit.engine.parcels import with_strides
 from pipekit.engine.slab import Slab
 from pipekit.engine.trees import Tree, leaves, tree_map
 
@@ -37,10 +36,10 @@ FREE, TAKEN = 0, 1
 
 
 class Port(NamedTuple):
-    """A worker's side of the connections; made by the process that starts the workers.
+    """A process's side of the connections; made by the process that starts the others.
 
     Attributes:
-        notes: where it reads what has arrived; only in the worker itself.
+        notes: where it reads what has arrived; only in the process itself.
         notify: where others tell it.
         slab: where it writes what it sends.
     """
@@ -51,7 +50,7 @@ class Port(NamedTuple):
 
     @classmethod
     def new(cls) -> Self:
-        """Return a new worker's port."""
+        """Return a new port."""
         notes, notify = Pipe(duplex=False)
         os.set_blocking(notify.fileno(), False)
         return cls(notes, notify, Slab())
@@ -64,12 +63,24 @@ class Port(NamedTuple):
         self.slab.close()
 
 
-def ports_for(worker: int, ports: Sequence[Port]) -> list[Port]:
-    """Return what a worker gets of everybody's ports: of the others' pipes one end only.
+def ports_for(index: int, ports: Sequence[Port]) -> list[Port]:
+    """Return what a process gets of everybody's ports: of the others' pipes one end only.
 
-    Else a pipe would outlive the worker that reads it, and who writes to it would wait for ever.
+    Else a pipe would outlive the process that reads it, and who writes to it would wait for ever.
     """
-    return [p if w == worker else p._replace(notes=None) for w, p in enumerate(ports)]
+    return [p if i == index else p._replace(notes=None) for i, p in enumerate(ports)]
+
+
+def let_go(index: int, ports: Sequence[Port]) -> None:
+    """Close, in the process that made the ports, the pipes' ends that only others use.
+
+    So its own inbox ends with the last of the others.
+    """
+    for i, port in enumerate(ports):
+        if i == index:
+            port.notify.close()
+        elif port.notes is not None:
+            port.notes.close()
 
 
 class _Slot(NamedTuple):
@@ -87,18 +98,15 @@ class _Slot(NamedTuple):
 
 
 class SharedInboxes:
-    """Everybody's inboxes, as one worker process sees them.
+    """Everybody's inboxes, as one process sees them.
 
     Args:
-        index: this worker.
+        index: this process.
         ports: see :func:`ports_for`.
     """
 
     def __init__(self, index: int, ports: Sequence[Port]) -> None:
-        notes = ports[index].notes
-        assert notes is not None
-        self._index, self._ports, self._pipe = index, ports, notes.fileno()
-        self._pipes = [port.notify.fileno() for port in ports]
+        self._index, self._ports = index, ports
         self._slots: dict[tuple[int, Form], list[_Slot]] = {}
         self._notes: deque[tuple[bool, int, int, int, int, int]] = deque()
         self._known: dict[tuple[int, int], tuple[mmap, Tree]] = {}  # slots by sender and start
@@ -107,7 +115,7 @@ class SharedInboxes:
         """See :class:`pipekit.engine.inbox_links.Inboxes`.
 
         Raises:
-            Aborted: the worker is gone.
+            Aborted: the other process is gone.
         """
         form = form_of(message)
         described = False
@@ -117,10 +125,16 @@ class SharedInboxes:
         for place, tensor in zip(slot.tensors, leaves(message), strict=True):
             place.copy_(tensor.detach())
         slot.memory[slot.start] = TAKEN
-        self._notify(self._pipes[worker], _NOTE.pack(described, self._index, slot.start, *key))
+        self._notify(
+            self._ports[worker].notify, _NOTE.pack(described, self._index, slot.start, *key)
+        )
 
     def get(self) -> tuple[Key, Tree]:
-        """See :class:`pipekit.engine.inbox_links.Inboxes`."""
+        """See :class:`pipekit.engine.inbox_links.Inboxes`.
+
+        Raises:
+            Aborted: there is nobody left who could put anything into it.
+        """
         while not self._notes:
             self._read()
         described, sender, start, kind, place, number = self._notes.popleft()
@@ -132,20 +146,32 @@ class SharedInboxes:
         memory[start] = FREE
         return (kind, place, number), message
 
-    def _read(self) -> None:
-        self._notes += _NOTE.iter_unpack(os.read(self._pipe, _NOTES_AT_ONCE))
+    @property
+    def _own(self) -> Connection:
+        notes = self._ports[self._index].notes
+        assert notes is not None
+        return notes
 
-    def _notify(self, pipe: int, note: bytes) -> None:
+    def _read(self) -> None:
+        data = os.read(self._own.fileno(), _NOTES_AT_ONCE)
+        if not data:
+            raise Aborted("the other processes have ended")
+        self._notes += _NOTE.iter_unpack(data)
+
+    def _notify(self, pipe: Connection, note: bytes) -> None:
         while True:
             try:
-                os.write(pipe, note)
+                os.write(pipe.fileno(), note)
                 return
             except BlockingIOError:
                 # The receiver may itself be waiting for room, in our pipe.
-                if self._pipe in select.select([self._pipe], [pipe], [])[0]:
-                    self._read()
+                with DefaultSelector() as either:
+                    either.register(pipe, EVENT_WRITE)
+                    mine = either.register(self._own, EVENT_READ)
+                    if (mine, EVENT_READ) in either.select():
+                        self._read()
             except BrokenPipeError as error:
-                raise Aborted("the process of another worker has ended") from error
+                raise Aborted("another process has ended") from error
 
     def _describe(self, worker: int, form: Form) -> _Slot:
         """Make a slot ready for messages of a form to a worker."""

@@ -43,9 +43,10 @@ class Slab:
     def map(self, start: int) -> mmap.mmap:
         """Return a map of the whole slab in which what was allocated at ``start`` lies."""
         if self._map is None or start >= len(self._map):
-            self._map = mmap.mmap(self._fd, 0)
+            self._map = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
         return self._map
 
     def close(self) -> None:
         """Let go of the file here; maps and other processes keep it."""
         os.close(self._fd)
+        self._fd = -1

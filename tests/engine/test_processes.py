@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.processes import RemoteTraceback, _portable
+from pipekit.engine.processes import RemoteTraceback
+from pipekit.engine.worker_process import portable
 from tests.engine.examples import data, mlp, pipeline
 
 
@@ -63,8 +64,8 @@ class Divides(nn.Module):
 def test_notes_travel_with_the_error() -> None:
     error = ValueError("wrong")
     error.add_note("there")
-    assert _portable(error) is error
-    assert str(_portable(Stubborn(1, 2))) == "Stubborn: 1 2"
+    assert portable(error) is error
+    assert str(portable(Stubborn(1, 2))) == "Stubborn: 1 2"
 
 
 class Stubborn(Exception):
