@@ -64,10 +64,10 @@ def run_processes(
         WorkerDied: a worker's process was killed.
     """
     cores = torch.get_num_threads()
-    on_cpus = all(device.type == "cpu" for device in devices)
+    memory = through_memory(devices)
     with ExitStack() as stack:
         store = None
-        if not on_cpus:
+        if not memory:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pipekit-"))
             store = str(Path(folder, "store"))
         crew = _Crew(len(lowered))
@@ -75,7 +75,7 @@ def run_processes(
         feeder = threading.Thread(
             target=crew.feed,
             # Links between GPUs want to know every batch's shapes.
-            args=(batches, {w: r for w, r in roles_of.items() if any(r) or not on_cpus}),
+            args=(batches, {w: r for w, r in roles_of.items() if any(r) or not memory}),
             name="pipekit feeder",
             daemon=True,
         )
@@ -96,6 +96,11 @@ def run_processes(
         finally:
             crew.end(feeder)
             torch.set_num_threads(cores)
+
+
+def through_memory(devices: Sequence[torch.device]) -> bool:
+    """Return whether workers pass tensors through shared memory: CPUs do, GPUs use NCCL."""
+    return all(device.type == "cpu" for device in devices)
 
 
 def forkserver() -> ForkServerContext:
