@@ -26,8 +26,8 @@ from rich.table import Table
 
 from pipekit import Profile, profile
 from pipekit.engine.arguments import require_choice
-from pipekit.engine.trees import tree_map
 from pipekit.models import PUBLISHED
+from pipekit.trees import tree_map
 
 ROWS = {
     "vgg16": 32,

@@ -8,8 +8,8 @@ import typer
 if TYPE_CHECKING:
     from torch import nn
 
-    from pipekit.engine.trees import Tree
     from pipekit.profiling import LayerProfile, Profile
+    from pipekit.trees import Tree
 
 
 def profile(
@@ -81,8 +81,8 @@ def _make(name: str, rows: int, device: str, dtype: str) -> tuple["nn.Sequential
     """Return a network and an input of so many rows."""
     import torch
 
-    from pipekit.engine.trees import tree_map
     from pipekit.models import NAMED, PUBLISHED
+    from pipekit.trees import tree_map
 
     with torch.device(device):
         if name in NAMED:

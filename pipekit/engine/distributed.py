@@ -1,84 +1,28 @@
-"""Links over torch.distributed: gloo between CPUs, NCCL between GPUs.
+"""Links over torch.distributed: between GPUs by NCCL, under torchrun between CPUs by gloo.
 
 The table tells which messages come from whom in which order, so receives are posted ahead and need
 no tags.  A message's form (shapes, types, strides) follows from the shapes of its microbatch's
 input; it is sent once for each of these, before the first message that has it.
 """
 
-import json
+import pickle
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pipekit.engine.forms import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.links import Aborted
 from pipekit.engine.microbatches import Feed
-from pipekit.engine.parcels import strides_to_keep, with_strides
-from pipekit.engine.trees import Tree, leaves
 from pipekit.schedules import Op, Step
+from pipekit.trees import Tree, leaves
 
 POSTED_AHEAD = 8
 Key = tuple[Op, int, int]  # of the task that needs the message: op, stage, microbatch
-
-
-class Form(NamedTuple):
-    """What a message looks like: its structure as JSON, and its tensors' layouts."""
-
-    structure: str
-    tensors: tuple[tuple[tuple[int, ...], tuple[int, ...], str], ...]
-
-    @classmethod
-    def of(cls, message: Tree) -> "Form":
-        """Return the form of a message."""
-        numbers = iter(range(1_000_000))
-        layouts = tuple(
-            (tuple(t.shape), strides_to_keep(t), str(t.dtype).removeprefix("torch."))
-            for t in leaves(message)
-        )
-        return cls(json.dumps(_structure(message, numbers)), layouts)
-
-    def empty(self, device: torch.device) -> list[Tensor]:
-        """Return tensors to receive the message in; contiguous, as it travels."""
-        return [
-            torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-            for shape, _, dtype in self.tensors
-        ]
-
-    def build(self, received: Sequence[Tensor]) -> Tree:
-        """Return the message: what was received, with the sender's strides and structure."""
-        tensors = [
-            with_strides(t, strides)
-            for t, (_, strides, _) in zip(received, self.tensors, strict=True)
-        ]
-        return _assemble(json.loads(self.structure), tensors)
-
-
-def _structure(tree: Tree, numbers: Any) -> Any:
-    if isinstance(tree, Tensor):
-        return next(numbers)
-    if isinstance(tree, dict):
-        return {"dict": [[key, _structure(value, numbers)] for key, value in tree.items()]}
-    if hasattr(tree, "_fields"):
-        raise TypeError(
-            f"the named tuple {type(tree).__name__} cannot be sent to another process: pass on a "
-            f"tuple or a dict, or use transport='threads'"
-        )
-    kind = "list" if isinstance(tree, list) else "tuple"
-    return {kind: [_structure(item, numbers) for item in tree]}
-
-
-def _assemble(structure: Any, tensors: Sequence[Tensor]) -> Tree:
-    if isinstance(structure, int):
-        return tensors[structure]
-    ((kind, items),) = structure.items()
-    if kind == "dict":
-        return {key: _assemble(value, tensors) for key, value in items}
-    built = [_assemble(item, tensors) for item in items]
-    return built if kind == "list" else tuple(built)
 
 
 @dataclass
@@ -141,15 +85,15 @@ class DistributedLinks:
         if destination == self._rank:
             self._arrived[key] = message
             return
-        form = Form.of(message)
+        form = form_of(message)
         known = self._forms.setdefault(self._form_key(key), form)
         if known is form:
             self._send_form(form, destination)
         elif known != form:
             raise ValueError(
                 f"the output of {step.task} has another form than for an earlier microbatch of "
-                f"the same input shapes ({form.tensors} after {known.tensors}): layers whose "
-                f"output shape depends on values need transport='threads'"
+                f"the same input shapes ({form} after {known}): layers whose output shape depends "
+                f"on values need transport='threads' or, on CPUs, processes started from here"
             )
         tensors = [t.contiguous() for t in leaves(message)]
         works = self._start(dist.isend, tensors, destination, (self._rank, destination))
@@ -164,7 +108,7 @@ class DistributedLinks:
         return values
 
     def finish(self) -> None:
-        """Wait until everything that was sent has gone."""
+        """See :class:`pipekit.engine.links.Links`."""
         with _abort_if_broken():
             for works, _ in self._sending:
                 for work in works:
@@ -184,7 +128,8 @@ class DistributedLinks:
         with _abort_if_broken():
             for work in works:
                 work.wait()
-        self._arrived[key] = form.build(tensors)
+        received = map(with_strides, tensors, (layout.strides for layout in layouts(form)))
+        self._arrived[key] = assemble(form, received)
         self._post(source, channel)
 
     def _post(self, source: int, channel: _Channel) -> None:
@@ -194,7 +139,10 @@ class DistributedLinks:
             if not self._feed.knows(key[2]) or self._form_key(key) not in self._forms:
                 return
             form = self._forms[self._form_key(key)]
-            tensors = form.empty(self._device)
+            tensors = [
+                torch.empty(layout.shape, dtype=layout.dtype, device=self._device)
+                for layout in layouts(form)
+            ]
             works = self._start(dist.irecv, tensors, source, (source, self._rank))
             channel.posted.append((key, form, tensors, works))
             channel.position += 1
@@ -209,7 +157,7 @@ class DistributedLinks:
         return op, stage, self._feed.shapes[microbatch]
 
     def _send_form(self, form: Form, destination: int) -> None:
-        data = torch.frombuffer(bytearray(json.dumps(form).encode()), dtype=torch.uint8)
+        data = torch.frombuffer(bytearray(_pickled(form)), dtype=torch.uint8)
         parts = [torch.tensor([len(data)]), data]
         # Not waiting: the receiver may be sending a form to us.
         with _abort_if_broken():
@@ -221,9 +169,18 @@ class DistributedLinks:
             dist.recv(size, source)
             data = torch.empty(int(size), dtype=torch.uint8)
             dist.recv(data, source)
-        structure, tensors = json.loads(bytes(data.tolist()))
-        layouts = ((tuple(shape), tuple(strides), dtype) for shape, strides, dtype in tensors)
-        return Form(structure, tuple(layouts))
+        return pickle.loads(bytes(data.tolist()))
+
+
+def _pickled(form: Form) -> bytes:
+    # Not by cloudpickle: under torchrun a class of the script is the receiver's own, not a copy.
+    try:
+        return pickle.dumps(form)
+    except (pickle.PicklingError, AttributeError) as error:
+        raise TypeError(
+            f"a named tuple that was not defined in a module cannot be sent to another process: "
+            f"pass on a tuple or a dict, or use transport='threads' ({error})"
+        ) from error
 
 
 def roles(steps: Sequence[Step]) -> tuple[bool, bool]:

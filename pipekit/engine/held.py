@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pipekit.engine.trees import Tree, leaves
 from pipekit.engine.versions import WeightVersions
+from pipekit.trees import Tree, leaves
 
 
 class Bytes(NamedTuple):

@@ -4,8 +4,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from pipekit.engine.trees import Tree
 from pipekit.schedules import Step
+from pipekit.trees import Tree
 
 
 class Links(Protocol):
@@ -22,6 +22,9 @@ class Links(Protocol):
 
     def all_reduce(self, values: Tensor, update: int) -> Tensor:
         """Return the sum of all workers' ``values``, added in the order of the workers."""
+
+    def finish(self) -> None:
+        """Wait until everything that was sent has left this worker."""
 
 
 class Aborted(Exception):

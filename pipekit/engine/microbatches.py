@@ -1,14 +1,14 @@
 """Batches cut into microbatches, handed to the workers that need them."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pipekit.engine.seeded import RNG_LOCK
-from pipekit.engine.trees import Tree, leaves, refill
+from pipekit.trees import Tree, leaves, refill
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -86,7 +86,6 @@ class Feed:
         batches: the run's batches.
         inputs: whether anybody here takes inputs.
         targets: whether anybody here takes targets.
-        ready: whether the next batch can be read without waiting for it.
     """
 
     def __init__(
@@ -94,9 +93,7 @@ class Feed:
         batches: Iterable[Batch],
         inputs: bool = True,
         targets: bool = True,
-        ready: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._ready = ready
         self._batches: Iterator[Batch] = iter(batches)
         self._keep_inputs, self._keep_targets = inputs, targets
         self._lock = threading.Lock()
@@ -123,9 +120,7 @@ class Feed:
                     self._read()
 
     def knows(self, k: int) -> bool:
-        """Return whether microbatch ``k`` is here, or can be read without waiting."""
-        while len(self.rows) <= k and self._ready():
-            self.read_to(len(self.rows))
+        """Return whether microbatch ``k`` is here."""
         return len(self.rows) > k
 
     def _read(self) -> None:

@@ -20,7 +20,6 @@ from pipekit.engine.probe import probe
 from pipekit.engine.progress import LossBar
 from pipekit.engine.run import Run
 from pipekit.engine.stage import Loss, StageSpec
-from pipekit.engine.trees import Tree
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory
 from pipekit.engine.worker import Job, Report
 from pipekit.memory import PARTS, Memory
@@ -29,6 +28,7 @@ from pipekit.plans import Plan, Recompute
 from pipekit.provenance import provenance
 from pipekit.schedules import Schedule, ScheduleError, check, inference, lower
 from pipekit.traces import COLUMNS, Trace
+from pipekit.trees import Tree
 
 
 class Pipeline:
@@ -45,8 +45,8 @@ class Pipeline:
             ``lambda p: torch.optim.SGD(p, lr=0.1)``; called once for every stage.
         loss: ``loss(output, target)`` of a microbatch, one number.  A mean over rows (anything
             whose ``reduction`` is not "sum") stays the mean over the whole batch.
-        transport: "threads", all workers in this process; or "distributed", one process each over
-            torch.distributed, started here or by ``torchrun``.
+        transport: "threads", all workers in this process; or "distributed", one process each,
+            started here (linked by shared memory, GPUs by NCCL) or by ``torchrun`` (by gloo, NCCL).
         devices: one for each worker; by default the GPUs in turn, or the CPU.
         recompute: "never", unless a plan says otherwise; "always": keep only the input of a stage
             for the backward and run its forward again; "except_last": likewise but for the last
@@ -172,7 +172,7 @@ class Pipeline:
         batches = arguments.sized(batches)
         schedule = inference(self.stages, len(batches), self._homes)
         reports = self._run(schedule, batches, metric or self._loss, training=False)
-        rows = reports[0].rows
+        rows = max((report.rows for report in reports), key=len)  # not all workers see all data
         values = [value for report in reports for _, value in sorted(report.losses)]
         weights = rows if _is_mean(metric or self._loss) else [1] * len(rows)
         return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(rows)

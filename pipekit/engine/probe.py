@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipekit.engine.module_buffers import buffers_untouched
 from pipekit.engine.seeded import Seeded
-from pipekit.engine.trees import Tree, leaves, tree_map
+from pipekit.trees import Tree, leaves, tree_map
 
 
 @dataclass(frozen=True)

@@ -4,38 +4,33 @@ A fork server that has imported torch starts workers in a tenth of a second, whe
 interpreter takes seconds and a plain fork may deadlock after a multi-threaded operator.
 """
 
-import contextlib
 import multiprocessing
-import os
 import pickle
-import signal
-import socket
 import sys
 import tempfile
 import threading
 import time
-import traceback
 import types
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from pipekit.engine.cores import share_cores
-from pipekit.engine.distributed import DistributedLinks, roles
+from pipekit.engine.distributed import roles
+from pipekit.engine.feeder import send_batches
 from pipekit.engine.links import Aborted
-from pipekit.engine.microbatches import Batch, Feed
-from pipekit.engine.parcels import pack, unpack
+from pipekit.engine.microbatches import Batch
+from pipekit.engine.shared_inboxes import Port, SharedInboxes, let_go, ports_for
 from pipekit.engine.stage import StageSpec
-from pipekit.engine.worker import Job, LossCallback, Report, work
+from pipekit.engine.worker import Job, LossCallback, Report
+from pipekit.engine.worker_process import Assignment, main
 from pipekit.schedules import Step
 
 # torch imports the second one, for 1.5 s, when it makes its first optimizer.
@@ -54,19 +49,6 @@ class RemoteTraceback(Exception):
         return f"\n\n{self.args[0]}"
 
 
-@dataclass(frozen=True)
-class _Assignment:
-    """Everything that a worker process needs."""
-
-    index: int
-    lowered: Sequence[Sequence[Step]]
-    specs: Sequence[StageSpec]
-    job: Job
-    device: torch.device
-    store: str
-    watched: bool
-
-
 def run_processes(
     lowered: Sequence[Sequence[Step]],
     specs: Sequence[Sequence[StageSpec]],
@@ -81,20 +63,31 @@ def run_processes(
         Exception: the first that any worker raised, with that worker's traceback as its cause.
         WorkerDied: a worker's process was killed.
     """
-    with tempfile.TemporaryDirectory(prefix="pipekit-") as folder:
+    cores = torch.get_num_threads()
+    memory = through_memory(devices)
+    with ExitStack() as stack:
+        store = None
+        if not memory:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pipekit-"))
+            store = str(Path(folder, "store"))
         crew = _Crew(len(lowered))
+        roles_of = {worker: roles(steps) for worker, steps in enumerate(lowered)}
         feeder = threading.Thread(
-            target=crew.feed, args=(batches, lowered), name="pipekit feeder", daemon=True
+            target=crew.feed,
+            # Links between GPUs want to know every batch's shapes.
+            args=(batches, {w: r for w, r in roles_of.items() if any(r) or not memory}),
+            name="pipekit feeder",
+            daemon=True,
         )
         try:
             for index, steps in enumerate(specs):
-                assignment = _Assignment(
+                assignment = Assignment(
                     index,
                     lowered,
                     steps,
                     job,
                     devices[index],
-                    str(Path(folder, "store")),
+                    store,
                     on_loss is not None,
                 )
                 crew.start(index, cloudpickle.dumps(assignment))
@@ -102,52 +95,64 @@ def run_processes(
             return crew.wait(on_loss)
         finally:
             crew.end(feeder)
+            torch.set_num_threads(cores)
+
+
+def through_memory(devices: Sequence[torch.device]) -> bool:
+    """Return whether workers pass tensors through shared memory: CPUs do, GPUs use NCCL."""
+    return all(device.type == "cpu" for device in devices)
+
+
+def forkserver() -> ForkServerContext:
+    """Return what starts processes quickly."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
 
 
 class _Crew:
     """The parent's side: the worker processes and the pipes to them."""
 
     def __init__(self, workers: int) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOAD)
+        self._context = forkserver()
         self._workers = workers
         self._processes: list[BaseProcess] = []
-        self._data: list[Connection] = []
+        self._assignments: list[Connection] = []
         self._reports: list[Connection] = []
         self._lifelines: list[Connection] = []
+        self._ports = [Port.new() for _ in range(workers + 1)]  # the last is the feeder's
         self._feed_error: BaseException | None = None
         self._feed_failed, self._tell_feed_failed = self._context.Pipe(duplex=False)
 
     def start(self, index: int, assignment: bytes) -> None:
         """Start a worker and hand it its assignment."""
-        data, to_data = self._context.Pipe(duplex=False)
+        assignments, to_worker = self._context.Pipe(duplex=False)
         from_report, report = self._context.Pipe(duplex=False)
         lifeline, my_lifeline = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=_main, args=(data, report, lifeline), name=f"pipekit worker {index}", daemon=True
+            target=main,
+            args=(assignments, report, lifeline, ports_for(index, self._ports)),
+            name=f"pipekit worker {index}",
+            daemon=True,
         )
-        with _without_main_module():
+        with without_main_module():
             process.start()
-        for end in (data, report, lifeline):
+        for end in (assignments, report, lifeline):
             end.close()
         self._processes.append(process)
-        self._data.append(to_data)
+        self._assignments.append(to_worker)
         self._reports.append(from_report)
         self._lifelines.append(my_lifeline)
-        to_data.send_bytes(assignment)
+        to_worker.send_bytes(assignment)
 
-    def feed(self, batches: Iterable[Batch], lowered: Sequence[Sequence[Step]]) -> None:
-        """Send every worker what it needs of each batch; runs in a thread of its own."""
-        wants = [roles(steps) for steps in lowered]
+    def feed(self, batches: Iterable[Batch], roles: Mapping[int, tuple[bool, bool]]) -> None:
+        """Send the workers the batches; runs in a thread of its own, once they have started."""
+        share_cores(self._workers)  # as in the transport "threads", where workers read the data
+        let_go(self._workers, self._ports)
+        inboxes = SharedInboxes(self._workers, self._ports)
         try:
-            for batch in batches:
-                for (input, target), pipe in zip(wants, self._data, strict=True):
-                    part = batch._replace(
-                        input=batch.input if input else None,
-                        target=batch.target if target else None,
-                    )
-                    pipe.send_bytes(pack(part))
-        except OSError:
+            send_batches(batches, roles, inboxes)
+        except (Aborted, OSError):
             return  # a worker is gone, or the run is over: whoever waits will know why
         except BaseException as error:
             self._feed_error = error
@@ -206,71 +211,14 @@ class _Crew:
             process.close()
         if feeder.is_alive():
             feeder.join(GRACE_S)  # unless the user's iterator keeps it waiting
-        for pipe in [*self._data, *self._reports, *self._lifelines]:
+        for pipe in [*self._assignments, *self._reports, *self._lifelines]:
             pipe.close()
+        for port in self._ports:
+            port.close()
 
 
-def _main(data: Connection, report: Connection, lifeline: Connection) -> None:
-    """Be a worker process: one assignment, then wait to be ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
-    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
-    try:
-        assignment: _Assignment = cloudpickle.loads(data.recv_bytes())
-        result: tuple[str, Any] = "done", _run(assignment, data, report)
-    except Aborted as error:
-        result = "aborted", str(error)
-    except BaseException as error:
-        result = "failed", (_portable(error), traceback.format_exc())
-    report.send_bytes(cloudpickle.dumps(result))
-    threading.Event().wait()  # peers may still be receiving what was sent: the parent ends us
-
-
-def _run(assignment: _Assignment, data: Connection, report: Connection) -> Report:
-    lowered, index, device = assignment.lowered, assignment.index, assignment.device
-    share_cores(len(lowered))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    _stay_on_loopback()
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-        store=dist.FileStore(assignment.store, len(lowered)),  # type: ignore[attr-defined]
-        rank=index,
-        world_size=len(lowered),
-        timeout=timedelta(days=1),
-    )
-    feed = Feed(_received(data), *roles(lowered[index]), ready=data.poll)
-    links = DistributedLinks(lowered, index, feed, device)
-
-    def on_loss(microbatch: int, loss: Tensor) -> None:
-        report.send_bytes(pickle.dumps(("loss", (microbatch, loss.item()))))
-
-    watched = on_loss if assignment.watched else None
-    result = work(lowered[index], assignment.specs, assignment.job, links, feed, device, watched)
-    links.finish()
-    return result
-
-
-def _received(data: Connection) -> Iterator[Batch]:
-    while True:
-        yield unpack(data.recv_bytes())
-
-
-def _stay_on_loopback() -> None:
-    """Make gloo listen on the loopback interface, unless told otherwise."""
-    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
-    if loopback is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-
-
-def _end_with_parent(lifeline: Connection) -> None:
-    """End this process as soon as the parent's end of the pipe is gone, whatever ended it."""
-    with contextlib.suppress(EOFError, OSError):
-        lifeline.recv_bytes()
-    os._exit(1)
-
-
-@contextlib.contextmanager
-def _without_main_module() -> Iterator[None]:
+@contextmanager
+def without_main_module() -> Iterator[None]:
     """Keep multiprocessing from running the user's script again in the child.
 
     What the child needs of it comes by value, through cloudpickle; so a script needs no
@@ -282,15 +230,6 @@ def _without_main_module() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
-
-
-def _portable(error: BaseException) -> BaseException:
-    """Return the exception if it can travel, else one that says the same."""
-    try:
-        pickle.loads(cloudpickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
 
 
 def _with_cause(error: BaseException, text: str) -> BaseException:

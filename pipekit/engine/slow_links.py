@@ -8,8 +8,8 @@ from torch import Tensor
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic
 from pipekit.engine.links import Links
-from pipekit.engine.trees import Tree, leaves
 from pipekit.schedules import Op, Step
+from pipekit.trees import Tree, leaves
 
 Key = tuple[Op, int, int]
 
@@ -49,7 +49,7 @@ class SlowLinks:
 
     def __init__(self, links: Links, worker: int, calendar: Calendar) -> None:
         self._links, self._worker, self._calendar = links, worker, calendar
-        self.require_peers = links.require_peers
+        self.require_peers, self.finish = links.require_peers, links.finish
 
     def receive(self, step: Step) -> Tree:
         """See :class:`pipekit.engine.links.Links`."""

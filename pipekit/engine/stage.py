@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from pipekit.engine.held import Held
 from pipekit.engine.module_buffers import buffers_untouched
 from pipekit.engine.seeded import Seeded
-from pipekit.engine.trees import Tree, differentiable, tree_map
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory, WeightVersions
 from pipekit.plans import Recompute
 from pipekit.randomness import layer_seed
+from pipekit.trees import Tree, differentiable, tree_map
 
 Loss = Callable[[Any, Any], Tensor]
 

@@ -11,24 +11,41 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.cores import share_cores
+from pipekit.engine.inbox_links import InboxLinks, Key
 from pipekit.engine.links import Aborted, Links
 from pipekit.engine.microbatches import Batch, Feed
 from pipekit.engine.slow_links import Calendar, SlowLinks
 from pipekit.engine.stage import StageSpec
-from pipekit.engine.trees import Tree, tree_map
 from pipekit.engine.worker import Job, LossCallback, Report, work
-from pipekit.schedules import Op, Step
+from pipekit.schedules import Step
+from pipekit.trees import Tree, tree_map
 
 # Operators hold the interpreter for microseconds; with Python's 5 ms, small stages are 15 % slower.
 SWITCH_INTERVAL_S = 1e-4
 
 
-class ThreadLinks:
-    """Hands tensors over by reference, through one inbox a worker.
+class Queues:
+    """Everybody's inboxes, as one thread sees them.
 
     Args:
         index: this worker.
-        inboxes: everybody's.
+        queues: everybody's.
+    """
+
+    def __init__(self, index: int, queues: Sequence["SimpleQueue[Any]"]) -> None:
+        self._queues, self.get = queues, queues[index].get
+
+    def put(self, worker: int, key: Key, message: Any) -> None:
+        """See :class:`pipekit.engine.inbox_links.Inboxes`."""
+        self._queues[worker].put((key, message))
+
+
+class ThreadLinks(InboxLinks):
+    """Hands tensors over by reference.
+
+    Args:
+        index: this worker.
+        queues: everybody's inboxes.
         devices: everybody's.
         abort: set as soon as any worker has failed.
     """
@@ -36,16 +53,14 @@ class ThreadLinks:
     def __init__(
         self,
         index: int,
-        inboxes: Sequence["SimpleQueue[Any]"],
+        queues: Sequence["SimpleQueue[Any]"],
         devices: Sequence[torch.device],
         abort: threading.Event,
     ) -> None:
-        self._abort = abort
-        self._index, self._inboxes, self._devices = index, inboxes, devices
-        self._device = devices[index]
+        super().__init__(index, len(queues), Queues(index, queues))
+        self._abort, self._devices, self._device = abort, devices, devices[index]
         cuda = self._device.type == "cuda"
         self._copies = torch.cuda.Stream(self._device) if cuda else None
-        self._arrived: dict[Any, Any] = {}
 
     def require_peers(self) -> None:
         """See :class:`pipekit.engine.links.Links`."""
@@ -54,8 +69,7 @@ class ThreadLinks:
 
     def receive(self, step: Step) -> Tree:
         """See :class:`pipekit.engine.links.Links`."""
-        op, stage, microbatch, _ = step.task
-        message, ready = self._wait((op, stage, microbatch))
+        message, ready = super().receive(step)
         if ready is None:
             return message
         torch.cuda.current_stream().wait_event(ready)
@@ -63,32 +77,15 @@ class ThreadLinks:
 
     def send(self, step: Step, message: Tree) -> None:
         """See :class:`pipekit.engine.links.Links`."""
-        op, stage, microbatch, _ = step.task
-        key = op, stage + 1 if op is Op.FORWARD else stage - 1, microbatch
-        assert step.destination is not None
-        self._inboxes[step.destination].put((key, self._on_its_way(step, message)))
-
-    def all_reduce(self, values: Tensor, update: int) -> Tensor:
-        """See :class:`pipekit.engine.links.Links`."""
-        for other, inbox in enumerate(self._inboxes):
-            inbox.put(((update, self._index, other), values.to("cpu")))
-        received = [self._wait((update, other, self._index)) for other in range(len(self._inboxes))]
-        return torch.stack(received).sum(0).to(self._device)
-
-    def _wait(self, key: Any) -> Any:
-        inbox, arrived = self._inboxes[self._index], self._arrived
-        while key not in arrived:
-            other, message = inbox.get()
-            self.require_peers()
-            arrived[other] = message
-        return arrived.pop(key)
+        super().send(step, self._on_its_way(step, message))
 
     def _on_its_way(self, step: Step, message: Tree) -> tuple[Tree, Any]:
         """Start the copy to the receiver's device; return it and the event that ends it."""
-        target = self._devices[step.destination or 0]
         copies = self._copies
         if copies is None:
             return message, None
+        assert step.destination is not None
+        target = self._devices[step.destination]
         copies.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(copies):
             moved = tree_map(lambda t: t.to(target, non_blocking=True), message)
@@ -119,7 +116,7 @@ def run_threads(
     Raises:
         Exception: the first that any worker raised, with its traceback, once all have ended.
     """
-    inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in lowered]
+    queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in lowered]
     outcomes: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     feed, abort = Feed(batches), threading.Event()
     calendar = None if job.cluster is None else Calendar(job.cluster)
@@ -136,7 +133,7 @@ def run_threads(
             device = devices[index]
             share_cores(len(lowered))
             with _on_device(device):
-                links: Links = ThreadLinks(index, inboxes, devices, abort)
+                links: Links = ThreadLinks(index, queues, devices, abort)
                 if calendar is not None:
                     links = SlowLinks(links, index, calendar)
                 report = work(lowered[index], specs[index], job, links, feed, device, report_loss)
@@ -165,8 +162,8 @@ def run_threads(
     finally:
         if len(reports) < len(threads):
             abort.set()
-            for inbox in inboxes:  # wake those who wait
-                inbox.put((None, None))
+            for queue in queues:  # wake those who wait
+                queue.put((None, None))
         for thread in threads:
             if thread.ident is not None:
                 thread.join()

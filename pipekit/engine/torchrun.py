@@ -52,11 +52,11 @@ def run_under_torchrun(
     origin = time.perf_counter()  # machines' clocks start anywhere; all workers leave a barrier now
     try:
         report = work(lowered[rank], specs[rank], job, links, feed, device, on_loss and report_loss)
-        links.finish()
     finally:
         torch.set_num_threads(cores)
     events = [e._replace(start=e.start - origin, end=e.end - origin) for e in report.events]
-    reports = everybodys(replace(report, events=events, specs=[]))
+    memory = [(when - origin, held) for when, held in report.memory]
+    reports = everybodys(replace(report, events=events, memory=memory, specs=[]))
     reports[rank] = replace(reports[rank], specs=report.specs)
     return reports
 

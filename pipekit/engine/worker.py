@@ -14,10 +14,10 @@ from pipekit.engine.held import NOTHING, Bytes, Held
 from pipekit.engine.links import Aborted, Links
 from pipekit.engine.microbatches import Feed
 from pipekit.engine.stage import Loss, Stage, StageSpec, Target
-from pipekit.engine.trees import Tree, leaves, tree_map
 from pipekit.engine.versions import Gradients
 from pipekit.schedules import Op, Step, buffer_count
 from pipekit.traces import RECOMPUTE
+from pipekit.trees import Tree, leaves, tree_map
 
 _ABSENT = -1.0  # stands for the norm of a gradient that there is not
 LossCallback = Callable[[int, float], None]
@@ -114,6 +114,7 @@ def work(
 
     worker = Worker(steps, stages, job, links, feed, device, keep)
     worker.run()
+    links.finish()
     return Report(
         [stage.to_spec() for stage in stages.values()],
         worker.results(),

@@ -11,8 +11,8 @@ from torch import nn
 
 from pipekit.engine.cores import share_cores
 from pipekit.engine.threads import SWITCH_INTERVAL_S
-from pipekit.engine.trees import Tree, differentiable, tree_map
 from pipekit.profiling.passes import run_backward, run_forward
+from pipekit.trees import Tree, differentiable, tree_map
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from pipekit.engine.arguments import require_choice, require_model
-from pipekit.engine.trees import Tree, differentiable, tree_map
 from pipekit.engine.versions import OptimizerFactory
 from pipekit.profiling.company import company
 from pipekit.profiling.passes import Input, run_backward, run_forward
@@ -19,6 +18,7 @@ from pipekit.profiling.profile import LayerProfile, Profile
 from pipekit.profiling.sizes import LayerSizes, dtype_of, rows_of, sizes, tree_bytes
 from pipekit.profiling.stopwatch import Stopwatch
 from pipekit.provenance import provenance
+from pipekit.trees import Tree, differentiable, tree_map
 
 WARM_UP = 2
 """Passes that are not counted, after the one that found the sizes."""

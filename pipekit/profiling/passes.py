@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from pipekit.engine.trees import Tree, differentiable, leaves, refill
+from pipekit.trees import Tree, differentiable, leaves, refill
 
 
 class Input:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pipekit.clusters import Device
-    from pipekit.engine.trees import Tree
+    from pipekit.trees import Tree
 
 _FORMAT = "pipekit profile 1"
 

@@ -8,11 +8,11 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pipekit.engine.trees import Tree, differentiable, leaves
 from pipekit.profiling.passes import Input, layer_name, run_backward, run_forward
 from pipekit.profiling.profile import LayerProfile
 from pipekit.profiling.storages import Storages
 from pipekit.profiling.work import CountWork, Work
+from pipekit.trees import Tree, differentiable, leaves
 
 
 @dataclass(frozen=True)

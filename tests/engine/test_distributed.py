@@ -1,4 +1,4 @@
-"""The messages of the distributed transport."""
+"""The links over torch.distributed, here over gloo, in processes as torchrun starts them."""
 
 from typing import Any, NamedTuple
 
@@ -6,64 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.distributed import Form, roles
+from pipekit.engine.distributed import roles
 from pipekit.schedules import gpipe, lower
 from tests.engine.examples import by_equations, data, different, pipeline
-
-CPU = torch.device("cpu")
-
-MESSAGES: dict[str, Any] = {
-    "tensor": torch.randn(3, 2),
-    "list": [torch.randn(2), torch.randn(3)],
-    "nested": (torch.randn(2), {"a": [torch.arange(3)], 7: (torch.ones(1) > 0,)}),
-    "transposed": torch.randn(2, 5).t(),
-    "channels last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
-    "gaps": torch.randn(4, 6)[:, ::2],
-    "expanded": torch.randn(4, 1).expand(4, 3),
-    "empty": (torch.empty(4, 0), torch.ones(2)),
-    "scalar": torch.tensor(3.5),
-    "types": [torch.ones(2, dtype=t) for t in (torch.bfloat16, torch.float64, torch.complex64)],
-    "nothing": [],
-}
-
-
-def described(tree: Any) -> Any:
-    if isinstance(tree, Tensor):
-        return tree.dtype, tuple(tree.shape), tree.tolist()
-    if isinstance(tree, dict):
-        return {key: described(value) for key, value in tree.items()}
-    return type(tree), [described(item) for item in tree]
-
-
-@pytest.mark.parametrize("name", MESSAGES)
-def test_a_message_is_rebuilt_from_its_form(name: str) -> None:
-    message = MESSAGES[name]
-    form = Form.of(message)
-    received = form.empty(CPU)
-    sent: list[Tensor] = []
-
-    def flatten(tree: Any) -> None:
-        if isinstance(tree, Tensor):
-            sent.append(tree.contiguous())
-        else:
-            for item in tree.values() if isinstance(tree, dict) else tree:
-                flatten(item)
-
-    flatten(message)
-    for buffer, tensor in zip(received, sent, strict=True):
-        assert buffer.is_contiguous()
-        buffer.copy_(tensor)
-    built = form.build(received)
-    assert described(built) == described(message)
-    if isinstance(message, Tensor) and name != "expanded":
-        assert built.stride() == message.stride()
-
-
-def test_equal_forms_for_equal_layouts_only() -> None:
-    assert Form.of(torch.ones(2, 3)) == Form.of(torch.zeros(2, 3))
-    for other in (torch.ones(3, 2).t(), torch.ones(2, 3).double(), torch.ones(1, 3)):
-        assert Form.of(other) != Form.of(torch.ones(2, 3))
-    assert Form.of([torch.ones(2)]) != Form.of(torch.ones(2))
+from tests.engine.gloo import over_gloo
 
 
 def test_who_takes_inputs_and_targets() -> None:
@@ -87,11 +33,38 @@ class Mean(nn.Module):
         return x.mean(0, keepdim=True)
 
 
+def train(model: nn.Sequential, method: str, balance: list[int], batches: Any, **how: Any) -> Any:
+    """Train over gloo; return the losses and the weights."""
+
+    def run() -> Any:
+        pipe = pipeline(model, method, balance, transport="distributed", **how)
+        return pipe.train(batches).losses, pipe.state_dict()
+
+    return over_gloo(run, len(balance))[0]
+
+
+def train_here(model: nn.Sequential, method: str, balance: list[int], batches: Any) -> Any:
+    """Train in processes started from here; return the losses and the weights."""
+    pipe = pipeline(model, method, balance, transport="distributed")
+    return pipe.train(batches).losses, pipe.state_dict()
+
+
+TRAIN = {"gloo": train, "shared memory": train_here}
+
+
 def test_shapes_that_depend_on_values_are_explained() -> None:
     model = nn.Sequential(ByValue(), Mean(), nn.Linear(6, 3))
-    pipe = pipeline(model, "gpipe", [1, 2], transport="distributed", loss=by_sum)
     with pytest.raises(ValueError, match="need transport='threads'"):
-        pipe.train(data(20))
+        train(model, "gpipe", [1, 2], data(20), loss=by_sum)
+
+
+def test_shapes_that_depend_on_values_in_processes_started_from_here() -> None:
+    model = nn.Sequential(ByValue(), Mean(), nn.Linear(6, 3))
+    runs = [
+        pipeline(model, "gpipe", [1, 2], transport=transport, loss=by_sum).train(data(20)).losses
+        for transport in ("threads", "distributed")
+    ]
+    assert runs[0] == runs[1]
 
 
 def by_sum(output: Tensor, target: Tensor) -> Tensor:
@@ -114,31 +87,55 @@ class Unnamed(nn.Module):
 
 
 def test_named_tuples() -> None:
-    """Threads hand them over; processes refuse rather than lose the names."""
     model = nn.Sequential(nn.Linear(6, 6), Named(), Unnamed(), nn.Linear(6, 3))
     truth = by_equations(model, data(2), "flush", [2, 2])
-    assert pipeline(model, "flush", [2, 2]).train(data(2)).losses == truth.losses
-    with pytest.raises(TypeError, match=r"named tuple Pair .* pass on a tuple or a dict"):
-        pipeline(model, "flush", [2, 2], transport="distributed").train(data(2))
+    assert train(model, "flush", [2, 2], data(2))[0] == truth.losses
+    for transport in ("threads", "distributed"):
+        pipe = pipeline(model, "flush", [2, 2], transport=transport)
+        assert pipe.train(data(2)).losses == truth.losses
 
 
+def test_a_named_tuple_without_a_home() -> None:
+    """It cannot be found by its name elsewhere; processes started from here get it by value."""
+
+    class Local(NamedTuple):
+        one: Tensor
+
+    class Wrap(nn.Module):
+        def forward(self, x: Tensor) -> Local:
+            return Local(x * 2)
+
+    class Unwrap(nn.Module):
+        def forward(self, local: Local) -> Tensor:
+            assert isinstance(local, Local)
+            return local.one
+
+    model = nn.Sequential(nn.Linear(6, 6), Wrap(), Unwrap(), nn.Linear(6, 3))
+    truth = by_equations(model, data(2), "flush", [2, 2])
+    pipe = pipeline(model, "flush", [2, 2], transport="distributed")
+    assert pipe.train(data(2)).losses == truth.losses
+    with pytest.raises(TypeError, match="pass on a tuple or a dict"):
+        train(model, "flush", [2, 2], data(2))
+
+
+@pytest.mark.parametrize("how", ["gloo", "shared memory"])
 @pytest.mark.parametrize("method", ["flush", "pipedream", "2bw"])
-def test_a_new_shape_in_every_batch(method: str) -> None:
+def test_a_new_shape_in_every_batch(method: str, how: str) -> None:
     """Workers tell each other of new shapes in both directions at once."""
     batches, balance = data(rows=[10, 9, 13, 8, 11, 10, 12]), [1, 1, 1]
     model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
     truth = by_equations(model, batches, method, balance)
-    pipe = pipeline(model, method, balance, transport="distributed")
-    assert pipe.train(batches).losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1]) == []
+    losses, weights = TRAIN[how](model, method, balance, batches)
+    assert losses == truth.losses
+    assert different(weights, truth.weights[-1]) == []
 
 
-def test_messages_larger_than_any_buffer() -> None:
+@pytest.mark.parametrize("how", ["gloo", "shared memory"])
+def test_messages_larger_than_any_buffer(how: str) -> None:
     """4 MB a microbatch: nobody may wait for the other to take it."""
     model = nn.Sequential(Widen(), nn.Identity(), Narrow(), nn.Linear(6, 3))
     truth = by_equations(model, data(3), "pipedream", [1, 1, 2])
-    pipe = pipeline(model, "pipedream", [1, 1, 2], transport="distributed")
-    assert pipe.train(data(3)).losses == truth.losses
+    assert TRAIN[how](model, "pipedream", [1, 1, 2], data(3))[0] == truth.losses
 
 
 class Widen(nn.Module):

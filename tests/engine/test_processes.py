@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.processes import RemoteTraceback, _portable
-from tests.engine.examples import data, mlp, pipeline
+from pipekit.engine import processes
+from pipekit.engine.processes import RemoteTraceback
+from pipekit.engine.worker_process import portable
+from tests.engine.examples import data, different, mixed, mlp, pipeline
 
 
 class Sign(nn.Module):
@@ -33,6 +35,19 @@ def test_one_process_a_worker(tmp_path: Path) -> None:
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 3
     assert os.getpid() not in pids
+
+
+@pytest.mark.parametrize("method", ["flush", "pipedream"])
+def test_linked_by_torch_distributed(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As processes with GPUs are; here over gloo."""
+    batches, balance = data(rows=[8, 12, 9, 8]), [2, 3, 3]
+    expected = pipeline(mixed(), method, balance, clip_norm=0.5)
+    losses = expected.train(batches).losses
+    monkeypatch.setattr(processes, "through_memory", lambda _: False)
+    pipe = pipeline(mixed(), method, balance, clip_norm=0.5, transport="distributed")
+    assert pipe.train(batches).losses == losses
+    assert different(pipe.state_dict(), expected.state_dict()) == []
+    assert pipe.evaluate(batches) == expected.evaluate(batches)
 
 
 def test_runs_leave_no_open_files() -> None:
@@ -63,8 +78,8 @@ class Divides(nn.Module):
 def test_notes_travel_with_the_error() -> None:
     error = ValueError("wrong")
     error.add_note("there")
-    assert _portable(error) is error
-    assert str(_portable(Stubborn(1, 2))) == "Stubborn: 1 2"
+    assert portable(error) is error
+    assert str(portable(Stubborn(1, 2))) == "Stubborn: 1 2"
 
 
 class Stubborn(Exception):

@@ -72,7 +72,7 @@ def test_sums_over_all_workers() -> None:
 def test_an_abort_wakes_who_waits() -> None:
     (one, two), abort = links(2)
     abort.set()
-    two._inboxes[0].put((None, None))
+    one._inboxes.put(0, (0, 0, 0), None)
     with pytest.raises(Aborted):
         one.receive(forward(1, 0, 1, None))
     with pytest.raises(Aborted):

@@ -11,9 +11,9 @@ from torch import nn
 
 from pipekit import Profile, models, profile
 from pipekit.clusters import K80, V100, Device
-from pipekit.engine.trees import Tree, tree_map
 from pipekit.models.transformer import Block
 from pipekit.profiling import LayerProfile
+from pipekit.trees import Tree, tree_map
 
 COMPUTES = Device("computes", 1, {"float32": 1e9, "float16": 4e9}, math.inf)
 MOVES = Device("moves", 1, {"float32": math.inf, "float16": math.inf}, 1e9)

@@ -18,8 +18,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import pipekit
 from pipekit import Profile, models, profile
-from pipekit.engine.trees import Tree, differentiable, leaves
 from pipekit.models.transformer import Block
+from pipekit.trees import Tree, differentiable, leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore:the layers' times add up")  # a busy machine
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.engine.trees import differentiable, leaves, refill, tree_map
+from pipekit.trees import differentiable, leaves, refill, tree_map
 
 
 class Pair(NamedTuple):

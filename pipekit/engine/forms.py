@@ -1,0 +1,73 @@
+"""What a message looks like without its values: enough to make room for it and to rebuild it."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pipekit.trees import Tree
+
+Form = Any  # Layout | tuple[type, tuple[Form, ...]] | tuple[dict, tuple[tuple[key, Form], ...]]
+
+
+class Layout(NamedTuple):
+    """How one tensor lies in memory."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def extent(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        if 0 in self.shape:
+            return 0
+        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+        return (last + 1) * self.dtype.itemsize
+
+
+def form_of(message: Tree) -> Form:
+    """Return the form of a message; it can be compared, hashed and pickled."""
+    if isinstance(message, Tensor):
+        return Layout(message.shape, _strides_to_keep(message), message.dtype)
+    if isinstance(message, dict):
+        return dict, tuple((key, form_of(item)) for key, item in message.items())
+    return type(message), tuple(form_of(item) for item in message)
+
+
+def layouts(form: Form) -> Iterator[Layout]:
+    """Yield the layouts of a form, in the order of :func:`pipekit.trees.leaves`."""
+    if isinstance(form, Layout):
+        yield form
+        return
+    kind, items = form
+    for item in items:
+        yield from layouts(item[1] if kind is dict else item)
+
+
+def assemble(form: Form, tensors: Iterator[Tensor]) -> Tree:
+    """Return the message of this form that consists of these tensors."""
+    if isinstance(form, Layout):
+        return next(tensors)
+    kind, items = form
+    if kind is dict:
+        return {key: assemble(item, tensors) for key, item in items}
+    built = [assemble(item, tensors) for item in items]
+    return kind(*built) if hasattr(kind, "_fields") else kind(built)
+
+
+def with_strides(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """Return a tensor of the same values with the given strides."""
+    if tensor.stride() == strides:
+        return tensor
+    result = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return result.copy_(tensor)
+
+
+def _strides_to_keep(tensor: Tensor) -> tuple[int, ...]:
+    """Return a tensor's strides, or contiguous ones if several of its elements share memory."""
+    strides = tensor.stride()
+    if 0 in strides and any(s == 0 and n > 1 for s, n in zip(strides, tensor.shape, strict=True)):
+        return tensor.contiguous().stride()
+    return strides

@@ -1,0 +1,52 @@
+"""Memory that processes share, and that is gone with the last of them, whatever ended it."""
+
+import mmap
+import os
+import tempfile
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+FIRST_BYTES = 1 << 20
+
+
+class Slab:
+    """A file without a name that one process writes to and others read, each through its map.
+
+    It can be handed to a process that is being started.  What nobody has touched takes no memory.
+    """
+
+    def __init__(self) -> None:
+        if hasattr(os, "memfd_create"):
+            self._fd = os.memfd_create("pipekit")
+        else:
+            with tempfile.TemporaryFile() as file:
+                self._fd = os.dup(file.fileno())
+        os.ftruncate(self._fd, FIRST_BYTES)
+        self._used = 0
+        self._map: mmap.mmap | None = None
+
+    def __getstate__(self) -> object:
+        return DupFd(self._fd)
+
+    def __setstate__(self, fd: Any) -> None:
+        self._fd, self._used, self._map = fd.detach(), 0, None
+
+    def allocate(self, size: int) -> int:
+        """Return where ``size`` more bytes begin; for the one process that writes."""
+        start, end = self._used, os.fstat(self._fd).st_size
+        if start + size > end:
+            start = end  # so that nothing lies across the end of what others have mapped
+            os.ftruncate(self._fd, end + max(end, size))
+        self._used = start + size
+        return start
+
+    def map(self, start: int) -> mmap.mmap:
+        """Return a map of the whole slab in which what was allocated at ``start`` lies."""
+        if self._map is None or start >= len(self._map):
+            self._map = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
+        return self._map
+
+    def close(self) -> None:
+        """Let go of the file here; maps and other processes keep it."""
+        os.close(self._fd)
+        self._fd = -1

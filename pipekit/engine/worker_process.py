@@ -1,0 +1,117 @@
+"""A worker in a process of its own: takes an assignment, reports, and ends with its parent."""
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipekit.engine.cores import share_cores
+from pipekit.engine.distributed import DistributedLinks, roles
+from pipekit.engine.feeder import received_batches
+from pipekit.engine.inbox_links import InboxLinks
+from pipekit.engine.links import Aborted, Links
+from pipekit.engine.microbatches import Feed
+from pipekit.engine.shared_inboxes import Port, SharedInboxes
+from pipekit.engine.stage import StageSpec
+from pipekit.engine.worker import Job, Report, work
+from pipekit.schedules import Step
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Everything that a worker process needs."""
+
+    index: int
+    lowered: Sequence[Sequence[Step]]
+    specs: Sequence[StageSpec]
+    job: Job
+    device: torch.device
+    store: str | None  # where they meet who use torch.distributed; None: use shared memory
+    watched: bool
+
+
+def main(
+    assignments: Connection, report: Connection, lifeline: Connection, ports: Sequence[Port]
+) -> None:
+    """Be a worker process: one assignment, then wait to be ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
+    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
+    try:
+        assignment: Assignment = cloudpickle.loads(assignments.recv_bytes())
+        result: tuple[str, Any] = "done", _run(assignment, report, ports)
+    except Aborted as error:
+        result = "aborted", str(error)
+    except BaseException as error:
+        result = "failed", (portable(error), traceback.format_exc())
+    report.send_bytes(cloudpickle.dumps(result))
+    threading.Event().wait()  # peers may still be receiving what was sent: the parent ends us
+
+
+def _run(assignment: Assignment, report: Connection, ports: Sequence[Port]) -> Report:
+    lowered, index, device = assignment.lowered, assignment.index, assignment.device
+    workers = len(lowered)
+    share_cores(workers)
+    inputs, targets = roles(lowered[index])
+    inboxes = SharedInboxes(index, ports)
+    local = InboxLinks(index, workers, inboxes)
+    feed = Feed(received_batches(local, inboxes, workers if inputs else None), inputs, targets)
+    links: Links = local
+    if assignment.store is not None:
+        _join_group(assignment.store, index, workers, device)
+        links = DistributedLinks(lowered, index, feed, device)
+
+    def on_loss(microbatch: int, loss: Tensor) -> None:
+        report.send_bytes(pickle.dumps(("loss", (microbatch, loss.item()))))
+
+    watched = on_loss if assignment.watched else None
+    return work(lowered[index], assignment.specs, assignment.job, links, feed, device, watched)
+
+
+def _join_group(store: str, index: int, workers: int, device: torch.device) -> None:
+    """Connect a process with a GPU to the others."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    _stay_on_loopback()
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+        store=dist.FileStore(store, workers),  # type: ignore[attr-defined]
+        rank=index,
+        world_size=workers,
+        timeout=timedelta(days=1),
+    )
+
+
+def _stay_on_loopback() -> None:
+    """Make gloo listen on the loopback interface, unless told otherwise."""
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    if loopback is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+
+
+def _end_with_parent(lifeline: Connection) -> None:
+    """End this process as soon as the parent's end of the pipe is gone, whatever ended it."""
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    os._exit(1)
+
+
+def portable(error: BaseException) -> BaseException:
+    """Return the exception if it can travel, else one that says the same."""
+    try:
+        pickle.loads(cloudpickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
