@@ -2,27 +2,29 @@
 
 So sixteen workers run for real on two cores: the worker loop, the messages, their order and the
 weight versions are the engine's own, and only what a stage computes is a wait of the profiled
-seconds.  What the engine itself takes, some tenths of a millisecond a task, comes on top.
+seconds.  What the engine itself takes between two passes, some tenths of a millisecond, comes on
+top.
 """
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from pipekit.clusters import Cluster
 from pipekit.costs import StageCosts, stage_costs
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.run import Run
+from pipekit.engine.stage import Stage, StageSpec, Target
+from pipekit.engine.versions import Gradients, WeightVersions
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.provenance import provenance
 from pipekit.schedules import Schedule
+from pipekit.trees import Tree
 
 _FLOAT_BYTES = 4
 
@@ -50,17 +52,7 @@ def emulate(
         ScheduleError: the schedule cannot be executed, or has replicated stages.
         ValueError: schedule, profile, plan and cluster do not fit together.
     """
-    costs = stage_costs(schedule, profile, plan)
-    pipeline = Pipeline(
-        nn.Sequential(*(EmulatedStage(cost, sends=cost is not costs[-1]) for cost in costs)),
-        schedule,
-        balance=[1] * len(costs),
-        optimizer=emulated_optimizer,
-        loss=_no_loss,
-        devices=["cpu"] * len(schedule.workers),
-        recompute=[cost.recompute for cost in costs],
-        cluster=cluster,
-    )
+    pipeline = _EmulatedPipeline(schedule, stage_costs(schedule, profile, plan), cluster)
     batches = [(torch.zeros(len(b), 1), torch.zeros(len(b), 1)) for b in schedule.batches]
     run = pipeline.train(batches)
     return replace(
@@ -70,77 +62,106 @@ def emulate(
     )
 
 
+class _EmulatedPipeline(Pipeline):
+    """A pipeline that has costs in place of layers."""
+
+    def __init__(
+        self, schedule: Schedule, costs: list[StageCosts], cluster: Cluster | None
+    ) -> None:
+        super().__init__(
+            nn.Sequential(*(nn.Identity() for _ in costs)),
+            schedule,
+            balance=[1] * len(costs),
+            optimizer=torch.optim.SGD,
+            loss=nn.MSELoss(),
+            devices=["cpu"] * len(schedule.workers),
+            recompute=[cost.recompute for cost in costs],
+            cluster=cluster,
+        )
+        self._costs = costs
+
+    def _build(self, sample: Tree) -> None:
+        super()._build(sample)
+        self._specs = [
+            EmulatedSpec(**vars(spec), cost=cost)
+            for spec, cost in zip(self._specs, self._costs, strict=True)
+        ]
+
+
 class Waiter:
-    """Waits as long as it is told on average: a wait that ended late shortens the next."""
+    """Ends waits when it is told to, on average: one that ended late shortens the next."""
 
     def __init__(self) -> None:
         self._late = 0.0
 
-    def wait(self, seconds: float) -> None:
-        """Return ``seconds`` later, less what the last wait was late."""
-        end = time.perf_counter() + seconds - self._late
+    def wait(self, start: float, seconds: float) -> None:
+        """Return ``seconds`` after ``start``, less what the last wait was late."""
+        end = start + seconds - self._late
         while (left := end - time.perf_counter()) > 0:
             time.sleep(left)
         self._late = time.perf_counter() - end
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Waiter":
-        """Return itself: the weight versions of a stage share one worker."""
-        return self
 
+@dataclass(kw_only=True)
+class EmulatedSpec(StageSpec):
+    """What an emulated stage is made of.
 
-class EmulatedStage(nn.Module):
-    """A stage whose passes are waits.
-
-    Its one parameter is the seconds of its update, where :func:`emulated_optimizer` finds it.
-
-    Args:
-        cost: the seconds and bytes of the stage.
-        sends: whether its output is sent; else it has no bytes.
+    Attributes:
+        cost: the seconds and bytes of its passes.
     """
 
-    def __init__(self, cost: StageCosts, sends: bool) -> None:
-        super().__init__()
-        self.update_s = nn.Parameter(torch.tensor([cost.whole.update_s], dtype=torch.float64))
-        self.forward_s, self.backward_s = cost.whole.forward_s, cost.whole.backward_s
-        self.numbers = math.ceil(cost.whole.output_bytes / _FLOAT_BYTES) if sends else 0
-        self.waiter = Waiter()
+    cost: StageCosts
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [1, numbers] after the forward's seconds, whatever ``x`` is."""
-        self.waiter.wait(self.forward_s)
-        output: Tensor = _Pass.apply(x, self.update_s, self.numbers, self._wait_backward)
+    def build(self, device: torch.device) -> Stage:
+        """See :meth:`pipekit.engine.stage.StageSpec.build`."""
+        return _EmulatedStage(self, device)
+
+
+class _EmulatedStage(Stage):
+    """A stage whose passes are waits, and whose tensors are never written."""
+
+    def __init__(self, spec: EmulatedSpec, device: torch.device) -> None:
+        super().__init__(spec, device)
+        self._cost, self._waiter = spec.cost, Waiter()
+        self.versions = _EmulatedVersions(spec, self._waiter)
+        self._output = _numbers(spec.cost.whole.output_bytes)
+        self._input = _numbers(spec.cost.input_bytes)
+        self._in_flight: set[int] = set()
+
+    def forward(
+        self, x: Tree, microbatch: int, buffer: int, target: Target | None, recompute: bool
+    ) -> Tree:
+        start = time.perf_counter()
+        self._in_flight.add(microbatch)
+        self.most_pending = max(self.most_pending, len(self._in_flight))
+        output = torch.empty(self._output) if target is None else torch.zeros(())
+        self._waiter.wait(start, self._cost.whole.forward_s)
         return output
 
-    def _wait_backward(self) -> None:
-        self.waiter.wait(self.backward_s)
+    def recompute(self, microbatch: int, buffer: int) -> bool:
+        self._waiter.wait(time.perf_counter(), self._cost.whole.forward_s)
+        return True
+
+    def backward(
+        self, microbatch: int, buffer: int, update: int, gradients: Mapping[int, Tensor] | None
+    ) -> dict[int, Tensor]:
+        start = time.perf_counter()
+        self._in_flight.remove(microbatch)
+        result = {0: torch.empty(self._input)} if self.spec.index else {}
+        self._waiter.wait(start, self._cost.whole.backward_s)
+        return result
 
 
-class _Pass(torch.autograd.Function):
-    """Tensors of the right sizes, never written: only their bytes matter."""
+class _EmulatedVersions(WeightVersions):
+    """Weights without parameters, whose update is a wait."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, parameter: Tensor, numbers: int, wait: Callable[[], None]
-    ) -> Tensor:
-        ctx.wait, ctx.shape = wait, x.shape
-        return torch.empty(1, numbers)
+    def __init__(self, spec: EmulatedSpec, waiter: Waiter) -> None:
+        super().__init__(spec.layers, spec.optimizer, None)
+        self._seconds, self._waiter = spec.cost.whole.update_s, waiter
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
-        ctx.wait()
-        x = torch.empty(ctx.shape) if ctx.needs_input_grad[0] else None
-        return x, torch.zeros(1, dtype=torch.float64), None, None
+    def update(self, buffer: int, gradients: Gradients) -> None:
+        self._waiter.wait(time.perf_counter(), self._seconds)
 
 
-def emulated_optimizer(parameters: list[nn.Parameter]) -> torch.optim.SGD:
-    """Return an optimizer that changes nothing, and takes the seconds that its parameter names."""
-    (update_s,), waiter = [p.item() for p in parameters], Waiter()
-    optimizer = torch.optim.SGD(parameters, lr=0.0)
-    optimizer.register_step_post_hook(lambda *_: waiter.wait(update_s))
-    return optimizer
-
-
-def _no_loss(output: Tensor, target: Tensor) -> Tensor:
-    """Return 0, from which a backward can start."""
-    return output.sum()
+def _numbers(size: float) -> int:
+    return math.ceil(size / _FLOAT_BYTES)

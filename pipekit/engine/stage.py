@@ -50,6 +50,10 @@ class StageSpec:
     first_parameter: int = 0
     state: dict[str, Any] | None = None
 
+    def build(self, device: torch.device) -> "Stage":
+        """Return the stage, on its device."""
+        return Stage(self, device)
+
 
 class Target(NamedTuple):
     """What the last stage compares its output with, and the microbatch's weight in the loss."""

@@ -102,7 +102,7 @@ def work(
 
     Args: see :class:`Worker`; ``on_loss`` None: nobody watches.
     """
-    stages = {spec.index: Stage(spec, device) for spec in specs}
+    stages = {spec.index: spec.build(device) for spec in specs}
     for index, stage in stages.items():
         stage.prepare(buffer_count(steps, index), job.training)
     losses: list[tuple[int, Tensor]] = []
