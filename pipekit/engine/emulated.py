@@ -157,10 +157,12 @@ class _EmulatedVersions(WeightVersions):
 
     def __init__(self, spec: EmulatedSpec, waiter: Waiter) -> None:
         super().__init__(spec.layers, spec.optimizer, None)
-        self._seconds, self._waiter = spec.cost.whole.update_s, waiter
+        self._cost, self._waiter = spec.cost.whole, waiter
 
     def update(self, buffer: int, gradients: Gradients) -> None:
-        self._waiter.wait(time.perf_counter(), self._seconds)
+        copy_s = self._cost.copy_s if buffer != self._newest else 0.0
+        self._newest = buffer
+        self._waiter.wait(time.perf_counter(), self._cost.update_s + copy_s)
 
 
 def _numbers(size: float) -> int:

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,8 @@ def profile(
     device: str = "cpu",
     repeats: int = 10,
     *,
+    loss: Callable[[Any, Any], Tensor] | None = None,
+    target: Tree = None,
     optimizer: OptimizerFactory | None = None,
     others: int = 0,
     tolerance: float = 0.1,
@@ -37,14 +39,14 @@ def profile(
 ) -> Profile:
     """Measure what each layer of a model costs in training.
 
-    A repeat is a whole forward and a whole backward, timed layer by layer, in the order of training
-    so that caches are as they are there; the last layer's output gets ones as its gradient, every
-    other layer the gradient that the next one computed.  In turn with these, the undivided model
-    does the same: the layers' times must add up to its time.  They are then stretched or shrunk so
-    that they do exactly, since timing a single layer costs something, and medians of short layers
-    miss what only now and then holds one up.  All numbers are medians; on a GPU the times are
-    between CUDA events.  The loss is not part of it, nor the sum into gradients that are
-    there already.
+    A repeat is a whole forward and a whole backward, timed layer by layer, in the order of
+    training; the last layer's output gets ones as its gradient, every other layer the gradient that
+    the next one computed.  A second microbatch does the same through the undivided model, and the
+    layers' times must add up to its time.  The two are in flight together and add to the same
+    gradients, so that caches are as in a pipeline.  All numbers are medians; on a GPU the times are
+    between CUDA events.  At last the layers' times are stretched or shrunk so that they add up to
+    the undivided model's mean: timing a single layer costs something, medians miss what only now
+    and then holds a layer up, and the time of a run is a sum.
 
     It runs on a copy, in training mode, with the generators' state put back: the model, its
     gradients and buffers, and the sample stay as they are.
@@ -55,8 +57,10 @@ def profile(
             leading dimension is the rows.
         device: "cpu", with PyTorch's present number of threads, or "cuda".
         repeats: how many count, after three to warm up.
+        loss: ``loss(output, target)``, whose seconds and bytes then count as the last layer's.
+        target: what the loss compares the sample's output with.
         optimizer: makes an optimizer from a list of parameters; its step is then timed too, layer
-            by layer.  By default updates count 0 s.
+            by layer, and the copying of weights.  By default updates and copies count 0 s.
         others: how many workers will share the machine's cores: so many threads train copies of the
             model meanwhile, with an equal share of the cores each.  On one CPU the workers of a
             pipeline slow one another down; a GPU of one's own needs none.
@@ -86,7 +90,9 @@ def profile(
         )
     rows = rows_of(sample)
     ours = copy.deepcopy(model).to(where).train()
-    x = tree_map(lambda t: t.detach().to(where, copy=True), sample)
+    x = _copied(sample, where)
+    if loss is not None:
+        ours.append(_Loss(loss, _copied(target, where)))
     watch = Stopwatch(where)
     gpus = [torch.cuda.current_device()] if where.type == "cuda" else []
     with torch.random.fork_rng(gpus), torch.enable_grad():
@@ -96,11 +102,10 @@ def profile(
             for repeat in tqdm(range(WARM_UP + repeats), disable=not progress, leave=False):
                 if repeat == WARM_UP:
                     watch.reset()
-                _whole_step(ours, x, watch)
-                _layered_step(ours, x, found, watch)
+                _step(ours, x, found, watch)
                 watch.collect()
             if optimizer is not None:
-                _time_updates(ours, optimizer, repeats, watch)
+                _time_updates(ours, x, optimizer, repeats, watch)
     alone = [_with_times(layer.profile, number, watch) for number, layer in enumerate(found)]
     step_s = watch.median("whole forward", "whole backward")
     conservation = sum(layer.forward_s + layer.backward_s for layer in alone) / step_s
@@ -112,6 +117,8 @@ def profile(
             stacklevel=2,
         )
     layers = _adding_up(alone, watch)
+    if loss is not None:
+        layers = (*layers[:-2], _with_loss(*layers[-2:]))
     record = provenance(
         "measured",
         dtype=dtype_of(ours, x),
@@ -127,53 +134,56 @@ def profile(
     return Profile(layers, rows, tree_bytes(sample), record)
 
 
-def _whole_step(model: nn.Sequential, x: Tree, watch: Stopwatch) -> None:
-    """Time a forward and a backward of the undivided model."""
-    model.zero_grad()
-    x = tree_map(torch.clone, x)  # the first layer may write into it
+def _step(model: nn.Sequential, x: Tree, found: Sequence[LayerSizes], watch: Stopwatch) -> None:
+    """Time two microbatches, one through the undivided model and one layer by layer.
+
+    The two are in flight together, so that a backward finds its tensors no warmer in the caches
+    than in a pipeline, and adds to gradients that are there.
+    """
+    whole, layered = (tree_map(torch.clone, x) for _ in range(2))  # a layer may write into its own
     with watch.time("whole forward"):
-        y = run_forward(model, "the whole model", x)
-    ones = [torch.ones_like(t) for t in differentiable(y)]
-    with watch.time("whole backward"):
-        run_backward("the whole model", y, ones)
-
-
-def _layered_step(
-    model: nn.Sequential, x: Tree, found: Sequence[LayerSizes], watch: Stopwatch
-) -> None:
-    """Time the forward and the backward of each layer."""
-    model.zero_grad()
-    x = tree_map(torch.clone, x)
+        whole = run_forward(model, "the whole model", whole)
     pending = []
     for number, layer in enumerate(model):
-        entered = Input(x, editable=found[number].edits_input)
+        entered = Input(layered, editable=found[number].edits_input)
         with watch.time(("forward", number)):
-            x = run_forward(layer, found[number].profile.name, entered.tree)
-        pending.append((number, entered, x))
-    gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(x)]
+            layered = run_forward(layer, found[number].profile.name, entered.tree)
+        pending.append((number, entered, layered))
+    gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(whole)]
+    with watch.time("whole backward"):
+        run_backward("the whole model", whole, gradients)
     while pending:
-        number, entered, x = pending.pop()
+        number, entered, layered = pending.pop()
         with watch.time(("backward", number)):
-            run_backward(found[number].profile.name, x, gradients)
+            run_backward(found[number].profile.name, layered, gradients)
         gradients = entered.gradients
 
 
 def _time_updates(
-    model: nn.Sequential, make: OptimizerFactory, repeats: int, watch: Stopwatch
+    model: nn.Sequential, x: Tree, make: OptimizerFactory, repeats: int, watch: Stopwatch
 ) -> None:
-    """Time the optimizer's step on each layer, with the gradients that are there."""
+    """Time the optimizer's step and a copy of each layer, after passes that leave no cache warm.
+
+    It comes last: some layers take another time with the weights that it makes.
+    """
     optimizers = {
         number: make(trained)
         for number, layer in enumerate(model)
         if (trained := [p for p in layer.parameters() if p.requires_grad])
     }
-    for repeat in range(WARM_UP + repeats):
+    copies = {number: list(copy.deepcopy(model[number]).parameters()) for number in optimizers}
+    unheard = Stopwatch(torch.device("cpu"))
+    for repeat in range(1 + repeats):
+        heard = watch if repeat else unheard
+        run_forward(model, "the whole model", tree_map(torch.clone, x))
         for number, optimizer in optimizers.items():
-            if repeat < WARM_UP:
+            with heard.time(("update", number)):
                 optimizer.step()
-            else:
-                with watch.time(("update", number)):
-                    optimizer.step()
+        run_forward(model, "the whole model", tree_map(torch.clone, x))
+        for number, twins in copies.items():
+            with heard.time(("copy", number)), torch.no_grad():
+                for twin, parameter in zip(twins, model[number].parameters(), strict=True):
+                    twin.copy_(parameter)
     watch.collect()
 
 
@@ -183,14 +193,43 @@ def _with_times(layer: LayerProfile, number: int, watch: Stopwatch) -> LayerProf
         forward_s=watch.median(("forward", number)),
         backward_s=watch.median(("backward", number)),
         update_s=watch.median(("update", number)) if watch.has(("update", number)) else 0.0,
+        copy_s=watch.median(("copy", number)) if watch.has(("copy", number)) else 0.0,
+    )
+
+
+def _copied(tree: Tree, device: torch.device) -> Tree:
+    return tree_map(lambda t: t.detach().to(device, copy=True), tree)
+
+
+class _Loss(nn.Module):
+    """A loss as the last layer."""
+
+    def __init__(self, loss: Callable[[Any, Any], Tensor], target: Tree) -> None:
+        super().__init__()
+        self.loss, self.target = loss, target
+
+    def forward(self, output: Tree) -> Tensor:
+        """Return the loss, one number."""
+        return self.loss(output, self.target)
+
+
+def _with_loss(last: LayerProfile, loss: LayerProfile) -> LayerProfile:
+    """Return the model's last layer with the loss's costs; nothing else keeps its output."""
+    return replace(
+        last,
+        forward_s=last.forward_s + loss.forward_s,
+        backward_s=last.backward_s + loss.backward_s,
+        saved_bytes=last.saved_bytes + loss.saved_bytes,
+        saves_output=True,
+        flops=last.flops + loss.flops,
     )
 
 
 def _adding_up(layers: Sequence[LayerProfile], watch: Stopwatch) -> tuple[LayerProfile, ...]:
-    """Return the layers with their shares of the undivided model's time."""
-    forward = watch.median("whole forward") / sum(layer.forward_s for layer in layers)
+    """Return the layers with their shares of the undivided model's mean time."""
+    forward = watch.mean("whole forward") / sum(layer.forward_s for layer in layers)
     backward_s = sum(layer.backward_s for layer in layers)
-    backward = watch.median("whole backward") / backward_s if backward_s else 0.0
+    backward = watch.mean("whole backward") / backward_s if backward_s else 0.0
     return tuple(
         replace(layer, forward_s=layer.forward_s * forward, backward_s=layer.backward_s * backward)
         for layer in layers

@@ -39,6 +39,8 @@ class LayerProfile:
         buffer_bytes: bytes of its buffers (such as running means) and untrained parameters.
         flops: floating-point operations of its forward, a multiply-add being two.
         update_s: seconds of the optimizer's step on its parameters; 0 if it was not measured.
+        copy_s: seconds to copy its parameters, which an update does first if the version before it
+            is still to be read (weight stashing, 2BW); 0 if it was not measured.
 
     Raises:
         ValueError: a number is negative or not finite.
@@ -54,6 +56,7 @@ class LayerProfile:
     buffer_bytes: float = 0.0
     flops: float = 0.0
     update_s: float = 0.0
+    copy_s: float = 0.0
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -184,6 +187,7 @@ class Profile:
             buffer_bytes=sum(layer.buffer_bytes for layer in layers),
             flops=sum(layer.flops for layer in layers),
             update_s=sum(layer.update_s for layer in layers),
+            copy_s=sum(layer.copy_s for layer in layers),
         )
 
     def boundary_bytes(self, first: int) -> float:

@@ -57,6 +57,10 @@ class Stopwatch:
         """Return the median of the seconds of some regions together."""
         return float(np.median(self._together(names)))
 
+    def mean(self, name: Hashable) -> float:
+        """Return the mean of a region's seconds."""
+        return float(np.mean(self._seconds[name]))
+
     def spread(self, *names: Hashable) -> float:
         """Return the interquartile range of some regions' seconds together over their median."""
         low, middle, high = np.percentile(self._together(names), [25, 50, 75])

@@ -49,6 +49,7 @@ class _Run:
         workers, microbatches = len(self.steps), schedule.microbatches
         self.position, self.free = [0] * workers, [0.0] * workers
         self.computing = [False] * workers
+        self.newest_buffer: list[dict[int, int]] = [{} for _ in range(workers)]  # by stage
         self.forward_arrivals = [[_NOT_SENT] * microbatches for _ in costs]
         self.backward_arrivals = [[_NOT_SENT] * microbatches for _ in costs]
         self.batches = schedule.batches
@@ -91,6 +92,8 @@ class _Run:
             duration, arrivals = cost.whole.backward_s, self.backward_arrivals
         else:
             duration = cost.whole.update_s
+            if step.buffer != self.newest_buffer[worker].get(stage, 0):
+                duration += cost.whole.copy_s
         if op is Op.UPDATE:
             ready = self.reduced.get((stage, version), _NOT_SENT) if len(cost.workers) > 1 else 0.0
         else:
@@ -106,6 +109,8 @@ class _Run:
         start = max(self.free[worker], ready)
         end = self.free[worker] = start + duration
         self.computing[worker] = True
+        if op is Op.UPDATE:
+            self.newest_buffer[worker][stage] = step.buffer
         self.times.starts[worker].append(start)
         self.times.ends[worker].append(end)
         heapq.heappush(self.ends, (end, worker))
