@@ -122,7 +122,11 @@ class Stage:
         if self.spec.index:
             for number, tensor in enumerate(differentiable(x)):
                 tensor.requires_grad_().register_hook(partial(_take, gradients, number))
-        with self._following(microbatch, x), torch.no_grad() if recompute else nullcontext():
+        wanted = () if target is None else target.target
+        with (
+            self._following(microbatch, (x, wanted)),
+            torch.no_grad() if recompute else nullcontext(),
+        ):
             output = self._compute(x, microbatch, buffer, target)
         if self.held and not recompute:
             self.held.keep(microbatch, output)
@@ -205,11 +209,14 @@ class Stage:
         if self.versions.lr_scheduler and state["lr_scheduler"]:
             self.versions.lr_scheduler.load_state_dict(state["lr_scheduler"])
 
-    def _following(self, microbatch: int, x: Tree) -> AbstractContextManager[Any]:
-        """Return a context in which what the forward of ``x`` keeps is counted, if anybody asks."""
+    def _following(self, microbatch: int, given: Tree) -> AbstractContextManager[Any]:
+        """Return a context in which what a forward keeps is counted, if anybody asks.
+
+        ``given``, the input and the target, stays until the backward.
+        """
         if self.held is None:
             return nullcontext()
-        self.held.keep(microbatch, x)
+        self.held.keep(microbatch, given)
         return self.held.follow(microbatch)
 
     def _compute(self, x: Tree, microbatch: int, buffer: int, target: Target | None) -> Tree:

@@ -81,8 +81,8 @@ def test_every_part_is_what_it_must_be() -> None:
     peak = memory.frame[["weights", "gradients", "optimizer", "recompute"]].max().tolist()
     assert peak == [weight, weight, weight, 0]
     # Of each microbatch the layer's input, its output and the target, which the loss needs, and
-    # the loss; a target is a view of its batch, whose storage counts whole.
-    assert memory.frame["activations"].max() == 2 * (2 * rows + loss) + 2 * (2 * rows)
+    # the loss.
+    assert memory.frame["activations"].max() == 2 * (3 * rows + loss)
 
 
 def test_all_is_given_back_and_nothing_followed_unless_asked() -> None:
