@@ -20,8 +20,10 @@ lint: $(STAMP) ## check style and types only
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
-benchmark: $(STAMP) ## time the engine beside torch.distributed.pipelining
+benchmark: $(STAMP) ## time engine (beside torch.distributed.pipelining), planners, simulator
 	.venv/bin/python experiments/benchmarks/engine.py
+	.venv/bin/python experiments/benchmarks/planning.py
+	.venv/bin/python experiments/benchmarks/simulation.py
 
 clean: ## remove .venv and caches (results stay)
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -414,3 +414,42 @@ def test_others_at_work_share_the_cores_and_leave_no_thread() -> None:
     assert (threading.active_count(), torch.get_num_threads(), sys.getswitchinterval()) == before
     assert made.provenance["others"] == 2
     assert made.provenance["threads"] == max(1, len(os.sched_getaffinity(0)) // 3)
+
+
+def test_the_loss_counts_as_the_last_layers() -> None:
+    """Cross-entropy keeps its log-probabilities: as many numbers as the output."""
+    model, x = linear_relu_linear(), torch.rand(6, 8)
+    plain = profile(model, x, repeats=1)
+    target = torch.randint(4, (6,))
+    whole = profile(model, x, repeats=1, loss=nn.CrossEntropyLoss(), target=target)
+    assert len(whole) == len(plain) == 3
+    assert whole.layers[-1].name == plain.layers[-1].name
+    assert whole.layers[-1].output_bytes == plain.layers[-1].output_bytes == 6 * 4 * 4
+    assert whole.layers[-1].saves_output
+    assert whole.layers[-1].saved_bytes >= plain.layers[-1].saved_bytes + 6 * 4 * 4
+
+
+def test_a_slow_loss_is_found_in_the_last_layer() -> None:
+    class Slow(nn.Module):
+        def forward(self, y: Tensor, target: Tensor) -> Tensor:
+            time.sleep(0.02)
+            return (y - target).square().mean()
+
+    made = profile(
+        linear_relu_linear(), torch.rand(2, 8), repeats=2, loss=Slow(), target=torch.rand(2, 4)
+    )
+    assert made.layers[-1].forward_s > 10 * made.layers[0].forward_s
+
+
+def test_with_an_optimizer_updates_and_copies_are_timed_where_there_are_parameters() -> None:
+    made = profile(
+        linear_relu_linear(),
+        torch.rand(2, 8),
+        repeats=2,
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+    )
+    for update in ("update_s", "copy_s"):
+        linear, relu, last = (getattr(layer, update) for layer in made.layers)
+        assert linear > 0
+        assert relu == 0
+        assert last > 0

@@ -216,6 +216,18 @@ def test_except_last_keeps_the_last_microbatch_of_each_batch() -> None:
     assert set(frame[frame["op"] == RECOMPUTE]["microbatch"]) == {0, 1, 3, 4}
 
 
+# --- Updates --------------------------------------------------------------------------------------
+
+
+def test_an_update_copies_the_weights_just_if_the_version_before_is_still_read() -> None:
+    layer = LayerProfile("layer", 1.0, 2.0, update_s=0.5, copy_s=0.25)
+    trace = simulate(pipedream(2, 6), Profile((layer, layer)))
+    updates = trace.frame[trace.frame["op"] == "UPDATE"]
+    seconds = (updates["end_s"] - updates["start_s"]).groupby(updates["stage"]).apply(list)
+    assert seconds[1] == [0.5] * 6, "the last stage has one minibatch in flight"
+    assert seconds[0] == [0.75] * 5 + [0.5], "after the last, nobody reads an old version"
+
+
 # --- Plans, and what does not fit -----------------------------------------------------------------
 
 
