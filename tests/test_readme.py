@@ -56,13 +56,13 @@ COMMANDS = COMMAND.findall((Path(__file__).parents[1] / "README.md").read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme_runs(command: str, elsewhere: Path) -> None:
-    result = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    if "--output" in command:
-        output = elsewhere / shlex.split(command)[-1]
-        assert output.exists()
+def test_the_commands_of_the_readme_run_one_after_the_other(elsewhere: Path) -> None:
+    assert COMMANDS
+    for command in COMMANDS:
+        result = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
+        assert result.exit_code == 0, f"{command}: {result.output}"
+        if "--output" in command:
+            assert (elsewhere / shlex.split(command)[-1]).exists()
 
 
 def test_the_committed_picture_is_what_its_command_draws(repository: Path) -> None:

@@ -1,7 +1,7 @@
 """What every contestant trains: model, batches, and an optimizer that notes the time of its steps.
 
-The model is 4 pairs of Linear and ReLU, so that at 4 stages each has one.  At width 16 the time goes
-into the engine, at width 512 into the arithmetic.
+The model is 4 pairs of Linear and ReLU, so that at 4 stages each has one.  At width 16 the time
+goes into the engine, at width 512 into the arithmetic.
 """
 
 import time

@@ -40,7 +40,11 @@ def simulate(
     stages: Annotated[int, typer.Option(min=1, help="Without a plan: one worker each.")] = 4,
     microbatches: Annotated[
         int | None,
-        typer.Option(min=1, help="In a batch; by default the plan's, or 8.", show_default=False),
+        typer.Option(
+            min=1,
+            help="In a batch; by default the plan's, if it cuts batches, or 8.",
+            show_default=False,
+        ),
     ] = None,
     batches: Annotated[int, typer.Option(min=1, help="How many.")] = 4,
     cluster: ClusterName = None,
@@ -87,7 +91,7 @@ def simulate(
         if plan is not None
         else pipekit.plan(costs, flat(stages, math.inf), "balance")
     )
-    count = microbatches or (8 if plan is None else used.microbatches)
+    count = microbatches or (used.microbatches if used.microbatches > 1 else 8)
     schedule = chosen_schedule(method, len(used.stages), count, batches, None)
     links = None
     if cluster is not None or bandwidth is not None:
