@@ -56,6 +56,7 @@ class Held:
             for module in versions.modules
             for t in [*module.parameters(), *module.buffers()]
         }
+        self._weight_bytes = sum(self._weights.values())
         # By microbatch: what its first forward keeps, and what its second one does.
         self._first: dict[int, dict[StorageWeakRef, int]] = {}
         self._second: dict[int, dict[StorageWeakRef, int]] = {}
@@ -94,7 +95,7 @@ class Held:
         optimizer = self._versions.optimizer
         state = optimizer.state.values() if optimizer else ()
         return Bytes(
-            sum(self._weights.values()),
+            self._weight_bytes,
             sum(t.nbytes for t in self._versions.all_gradients()),
             sum(v.nbytes for entry in state for v in entry.values() if isinstance(v, Tensor)),
             _alive(self._first.values()),

@@ -1,6 +1,7 @@
 """How good the simulator's predictions are: seconds and bytes, beside real runs."""
 
 import math
+import statistics
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ def emulated_row(
 
 def measured_row(
     task: Task, case: Case, repeats: int, split: Plan | None = None, passes: int = 10
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Profile, simulate and really train a case; return the repeat whose error is the median.
 
     A shared machine is not equally fast from one minute to the next: every run is predicted from a
@@ -123,23 +124,27 @@ def measured_row(
         split: which layers each stage has; by default stages of equal time.
         passes: of each profile.
     """
-    schedule = case.schedule(case.batches)
-    batches = task.batches(case.microbatches, case.batches)
-    rows = []
     split = split or _equal_stages(profiled(task, case.stages, passes), case.stages)
-    links = by_reference(case.stages)
     pipeline = _pipeline(task, case, split)
-    run = pipeline.train(batches)
-    for _ in range(repeats):
-        predicted = simulate(schedule, profiled(task, case.stages, passes), split, links).makespan_s
-        run = pipeline.train(batches)
-        rows.append(_row(task.name, case, predicted, run.trace.makespan_s, "measured"))
-    rows.sort(key=lambda row: row["error"])
+    pipeline.train(task.batches(case.microbatches, case.batches))  # to warm up
+    return _median([_predict_and_run(task, case, split, pipeline, passes) for _ in range(repeats)])
+
+
+def _predict_and_run(
+    task: Task, case: Case, split: Plan, pipeline: Pipeline, passes: int
+) -> dict[str, Any]:
+    schedule, costs = case.schedule(case.batches), profiled(task, case.stages, passes)
+    predicted = simulate(schedule, costs, split, by_reference(case.stages)).makespan_s
+    run = pipeline.train(task.batches(case.microbatches, case.batches))
     return {
-        **rows[len(rows) // 2],
+        **_row(task.name, case, predicted, run.trace.makespan_s, "measured"),
         "balance": "-".join(map(str, split.balance)),
         "counts agree": _counts_agree(schedule, run.weight_buffers, run.peak_in_flight),
     }
+
+
+def _median(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return sorted(rows, key=lambda row: row["error"])[len(rows) // 2]
 
 
 @cache
@@ -198,16 +203,30 @@ def every_split(task: Task, case: Case, repeats: int) -> pd.DataFrame:
     """Return a measured row for every cut of the model in two, the planner's choice marked.
 
     The planner is PipeDream's, without replication and with free links: threads of one process
-    hand tensors over by reference.
+    hand tensors over by reference.  The cuts take turns, so that none has a machine in a better
+    mood; ``found (s)`` is the median of a cut's repeats.
     """
     costs = profiled(task, 2, passes=30)
     choice = plan(costs, flat(2, math.inf), method="pipedream", replicate=False)
-    rows = []
-    for first in range(1, len(costs)):
-        split = Plan.by_hand([first, len(costs) - first], rows=costs.rows)
-        row = measured_row(task, case, repeats, split)
-        rows.append({**row, "chosen": split.balance == choice.balance})
-    return pd.DataFrame(rows)
+    splits = [Plan.by_hand([n, len(costs) - n], rows=costs.rows) for n in range(1, len(costs))]
+    pipelines = [_pipeline(task, case, split) for split in splits]
+    for pipeline in pipelines:
+        pipeline.train(task.batches(case.microbatches, case.batches))  # to warm up
+    rounds = [
+        [
+            _predict_and_run(task, case, split, pipeline, passes=5)
+            for split, pipeline in zip(splits, pipelines, strict=True)
+        ]
+        for _ in range(repeats)
+    ]
+    return pd.DataFrame(
+        {
+            **_median(list(rows)),
+            "found (s)": statistics.median(row["found (s)"] for row in rows),
+            "chosen": split.balance == choice.balance,
+        }
+        for split, rows in zip(splits, zip(*rounds, strict=True), strict=True)
+    )
 
 
 def verdicts(
