@@ -94,9 +94,7 @@ def cases(
     return made
 
 
-def emulated_row(
-    name: str, costs: Profile, case: Case, cluster: Cluster | None
-) -> dict[str, object]:
+def emulated_row(name: str, costs: Profile, case: Case, cluster: Cluster | None) -> dict[str, Any]:
     """Simulate and emulate a case; return both times."""
     schedule, split = case.schedule(case.batches), _equal_stages(costs, case.stages)
     predicted = simulate(schedule, costs, split, cluster).makespan_s
@@ -179,7 +177,7 @@ def memory_traces(
     return simulated, _pipeline(task, case, split).train(batches, memory=True).trace
 
 
-def memory_row(task: Task, costs: Profile, case: Case, recompute: Recompute) -> dict[str, object]:
+def memory_row(task: Task, costs: Profile, case: Case, recompute: Recompute) -> dict[str, Any]:
     """Simulate and measure the peak bytes of a case; return those of the worker farthest off."""
     traces = memory_traces(task, costs, case, recompute)
     ours, theirs = (trace.memory.peak_bytes for trace in traces if trace.memory is not None)
