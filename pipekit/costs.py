@@ -1,6 +1,5 @@
 """What each stage of a schedule costs, from a profile and a plan."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,11 +53,7 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
     Raises:
         ValueError: schedule, profile and plan do not fit together; the message says how.
     """
-    homes: dict[int, set[int]] = defaultdict(set)
-    for worker, tasks in enumerate(schedule.workers):
-        for index in {task.stage for task in tasks}:
-            homes[index].add(worker)
-    plan = plan or _one_layer_a_stage(schedule, profile, homes)
+    plan = plan or _one_layer_a_stage(schedule, profile)
     if len(plan.stages) != schedule.stages:
         raise ValueError(
             f"the plan has {len(plan.stages)} stages and the schedule {schedule.stages}: build the "
@@ -73,11 +68,11 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
         profile if plan.microbatch_rows == profile.rows else profile.scaled(plan.microbatch_rows)
     )
     costs = []
-    for index, stage in enumerate(plan.stages):
-        if stage.replicas != len(homes[index]):
+    for index, (stage, workers) in enumerate(zip(plan.stages, schedule.homes, strict=True)):
+        if stage.replicas != len(workers):
             raise ValueError(
                 f"the plan has stage {index} on {stage.replicas} workers and the schedule on "
-                f"{len(homes[index])}: build the schedule for the plan's replicas"
+                f"{len(workers)}: build the schedule for the plan's replicas"
             )
         costs.append(
             StageCosts(
@@ -85,17 +80,17 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
                 profile.layers[stage.first : stage.stop],
                 profile.boundary_bytes(stage.first),
                 stage.recompute,
-                tuple(sorted(homes[index])),
+                workers,
             )
         )
     return costs
 
 
-def _one_layer_a_stage(schedule: Schedule, profile: Profile, homes: dict[int, set[int]]) -> Plan:
+def _one_layer_a_stage(schedule: Schedule, profile: Profile) -> Plan:
     if len(profile) != schedule.stages:
         raise ValueError(
             f"the profile has {len(profile)} layers and the schedule {schedule.stages} stages: "
             f"pass a plan that says which layers each stage has, e.g. Plan.by_hand([2, 3])"
         )
-    replicas = [len(homes[stage]) for stage in range(schedule.stages)]
+    replicas = [len(workers) for workers in schedule.homes]
     return Plan.by_hand([1] * schedule.stages, rows=profile.rows, replicas=replicas)

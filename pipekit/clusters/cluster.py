@@ -197,6 +197,18 @@ class Cluster:
             raise ValueError(f"cluster {self.name!r} has no level {level.name!r}: take it from it")
         return self._group_sizes()[self.levels.index(level)]
 
+    def require_room(self, workers: int) -> None:
+        """Refuse a schedule of more workers than there are.
+
+        Raises:
+            ValueError: ``workers`` are too many.
+        """
+        if self.workers < workers:
+            raise ValueError(
+                f"the schedule has {workers} workers and cluster {self.name!r} only "
+                f"{self.workers}: use one with at least {workers}"
+            )
+
     def calibrated(self, level: str, bandwidth: float, origin: str) -> "Cluster":
         """Return this cluster with an effective bandwidth (bytes/s) for the level so named.
 

@@ -68,15 +68,12 @@ def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: 
 
 def require_unreplicated(schedule: Schedule) -> None:
     """Raise ScheduleError if a stage is on two workers."""
-    home: dict[int, int] = {}
-    for worker, tasks in enumerate(schedule.workers):
-        for stage in {task.stage for task in tasks}:
-            other = home.setdefault(stage, worker)
-            if other != worker:
-                raise ScheduleError(
-                    f"stage {stage} is on worker {other} and on worker {worker}: replicated stages "
-                    f"can be drawn and simulated, but not trained yet"
-                )
+    for stage, workers in enumerate(schedule.homes):
+        if len(workers) > 1:
+            raise ScheduleError(
+                f"stage {stage} is on worker {workers[0]} and on worker {workers[1]}: replicated "
+                f"stages can be drawn and simulated, but not trained yet"
+            )
 
 
 def require_unreplicated_plan(plan: Plan) -> None:
@@ -137,11 +134,7 @@ def require_slowable(cluster: Cluster | None, transport: str, workers: int) -> N
         return
     if transport != "threads":
         raise ValueError("links can be slowed between threads only: use transport='threads'")
-    if cluster.workers < workers:
-        raise ValueError(
-            f"the schedule has {workers} workers and cluster {cluster.name!r} only "
-            f"{cluster.workers}: use one with at least {workers}"
-        )
+    cluster.require_room(workers)
 
 
 def resolve_devices(

@@ -94,8 +94,7 @@ class Pipeline:
         self._check(example)
         self.stages, self.workers = example.stages, len(example.workers)
         arguments.require_slowable(cluster, transport, self.workers)
-        homes = {t.stage: w for w, tasks in enumerate(example.workers) for t in tasks}
-        self._homes = [homes[stage] for stage in range(self.stages)]
+        self._homes = [home for (home,) in example.homes]
         arguments.require_balance(balance, model, self.stages)
         self._recompute = arguments.resolve_recompute(recompute or "never", example)
         self.balance = None if isinstance(balance, str) else list(balance)

@@ -116,7 +116,7 @@ class _State:
         self.done = {
             op: [bytearray(schedule.microbatches) for _ in rows] for op in (Op.FORWARD, Op.BACKWARD)
         }
-        self.batch_of = [b for b, batch in enumerate(schedule.batches) for _ in batch]
+        self.batch_of = schedule.batch_of
         self.left = [[len(batch) for batch in schedule.batches] for _ in rows]
         self.under_way: dict[tuple[int, int], int] = defaultdict(int)
         self.arrived: dict[int, set[int]] = defaultdict(set)  # stages at update, by version

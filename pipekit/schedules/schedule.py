@@ -60,6 +60,20 @@ class Schedule:
         stops = sorted(ends | {self.microbatches})
         return tuple(map(range, [0, *stops[:-1]], stops))
 
+    @cached_property
+    def batch_of(self) -> tuple[int, ...]:
+        """The batch of each microbatch."""
+        return tuple(number for number, batch in enumerate(self.batches) for _ in batch)
+
+    @cached_property
+    def homes(self) -> tuple[tuple[int, ...], ...]:
+        """The workers that have each stage."""
+        found: list[list[int]] = [[] for _ in range(self.stages)]
+        for worker, tasks in enumerate(self.workers):
+            for stage in {task.stage for task in tasks}:
+                found[stage].append(worker)
+        return tuple(map(tuple, found))
+
     @property
     def title(self) -> str:
         """The name on one line."""

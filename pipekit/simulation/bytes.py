@@ -66,9 +66,7 @@ def _changes(
     """Yield what activations, recomputation and gradients add and free."""
     if not schedule.trains:
         return
-    tasks, batch_of = schedule.workers[worker], {}
-    for number, batch in enumerate(schedule.batches):
-        batch_of.update(dict.fromkeys(batch, number))
+    tasks, batch_of = schedule.workers[worker], schedule.batch_of
     done_again = {
         task[:3]
         for task, again in zip(tasks, times.recomputed[worker], strict=True)

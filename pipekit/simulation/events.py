@@ -53,7 +53,7 @@ class _Run:
         self.forward_arrivals = [[_NOT_SENT] * microbatches for _ in costs]
         self.backward_arrivals = [[_NOT_SENT] * microbatches for _ in costs]
         self.batches = schedule.batches
-        self.batch_of = [b for b, batch in enumerate(schedule.batches) for _ in batch]
+        self.batch_of = schedule.batch_of
         self.reduced: dict[tuple[int, int], float] = {}  # when, by stage and version
         self.last_backwards = self._last_backwards()
         self.reducing: dict[tuple[int, int], list[float]] = defaultdict(list)

@@ -44,11 +44,8 @@ def simulate(
     check(schedule)
     costs = stage_costs(schedule, profile, plan)
     workers = len(schedule.workers)
-    if cluster is not None and cluster.workers < workers:
-        raise ValueError(
-            f"the schedule has {workers} workers and cluster {cluster.name!r} only "
-            f"{cluster.workers}: use one with at least {workers}"
-        )
+    if cluster is not None:
+        cluster.require_room(workers)
     times = run(schedule, costs, cluster)
     return Trace(
         _events(schedule, costs, times),
