@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from pipekit.cores import available_cores
+
 LABELS = {
     "measured": "real compute on the named hardware",
     "emulated": "the real engine with modelled compute and links",
@@ -70,9 +72,7 @@ def _machine() -> dict[str, Any]:
         "pipekit": _own_version(),
         "platform": platform.platform(),
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": available_cores(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }

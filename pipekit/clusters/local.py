@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, require_workers
+from pipekit.cores import available_cores
 
 _GEMM_SIDE = {"cpu": 1024, "cuda": 8192}
 _COPY_BYTES = {"cpu": 2**26, "cuda": 2**28}  # more than caches hold
@@ -34,14 +35,16 @@ def local(workers: int | None = None) -> Cluster:
         ValueError: there would be no worker.
     """
     gpus = torch.cuda.device_count()
-    workers = workers if workers is not None else gpus or _cores()
+    workers = workers if workers is not None else gpus or available_cores()
     require_workers(workers)
     return _gpu_cluster(workers, gpus) if gpus else _cpu_cluster(workers)
 
 
 def _cpu_cluster(workers: int) -> Cluster:
     threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, _cores() // workers))  # the share that the engine gives to one
+    torch.set_num_threads(
+        max(1, available_cores() // workers)
+    )  # the share that the engine gives to one
     try:
         peaks, copied = _peaks("cpu"), _copied_per_second("cpu", "cpu")
     finally:
@@ -133,9 +136,3 @@ def _thread_handover_s(rounds: int = 200) -> float:
         seconds.append((time.perf_counter() - start) / 2)
     thread.join()
     return statistics.median(seconds)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
