@@ -125,6 +125,11 @@ class Plan:
         return sum(stage.replicas for stage in self.stages)
 
     @property
+    def replicas(self) -> list[int]:
+        """Workers of each stage."""
+        return [stage.replicas for stage in self.stages]
+
+    @property
     def config(self) -> str:
         """Replicas of each stage as PipeDream's Table 1 prints them, say "2-1-1"."""
         return "-".join(str(stage.replicas) for stage in self.stages)

@@ -1,6 +1,7 @@
 """What the user passes in, checked before any worker starts; each error says the remedy."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import le
 from typing import Any, Protocol, cast, get_args
 
 import torch
@@ -66,24 +67,32 @@ def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: 
     require_untied(model, balance)
 
 
-def require_unreplicated(schedule: Schedule) -> None:
-    """Raise ScheduleError if a stage is on two workers."""
+def require_one_lane(schedule: Schedule) -> None:
+    """Raise ScheduleError if a worker has two stages that other workers have as well.
+
+    Their sums could wait for one another in a circle.
+    """
+    shared: dict[int, int] = {}
     for stage, workers in enumerate(schedule.homes):
-        if len(workers) > 1:
-            raise ScheduleError(
-                f"stage {stage} is on worker {workers[0]} and on worker {workers[1]}: replicated "
-                f"stages can be drawn and simulated, but not trained yet"
-            )
+        for worker in workers if len(workers) > 1 else ():
+            other = shared.setdefault(worker, stage)
+            if other != stage:
+                raise ScheduleError(
+                    f"worker {worker} shares stages {other} and {stage} with other workers: a "
+                    f"worker can train one replicated stage only"
+                )
 
 
-def require_unreplicated_plan(plan: Plan) -> None:
-    """Raise ValueError if a plan has a stage on several workers."""
-    for index, stage in enumerate(plan.stages):
-        if stage.replicas > 1:
-            raise ValueError(
-                f"the plan has stage {index} on {stage.replicas} workers: replicated stages can be "
-                f"simulated, but not trained yet; plan with replicate=False"
-            )
+def require_replicas(plan: Plan, schedule: Schedule) -> None:
+    """Raise ValueError unless a schedule has a plan's workers (a short run may leave some idle)."""
+    found = [len(workers) for workers in schedule.homes]
+    fit = len(found) == len(plan.replicas) and all(map(le, found, plan.replicas))
+    if not fit or len(schedule.workers) != plan.workers:
+        raise ValueError(
+            f"the plan has {plan.config} workers a stage and the schedule "
+            f"{'-'.join(map(str, found))}: build it for the plan, e.g. "
+            f"lambda n: schedules.pipedream({plan.replicas}, n)"
+        )
 
 
 def require_untied(model: nn.Sequential, balance: Sequence[int]) -> None:

@@ -1,6 +1,8 @@
-"""When things happen on a device."""
+"""When things happen on a device, and in which order."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -41,3 +43,13 @@ class Clock:
         assert isinstance(self._origin, torch.cuda.Event)
         mark.synchronize()
         return self._origin_s + float(self._origin.elapsed_time(mark)) / 1e3
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Make a GPU, and a stream of its own there, current in this thread; on a CPU do nothing."""
+    if device.type == "cuda":
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+            yield
+    else:
+        yield

@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pipekit.engine.buckets import Flat
+from pipekit.engine.exchange import DirectExchange, Exchange
 from pipekit.engine.forms import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.links import Aborted
 from pipekit.engine.microbatches import Feed
@@ -42,10 +44,16 @@ class DistributedLinks:
         rank: this worker.
         feed: tells the shapes of each microbatch's input.
         device: this worker's.
+        members: the workers of each stage.
     """
 
     def __init__(
-        self, lowered: Sequence[Sequence[Step]], rank: int, feed: Feed, device: torch.device
+        self,
+        lowered: Sequence[Sequence[Step]],
+        rank: int,
+        feed: Feed,
+        device: torch.device,
+        members: Sequence[Sequence[int]],
     ) -> None:
         self._rank, self._feed, self._device = rank, feed, device
         self._arrived: dict[Key, Tree] = {}
@@ -66,6 +74,8 @@ class DistributedLinks:
             link: dist.new_group(sorted(set(link))) if device.type == "cuda" else None
             for link in sorted(links)
         }
+        # A group of their own, as sums are made in a thread of their own.  All processes make all.
+        self._stages = {tuple(m): dist.new_group(list(m)) for m in members if len(m) > 1}
 
     def require_peers(self) -> None:
         """See :class:`pipekit.engine.links.Links`; here whoever starts the processes ends them."""
@@ -106,6 +116,10 @@ class DistributedLinks:
         with _abort_if_broken():
             dist.all_reduce(values)
         return values
+
+    def exchange(self, members: Sequence[int]) -> Exchange:
+        """See :class:`pipekit.engine.links.Links`."""
+        return DirectExchange(members, self._rank, _GroupChannel(self._stages[tuple(members)]))
 
     def finish(self) -> None:
         """See :class:`pipekit.engine.links.Links`."""
@@ -172,6 +186,35 @@ class DistributedLinks:
         return pickle.loads(bytes(data.tolist()))
 
 
+class _GroupChannel:
+    """Within a process group; see :class:`pipekit.engine.exchange.Channel`.
+
+    Two workers send and receive in one order, so that messages need no names.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._sending: list[tuple[Any, Tensor]] = []
+
+    def send(self, worker: int, key: tuple[int, int, int], content: Flat) -> None:
+        with _abort_if_broken():
+            for tensor in content:
+                self._sending.append((dist.isend(tensor, worker, group=self._group), tensor))
+
+    def receive(self, worker: int, key: tuple[int, int, int], like: Flat) -> Flat:
+        content = Flat(*map(torch.empty_like, like))
+        with _abort_if_broken():
+            for tensor in content:
+                dist.recv(tensor, worker, group=self._group)
+        return content
+
+    def flush(self) -> None:
+        with _abort_if_broken():
+            for work, _ in self._sending:
+                work.wait()
+        self._sending.clear()
+
+
 def _pickled(form: Form) -> bytes:
     # Not by cloudpickle: under torchrun a class of the script is the receiver's own, not a copy.
     try:
@@ -181,15 +224,6 @@ def _pickled(form: Form) -> bytes:
             f"a named tuple that was not defined in a module cannot be sent to another process: "
             f"pass on a tuple or a dict, or use transport='threads' ({error})"
         ) from error
-
-
-def roles(steps: Sequence[Step]) -> tuple[bool, bool]:
-    """Return whether a worker takes inputs, and whether it takes targets."""
-    forwards = [step for step in steps if step.task.op is Op.FORWARD]
-    return (
-        any(step.source is None for step in forwards),
-        any(step.destination is None for step in forwards),
-    )
 
 
 def _receiver(step: Step) -> Key:

@@ -8,7 +8,7 @@ top.
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from pipekit.clusters import Cluster
 from pipekit.costs import StageCosts, stage_costs
+from pipekit.engine.buckets import Bucket, Flat, Gradients
 from pipekit.engine.pipeline import Pipeline
+from pipekit.engine.reducer import Reducer
 from pipekit.engine.run import Run
 from pipekit.engine.stage import Stage, StageSpec, Target
-from pipekit.engine.versions import Gradients, WeightVersions
+from pipekit.engine.versions import WeightVersions
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.provenance import provenance
@@ -37,7 +39,9 @@ def emulate(
 ) -> Run:
     """Run a schedule for real with modelled compute and links; see :func:`pipekit.simulate`.
 
-    Messages have the profiled bytes; weights do not, so that a model of any size can be emulated.
+    Messages between stages have the profiled bytes.  Weights and their gradients are not there,
+    so that a model of any size can be emulated: the gradients that the workers of a stage sum only
+    have the profiled shape, and take their time on the links.
 
     Args:
         schedule: the table.
@@ -49,7 +53,7 @@ def emulate(
         A run whose trace is labelled "emulated"; its losses are zeros.
 
     Raises:
-        ScheduleError: the schedule cannot be executed, or has replicated stages.
+        ScheduleError: the schedule cannot be executed.
         ValueError: schedule, profile, plan and cluster do not fit together.
     """
     pipeline = _EmulatedPipeline(schedule, stage_costs(schedule, profile, plan), cluster)
@@ -148,8 +152,35 @@ class _EmulatedStage(Stage):
         start = time.perf_counter()
         self._in_flight.remove(microbatch)
         result = {0: torch.empty(self._input)} if self.spec.index else {}
-        self._waiter.wait(start, self._cost.whole.backward_s)
+        if self.reducer:
+            self._backward_by_layer(self.reducer)
+        else:
+            self._waiter.wait(start, self._cost.whole.backward_s)
         return result
+
+    def _backward_by_layer(self, reducer: Reducer) -> None:
+        """Wait for each layer in turn, whose gradients can be summed from then on."""
+        for number, layer in reversed(list(enumerate(self._cost.layers))):
+            self._waiter.wait(time.perf_counter(), layer.backward_s)
+            if layer.parameter_bytes:
+                reducer.computed(number)
+
+
+class _LayerBucket:
+    """A layer's gradients, of which there is only the shape; see :class:`Bucket`."""
+
+    def __init__(self, layer: int, size: float) -> None:
+        self.parameters: Sequence[int] = [layer]
+        self._size = _numbers(size)
+
+    def take(self, update: int) -> Gradients:
+        return []
+
+    def flat(self, gradients: Gradients | None) -> Flat:
+        return Flat(torch.empty(self._size, device="meta"), torch.empty(0, dtype=torch.uint8))
+
+    def gradients(self, content: Flat) -> Iterator[tuple[int, Tensor | None]]:
+        yield self.parameters[0], None
 
 
 class _EmulatedVersions(WeightVersions):
@@ -157,7 +188,14 @@ class _EmulatedVersions(WeightVersions):
 
     def __init__(self, spec: EmulatedSpec, waiter: Waiter) -> None:
         super().__init__(spec.layers, spec.optimizer, None)
-        self._cost, self._waiter = spec.cost.whole, waiter
+        self._cost, self._layers, self._waiter = spec.cost.whole, spec.cost.layers, waiter
+
+    def buckets(self) -> list[Bucket]:
+        return [
+            _LayerBucket(number, layer.parameter_bytes)
+            for number, layer in reversed(list(enumerate(self._layers)))
+            if layer.parameter_bytes
+        ]
 
     def update(self, buffer: int, gradients: Gradients) -> None:
         copy_s = self._cost.copy_s if buffer != self._newest else 0.0

@@ -11,28 +11,29 @@ from itertools import count
 import torch
 
 from pipekit.engine.inbox_links import BATCH, Inboxes, InboxLinks
-from pipekit.engine.microbatches import Batch
+from pipekit.engine.microbatches import Batch, Needs
 from pipekit.trees import Tree
 
 READ_AHEAD = 2  # batches
 
 
-def send_batches(
-    batches: Iterable[Batch], roles: Mapping[int, tuple[bool, bool]], inboxes: Inboxes
-) -> None:
+def send_batches(batches: Iterable[Batch], needs: Mapping[int, Needs], inboxes: Inboxes) -> None:
     """Send every batch, as the workers come to need it.
 
     Args:
         batches: the run's data.
-        roles: for each worker that is to get batches, whether inputs and whether targets.
+        needs: what each worker takes that is to hear of the batches.
         inboxes: the workers', and last the feeder's own.
     """
-    allowed = READ_AHEAD
+    allowed, first = READ_AHEAD, 0
     for number, batch in enumerate(batches):
         while number > allowed:
             (_, _, begun), _ = inboxes.get()
             allowed = max(allowed, begun + READ_AHEAD)
-        for worker, (inputs, targets) in roles.items():
+        here = range(first, first + batch.parts)
+        first = here.stop
+        for worker, needed in needs.items():
+            inputs, targets = (not numbers.isdisjoint(here) for numbers in needed)
             inboxes.put(worker, (BATCH, 0, number), _message(batch, inputs, targets))
 
 

@@ -1,10 +1,13 @@
 """Links through inboxes: every worker has one, from which it takes messages by name."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from pipekit.engine.buckets import Flat
+from pipekit.engine.exchange import DirectExchange, Exchange
 from pipekit.schedules import Op, Step
 from pipekit.trees import Tree
 
@@ -22,6 +25,28 @@ class Inboxes(Protocol):
         """Wait for the next message in this worker's own."""
 
 
+class Mail:
+    """An inbox whose messages are taken by name, in any order.
+
+    Args:
+        inboxes: everybody's.
+        require_peers: raises if another worker has failed.
+    """
+
+    def __init__(self, inboxes: Inboxes, require_peers: Callable[[], None]) -> None:
+        self._inboxes, self._require_peers = inboxes, require_peers
+        self._arrived: dict[Key, Any] = {}
+
+    def wait(self, key: Key) -> Any:
+        """Return the message of this name, once it has arrived."""
+        arrived = self._arrived
+        while key not in arrived:
+            other, message = self._inboxes.get()
+            self._require_peers()
+            arrived[other] = message
+        return arrived.pop(key)
+
+
 class InboxLinks:
     """A worker's connections.
 
@@ -29,11 +54,15 @@ class InboxLinks:
         index: this worker.
         workers: how many there are.
         inboxes: everybody's.
+        lanes: other inboxes of everybody's, for sums over the workers of a stage, which are made
+            in threads beside the workers; None if every stage is on one worker.
     """
 
-    def __init__(self, index: int, workers: int, inboxes: Inboxes) -> None:
-        self._index, self._workers, self._inboxes = index, workers, inboxes
-        self._arrived: dict[Key, Any] = {}
+    def __init__(
+        self, index: int, workers: int, inboxes: Inboxes, lanes: Inboxes | None = None
+    ) -> None:
+        self._index, self._workers, self._inboxes, self._lanes = index, workers, inboxes, lanes
+        self.wait = Mail(inboxes, self.require_peers).wait
 
     def require_peers(self) -> None:
         """See :class:`pipekit.engine.links.Links`; here whoever started the workers ends them."""
@@ -59,14 +88,26 @@ class InboxLinks:
         received = [self.wait((SUM, worker, update)) for worker in everybody]
         return torch.stack(received).sum(0).to(values.device)
 
+    def exchange(self, members: Sequence[int]) -> Exchange:
+        """See :class:`pipekit.engine.links.Links`."""
+        assert self._lanes is not None
+        return DirectExchange(members, self._index, _Channel(self._lanes, self.require_peers))
+
     def finish(self) -> None:
         """See :class:`pipekit.engine.links.Links`; here nothing that was sent is still here."""
 
-    def wait(self, key: Key) -> Any:
-        """Return the message of this name, once it has arrived."""
-        arrived = self._arrived
-        while key not in arrived:
-            other, message = self._inboxes.get()
-            self.require_peers()
-            arrived[other] = message
-        return arrived.pop(key)
+
+class _Channel:
+    """Through inboxes; see :class:`pipekit.engine.exchange.Channel`."""
+
+    def __init__(self, inboxes: Inboxes, require_peers: Callable[[], None]) -> None:
+        self._put, self._mail = inboxes.put, Mail(inboxes, require_peers)
+
+    def send(self, worker: int, key: Key, content: Flat) -> None:
+        self._put(worker, key, content)
+
+    def receive(self, worker: int, key: Key, like: Flat) -> Flat:
+        return Flat(*self._mail.wait(key))
+
+    def flush(self) -> None:
+        """Nothing to wait for: what a thread hands over is read before its sum comes back."""

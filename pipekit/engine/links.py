@@ -1,9 +1,11 @@
 """What a worker needs of the others: one small protocol behind which all transports stand."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
 
+from pipekit.engine.exchange import Exchange
 from pipekit.schedules import Step
 from pipekit.trees import Tree
 
@@ -22,6 +24,9 @@ class Links(Protocol):
 
     def all_reduce(self, values: Tensor, update: int) -> Tensor:
         """Return the sum of all workers' ``values``, added in the order of the workers."""
+
+    def exchange(self, members: Sequence[int]) -> Exchange:
+        """Return what sums over the workers of a stage, this one among them."""
 
     def finish(self) -> None:
         """Wait until everything that was sent has left this worker."""

@@ -1,13 +1,14 @@
 """Batches cut into microbatches, handed to the workers that need them."""
 
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from pipekit.engine.seeded import RNG_LOCK
+from pipekit.schedules import Op, Step
 from pipekit.trees import Tree, leaves, refill
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -77,25 +78,35 @@ def split(tree: Tree, parts: int) -> list[Tree]:
     return [refill(tree, [piece[part] for piece in pieces]) for part in range(parts)]
 
 
+class Needs(NamedTuple):
+    """The microbatches of which a worker takes the inputs, and the targets."""
+
+    inputs: frozenset[int]
+    targets: frozenset[int]
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> Self:
+        """Return what a worker's steps need: the first stage inputs, the last one targets."""
+        forwards = [step for step in steps if step.task.op is Op.FORWARD]
+        return cls(
+            frozenset(s.task.microbatch for s in forwards if s.source is None),
+            frozenset(s.task.microbatch for s in forwards if s.destination is None),
+        )
+
+
 class Feed:
     """Batches read one by one, as the workers come to need them.
 
-    The first stage takes inputs, the last takes targets; whoever comes first reads the next batch.
+    Whoever comes first reads the next batch.
 
     Args:
         batches: the run's batches.
-        inputs: whether anybody here takes inputs.
-        targets: whether anybody here takes targets.
+        needs: what the workers here take.
     """
 
-    def __init__(
-        self,
-        batches: Iterable[Batch],
-        inputs: bool = True,
-        targets: bool = True,
-    ) -> None:
+    def __init__(self, batches: Iterable[Batch], needs: Needs) -> None:
         self._batches: Iterator[Batch] = iter(batches)
-        self._keep_inputs, self._keep_targets = inputs, targets
+        self._needs = needs
         self._lock = threading.Lock()
         self._inputs: dict[int, Tree] = {}
         self._targets: dict[int, tuple[Tree, float]] = {}
@@ -128,11 +139,18 @@ class Feed:
         with RNG_LOCK:
             batch = next(self._batches)
         rows, first = batch.microbatch_rows, len(self.rows)
-        if self._keep_inputs:
-            self._inputs.update(enumerate(split(batch.input, batch.parts), start=first))
-        if self._keep_targets:
+        here = range(first, first + batch.parts)
+        if not self._needs.inputs.isdisjoint(here):
+            self._keep(self._inputs, self._needs.inputs, here, split(batch.input, batch.parts))
+        if not self._needs.targets.isdisjoint(here):
             weights = [n / batch.rows for n in rows]
-            parts = zip(split(batch.target, batch.parts), weights, strict=True)
-            self._targets.update(enumerate(parts, start=first))
+            parts = list(zip(split(batch.target, batch.parts), weights, strict=True))
+            self._keep(self._targets, self._needs.targets, here, parts)
         self.shapes += [tuple((n, *shape) for shape in batch.row_shapes) for n in rows]
         self.rows += rows
+
+    @staticmethod
+    def _keep(
+        kept: dict[int, Any], needed: frozenset[int], numbers: range, parts: Sequence[Any]
+    ) -> None:
+        kept.update((k, part) for k, part in zip(numbers, parts, strict=True) if k in needed)

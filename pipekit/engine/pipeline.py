@@ -26,7 +26,7 @@ from pipekit.memory import PARTS, Memory
 from pipekit.partition import balance_by_cost
 from pipekit.plans import Plan, Recompute
 from pipekit.provenance import provenance
-from pipekit.schedules import Schedule, ScheduleError, check, inference, lower
+from pipekit.schedules import Schedule, ScheduleError, check, inference, lower, sums
 from pipekit.traces import COLUMNS, Trace
 from pipekit.trees import Tree
 
@@ -86,15 +86,16 @@ class Pipeline:
         self._optimizer, self._lr_scheduler, self._loss = optimizer, lr_scheduler, loss
         self._seed, self._clip_norm, self._cluster = seed, clip_norm, cluster
         self._schedule = schedule
-        example = schedule(1) if callable(schedule) else schedule
+        plan, example = balance, schedule(1) if callable(schedule) else schedule
         if isinstance(balance, Plan):
-            arguments.require_unreplicated_plan(balance)
             recompute = recompute or [stage.recompute for stage in balance.stages]
             balance = balance.balance
         self._check(example)
+        if isinstance(plan, Plan):
+            arguments.require_replicas(plan, example)
         self.stages, self.workers = example.stages, len(example.workers)
         arguments.require_slowable(cluster, transport, self.workers)
-        self._homes = [home for (home,) in example.homes]
+        self._homes = [workers[0] for workers in example.homes]
         arguments.require_balance(balance, model, self.stages)
         self._recompute = arguments.resolve_recompute(recompute or "never", example)
         self.balance = None if isinstance(balance, str) else list(balance)
@@ -155,6 +156,7 @@ class Pipeline:
             schedule=schedule,
             weight_buffers=tuple(report.weight_buffers for report in reports),
             peak_in_flight=tuple(report.most_pending for report in reports),
+            traffic=_traffic(reports),
             provenance=provenance("measured", seed=self._seed),
         )
 
@@ -212,7 +214,9 @@ class Pipeline:
             self._build(split(first.input, first.parts)[0])
         lowered = lower(schedule)
         job = Job(
-            batches=schedule.batches,
+            workers=len(schedule.workers),
+            members=schedule.homes,
+            sums=sums(schedule),
             loss=loss,
             mean_loss=_is_mean(loss),
             training=training,
@@ -224,10 +228,7 @@ class Pipeline:
             memory=memory,
             cluster=self._cluster,
         )
-        specs = [
-            [spec for spec in self._specs if spec.index in {step.task.stage for step in steps}]
-            for steps in lowered
-        ]
+        specs = [self._specs_for(worker, schedule) for worker in range(len(lowered))]
         self._failed = training
         with LossBar(schedule.batches, progress) as bar:
             reports = self._run_workers(
@@ -240,8 +241,18 @@ class Pipeline:
             )
         self._failed = False
         if training:
-            self._specs = [spec for report in reports for spec in report.specs]
+            # The workers of a stage have the same weights; of their buffers the first one's stay.
+            kept = {spec.index: spec for report in reversed(reports) for spec in report.specs}
+            self._specs = [kept[index] for index in sorted(kept)]
         return reports
+
+    def _specs_for(self, worker: int, schedule: Schedule) -> list[StageSpec]:
+        """Return the stages of a worker; those that another one has too as copies."""
+        return [
+            spec if worker == schedule.homes[spec.index][0] else copy.deepcopy(spec)
+            for spec in self._specs
+            if worker in schedule.homes[spec.index]
+        ]
 
     def _build(self, sample: Tree) -> None:
         """Cut the model into stages; ``sample`` is tried on it first."""
@@ -298,7 +309,7 @@ class Pipeline:
         if not schedule.trains:
             raise ScheduleError("the schedule has no backward: it cannot train")
         check(schedule)
-        arguments.require_unreplicated(schedule)
+        arguments.require_one_lane(schedule)
         if self._clip_norm is not None:
             try:
                 check(schedule, joint_updates=True)
@@ -364,3 +375,13 @@ def _trace(schedule: Schedule, reports: Sequence[Report]) -> Trace:
         len(schedule.workers),
         memory=Memory(memory, "measured") if held else None,
     )
+
+
+def _traffic(reports: Sequence[Report]) -> pd.DataFrame:
+    """Return what every worker sent."""
+    rows = [
+        (worker, receiver, purpose, size)
+        for worker, report in enumerate(reports)
+        for (receiver, purpose), size in report.sent.items()
+    ]
+    return pd.DataFrame(rows, columns=["source", "destination", "purpose", "bytes"])

@@ -23,10 +23,9 @@ import cloudpickle
 import torch
 
 from pipekit.engine.cores import share_cores
-from pipekit.engine.distributed import roles
 from pipekit.engine.feeder import send_batches
 from pipekit.engine.links import Aborted
-from pipekit.engine.microbatches import Batch
+from pipekit.engine.microbatches import Batch, Needs
 from pipekit.engine.shared_inboxes import Port, SharedInboxes, let_go, ports_for
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.worker import Job, LossCallback, Report
@@ -70,12 +69,12 @@ def run_processes(
         if not memory:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pipekit-"))
             store = str(Path(folder, "store"))
-        crew = _Crew(len(lowered))
-        roles_of = {worker: roles(steps) for worker, steps in enumerate(lowered)}
+        crew = _Crew(len(lowered), replicated=any(len(m) > 1 for m in job.members))
+        needs = {worker: Needs.of(steps) for worker, steps in enumerate(lowered)}
         feeder = threading.Thread(
             target=crew.feed,
             # Links between GPUs want to know every batch's shapes.
-            args=(batches, {w: r for w, r in roles_of.items() if any(r) or not memory}),
+            args=(batches, {w: n for w, n in needs.items() if any(n) or not memory}),
             name="pipekit feeder",
             daemon=True,
         )
@@ -113,7 +112,7 @@ def forkserver() -> ForkServerContext:
 class _Crew:
     """The parent's side: the worker processes and the pipes to them."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, replicated: bool) -> None:
         self._context = forkserver()
         self._workers = workers
         self._processes: list[BaseProcess] = []
@@ -121,6 +120,7 @@ class _Crew:
         self._reports: list[Connection] = []
         self._lifelines: list[Connection] = []
         self._ports = [Port.new() for _ in range(workers + 1)]  # the last is the feeder's
+        self._lanes = [Port.new() for _ in range(workers if replicated else 0)]
         self._feed_error: BaseException | None = None
         self._feed_failed, self._tell_feed_failed = self._context.Pipe(duplex=False)
 
@@ -131,7 +131,13 @@ class _Crew:
         lifeline, my_lifeline = self._context.Pipe(duplex=False)
         process = self._context.Process(
             target=main,
-            args=(assignments, report, lifeline, ports_for(index, self._ports)),
+            args=(
+                assignments,
+                report,
+                lifeline,
+                ports_for(index, self._ports),
+                ports_for(index, self._lanes),
+            ),
             name=f"pipekit worker {index}",
             daemon=True,
         )
@@ -145,13 +151,14 @@ class _Crew:
         self._lifelines.append(my_lifeline)
         to_worker.send_bytes(assignment)
 
-    def feed(self, batches: Iterable[Batch], roles: Mapping[int, tuple[bool, bool]]) -> None:
+    def feed(self, batches: Iterable[Batch], needs: Mapping[int, Needs]) -> None:
         """Send the workers the batches; runs in a thread of its own, once they have started."""
         share_cores(self._workers)  # as in the transport "threads", where workers read the data
         let_go(self._workers, self._ports)
+        let_go(self._workers, self._lanes)
         inboxes = SharedInboxes(self._workers, self._ports)
         try:
-            send_batches(batches, roles, inboxes)
+            send_batches(batches, needs, inboxes)
         except (Aborted, OSError):
             return  # a worker is gone, or the run is over: whoever waits will know why
         except BaseException as error:
@@ -213,7 +220,7 @@ class _Crew:
             feeder.join(GRACE_S)  # unless the user's iterator keeps it waiting
         for pipe in [*self._assignments, *self._reports, *self._lifelines]:
             pipe.close()
-        for port in self._ports:
+        for port in [*self._ports, *self._lanes]:
             port.close()
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import pandas as pd
+
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 
@@ -18,6 +20,9 @@ class Run:
         schedule: what was run.
         weight_buffers: for each worker, the weight versions that it held in memory.
         peak_in_flight: for each worker, the most microbatches that waited for their backward.
+        traffic: bytes that crossed from worker to worker, a row for each (source, destination,
+            purpose); the purpose is "activation", "gradient" (of an activation) or "weights"
+            (gradients of weights, summed by the workers of a stage).
         provenance: what the numbers are and where they were made.
     """
 
@@ -27,4 +32,5 @@ class Run:
     schedule: Schedule
     weight_buffers: tuple[int, ...]
     peak_in_flight: tuple[int, ...]
+    traffic: pd.DataFrame = field(repr=False)
     provenance: dict[str, Any] = field(repr=False)

@@ -2,11 +2,14 @@
 
 import threading
 import time
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic
+from pipekit.engine.buckets import Flat
+from pipekit.engine.exchange import Exchange, Round
 from pipekit.engine.links import Links
 from pipekit.schedules import Op, Step
 from pipekit.trees import Tree, leaves
@@ -24,6 +27,7 @@ class Calendar:
     def __init__(self, cluster: Cluster) -> None:
         self._traffic, self._lock = Traffic(cluster), threading.Lock()
         self._arrivals: dict[Key, float] = {}
+        self._sums: dict[tuple[int, int], float] = {}
 
     def sent(self, key: Key, source: int, destination: int, size: float) -> None:
         """Note that ``size`` bytes set out now."""
@@ -33,9 +37,24 @@ class Calendar:
 
     def wait(self, key: Key) -> None:
         """Return when the message has arrived."""
-        arrival = self._arrivals.pop(key)
-        while (left := arrival - time.perf_counter()) > 0:
-            time.sleep(left)
+        _sleep_until(self._arrivals.pop(key))
+
+    def wait_for_sum(self, members: Sequence[int], round: Round, size: float) -> None:
+        """Return when all workers of a stage have a sum of ``size`` bytes; all of them call this.
+
+        It sets out when the first of them calls, which is when all have given their part.
+        """
+        key = round.stage, round.number
+        with self._lock:
+            if key not in self._sums:
+                now = time.perf_counter()
+                self._sums[key] = self._traffic.all_reduce(members, size, now).arrival
+        _sleep_until(self._sums[key])
+
+
+def _sleep_until(moment: float) -> None:
+    while (left := moment - time.perf_counter()) > 0:
+        time.sleep(left)
 
 
 class SlowLinks:
@@ -71,3 +90,20 @@ class SlowLinks:
     def all_reduce(self, values: Tensor, update: int) -> Tensor:
         """See :class:`pipekit.engine.links.Links`; a norm's few bytes are not slowed."""
         return self._links.all_reduce(values, update)
+
+    def exchange(self, members: Sequence[int]) -> Exchange:
+        """See :class:`pipekit.engine.links.Links`."""
+        return _SlowExchange(self._links.exchange(members), members, self._calendar)
+
+
+class _SlowExchange:
+    """Sums that take their time; see :class:`pipekit.engine.exchange.Exchange`."""
+
+    def __init__(self, exchange: Exchange, members: Sequence[int], calendar: Calendar) -> None:
+        self._exchange, self._members, self._calendar = exchange, members, calendar
+        self.sent = exchange.sent
+
+    def sum(self, round: Round, content: Flat) -> Flat:
+        total = self._exchange.sum(round, content)
+        self._calendar.wait_for_sum(self._members, round, content.numbers.nbytes)
+        return total

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from pipekit.engine.held import Held
 from pipekit.engine.module_buffers import buffers_untouched
+from pipekit.engine.reducer import Reducer
 from pipekit.engine.seeded import Seeded
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory, WeightVersions
 from pipekit.plans import Recompute
@@ -93,6 +94,7 @@ class Stage:
         self._watch_backward = False
         self.most_pending = 0
         self.held: Held | None = None
+        self.reducer: Reducer | None = None  # on several workers, in training
 
     def prepare(self, buffers: int, training: bool) -> None:
         """Make ready for a run that needs ``buffers`` weight buffers."""

@@ -2,18 +2,19 @@
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from queue import SimpleQueue
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pipekit.engine.clock import own_stream
 from pipekit.engine.cores import share_cores
 from pipekit.engine.inbox_links import InboxLinks, Key
 from pipekit.engine.links import Aborted, Links
-from pipekit.engine.microbatches import Batch, Feed
+from pipekit.engine.microbatches import Batch, Feed, Needs
 from pipekit.engine.slow_links import Calendar, SlowLinks
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.worker import Job, LossCallback, Report, work
@@ -46,6 +47,7 @@ class ThreadLinks(InboxLinks):
     Args:
         index: this worker.
         queues: everybody's inboxes.
+        lanes: everybody's other inboxes, see :class:`pipekit.engine.inbox_links.InboxLinks`.
         devices: everybody's.
         abort: set as soon as any worker has failed.
     """
@@ -54,10 +56,11 @@ class ThreadLinks(InboxLinks):
         self,
         index: int,
         queues: Sequence["SimpleQueue[Any]"],
+        lanes: Sequence["SimpleQueue[Any]"],
         devices: Sequence[torch.device],
         abort: threading.Event,
     ) -> None:
-        super().__init__(index, len(queues), Queues(index, queues))
+        super().__init__(index, len(queues), Queues(index, queues), Queues(index, lanes))
         self._abort, self._devices, self._device = abort, devices, devices[index]
         cuda = self._device.type == "cuda"
         self._copies = torch.cuda.Stream(self._device) if cuda else None
@@ -117,8 +120,9 @@ def run_threads(
         Exception: the first that any worker raised, with its traceback, once all have ended.
     """
     queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in lowered]
+    lanes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in lowered]
     outcomes: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-    feed, abort = Feed(batches), threading.Event()
+    feed, abort = Feed(batches, Needs.of(chain.from_iterable(lowered))), threading.Event()
     calendar = None if job.cluster is None else Calendar(job.cluster)
     reports: dict[int, Report] = {}
 
@@ -132,11 +136,13 @@ def run_threads(
         try:
             device = devices[index]
             share_cores(len(lowered))
-            with _on_device(device):
-                links: Links = ThreadLinks(index, queues, devices, abort)
+            with own_stream(device):
+                links: Links = ThreadLinks(index, queues, lanes, devices, abort)
                 if calendar is not None:
                     links = SlowLinks(links, index, calendar)
-                report = work(lowered[index], specs[index], job, links, feed, device, report_loss)
+                report = work(
+                    index, lowered[index], specs[index], job, links, feed, device, report_loss
+                )
             outcomes.put(("done", (index, report)))
         except BaseException as error:
             outcomes.put(("failed", error))
@@ -162,7 +168,7 @@ def run_threads(
     finally:
         if len(reports) < len(threads):
             abort.set()
-            for queue in queues:  # wake those who wait
+            for queue in [*queues, *lanes]:  # wake those who wait
                 queue.put((None, None))
         for thread in threads:
             if thread.ident is not None:
@@ -170,16 +176,6 @@ def run_threads(
         torch.set_num_threads(cores)
         sys.setswitchinterval(interval)
     return [reports[index] for index in range(len(threads))]
-
-
-@contextmanager
-def _on_device(device: torch.device) -> Iterator[None]:
-    """Make a worker's GPU, and a stream of its own there, current in this thread."""
-    if device.type == "cuda":
-        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
-            yield
-    else:
-        yield
 
 
 def _use_on_current_stream(tensor: Tensor) -> Tensor:

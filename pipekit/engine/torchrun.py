@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipekit.engine.cores import share_cores
-from pipekit.engine.distributed import DistributedLinks, roles
-from pipekit.engine.microbatches import Batch, Feed
+from pipekit.engine.distributed import DistributedLinks
+from pipekit.engine.microbatches import Batch, Feed, Needs
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.worker import Job, LossCallback, Report, work
 from pipekit.schedules import Step
@@ -40,9 +40,8 @@ def run_under_torchrun(
     device = devices[rank]
     cores = torch.get_num_threads()
     share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", len(lowered))))
-    inputs, targets = roles(lowered[rank])
-    feed = Feed(batches, inputs, targets)
-    links = DistributedLinks(lowered, rank, feed, device)
+    feed = Feed(batches, Needs.of(lowered[rank]))
+    links = DistributedLinks(lowered, rank, feed, device, job.members)
 
     def report_loss(microbatch: int, loss: Tensor) -> None:
         assert on_loss is not None
@@ -51,7 +50,9 @@ def run_under_torchrun(
     dist.barrier()
     origin = time.perf_counter()  # machines' clocks start anywhere; all workers leave a barrier now
     try:
-        report = work(lowered[rank], specs[rank], job, links, feed, device, on_loss and report_loss)
+        report = work(
+            rank, lowered[rank], specs[rank], job, links, feed, device, on_loss and report_loss
+        )
     finally:
         torch.set_num_threads(cores)
     events = [e._replace(start=e.start - origin, end=e.end - origin) for e in report.events]

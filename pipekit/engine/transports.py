@@ -44,4 +44,6 @@ def gather(state: dict[str, Tensor], run: Runner) -> dict[str, Tensor]:
     """Return the entries of every process that ``run`` leaves stages in."""
     if run is not torchrun.run_under_torchrun:
         return state
-    return {name: t for part in torchrun.everybodys(state) for name, t in part.items()}
+    # Of a stage's workers the first counts: each has running statistics of its own.
+    parts = reversed(torchrun.everybodys(state))
+    return {name: t for part in parts for name, t in part.items()}

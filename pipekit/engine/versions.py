@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from pipekit.engine.buckets import Bucket, Gradients, parameter_buckets
+
 OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
 LRSchedulerFactory = Callable[[Optimizer], LRScheduler]
-Gradients = list[Tensor | None]
 
 
 class WeightVersions:
@@ -59,6 +60,15 @@ class WeightVersions:
         """How many parameters the optimizer updates."""
         return len(self._aliases[0])
 
+    @property
+    def parameters(self) -> list[list[nn.Parameter]]:
+        """The trained parameters of each buffer."""
+        return self._parameters
+
+    def buckets(self) -> list[Bucket]:
+        """Return how the gradients travel between the workers of a stage."""
+        return parameter_buckets(self._aliases[0], self.take)
+
     def prepare(self, buffers: int, training: bool) -> None:
         """Make ready for a run: the newest version in buffer 0, at least ``buffers`` buffers."""
         each: list[list[Any]] = [self.modules, self._parameters, self._aliases]
@@ -77,16 +87,22 @@ class WeightVersions:
         owner = self._owner.get(buffer)
         if owner != update:
             if owner is not None:
-                self._set_aside[owner] = self._sum(owner, [buffer])
+                everything = range(self.trained)
+                self._set_aside[owner] = [self._take(owner, [buffer], i) for i in everything]
             self._owner[buffer] = update
 
     def gradients(self, update: int) -> Gradients:
         """Return, and let go of, the sum of ``update``'s gradients, one a trained parameter."""
-        buffers = [buffer for buffer, owner in self._owner.items() if owner == update]
-        gradients = self._sum(update, buffers)
-        for buffer in buffers:
+        taken = self.take(update, range(self.trained))
+        self._set_aside.pop(update, None)
+        for buffer in self._buffers_of(update):
             del self._owner[buffer]
-        return gradients
+        return taken
+
+    def take(self, update: int, parameters: Iterable[int]) -> Gradients:
+        """Return, and let go of, the sums of ``update``'s gradients of some trained parameters."""
+        buffers = self._buffers_of(update)
+        return [self._take(update, buffers, i) for i in parameters]
 
     def all_gradients(self) -> Iterator[Tensor]:
         """Yield every gradient that is in memory, of whichever update."""
@@ -148,15 +164,19 @@ class WeightVersions:
             module._buffers = original._buffers  # so that a layer may also replace a buffer
         return twin
 
-    def _sum(self, update: int, buffers: list[int]) -> Gradients:
-        """Take and return what is set aside for ``update`` plus what lies in ``buffers``."""
-        total = self._set_aside.pop(update, None)
+    def _buffers_of(self, update: int) -> list[int]:
+        return [buffer for buffer, owner in self._owner.items() if owner == update]
+
+    def _take(self, update: int, buffers: Iterable[int], parameter: int) -> Tensor | None:
+        """Take what is set aside for ``update`` plus what lies in ``buffers``."""
+        total = None
+        if update in self._set_aside:
+            aside = self._set_aside[update]
+            total, aside[parameter] = aside[parameter], None
         for buffer in buffers:
-            taken = [p.grad for p in self._parameters[buffer]]
-            for p in self._parameters[buffer]:
-                p.grad = None
-            total = taken if total is None else list(map(_add, total, taken))
-        return total if total is not None else [None] * self.trained
+            p = self._parameters[buffer][parameter]
+            total, p.grad = _add(total, p.grad), None
+        return total
 
     @torch.no_grad()
     def _move_optimizer(self, buffer: int) -> None:

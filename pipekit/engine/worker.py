@@ -1,6 +1,7 @@
 """The worker: runs an ordered list of steps; it knows ops, not methods."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,13 +10,15 @@ import torch
 from torch import Tensor
 
 from pipekit.clusters import Cluster
+from pipekit.engine.buckets import Gradients
 from pipekit.engine.clock import Clock
 from pipekit.engine.held import NOTHING, Bytes, Held
+from pipekit.engine.lane import Lane
 from pipekit.engine.links import Aborted, Links
 from pipekit.engine.microbatches import Feed
+from pipekit.engine.reducer import Reducer
 from pipekit.engine.stage import Loss, Stage, StageSpec, Target
-from pipekit.engine.versions import Gradients
-from pipekit.schedules import Op, Step, buffer_count
+from pipekit.schedules import Op, Step, Sum, buffer_count
 from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree, leaves, tree_map
 
@@ -28,9 +31,12 @@ class Job:
     """What all workers of a run have in common.
 
     Attributes:
-        batches: the microbatches of each batch.
+        workers: how many there are.
+        members: the workers that have each stage.
+        sums: what each update of each stage sums.
         loss: of the last stage's output and the target; a number a microbatch.
-        mean_loss: whether the loss is a mean over rows, so that microbatches count by their rows.
+        mean_loss: whether the loss is a mean over rows, so that a batch's microbatches count by
+            their rows, and the batches of an update alike.
         training: False for inference.
         first_microbatch: microbatches that earlier runs have seen.
         clip_norm: largest global norm of an update's gradient, or None.
@@ -41,7 +47,9 @@ class Job:
         cluster: links to slow the messages down to, or None.
     """
 
-    batches: tuple[range, ...]
+    workers: int
+    members: tuple[tuple[int, ...], ...]
+    sums: tuple[tuple[Sum, ...], ...]
     loss: Loss
     mean_loss: bool
     training: bool
@@ -78,6 +86,7 @@ class Report:
         most_pending: most microbatches that waited for their backward at once.
         rows: rows of each microbatch.
         memory: (when, what its stages held), if the job asked for it.
+        sent: bytes sent, by receiver and purpose ("activation", "gradient", "weights").
     """
 
     specs: list[StageSpec]
@@ -87,9 +96,11 @@ class Report:
     most_pending: int
     rows: list[int]
     memory: list[tuple[float, Bytes]]
+    sent: dict[tuple[int, str], int]
 
 
 def work(
+    index: int,
     steps: Sequence[Step],
     specs: Sequence[StageSpec],
     job: Job,
@@ -103,8 +114,8 @@ def work(
     Args: see :class:`Worker`; ``on_loss`` None: nobody watches.
     """
     stages = {spec.index: spec.build(device) for spec in specs}
-    for index, stage in stages.items():
-        stage.prepare(buffer_count(steps, index), job.training)
+    for number, stage in stages.items():
+        stage.prepare(buffer_count(steps, number), job.training)
     losses: list[tuple[int, Tensor]] = []
 
     def keep(microbatch: int, loss: Tensor) -> None:
@@ -112,7 +123,7 @@ def work(
         if on_loss is not None:
             on_loss(microbatch, loss)
 
-    worker = Worker(steps, stages, job, links, feed, device, keep)
+    worker = Worker(index, steps, stages, job, links, feed, device, keep)
     worker.run()
     links.finish()
     return Report(
@@ -123,6 +134,7 @@ def work(
         max((stage.most_pending for stage in stages.values()), default=0),
         feed.rows,
         worker.memory,
+        dict(worker.sent),
     )
 
 
@@ -130,6 +142,7 @@ class Worker:
     """Executes one worker's steps.
 
     Args:
+        index: its number.
         steps: what to do, in order.
         stages: the stages that live here, by index.
         job: what is common to all workers.
@@ -141,6 +154,7 @@ class Worker:
 
     def __init__(
         self,
+        index: int,
         steps: Sequence[Step],
         stages: Mapping[int, Stage],
         job: Job,
@@ -149,13 +163,12 @@ class Worker:
         device: torch.device,
         on_loss: Callable[[int, Tensor], None],
     ) -> None:
-        self.steps, self.stages, self.job = steps, stages, job
+        self.index, self.steps, self.stages, self.job = index, steps, stages, job
         self.links, self.feed, self.device, self.on_loss = links, feed, device, on_loss
         self.clock = Clock(device)
         self.events: list[tuple[Step, str, object, object, int]] = []
         self.memory: list[tuple[float, Bytes]] = []
-        self._update_of = [u for u, batch in enumerate(job.batches, start=1) for _ in batch]
-        self._last = {batch[-1] for batch in job.batches}
+        self.sent: Counter[tuple[int, str]] = Counter()
 
     def run(self) -> None:
         """Execute every step.
@@ -173,6 +186,8 @@ class Worker:
         if self.job.memory:
             for stage in self.stages.values():
                 stage.held = Held(stage.versions, self._weigh)
+        if self.job.training:
+            self._meet_replicas()
         try:
             for step in self.steps:
                 self.links.require_peers()
@@ -186,6 +201,10 @@ class Worker:
             for stage in self.stages.values():
                 if stage.held:
                     stage.held.stop()
+                if stage.reducer:
+                    stage.reducer.close()
+                    for receiver, size in stage.reducer.sent.items():
+                        self.sent[receiver, "weights"] += size
 
     def results(self) -> list[Event]:
         """Return what was done, with times in seconds on this host's monotonic clock."""
@@ -216,13 +235,13 @@ class Worker:
             microbatch + self.job.first_microbatch,
             step.buffer,
             target,
-            self._recomputes(stage, microbatch),
+            step.recomputed(self.stages[stage].spec.recompute),
         )
         self._record(step, Op.FORWARD.name, start, output)
         if step.destination is None:
             self.on_loss(microbatch, output)
         else:
-            self.links.send(step, output)
+            self._send(step, output)
 
     def _infer(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
@@ -235,37 +254,47 @@ class Worker:
             value = self.job.loss(output, self._here(wanted))
             self.on_loss(microbatch, torch.as_tensor(value))
         else:
-            self.links.send(step, output)
+            self._send(step, output)
 
     def _backward(self, step: Step) -> None:
         _, index, microbatch, _ = step.task
         stage, key = self.stages[index], microbatch + self.job.first_microbatch
-        if self._recomputes(index, microbatch):
+        if step.recomputed(stage.spec.recompute):
             start = self.clock.now()
             if stage.recompute(key, step.buffer):
                 self._record(step, RECOMPUTE, start)
         gradients = None if step.source is None else self.links.receive(step)
         start = self.clock.now()
-        result = stage.backward(key, step.buffer, self._update_of[microbatch], gradients)
+        if stage.reducer and step.ends_update:
+            stage.reducer.begin(step.update)
+        result = stage.backward(key, step.buffer, step.update, gradients)
+        if stage.reducer and step.ends_update:
+            stage.reducer.end(step.update)
         self._record(step, Op.BACKWARD.name, start, result)
         if step.destination is not None:
-            self.links.send(step, result)
+            self._send(step, result)
 
     def _update(self, step: Step) -> None:
         _, index, _, version = step.task
-        versions = self.stages[index].versions
-        gradients = versions.gradients(version)
+        stage = self.stages[index]
+        gradients = (stage.reducer or stage.versions).gradients(version)
+        batches = self.job.sums[index][version - 1].batches
+        if self.job.mean_loss and batches > 1:
+            for gradient in gradients:
+                if gradient is not None:
+                    gradient.div_(batches)
         if self.job.clip_norm is not None:
-            self._clip(gradients, self.job.clip_norm, self.stages[index], version)
+            self._clip(gradients, self.job.clip_norm, stage, version)
         start = self.clock.now()
-        versions.update(step.buffer, gradients)
+        stage.versions.update(step.buffer, gradients)
         self._record(step, Op.UPDATE.name, start)
 
     def _clip(self, gradients: Gradients, limit: float, stage: Stage, update: int) -> None:
         """Scale the gradients by the norm over all stages, summed as for the unsplit model."""
         norms = torch.zeros(self.job.parameters, dtype=self.job.norm_dtype, device=self.device)
-        for place, gradient in enumerate(gradients, start=stage.spec.first_parameter):
-            norms[place] = _ABSENT if gradient is None else torch.linalg.vector_norm(gradient)
+        if self.index == self.job.members[stage.spec.index][0]:  # the others have the same
+            for place, gradient in enumerate(gradients, start=stage.spec.first_parameter):
+                norms[place] = _ABSENT if gradient is None else torch.linalg.vector_norm(gradient)
         norms = self.links.all_reduce(norms, update)
         total = torch.linalg.vector_norm(norms[norms != _ABSENT])
         scale = torch.clamp(limit / (total + 1e-6), max=1.0)
@@ -283,15 +312,33 @@ class Worker:
             return tree
         return tree_map(lambda t: t.to(self.device, non_blocking=True), tree)
 
-    def _recomputes(self, stage: int, microbatch: int) -> bool:
-        mode = self.stages[stage].spec.recompute
-        return mode == "always" or (mode == "except_last" and microbatch not in self._last)
+    def _meet_replicas(self) -> None:
+        """Get ready to sum gradients with the other workers of a stage."""
+        for index, stage in self.stages.items():
+            members = self.job.members[index]
+            if len(members) > 1 and stage.versions.buckets():
+                stage.reducer = Reducer(
+                    index,
+                    self.index,
+                    stage.versions,
+                    self.job.sums[index],
+                    self.links.exchange(members),
+                    Lane(f"pipekit lane {self.index}", self.device, self.job.workers),
+                    self.device,
+                )
+
+    def _send(self, step: Step, message: Tree) -> None:
+        self.links.send(step, message)
+        if step.destination != self.index:
+            assert step.destination is not None
+            purpose = "activation" if step.task.op is Op.FORWARD else "gradient"
+            self.sent[step.destination, purpose] += _size(message)
 
     def _record(self, step: Step, op: str, start: object, message: Tree = None) -> None:
         if self.job.trace:
             sent = 0
             if step.destination is not None and message is not None:
-                sent = sum(tensor.nbytes for tensor in leaves(message))
+                sent = _size(message)
             self.events.append((step, op, start, self.clock.now(), sent))
         if self.job.memory:
             self._weigh()
@@ -300,3 +347,7 @@ class Worker:
         """Note what is in memory now."""
         held = [stage.held.now() for stage in self.stages.values() if stage.held]
         self.memory.append((time.perf_counter(), sum(held, NOTHING)))
+
+
+def _size(message: Tree) -> int:
+    return sum(tensor.nbytes for tensor in leaves(message))

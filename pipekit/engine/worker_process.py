@@ -19,11 +19,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipekit.engine.cores import share_cores
-from pipekit.engine.distributed import DistributedLinks, roles
+from pipekit.engine.distributed import DistributedLinks
 from pipekit.engine.feeder import received_batches
 from pipekit.engine.inbox_links import InboxLinks
 from pipekit.engine.links import Aborted, Links
-from pipekit.engine.microbatches import Feed
+from pipekit.engine.microbatches import Feed, Needs
 from pipekit.engine.shared_inboxes import Port, SharedInboxes
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.worker import Job, Report, work
@@ -44,14 +44,26 @@ class Assignment:
 
 
 def main(
-    assignments: Connection, report: Connection, lifeline: Connection, ports: Sequence[Port]
+    assignments: Connection,
+    report: Connection,
+    lifeline: Connection,
+    ports: Sequence[Port],
+    lanes: Sequence[Port],
 ) -> None:
-    """Be a worker process: one assignment, then wait to be ended."""
+    """Be a worker process: one assignment, then wait to be ended.
+
+    Args:
+        assignments: where it comes from.
+        report: where what came of it goes.
+        lifeline: ends when the parent does.
+        ports: for what passes between stages.
+        lanes: for what the workers of a stage tell one another, if any stage has several.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
     try:
         assignment: Assignment = cloudpickle.loads(assignments.recv_bytes())
-        result: tuple[str, Any] = "done", _run(assignment, report, ports)
+        result: tuple[str, Any] = "done", _run(assignment, report, ports, lanes)
     except Aborted as error:
         result = "aborted", str(error)
     except BaseException as error:
@@ -60,24 +72,27 @@ def main(
     threading.Event().wait()  # peers may still be receiving what was sent: the parent ends us
 
 
-def _run(assignment: Assignment, report: Connection, ports: Sequence[Port]) -> Report:
+def _run(
+    assignment: Assignment, report: Connection, ports: Sequence[Port], lanes: Sequence[Port]
+) -> Report:
     lowered, index, device = assignment.lowered, assignment.index, assignment.device
+    job = assignment.job
     workers = len(lowered)
     share_cores(workers)
-    inputs, targets = roles(lowered[index])
+    needs = Needs.of(lowered[index])
     inboxes = SharedInboxes(index, ports)
-    local = InboxLinks(index, workers, inboxes)
-    feed = Feed(received_batches(local, inboxes, workers if inputs else None), inputs, targets)
+    local = InboxLinks(index, workers, inboxes, SharedInboxes(index, lanes) if lanes else None)
+    feed = Feed(received_batches(local, inboxes, workers if needs.inputs else None), needs)
     links: Links = local
     if assignment.store is not None:
         _join_group(assignment.store, index, workers, device)
-        links = DistributedLinks(lowered, index, feed, device)
+        links = DistributedLinks(lowered, index, feed, device, job.members)
 
     def on_loss(microbatch: int, loss: Tensor) -> None:
         report.send_bytes(pickle.dumps(("loss", (microbatch, loss.item()))))
 
     watched = on_loss if assignment.watched else None
-    return work(lowered[index], assignment.specs, assignment.job, links, feed, device, watched)
+    return work(index, lowered[index], assignment.specs, job, links, feed, device, watched)
 
 
 def _join_group(store: str, index: int, workers: int, device: torch.device) -> None:

@@ -1,13 +1,14 @@
 """Pipeline methods as tables of tasks: built, drawn, checked and lowered to what workers run."""
 
+from pipekit.schedules.asp import asp
 from pipekit.schedules.check import Report, check
 from pipekit.schedules.flush import flush
 from pipekit.schedules.gpipe import gpipe
 from pipekit.schedules.inference import inference
-from pipekit.schedules.lower import Step, buffer_count, lower
+from pipekit.schedules.lower import Step, Sum, buffer_count, lower, sums
 from pipekit.schedules.model_parallel import model_parallel
 from pipekit.schedules.picture import draw, parse
-from pipekit.schedules.pipedream import pipedream
+from pipekit.schedules.pipedream import optimal_in_flight, pipedream
 from pipekit.schedules.replicate import replicate
 from pipekit.schedules.schedule import Schedule, ScheduleError, read_csv
 from pipekit.schedules.slots import slots
@@ -20,7 +21,9 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Step",
+    "Sum",
     "Task",
+    "asp",
     "buffer_count",
     "check",
     "draw",
@@ -29,10 +32,12 @@ __all__ = [
     "inference",
     "lower",
     "model_parallel",
+    "optimal_in_flight",
     "parse",
     "pipedream",
     "read_csv",
     "replicate",
     "slots",
+    "sums",
     "two_bw",
 ]

@@ -121,12 +121,12 @@ def _check_worker(
                         f"version {version}; they must be the same, or declare stashing=False"
                     )
         in_flight[position] = flying
-    if schedule.trains and any(v != len(schedule.batches) for v in newest.values()):
-        stage = min(s for s, v in newest.items() if v != len(schedule.batches))
-        raise ScheduleError(
-            f"worker {worker} has no U{newest[stage] + 1} of stage {stage}, though the run has "
-            f"{len(schedule.batches)} batches"
-        )
+    for stage, version in sorted(newest.items()) if schedule.trains else ():
+        if version != max(schedule.update_of[stage]):
+            raise ScheduleError(
+                f"worker {worker} has no U{version + 1} of stage {stage}, though the run has "
+                f"{schedule.microbatches} microbatches, and other workers may have that update"
+            )
     return np.array(weight_buffers(tasks).alive, dtype=np.int32), in_flight
 
 
@@ -139,9 +139,9 @@ def _check_update(
             f"worker {worker}: {task} follows {before or 'the initial weights'}; the next update "
             f"must be U{expected}"
         )
-    last = schedule.batches[newest][-1] if newest < len(schedule.batches) else None
-    if task.microbatch != last:
+    summing = schedule.update_of[task.stage][task.microbatch]
+    if summing != expected:
         raise ScheduleError(
-            f"worker {worker}: {task} sums up to microbatch {task.microbatch}, but on other "
-            f"stages the batch ends with microbatch {last}"
+            f"worker {worker}: {task} sums up to microbatch {task.microbatch}, where U{summing} of "
+            f"that stage ends on this or another worker"
         )

@@ -17,12 +17,34 @@ class Step(NamedTuple):
         source: the worker whose message is needed first, or None.
         destination: the worker that the result is sent to, or None.
         buffer: which of the stage's weight buffers a pass reads or an update writes.
+        update: the update that the task adds a gradient to, or makes; of a forward, its backward's.
+        ends_batch: whether the task's microbatch is the worker's last one of a batch.
+        ends_update: whether the task is the worker's last backward for the update.
     """
 
     task: Task
     source: int | None
     destination: int | None
     buffer: int
+    update: int = 0
+    ends_batch: bool = False
+    ends_update: bool = False
+
+    def recomputed(self, mode: str) -> bool:
+        """Return whether the forward runs again, if the stage's ``recompute`` is ``mode``."""
+        return mode == "always" or (mode == "except_last" and not self.ends_batch)
+
+
+class Sum(NamedTuple):
+    """What an update sums, where its stage is on several workers.
+
+    Attributes:
+        contributors: the workers that have a backward for it, in their order.
+        batches: how many batches its microbatches are from.
+    """
+
+    contributors: tuple[int, ...]
+    batches: int
 
 
 def lower(schedule: Schedule) -> tuple[tuple[Step, ...], ...]:
@@ -43,11 +65,49 @@ def lower(schedule: Schedule) -> tuple[tuple[Step, ...], ...]:
         for task, buffer in zip(tasks, weight_buffers(tasks).buffers, strict=True):
             source = other(producer(task, stages), task.microbatch)
             destination = other(consumer(task, stages), task.microbatch)
-            steps.append(Step(task, source, destination, buffer))
-        lowered.append(tuple(steps))
+            update = schedule.update_of[task.stage][task.microbatch]
+            steps.append(Step(task, source, destination, buffer, update))
+        lowered.append(_with_ends(steps, schedule.batch_of))
     return tuple(lowered)
+
+
+def sums(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:
+    """Return what each update of each stage sums: update ``i + 1`` of stage ``s`` is [s][i]."""
+    who, batch_of = owners(schedule), schedule.batch_of
+    return tuple(
+        tuple(
+            Sum(
+                tuple(sorted({who[Op.BACKWARD, stage][k] for k in summed})),
+                1 + batch_of[summed[-1]] - batch_of[summed[0]],
+            )
+            for summed in updates
+        )
+        for stage, updates in enumerate(schedule.updates)
+    )
 
 
 def buffer_count(steps: Sequence[Step], stage: int) -> int:
     """Return how many weight buffers a stage needs to run its steps."""
     return 1 + max((step.buffer for step in steps if step.task.stage == stage), default=0)
+
+
+def _with_ends(steps: Sequence[Step], batch_of: Sequence[int]) -> tuple[Step, ...]:
+    """Return the steps of one worker, those marked that end a batch or an update here."""
+    last_of_batch: dict[tuple[int, int], int] = {}
+    last_of_update: dict[tuple[int, int], int] = {}
+    for position, (task, *_, update, _, _) in enumerate(steps):
+        op, stage, microbatch, _ = task
+        if op is not Op.UPDATE:
+            key = stage, batch_of[microbatch]
+            last_of_batch[key] = max(microbatch, last_of_batch.get(key, 0))
+        if op is Op.BACKWARD:
+            last_of_update[stage, update] = position
+    ends = set(last_of_update.values())
+    return tuple(
+        step._replace(
+            ends_batch=microbatch == last_of_batch.get((stage, batch_of[microbatch])),
+            ends_update=position in ends,
+        )
+        for position, step in enumerate(steps)
+        for _, stage, microbatch, _ in [step.task]
+    )

@@ -6,13 +6,21 @@ from pipekit.schedules.task import Op
 
 
 def one_f_one_b(stage: int, stages: int, microbatches: range) -> Iterator[tuple[Op, int]]:
-    """Yield ``(op, microbatch)`` as one stage runs them (PipeDream, section 3.3).
+    """Yield ``(op, microbatch)`` as one stage of a straight pipeline runs them.
 
-    Stage ``s`` of ``n``, from 0, first admits ``n - 1 - s`` forwards, so that with the next one
-    ``n - s`` are in flight; then it alternates, so that no worker of a balanced pipeline idles; at
-    the end it drains.
+    Stage ``s`` of ``n``, from 0, has ``n - s`` microbatches in flight.
     """
-    warm_up = min(stages - 1 - stage, len(microbatches))
+    return alternate(microbatches, stages - stage)
+
+
+def alternate(microbatches: range, in_flight: int) -> Iterator[tuple[Op, int]]:
+    """Yield ``(op, microbatch)`` as one worker runs them (PipeDream, section 3.3).
+
+    It first admits ``in_flight - 1`` forwards, so that with the next one ``in_flight`` are in
+    flight; then it alternates, so that no worker of a balanced pipeline idles; at the end it
+    drains.
+    """
+    warm_up = min(in_flight - 1, len(microbatches))
     for k in microbatches[:warm_up]:
         yield Op.FORWARD, k
     for ahead, k in zip(microbatches[warm_up:], microbatches, strict=False):

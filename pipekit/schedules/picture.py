@@ -22,6 +22,7 @@ _ROW = re.compile(r"worker (\d{1,9})(?: stage (\d{1,9}))?$")
 _CELL = re.compile(r"([FB])(\d{1,9})(?:@(\d{1,9}))?(?::(\d{1,9}))?$")
 _UPDATE = re.compile(r"(.*)\^(\d{0,9})(?:@(\d{1,9}))?$")
 _NO_STASHING = "; backward may read another version than forward"
+_BATCHES = re.compile(r"; batches of ([1-9]\d{0,8})$")
 
 
 class _Reader:
@@ -82,6 +83,7 @@ def draw(schedule: Schedule, durations: Mapping[Op, int] = PAPER_SLOTS) -> str: 
     width = max((len(cell) for row in rows for cell in row[1:]), default=0)
     margin = max(len(row[0]) for row in rows)
     title = f"# {schedule.title}" + ("" if schedule.stashing else _NO_STASHING)
+    title += f"; batches of {schedule.batch_size}" if schedule.batch_size else ""
     lines = (
         f"{name:<{margin}} | " + " ".join(f"{cell:<{width}}" for cell in cells)
         for name, *cells in rows
@@ -95,12 +97,14 @@ def parse(text: str) -> Schedule:
     Raises:
         ScheduleError: a row or a cell cannot be read; the message gives the line and the cell.
     """
-    name, stashing = "schedule", True
+    name, stashing, batch_size = "schedule", True, None
     workers: dict[int, tuple[Task, ...]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.strip()
         if line.startswith("#"):
             name = line.removeprefix("#").strip()
+            if found := _BATCHES.search(name):
+                name, batch_size = name[: found.start()], int(found[1])
             stashing = not name.endswith(_NO_STASHING)
             name = name.removesuffix(_NO_STASHING)
         elif line and not line.startswith("time"):
@@ -115,7 +119,7 @@ def parse(text: str) -> Schedule:
             workers[worker] = tuple(_read(cells.split(), reader, number))
     if sorted(workers) != list(range(len(workers))):
         raise ScheduleError(f"workers must be numbered 0, 1, 2, ..., not {sorted(workers)}")
-    return Schedule(tuple(workers[w] for w in sorted(workers)), name, stashing)
+    return Schedule(tuple(workers[w] for w in sorted(workers)), name, stashing, batch_size)
 
 
 def _label(task: Task, reader: _Reader) -> str:

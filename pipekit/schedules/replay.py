@@ -5,7 +5,7 @@ receiver.  Such a network of processes (Kahn, 1974) reaches the same end whateve
 that one replay proves what every execution will do.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from pipekit.schedules.schedule import Schedule, ScheduleError
@@ -93,7 +93,7 @@ def replay(
         before = remaining
         for worker, tasks in enumerate(schedule.workers):
             position = positions[worker]
-            while position < len(tasks) and state.missing(tasks[position]) is None:
+            while position < len(tasks) and state.missing(worker, tasks[position]) is None:
                 if not state.room(worker, tasks[position]):
                     break
                 state.run(worker, tasks[position])
@@ -116,13 +116,14 @@ class _State:
         self.done = {
             op: [bytearray(schedule.microbatches) for _ in rows] for op in (Op.FORWARD, Op.BACKWARD)
         }
-        self.batch_of = schedule.batch_of
-        self.left = [[len(batch) for batch in schedule.batches] for _ in rows]
+        self.update_of = schedule.update_of
+        self.left = [Counter(stage) for stage in self.update_of]  # backwards, by stage and update
         self.under_way: dict[tuple[int, int], int] = defaultdict(int)
-        self.arrived: dict[int, set[int]] = defaultdict(set)  # stages at update, by version
+        self.updating = {(s, w) for s, workers in enumerate(schedule.homes) for w in workers}
+        self.arrived: dict[int, set[tuple[int, int]]] = defaultdict(set)  # of these, by version
 
-    def missing(self, task: Task) -> Task | None:
-        """Return a task that the next one of a worker still waits for, or None."""
+    def missing(self, worker: int, task: Task) -> Task | None:
+        """Return a task that a worker's next one still waits for, or None."""
         op, stage, microbatch, version = task
         if op is Op.FORWARD:
             if stage and not self.done[op][stage - 1][microbatch]:
@@ -133,16 +134,16 @@ class _State:
             if stage + 1 < self.stages and not self.done[op][stage + 1][microbatch]:
                 return task._replace(stage=stage + 1)
         else:
-            batch = self.batch_of[microbatch]
-            if self.left[stage][batch]:
+            update = self.update_of[stage][microbatch]
+            if self.left[stage][update]:
                 done = self.done[Op.BACKWARD][stage]
-                late = next(k for k in self.schedule.batches[batch] if not done[k])
+                late = next(k for k in self.schedule.updates[stage][update - 1] if not done[k])
                 return Task(Op.BACKWARD, stage, late, version)
             if self.joint_updates:
-                self.arrived[version].add(stage)
-                absent = set(range(self.stages)) - self.arrived[version]
+                self.arrived[version].add((stage, worker))
+                absent = self.updating - self.arrived[version]
                 if absent:
-                    return task._replace(stage=min(absent))
+                    return task._replace(stage=min(absent)[0])
         return None
 
     def room(self, worker: int, task: Task) -> bool:
@@ -160,7 +161,7 @@ class _State:
             return
         self.done[op][stage][microbatch] = 1
         if op is Op.BACKWARD:
-            self.left[stage][self.batch_of[microbatch]] -= 1
+            self.left[stage][self.update_of[stage][microbatch]] -= 1
         if self.capacity is not None:
             sender = self._other(producer(task, self.stages), microbatch)
             receiver = self._other(consumer(task, self.stages), microbatch)
@@ -178,7 +179,7 @@ class _State:
             if position == len(tasks):
                 continue
             task = tasks[position]
-            missing = self.missing(task)
+            missing = self.missing(worker, task)
             if missing is None:
                 waits.append(f"worker {worker} waits to send the output of {task}")
                 continue

@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise, starmap
 
 import pandas as pd
 
 from pipekit.schedules.task import Op, Task
 
-_HEADER = re.compile(r"# ?(.*); ([0-9]{1,6}) workers; stashing (on|off)\s")
+_HEADER = re.compile(
+    r"# ?(.*); ([0-9]{1,6}) workers; stashing (on|off)(?:; batches of ([1-9][0-9]{0,8}))?\s"
+)
 COLUMNS = ["worker", "op", "stage", "microbatch", "version"]
 
 
@@ -31,11 +34,14 @@ class Schedule:
         name: the method's name, for titles only.
         stashing: whether a microbatch's forward and backward must read the same weight version
             (PipeDream, section 3.4); False declares that they may differ.
+        batch_size: microbatches that each batch of the data is split into; None: as many as each
+            update sums.  A stage on several workers may sum several batches.
     """
 
     workers: tuple[tuple[Task, ...], ...]
     name: str = field(default="schedule", compare=False)
     stashing: bool = True
+    batch_size: int | None = None
 
     @cached_property
     def stages(self) -> int:
@@ -48,16 +54,43 @@ class Schedule:
         return 1 + max((task.microbatch for task in self._all()), default=-1)
 
     @cached_property
+    def updates(self) -> tuple[tuple[range, ...], ...]:
+        """For each stage, the microbatches that each of its updates sums.
+
+        Update ``i + 1`` of stage ``s`` sums ``updates[s][i]``.
+        """
+        ends: list[set[int]] = [{0} for _ in range(self.stages)]
+        for task in self._all():
+            if task.op is Op.UPDATE:
+                ends[task.stage].add(task.microbatch + 1)
+        return tuple(tuple(starmap(range, pairwise(sorted(each)))) for each in ends)
+
+    @cached_property
+    def update_of(self) -> tuple[tuple[int, ...], ...]:
+        """For each stage, which update sums each microbatch, from 1.
+
+        Those after a stage's last update have the number of the one that is missing.
+        """
+        numbers = []
+        for stage in self.updates:
+            summed = [number for number, each in enumerate(stage, start=1) for _ in each]
+            numbers.append((*summed, *[len(stage) + 1] * (self.microbatches - len(summed))))
+        return tuple(numbers)
+
+    @cached_property
     def batches(self) -> tuple[range, ...]:
-        """The microbatches of each batch: those that update ``i + 1`` sums are ``batches[i]``.
+        """The microbatches of each batch of the data.
 
         Without updates (inference) every microbatch is a batch of its own; microbatches after the
         last update are a batch that lacks its own.
         """
-        ends = {task.microbatch + 1 for task in self._all() if task.op is Op.UPDATE}
-        if not ends:
-            return tuple(range(k, k + 1) for k in range(self.microbatches))
-        stops = sorted(ends | {self.microbatches})
+        end = self.microbatches
+        if self.batch_size:
+            stops = [*range(self.batch_size, end, self.batch_size), end]
+        elif any(self.updates):
+            stops = sorted({summed.stop for stage in self.updates for summed in stage} | {end})
+        else:
+            stops = list(range(1, end + 1))
         return tuple(map(range, [0, *stops[:-1]], stops))
 
     @cached_property
@@ -94,7 +127,8 @@ class Schedule:
         rows = [
             (w, task.op.name, *task[1:]) for w, tasks in enumerate(self.workers) for task in tasks
         ]
-        header = f"# {self.title}; {len(self.workers)} workers; stashing {_on(self.stashing)}\n"
+        header = f"# {self.title}; {len(self.workers)} workers; stashing {_on(self.stashing)}"
+        header += f"; batches of {self.batch_size}\n" if self.batch_size else "\n"
         text: str = header + pd.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
         if path is not None:
             with open(path, "w", encoding="utf-8") as file:
@@ -139,6 +173,7 @@ def read_csv(source: str | os.PathLike[str]) -> Schedule:
         raise ScheduleError(f"the CSV lacks the column {missing[0]!r}; it needs {COLUMNS}")
     header = _HEADER.match(text)
     name, stashing = (header[1], header[3] == "on") if header else ("schedule", True)
+    batch_size = int(header[4]) if header and header[4] else None
     # Without a header, every worker has a task.
     count = int(header[2]) if header else frame["worker"].nunique()
     lists: list[list[Task]] = [[] for _ in range(count)]
@@ -156,7 +191,7 @@ def read_csv(source: str | os.PathLike[str]) -> Schedule:
                 f"row {number} of the CSV is not a task of worker 0 to {count - 1}: {row}"
             )
         lists[w].append(task)
-    return Schedule(tuple(map(tuple, lists)), name, stashing)
+    return Schedule(tuple(map(tuple, lists)), name, stashing, batch_size)
 
 
 def _on(flag: bool) -> str:

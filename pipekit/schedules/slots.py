@@ -17,7 +17,8 @@ def slots(
 ) -> list[NDArray[np.float64]]:
     """Return, for each worker, an array [tasks, 2] of start and end slots, from 0.
 
-    Every task starts as soon as its worker is free and its data is there; sending takes no time.
+    Every task starts as soon as its worker is free and its data is there; sending takes no time,
+    and neither does summing the gradients of a stage's workers, for which their updates wait.
     By default a backward takes two slots, as in PipeDream-2BW's Figure 2, and an update none.
 
     Raises:
@@ -29,7 +30,11 @@ def slots(
     for worker, position, task in replay(schedule):
         start = free[worker]
         source = producer(task, schedule.stages)
-        if source is not None:
+        if task.op is Op.UPDATE:
+            update = schedule.update_of[task.stage][task.microbatch]
+            summed = schedule.updates[task.stage][update - 1]
+            start = max(start, max(ends[Op.BACKWARD, task.stage, k] for k in summed))
+        elif source is not None:
             start = max(start, ends[*source, task.microbatch])
         end = free[worker] = start + durations[task.op]
         if task.op is not Op.UPDATE:

@@ -66,7 +66,7 @@ def _changes(
     """Yield what activations, recomputation and gradients add and free."""
     if not schedule.trains:
         return
-    tasks, batch_of = schedule.workers[worker], schedule.batch_of
+    tasks, update_of = schedule.workers[worker], schedule.update_of
     done_again = {
         task[:3]
         for task, again in zip(tasks, times.recomputed[worker], strict=True)
@@ -83,14 +83,16 @@ def _changes(
             recomputed = (Op.BACKWARD, stage, microbatch) in done_again
             yield start, _ACTIVATIONS, cost.input_bytes + (0.0 if recomputed else kept)
         elif op is Op.UPDATE:
+            if (stage, task.version) not in summing:  # all its gradients are other workers'
+                yield start, _GRADIENTS, parameters
             yield end, _GRADIENTS, -parameters
         else:
             if again is not None:
                 yield again, _RECOMPUTE, kept
                 yield end, _RECOMPUTE, -kept
             yield end, _ACTIVATIONS, -cost.input_bytes - (kept if again is None else 0.0)
-            if (stage, batch_of[microbatch]) not in summing:
-                summing.add((stage, batch_of[microbatch]))
+            if (stage, update_of[stage][microbatch]) not in summing:
+                summing.add((stage, update_of[stage][microbatch]))
                 height = cost.gradients_at_height
                 yield start, _GRADIENTS, height
                 yield end, _GRADIENTS, parameters - height

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic, Transfer
 from pipekit.costs import StageCosts
-from pipekit.schedules import Op, Schedule, Step, lower
+from pipekit.schedules import Op, Schedule, Step, lower, sums
 
 _NOT_SENT = -1.0
 
@@ -52,11 +52,10 @@ class _Run:
         self.newest_buffer: list[dict[int, int]] = [{} for _ in range(workers)]  # by stage
         self.forward_arrivals = [[_NOT_SENT] * microbatches for _ in costs]
         self.backward_arrivals = [[_NOT_SENT] * microbatches for _ in costs]
-        self.batches = schedule.batches
-        self.batch_of = schedule.batch_of
-        self.reduced: dict[tuple[int, int], float] = {}  # when, by stage and version
-        self.last_backwards = self._last_backwards()
-        self.reducing: dict[tuple[int, int], list[float]] = defaultdict(list)
+        self.sums = sums(schedule)
+        self.updates = schedule.updates
+        self.reduced = [[0.0] for _ in costs]  # when, by stage and version
+        self.starts: dict[tuple[int, int], list[float]] = defaultdict(list)  # of last backwards
         self.ends: list[tuple[float, int]] = []  # a heap: (when, worker)
         self.times = Times(
             [[] for _ in range(workers)],
@@ -95,12 +94,12 @@ class _Run:
             if step.buffer != self.newest_buffer[worker].get(stage, 0):
                 duration += cost.whole.copy_s
         if op is Op.UPDATE:
-            ready = self.reduced.get((stage, version), _NOT_SENT) if len(cost.workers) > 1 else 0.0
+            ready = self._summed(stage, version)
         else:
             ready = 0.0 if step.source is None else arrivals[stage][microbatch]
         recomputed = self.times.recomputed[worker]
         if len(recomputed) == position:  # else it was done already, while waiting
-            again = op is Op.BACKWARD and self._recomputes(cost, microbatch)
+            again = op is Op.BACKWARD and step.recomputed(cost.recompute)
             recomputed.append(self.free[worker] if again else None)
             if again:
                 self.free[worker] += cost.whole.forward_s
@@ -114,8 +113,9 @@ class _Run:
         self.times.starts[worker].append(start)
         self.times.ends[worker].append(end)
         heapq.heappush(self.ends, (end, worker))
-        if (worker, position) in self.last_backwards:
-            self._reduce(stage, self.batch_of[microbatch], start)
+        if step.ends_update and len(cost.workers) > 1:
+            self.starts[stage, step.update].append(start)
+            self._reduce(stage)
 
     def _send(self, step: Step, worker: int, receiver: int, now: float) -> None:
         op, stage, microbatch, _ = step.task
@@ -137,44 +137,44 @@ class _Run:
         arrivals[microbatch] = sent.arrival
         self._advance(receiver)
 
-    def _recomputes(self, cost: StageCosts, microbatch: int) -> bool:
-        if cost.recompute == "except_last":
-            return microbatch != self.batches[self.batch_of[microbatch]][-1]
-        return cost.recompute == "always"
+    def _summed(self, stage: int, version: int) -> float:
+        """Return when an update's gradients are summed, if that is known."""
+        if len(self.costs[stage].workers) == 1:
+            return 0.0
+        reduced = self.reduced[stage]
+        return reduced[version] if version < len(reduced) else _NOT_SENT
 
-    def _last_backwards(self) -> set[tuple[int, int]]:
-        """Return (worker, position) of each batch's last backward, where a stage is replicated."""
-        last: dict[tuple[int, int, int], int] = {}
-        for worker, steps in enumerate(self.steps):
-            for position, (task, *_) in enumerate(steps):
-                if task.op is Op.BACKWARD and len(self.costs[task.stage].workers) > 1:
-                    last[worker, task.stage, self.batch_of[task.microbatch]] = position
-        return {(worker, position) for (worker, _, _), position in last.items()}
+    def _reduce(self, stage: int) -> None:
+        """Reduce the gradients of a stage's next updates, as far as their starts are known.
 
-    def _reduce(self, stage: int, batch: int, start: float) -> None:
-        """Reduce a batch's gradients, once the last backward of every worker has its start."""
-        starts, cost = self.reducing[stage, batch], self.costs[stage]
-        starts.append(start)
-        if len(starts) < len(cost.workers):
-            return
-        now = done = max(starts)
-        for layer in reversed(cost.layers):
-            now += layer.backward_s
-            done = max(done, now)
-            if self.traffic is not None and layer.parameter_bytes:
-                done = self._all_reduce(stage, batch, layer.parameter_bytes, now)
-        self.reduced[stage, batch + 1] = done
-        for worker in cost.workers:
-            self._advance(worker)
+        One after the other, as the workers do; each from when all that contribute to it have the
+        start of their last backward.
+        """
+        cost, reduced = self.costs[stage], self.reduced[stage]
+        while len(reduced) <= len(self.sums[stage]):
+            update = len(reduced)
+            starts = self.starts[stage, update]
+            if len(starts) < len(self.sums[stage][update - 1].contributors):
+                return
+            now = done = max(starts)
+            for layer in reversed(cost.layers):
+                now += layer.backward_s
+                done = max(done, now)
+                if self.traffic is not None and layer.parameter_bytes:
+                    done = self._all_reduce(stage, update, layer.parameter_bytes, now)
+            reduced.append(done)
+            for worker in cost.workers:
+                self._advance(worker)
 
-    def _all_reduce(self, stage: int, batch: int, size: float, now: float) -> float:
+    def _all_reduce(self, stage: int, update: int, size: float, now: float) -> float:
         assert self.traffic is not None
         workers = self.costs[stage].workers
         start, end, arrival = self.traffic.all_reduce(workers, size, now)
         each = 2 * size * (len(workers) - 1) / len(workers)
+        last = self.updates[stage][update - 1][-1]
         for place, worker in enumerate(workers):
             neighbour = workers[(place + 1) % len(workers)]
             self.times.transfers.append(
-                (worker, neighbour, "weights", stage, self.batches[batch][-1], start, end, each)
+                (worker, neighbour, "weights", stage, last, start, end, each)
             )
         return arrival

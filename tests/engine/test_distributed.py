@@ -6,19 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.distributed import roles
-from pipekit.schedules import gpipe, lower
 from tests.engine.examples import by_equations, data, different, pipeline
 from tests.engine.gloo import over_gloo
-
-
-def test_who_takes_inputs_and_targets() -> None:
-    assert [roles(steps) for steps in lower(gpipe(3, 2))] == [
-        (True, False),
-        (False, False),
-        (False, True),
-    ]
-    assert roles(lower(gpipe(1, 2))[0]) == (True, True)
 
 
 class ByValue(nn.Module):

@@ -2,7 +2,6 @@
 
 import time
 
-import pytest
 from hypothesis import given, settings
 
 from pipekit import emulate, simulate
@@ -12,12 +11,9 @@ from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import (
     Schedule,
-    ScheduleError,
     check,
-    flush,
     gpipe,
     pipedream,
-    replicate,
     two_bw,
 )
 from tests.schedules.strategies import training_methods
@@ -82,6 +78,10 @@ def test_a_late_wait_shortens_the_next_so_that_the_mean_is_right() -> None:
     assert time.perf_counter() - start >= 49.5 * MS
 
 
-def test_replicated_stages_are_refused() -> None:
-    with pytest.raises(ScheduleError, match="stage 0 is on worker 0 and on worker 1: replicated"):
-        emulate(replicate(flush(1, 1), 2), Profile.uniform(1))
+def test_the_gradients_of_replicas_take_their_time_on_the_links() -> None:
+    """Two workers send each other half of the gradients, and then half of the sums."""
+    profile = Profile((LayerProfile("layer", MS, MS, parameter_bytes=1e6),))
+    run = emulate(pipedream([2], 8), profile, cluster=flat(2, 50e6))
+    assert run.traffic["bytes"].tolist() == [4e6, 4e6]
+    assert run.trace.makespan_s >= 4 * (2 + 20) * MS
+    assert run.trace.label == "emulated"

@@ -10,7 +10,7 @@ from torch import nn
 from pipekit import Pipeline
 from pipekit.engine.feeder import READ_AHEAD, received_batches, send_batches
 from pipekit.engine.inbox_links import InboxLinks
-from pipekit.engine.microbatches import Batch
+from pipekit.engine.microbatches import Batch, Needs
 from pipekit.engine.shared_inboxes import Port, SharedInboxes
 from pipekit.schedules import Schedule, flush
 from tests.engine.examples import data, mlp, pipeline
@@ -33,9 +33,9 @@ def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
             read.append(number)
             yield batch(number)
 
-    feeder = threading.Thread(
-        target=send_batches, args=(batches(), {0: (True, False), 1: (False, True)}, inboxes[2])
-    )
+    everything, nothing = frozenset(range(30)), frozenset[int]()
+    needs = {0: Needs(everything, nothing), 1: Needs(nothing, everything)}
+    feeder = threading.Thread(target=send_batches, args=(batches(), needs, inboxes[2]))
     feeder.start()
     first = received_batches(links[0], inboxes[0], feeder=2)
     last = received_batches(links[1], inboxes[1], feeder=None)

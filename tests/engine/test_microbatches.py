@@ -9,8 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.engine.microbatches import Batch, Feed, read_batch, split
+from pipekit.engine.microbatches import Batch, Feed, Needs, read_batch, split
 from pipekit.engine.seeded import RNG_LOCK
+from pipekit.schedules import Schedule, gpipe, lower, pipedream
+
+ALL = Needs(frozenset(range(100)), frozenset(range(100)))
 
 
 @given(st.integers(1, 9), st.integers(0, 9))
@@ -72,9 +75,25 @@ def batches(read: list[int]) -> Iterator[Batch]:
         yield read_batch((x, x + 10), 2, number)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "inputs", "targets"),
+    [
+        (gpipe(3, 2), [{0, 1}, set(), set()], [set(), set(), {0, 1}]),
+        (gpipe(1, 2), [{0, 1}], [{0, 1}]),
+        (pipedream([2, 1], 3), [{0, 2}, {1}, set()], [set(), set(), {0, 1, 2}]),
+    ],
+)
+def test_who_takes_inputs_and_targets(
+    schedule: Schedule, inputs: list[set[int]], targets: list[set[int]]
+) -> None:
+    needs = [Needs.of(steps) for steps in lower(schedule)]
+    assert [needed.inputs for needed in needs] == inputs
+    assert [needed.targets for needed in needs] == targets
+
+
 def test_whoever_comes_first_reads() -> None:
     read: list[int] = []
-    feed = Feed(batches(read))
+    feed = Feed(batches(read), ALL)
     assert read == []
     assert feed.input(0)[0].item() == 0
     assert feed.target(2)[0][0].item() == 11
@@ -89,28 +108,30 @@ def test_whoever_comes_first_reads() -> None:
 
 def test_weights_are_shares_of_the_rows() -> None:
     x = torch.zeros(10, 1)
-    feed = Feed(iter([read_batch((x, x), 4, 0)]))
+    feed = Feed(iter([read_batch((x, x), 4, 0)]), ALL)
     assert [feed.target(k)[1] for k in range(4)] == [3 / 10, 3 / 10, 2 / 10, 2 / 10]
     assert feed.shapes == [((3, 1),), ((3, 1),), ((2, 1),), ((2, 1),)]
 
 
 def test_a_microbatch_is_handed_out_once() -> None:
-    feed = Feed(batches([]))
+    feed = Feed(batches([]), ALL)
     feed.input(0)
     with pytest.raises(KeyError):
         feed.input(0)
 
 
 def test_nothing_is_kept_for_those_who_do_not_want_it() -> None:
-    feed = Feed(batches([]), inputs=False)
+    feed = Feed(batches([]), Needs(frozenset(), frozenset({1})))
     feed.target(1)
     with pytest.raises(KeyError):
         feed.input(1)
+    with pytest.raises(KeyError):
+        feed.target(0)
 
 
 def test_many_threads_read_each_batch_once() -> None:
     read: list[int] = []
-    feed = Feed(batches(read))
+    feed = Feed(batches(read), ALL)
     got: list[float] = []
 
     def take(k: int) -> None:
@@ -135,5 +156,5 @@ def test_no_layer_borrows_the_generator_while_data_is_read() -> None:
         thread.join()
         yield read_batch((torch.zeros(2), torch.zeros(2)), 1, 0)
 
-    Feed(read()).read_to(0)
+    Feed(read(), ALL).read_to(0)
     assert free == [False]

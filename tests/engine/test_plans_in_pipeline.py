@@ -47,8 +47,14 @@ def test_recomputation_and_slow_links_change_no_weight() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"balance": Plan.by_hand([1, 1, 2])}, "is for 3 stages and the schedule has 2"),
-        ({"balance": Plan.by_hand([2, 2], replicas=[7, 1])}, "stage 0 on 7 workers: replicated"),
+        (
+            {"balance": Plan.by_hand([1, 1, 2])},
+            "the plan has 1-1-1 workers a stage and the schedule 1-1",
+        ),
+        (
+            {"balance": Plan.by_hand([2, 2], replicas=[7, 1])},
+            "the plan has 7-1 workers a stage and the schedule 1-1: build",
+        ),
         ({"recompute": ["never"]}, "recompute names 1 stages and the schedule has 2"),
         ({"recompute": ["never", "sometimes"]}, "recompute must be one of never"),
         ({"cluster": flat(1, 1.0)}, "has 2 workers and cluster 'flat' only 1"),

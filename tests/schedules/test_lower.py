@@ -96,4 +96,5 @@ def test_every_message_sent_is_received_and_none_is_sent_home(schedule: Schedule
 
 def test_a_step_is_a_task_with_its_ends_and_its_buffer() -> None:
     (step, *_) = lower(gpipe(2, 1))[1]
-    assert step == Step(gpipe(2, 1).workers[1][0], source=0, destination=None, buffer=0)
+    task = gpipe(2, 1).workers[1][0]
+    assert step == Step(task, source=0, destination=None, buffer=0, update=1, ends_batch=True)

@@ -1,0 +1,109 @@
+"""Buckets: the gradients of several parameters, reduced in one go.
+
+Many small messages cost more than a large one, and one message for all could not leave before the
+backward is done.  As in PyTorch's DistributedDataParallel, the parameters are taken in the reverse
+of their order, which is about that of the backward.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+Gradients = list[Tensor | None]
+BUCKET_BYTES = 25_000_000
+
+
+class Flat(NamedTuple):
+    """A bucket's content.
+
+    Attributes:
+        numbers: gradients, one behind the other, [elements]; zeros for those that there are not.
+        present: which there are, uint8 [parameters].
+    """
+
+    numbers: Tensor
+    present: Tensor
+
+
+class Bucket(Protocol):
+    """Some of a stage's gradients.
+
+    Attributes:
+        parameters: which trained parameters of the stage, by number.
+    """
+
+    parameters: Sequence[int]
+
+    def take(self, update: int) -> Gradients:
+        """Return, and let go of, this worker's gradients for an update."""
+
+    def flat(self, gradients: Gradients | None) -> Flat:
+        """Return the gradients as a content; None: room for it, without any."""
+
+    def gradients(self, content: Flat) -> Iterator[tuple[int, Tensor | None]]:
+        """Yield (parameter, gradient) as views of the content."""
+
+
+class ParameterBucket:
+    """Gradients of parameters that have one dtype.
+
+    Args:
+        parameters: their numbers in the stage.
+        like: the parameters themselves.
+        take: see :meth:`pipekit.engine.versions.WeightVersions.take`.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[int],
+        like: Sequence[Tensor],
+        take: Callable[[int, Iterable[int]], Gradients],
+    ) -> None:
+        self.parameters, self._like, self._take = parameters, like, take
+        self._sizes = [tensor.numel() for tensor in like]
+
+    def take(self, update: int) -> Gradients:
+        """See :class:`Bucket`."""
+        return self._take(update, self.parameters)
+
+    @torch.no_grad()
+    def flat(self, gradients: Gradients | None) -> Flat:
+        """See :class:`Bucket`."""
+        first = self._like[0]
+        numbers = torch.zeros(sum(self._sizes), dtype=first.dtype, device=first.device)
+        content = Flat(numbers, torch.zeros(len(self._like), dtype=torch.uint8))
+        pieces = numbers.split(self._sizes)
+        for place, gradient in enumerate(gradients or ()):
+            if gradient is not None:
+                pieces[place].view(self._like[place].shape).copy_(gradient)
+                content.present[place] = 1
+        return content
+
+    def gradients(self, content: Flat) -> Iterator[tuple[int, Tensor | None]]:
+        """See :class:`Bucket`."""
+        pieces = content.numbers.split(self._sizes)
+        for number, piece, like, present in zip(
+            self.parameters, pieces, self._like, content.present.tolist(), strict=True
+        ):
+            yield number, piece.view(like.shape) if present else None
+
+
+def parameter_buckets(
+    parameters: Sequence[nn.Parameter],
+    take: Callable[[int, Iterable[int]], Gradients],
+    largest: int = BUCKET_BYTES,
+) -> list[Bucket]:
+    """Return buckets of at most ``largest`` bytes, or of one parameter, in the backward's order."""
+    groups: list[list[int]] = []
+    size = 0
+    for number in reversed(range(len(parameters))):
+        p = parameters[number]
+        room = groups and size + p.nbytes <= largest and p.dtype == parameters[groups[-1][0]].dtype
+        if not room:
+            groups.append([])
+            size = 0
+        groups[-1].append(number)
+        size += p.nbytes
+    return [ParameterBucket(group, [parameters[n] for n in group], take) for group in groups]
