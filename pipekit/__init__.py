@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
     from pipekit.profiling.measured import profile
+    from pipekit.reproduction import claims
     from pipekit.schedules import Schedule, ScheduleError
     from pipekit.simulation import simulate
     from pipekit.traces import Trace
@@ -25,6 +26,7 @@ __all__ = [
     "ScheduleError",
     "Trace",
     "WorkerDied",
+    "claims",
     "datasets",
     "emulate",
     "models",
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "claims": "reproduction",
     "Pipeline": "engine",
     "Profile": "profiling",
     "profile": "profiling.measured",

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from pipekit.cli.plan import plan
 from pipekit.cli.profile import profile
+from pipekit.cli.report import report
 from pipekit.cli.run import run
 from pipekit.cli.schedule import schedule
 from pipekit.cli.simulate import simulate
@@ -37,7 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
-for command in (schedule, profile, plan, simulate, train, run):
+for command in (schedule, profile, plan, simulate, train, run, report):
     app.command()(command)
 
 
@@ -57,5 +58,5 @@ def _pipekit(
     """The laboratory for pipeline-parallel training.
 
     Draw a method ([b]schedule[/b]), train with it ([b]train[/b]), or run an experiment's notebooks
-    ([b]run[/b]).
+    ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b]).
     """

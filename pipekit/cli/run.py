@@ -1,4 +1,4 @@
-"""``pipekit run``: execute an experiment's notebooks."""
+"""``pipekit run``: execute experiments' notebooks."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -15,8 +15,9 @@ class Scale(StrEnum):
 
 
 def run(
-    experiment: Annotated[
-        Path, typer.Argument(metavar="EXPERIMENT.yaml", help="What to run.", show_default=False)
+    experiments: Annotated[
+        list[Path],
+        typer.Argument(metavar="EXPERIMENT.yaml", help="What to run.", show_default=False),
     ],
     scale: Annotated[Scale, typer.Option(help="Which of the file's parameters.")] = Scale.QUICK,
     only: Annotated[
@@ -27,8 +28,17 @@ def run(
             show_default=False,
         ),
     ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="How many notebooks run at a time.")] = 1,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue the newest unfinished run of the same notebooks at the same scale: "
+            "run only what is not complete there, or has changed.",
+        ),
+    ] = False,
 ) -> None:
-    """Execute an experiment's notebooks; the last line printed names the results' folder.
+    """Execute experiments' notebooks; the last line printed names the results' folder.
 
     The exit code is 1 if a notebook failed: the others are run all the same.
 
@@ -36,8 +46,10 @@ def run(
     [b]Examples[/b]
       pipekit run experiments/quickstart.yaml
       pipekit run experiments/quickstart.yaml --scale full --only quickstart
+      pipekit run experiments/*.yaml --jobs 2 --resume
     """
     from pipekit.reproduction import batch
 
-    if batch.run(experiment, scale.value, only or None).failed:
+    result = batch.run(*experiments, scale=scale.value, only=only or None, jobs=jobs, resume=resume)
+    if result.failed:
         raise typer.Exit(1)

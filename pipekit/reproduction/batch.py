@@ -1,39 +1,25 @@
-"""Run an experiment's notebooks one after another, with nobody at the screen."""
+"""Run experiments' notebooks, several at a time if wanted, with nobody at the screen."""
 
-import time
-from collections.abc import Collection
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+import threading
+from collections import deque
+from collections.abc import Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import nbformat
-import papermill
-from ipykernel.kernelspec import get_kernel_dict
-from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.manager import AsyncKernelManager
-from nbformat.sign import NotebookNotary
 from tqdm import tqdm
-from traitlets import default
 
-from pipekit.provenance import provenance, write
-from pipekit.reproduction.experiment import Experiment, Job, load
-
-
-@dataclass(frozen=True)
-class NotebookResult:
-    """What became of one notebook: executed copy, its own files, wall seconds, its error."""
-
-    name: str
-    notebook: Path
-    files: Path
-    seconds: float
-    error: str | None
+from pipekit.reproduction import runs
+from pipekit.reproduction.execution import execute, kill_kernels
+from pipekit.reproduction.experiment import Job, load_all
+from pipekit.reproduction.runs import NotebookResult, Run
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What became of an experiment: the run's folder, and its notebooks in order."""
+    """What became of a batch: the run's folder, and its notebooks in the experiment's order."""
 
     folder: Path
     notebooks: tuple[NotebookResult, ...]
@@ -45,119 +31,121 @@ class BatchResult:
 
     def __str__(self) -> str:
         lines = [
-            f"{notebook.name}: {notebook.error or f'done in {notebook.seconds:.0f} s (measured)'}"
-            for notebook in self.notebooks
+            f"{n.name}: {'failed' if n.error else 'done'} in {n.seconds:.0f} s (measured)"
+            + (f": {n.error}" if n.error else "")
+            for n in self.notebooks
         ]
         return "\n".join([*lines, f"results: {self.folder}"])
 
 
 def run(
-    experiment: Path,
+    *experiments: Path,
     scale: str = "quick",
     only: Collection[str] | None = None,
+    jobs: int = 1,
+    resume: bool = False,
     results: Path = Path("results/runs"),
     quiet: bool = False,
 ) -> BatchResult:
-    """Execute an experiment's notebooks one after another.
+    """Execute the notebooks of one or several experiments; those that must run alone come last.
 
     The run's folder is named by the UTC time.  It holds each notebook's executed copy
     ``<name>.ipynb``, a folder ``<name>/`` for its files, and ``provenance.json``.  A notebook that
     fails keeps its error and does not stop the others.
 
     Args:
-        experiment: the YAML file, see :mod:`pipekit.reproduction.experiment`.
+        experiments: the YAML files, see :mod:`pipekit.reproduction.experiment`.
         scale: "quick" or "full".
         only: names of the notebooks to run; None runs all.
+        jobs: how many notebooks run at a time.
+        resume: continue the newest run of the same notebooks at the same scale.  What ended there
+            without an error is not run again, unless its file or its parameters have changed.
         results: the folder that gets the run's folder.
         quiet: print nothing, no progress bar either.
 
     Raises:
-        ValueError: the file, a notebook or ``only`` is not as described; nothing was run then.
+        ValueError: a file, a notebook or an argument is not as described, or there is nothing to
+            resume; nothing was run then.
     """
-    plan = load(experiment, scale)
-    jobs = _select(plan, only)
-    folder = results.resolve() / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
-    folder.mkdir(parents=True)
-    record = provenance(
-        "measured",
-        experiment=plan.name,
-        scale=scale,
-        parameters={job.name: job.parameters for job in jobs},
-    )
-    # Written before the run too: what an interrupted run leaves behind needs its origin as well.
-    write(folder / "provenance.json", record)
-    with tqdm(total=sum(job.cells for job in jobs), unit="cell", disable=quiet) as bar:
-        result = BatchResult(folder, tuple(_execute(job, plan, folder, bar) for job in jobs))
-    outcomes = [
-        asdict(n) | {"notebook": n.notebook.name, "files": n.files.name} for n in result.notebooks
-    ]
-    write(folder / "provenance.json", record | {"notebooks": outcomes})
+    experiment = load_all(experiments, scale)
+    if only is not None:
+        experiment = experiment.only(only)
+    if jobs < 1:
+        raise ValueError(f"jobs must be at least 1, not {jobs}")
+    results = results.resolve()
+    earlier = runs.unfinished(results, experiment)
+    if resume and earlier is None:
+        raise ValueError(f"{results} has no unfinished run of {experiment.name} ({scale})")
+    if earlier and not resume and not quiet:
+        print(f"this is a new run; --resume continues the unfinished one, {earlier}")
+    folder = earlier if resume and earlier else runs.new(results)
+    with runs.locked(folder):
+        batch = Run(folder, experiment)
+        try:
+            _execute_all(batch, experiment.scale, jobs, quiet)
+        except KeyboardInterrupt:
+            if not quiet:
+                print(f"interrupted: --resume continues {folder}")
+            raise
+        result = BatchResult(folder, batch.results)
     if not quiet:
         print(result)
     return result
 
 
-def _select(plan: Experiment, only: Collection[str] | None) -> tuple[Job, ...]:
-    if only is None:
-        return plan.jobs
-    names = [job.name for job in plan.jobs]
-    if unknown := sorted(set(only) - set(names)):
-        raise ValueError(f"{plan.name} has no notebook {unknown[0]!r}, only {', '.join(names)}")
-    return tuple(job for job in plan.jobs if job.name in only)
+def _execute_all(batch: Run, scale: str, width: int, quiet: bool) -> None:
+    todo = batch.todo
+    total, left = (sum(job.cells for job in jobs) for jobs in (batch.jobs, todo))
+    with tqdm(total=total, initial=total - left, unit="cell", disable=quiet) as bar:
+        progress = _Progress(bar)
+        _execute_some([j for j in todo if not j.alone], width, batch, scale, progress)
+        _execute_some([j for j in todo if j.alone], 1, batch, scale, progress)
 
 
-def _execute(job: Job, plan: Experiment, folder: Path, bar: "tqdm[Any]") -> NotebookResult:
-    executed, files = folder / f"{job.name}.ipynb", folder / job.name
-    files.mkdir()
-    before = bar.n
-    bar.set_description(job.name)
-
-    def show_progress(cell: nbformat.NotebookNode, cell_index: int) -> None:
-        bar.update(before + cell_index - bar.n)
-
-    started = time.perf_counter()
-    error = None
-    try:
-        papermill.execute_notebook(
-            job.notebook,
-            executed,
-            {**job.parameters, "scale": plan.scale, "results_dir": str(files)},
-            kernel_name="python3",
-            language="python",
-            kernel_manager_class=_ThisInterpreter,
-            progress_bar=False,
-            cwd=job.notebook.parent,
-            execution_timeout=plan.cell_timeout_s,
-            on_cell_start=show_progress,
-        )
-    except Exception as failure:  # whatever one notebook does, the others still run
-        error = _in_one_line(failure)
-    seconds = time.perf_counter() - started
-    bar.update(before + job.cells - bar.n)
-    if executed.exists():
-        # Jupyter shows widgets and scripts of signed notebooks only.
-        NotebookNotary().sign(nbformat.read(executed, as_version=4))
-    return NotebookResult(job.name, executed, files, round(seconds, 2), error)
+def _execute_some(
+    jobs: Sequence[Job], width: int, batch: Run, scale: str, progress: "_Progress"
+) -> None:
+    waiting = deque(jobs)
+    running: dict[Future[NotebookResult], Job] = {}
+    with ThreadPoolExecutor(width) as pool:
+        try:
+            while waiting or running:
+                while waiting and len(running) < width:
+                    job = waiting.popleft()
+                    progress.begin(job)
+                    on_cell = partial(progress.reach, job)
+                    running[pool.submit(execute, job, scale, *batch.prepare(job), on_cell)] = job
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    job = running.pop(future)
+                    batch.add(job, future.result())
+                    progress.end(job)
+        except BaseException:  # Ctrl-C, or a full disk: no kernel may be left behind
+            while wait(running, timeout=0.1).not_done:
+                kill_kernels()  # again and again: one may just have been starting
+            raise
 
 
-def _in_one_line(failure: Exception) -> str:
-    if isinstance(failure, papermill.PapermillExecutionError):
-        kind, text = failure.ename, failure.evalue
-    else:
-        kind, text = type(failure).__name__, str(failure)
-    return f"{kind}: {' '.join(text.split())}"
+class _Progress:
+    """One bar for the cells of all notebooks; its description names those under way."""
 
+    def __init__(self, bar: "tqdm[Any]") -> None:
+        self._bar = bar
+        self._lock = threading.Lock()
+        self._cells: dict[str, int] = {}
 
-class _ThisInterpreter(AsyncKernelManager):
-    """Starts kernels in this very Python.
+    def begin(self, job: Job) -> None:
+        with self._lock:
+            self._cells[job.name] = 0
+            self._bar.set_description(", ".join(self._cells))
 
-    A kernel called "python3" may be another environment's, from the user's Jupyter settings.
-    """
+    def reach(self, job: Job, cells: int) -> None:
+        """Note how many cells of a notebook are over."""
+        with self._lock:
+            self._bar.update(cells - self._cells[job.name])
+            self._cells[job.name] = cells
 
-    @default("transport_encryption")
-    def _transport_encryption_default(self) -> str:
-        return "auto"  # newer kernels warn on the terminal when they are spoken to in the clear
-
-    @property
-    def kernel_spec(self) -> KernelSpec:
-        return KernelSpec(**get_kernel_dict())
+    def end(self, job: Job) -> None:
+        self.reach(job, job.cells)  # a failed notebook has nothing left to do either
+        with self._lock:
+            del self._cells[job.name]
+            self._bar.set_description(", ".join(self._cells))

@@ -10,6 +10,7 @@ An experiment file is YAML::
         parameters: {stages: 4}      # optional: at every scale
         quick: {epochs: 1}           # optional: at this scale only
         full: {epochs: 10}
+        alone: true                  # optional: it measures times, nothing may run beside it
 
 Everything is checked before anything runs, because a batch may take a night: a parameter must be
 assigned in the notebook's cell tagged ``parameters``, or it would be set and never used.  So must
@@ -17,9 +18,10 @@ assigned in the notebook's cell tagged ``parameters``, or it would be set and ne
 """
 
 import ast
+import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +35,62 @@ GIVEN = ("scale", "results_dir")
 
 @dataclass(frozen=True)
 class Job:
-    """One notebook with its parameters at the chosen scale, ``GIVEN`` not among them."""
+    """One notebook with its parameters at the chosen scale, ``GIVEN`` not among them.
+
+    ``sha256`` is the notebook file's, in hex; ``alone`` means that nothing may run beside it.
+    """
 
     name: str
     notebook: Path
     parameters: dict[str, Any]
     cells: int
+    sha256: str
+    cell_timeout_s: int
+    alone: bool
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked experiment file at one scale."""
+    """One checked experiment file, or several as one, at one scale."""
 
     name: str
     scale: str
-    cell_timeout_s: int
     jobs: tuple[Job, ...]
+
+    def only(self, names: Collection[str]) -> "Experiment":
+        """Return the experiment with these notebooks only.
+
+        Raises:
+            ValueError: it has no notebook of such a name.
+        """
+        known = [job.name for job in self.jobs]
+        if unknown := sorted(set(names) - set(known)):
+            raise ValueError(f"{self.name} has no notebook {unknown[0]!r}, only {', '.join(known)}")
+        return replace(self, jobs=tuple(job for job in self.jobs if job.name in names))
+
+
+def load_all(files: Sequence[Path], scale: str = "quick") -> Experiment:
+    """Read and check experiment files that are run together, as one experiment.
+
+    Args:
+        files: the YAML files, at least one.
+        scale: "quick" or "full".
+
+    Raises:
+        ValueError: one sentence that names the file, or the two files with notebooks of one name.
+    """
+    experiments = [load(file, scale) for file in files]
+    owner: dict[str, Path] = {}
+    for file, experiment in zip(files, experiments, strict=True):
+        for job in experiment.jobs:
+            if job.name in owner:
+                raise ValueError(
+                    f"{owner[job.name]} and {file} both have a notebook called {job.name}: "
+                    "give one another 'name'"
+                )
+            owner[job.name] = file
+    name = " + ".join(experiment.name for experiment in experiments)
+    return Experiment(name, scale, tuple(job for e in experiments for job in e.jobs))
 
 
 def load(file: Path, scale: str = "quick") -> Experiment:
@@ -70,8 +112,11 @@ def load(file: Path, scale: str = "quick") -> Experiment:
     except yaml.YAMLError as error:
         raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
     _check_keys(content, str(file), {"name": str, "notebooks": list}, {"cell_timeout_s": int})
+    # Half an hour a cell unless the file says otherwise: without a limit a lost reply of the kernel
+    # would hang the batch for ever (nbclient issue 312).
+    timeout_s = content.get("cell_timeout_s", 1800)
     jobs = tuple(
-        _job(entry, f"{file}, notebook {number}", file.parent, scale)
+        _job(entry, f"{file}, notebook {number}", file.parent, scale, timeout_s)
         for number, entry in enumerate(content["notebooks"], start=1)
     )
     if not jobs:
@@ -80,14 +125,12 @@ def load(file: Path, scale: str = "quick") -> Experiment:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{file} has two notebooks called {name}: give each a 'name'")
-    # Half an hour a cell unless the file says otherwise: without a limit a lost reply of the kernel
-    # would hang the batch for ever (nbclient issue 312).
-    return Experiment(content["name"], scale, content.get("cell_timeout_s", 1800), jobs)
+    return Experiment(content["name"], scale, jobs)
 
 
-def _job(entry: Any, where: str, folder: Path, scale: str) -> Job:
-    optional: dict[str, type] = {"name": str, "parameters": dict, "quick": dict, "full": dict}
-    _check_keys(entry, where, {"notebook": str}, optional)
+def _job(entry: Any, where: str, folder: Path, scale: str, cell_timeout_s: int) -> Job:
+    per_scale = dict.fromkeys(("parameters", *SCALES), dict)
+    _check_keys(entry, where, {"notebook": str}, {"name": str, **per_scale, "alone": bool})
     path = folder / entry["notebook"]
     name = entry.get("name", path.stem)
     if Path(name).name != name:
@@ -100,7 +143,8 @@ def _job(entry: Any, where: str, folder: Path, scale: str) -> Job:
     if not path.is_file():
         raise ValueError(f"{where}: there is no notebook {path}")
     try:
-        notebook = nbformat.read(path, as_version=4)
+        content = path.read_bytes()
+        notebook = nbformat.reads(content.decode(), as_version=4)
         declared = _declared(notebook)
     except (ValueError, SyntaxError, nbformat.ValidationError) as error:
         raise ValueError(f"{where}: {path} cannot be read as a notebook ({error})") from error
@@ -111,7 +155,9 @@ def _job(entry: Any, where: str, folder: Path, scale: str) -> Job:
             )
     if given := sorted(set(GIVEN) & parameters.keys()):
         raise ValueError(f"{where}: {given[0]!r} is set by the runner, leave it out")
-    return Job(name, path, parameters, len(notebook.cells))
+    sha256 = hashlib.sha256(content).hexdigest()
+    alone = entry.get("alone", False)
+    return Job(name, path, parameters, len(notebook.cells), sha256, cell_timeout_s, alone)
 
 
 def _declared(notebook: nbformat.NotebookNode) -> set[str]:
@@ -123,6 +169,15 @@ def _declared(notebook: nbformat.NotebookNode) -> set[str]:
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                     names.add(node.id)
     return names
+
+
+_KINDS = {
+    str: "text",
+    list: "a list",
+    dict: "a mapping",
+    int: "a whole number",
+    bool: "true or false",
+}
 
 
 def _check_keys(
@@ -137,6 +192,5 @@ def _check_keys(
     for key, value in content.items():
         if key not in allowed:
             raise ValueError(f"{where} has the unknown key {key!r} (known: {', '.join(allowed)})")
-        if not isinstance(value, allowed[key]) or isinstance(value, bool):
-            kind = {str: "text", list: "a list", dict: "a mapping", int: "a whole number"}
-            raise ValueError(f"{where}: {key!r} must be {kind[allowed[key]]}, not {value!r}")
+        if type(value) is not allowed[key]:  # a bool is an int, but not a whole number
+            raise ValueError(f"{where}: {key!r} must be {_KINDS[allowed[key]]}, not {value!r}")

@@ -1,9 +1,10 @@
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pipekit.reproduction.experiment import load
+from pipekit.reproduction.experiment import Experiment, load, load_all
 
 Notebook = Callable[..., Path]
 
@@ -20,6 +21,7 @@ cell_timeout_s: 60
 notebooks:
   - notebook: a.ipynb
     name: small
+    alone: true
     parameters: {steps: 1}
     full: {steps: 9}
   - notebook: a.ipynb
@@ -32,22 +34,44 @@ def test_scale_chooses_the_parameters(
 ) -> None:
     path = notebook("a", "1 + 1")
     experiment = load(write(tmp_path, FILE), scale)
-    assert (experiment.name, experiment.scale, experiment.cell_timeout_s) == (
-        "two sizes",
-        scale,
-        60,
-    )
+    assert (experiment.name, experiment.scale) == ("two sizes", scale)
     small, plain = experiment.jobs
     assert (small.name, small.notebook, small.parameters) == ("small", path, {"steps": steps})
     assert (plain.name, plain.notebook, plain.parameters) == ("a", path, {})
-    assert small.cells == 2
+    assert (small.alone, plain.alone) == (True, False)
+    assert (small.cells, small.cell_timeout_s) == (2, 60)
+    assert small.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_a_cell_has_half_an_hour_unless_said_otherwise(tmp_path: Path, notebook: Notebook) -> None:
     notebook("a")
-    assert (
-        load(write(tmp_path, "{name: x, notebooks: [{notebook: a.ipynb}]}")).cell_timeout_s == 1800
-    )
+    (job,) = load(write(tmp_path, "{name: x, notebooks: [{notebook: a.ipynb}]}")).jobs
+    assert job.cell_timeout_s == 1800
+
+
+def two_files(folder: Path, *names: str) -> Experiment:
+    files = [folder / f"{name}.yaml" for name in ("one", "two")]
+    for file, name in zip(files, names, strict=True):
+        file.write_text(f"{{name: {file.stem}, notebooks: [{{notebook: a.ipynb, name: {name}}}]}}")
+    return load_all(files, "full")
+
+
+def test_several_files_are_one_experiment(tmp_path: Path, notebook: Notebook) -> None:
+    notebook("a")
+    both = two_files(tmp_path, "x", "y")
+    assert (both.name, both.scale) == ("one + two", "full")
+    assert [job.name for job in both.jobs] == ["x", "y"]
+    assert [job.name for job in both.only(["y"]).jobs] == ["y"]
+
+
+def test_a_notebooks_name_in_two_files_is_refused_naming_both(
+    tmp_path: Path, notebook: Notebook
+) -> None:
+    notebook("a")
+    with pytest.raises(
+        ValueError, match=r"one\.yaml and .*two\.yaml both have a notebook called x"
+    ):
+        two_files(tmp_path, "x", "x")
 
 
 @pytest.mark.parametrize(
@@ -75,6 +99,7 @@ def test_a_cell_has_half_an_hour_unless_said_otherwise(tmp_path: Path, notebook:
             "must be JSON values",
         ),
         ("{name: x, notebooks: [{notebook: a.ipynb, full: 3}]}", "'full' must be a mapping, not 3"),
+        ("{name: x, notebooks: [{notebook: a.ipynb, alone: 1}]}", "must be true or false, not 1"),
     ],
 )
 def test_mistakes_in_the_file_are_named_in_one_line(

@@ -1,0 +1,232 @@
+"""What a claim must meet to pass: a small closed language, read and evaluated here.
+
+A criterion is one of these, or several of the numeric ones joined by ``and``:
+
+====================  ==========================================================================
+``within 15%``        at most 15% of the target away from the target
+``within 7``          at most 7 away from it, in the claim's unit
+``at least 0.95``     also ``at most 2``, ``above 0``, ``below 1``
+``between 0.8 1.2``   the ends included
+``increasing``        a list of at least two numbers, each above the one before; also ``decreasing``
+``not decreasing``    the same, and neighbours may be equal
+``same order``        a list of numbers that rank as the target's do, without ties
+``6 values``          a list of exactly six numbers
+``equal``             the target: a text, a number (to a relative 1e-9), or a list of them
+``holds``             literally True: a fact that the recording code found to be so
+``report``            nothing can pass or fail, the value is only shown
+====================  ==========================================================================
+
+A bound is a number, or a list with one bound for each value, null where there is none:
+``between [0, null] [1e-6, null] and above [null, 2]``.  A single bound holds for every value.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+Bound = float | tuple[float | None, ...]
+"""One limit for all values, or one for each, None where there is none."""
+
+RELATIVE, ABSOLUTE = 1e-9, 1e-12
+"""How far apart two numbers may be and still be ``equal``: the rounding of floats, no more."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One condition: its words, and the bounds that follow them."""
+
+    word: str
+    bounds: tuple[Bound, ...] = ()
+    percent: bool = False
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether the condition compares with a target."""
+        return self.word in ("within", "equal", "same order")
+
+    def __str__(self) -> str:
+        if self.word == "values":
+            return f"{self.bounds[0]:g} values"
+        shown = [json.dumps(b) if isinstance(b, tuple) else f"{b:g}" for b in self.bounds]
+        return " ".join([self.word, *shown]) + ("%" if self.percent else "")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a value passes (None: the criterion cannot say), and why it does not."""
+
+    passed: bool | None
+    why: str = ""
+
+
+_EACH: dict[str, Callable[..., bool]] = {
+    "at least": lambda value, low: value >= low,
+    "at most": lambda value, high: value <= high,
+    "above": lambda value, low: value > low,
+    "below": lambda value, high: value < high,
+}
+
+_NEIGHBOURS: dict[str, Callable[[float, float], bool]] = {
+    "increasing": lambda a, b: a < b,
+    "decreasing": lambda a, b: a > b,
+    "not decreasing": lambda a, b: a <= b,
+}
+
+_ALONE = ("holds", "report", "equal")
+
+_BOUND = r"\[[^\]]*\]|[^\s\[\]%]+"
+_FORMS = (
+    re.compile(rf"(?P<word>within) (?P<a>{_BOUND})(?P<percent>%?)"),
+    re.compile(rf"(?P<word>between) (?P<a>{_BOUND}) (?P<b>{_BOUND})"),
+    re.compile(rf"(?P<word>{'|'.join(_EACH)}) (?P<a>{_BOUND})"),
+    re.compile(r"(?P<a>\d+) (?P<word>values)"),
+    re.compile(rf"(?P<word>same order|{'|'.join([*_NEIGHBOURS, *_ALONE])})"),
+)
+
+
+def parse(text: str) -> tuple[Term, ...]:
+    """Read a criterion.
+
+    Raises:
+        ValueError: it is not in the language of this module.
+    """
+    terms = tuple(_term(part.strip(), text) for part in text.split(" and "))
+    if len(terms) > 1 and (alone := [term.word for term in terms if term.word in _ALONE]):
+        raise ValueError(f"{alone[0]!r} must stand alone, not as in {text!r}")
+    return terms
+
+
+def evaluate(text: str, value: Any, target: Any = None) -> Verdict:
+    """Judge a recorded value.
+
+    A value of the wrong kind, say a text where a number is asked for, does not pass.
+
+    Args:
+        text: the criterion.
+        value: a JSON value: number, truth value, text, or a list of these.
+        target: what ``within``, ``equal`` and ``same order`` compare with; a list may have None
+            where nothing is compared.
+
+    Raises:
+        ValueError: the criterion is not in the language, or lacks its target.
+    """
+    terms = parse(text)
+    if target is None and any(term.needs_target for term in terms):
+        raise ValueError(f"{text!r} needs a target to compare with")
+    first = terms[0]
+    if first.word == "report":
+        return Verdict(None)
+    if first.word == "holds":
+        return Verdict(True) if value is True else Verdict(False, _holds_not(value))
+    if first.word == "equal":
+        same = _same(value, target)
+        return Verdict(same, "" if same else f"{_show(value)} is not {_show(target)}")
+    failures = _failures(terms, value, target)
+    return Verdict(not failures, "; ".join(failures))
+
+
+def _term(part: str, text: str) -> Term:
+    for form in _FORMS:
+        if match := form.fullmatch(part):
+            found = match.groupdict()
+            bounds = tuple(_bound(found[key], text) for key in "ab" if found.get(key))
+            return Term(found["word"], bounds, bool(found.get("percent")))
+    raise ValueError(
+        f"{part!r} in the criterion {text!r} must be one of: within N, within N%, at least N, "
+        f"at most N, above N, below N, between A B, increasing, decreasing, not decreasing, "
+        f"same order, N values, equal, holds, report"
+    )
+
+
+def _bound(text: str, criterion: str) -> Bound:
+    try:
+        bound = json.loads(text)
+    except json.JSONDecodeError:
+        bound = None
+    if _is_number(bound):
+        return float(bound)
+    if isinstance(bound, list) and all(b is None or _is_number(b) for b in bound):
+        return tuple(None if b is None else float(b) for b in bound)
+    raise ValueError(f"{text!r} in the criterion {criterion!r} must be a number or a list of them")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _holds_not(value: Any) -> str:
+    return "it does not hold" if value is False else f"{_show(value)} is not a truth value"
+
+
+def _same(value: Any, target: Any) -> bool:
+    if isinstance(target, list):
+        return (
+            isinstance(value, list)
+            and len(value) == len(target)
+            and all(_same(v, t) for v, t in zip(value, target, strict=True))
+        )
+    if _is_number(target):
+        return _is_number(value) and math.isclose(value, target, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    return type(value) is type(target) and bool(value == target)
+
+
+def _failures(terms: Sequence[Term], value: Any, target: Any) -> list[str]:
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(_is_number(v) for v in values):
+        return [f"{_show(value)} is not a number, nor a list of numbers"]
+    if any(term.needs_target for term in terms):
+        asked = len(target) if isinstance(target, list) else 1
+        if len(values) != asked or isinstance(value, list) != isinstance(target, list):
+            kind = f"a list of {asked} numbers" if isinstance(target, list) else "one number"
+            return [f"{_show(value)} is not {kind}"]
+    targets = target if isinstance(target, list) else [target] * len(values)
+    return [why for term in terms if (why := _failure(term, values, targets))]
+
+
+def _failure(term: Term, values: Sequence[float], targets: Sequence[Any]) -> str:
+    """Return why the values do not meet the condition; an empty text if they do."""
+    if term.word == "values":
+        met = len(values) == term.bounds[0]
+        return "" if met else f"{len(values)} numbers where {term} are asked for"
+    if term.word == "same order":
+        ranked = sorted(range(len(values)), key=lambda i: targets[i])
+        met = all(values[i] < values[j] for i, j in pairwise(ranked))
+        return "" if met else f"{_show(list(values))} does not rank as {_show(list(targets))}"
+    if term.word in _NEIGHBOURS:
+        rule = _NEIGHBOURS[term.word]
+        met = len(values) > 1 and all(rule(a, b) for a, b in pairwise(values))
+        return "" if met else f"{_show(list(values))} is not {term.word.replace('not ', 'non-')}"
+    sizes = {len(bound) for bound in term.bounds if isinstance(bound, tuple)}
+    if sizes - {len(values)}:
+        return f"{len(values)} numbers where {min(sizes)} are asked for"
+    for i, value in enumerate(values):
+        bounds = [bound[i] if isinstance(bound, tuple) else bound for bound in term.bounds]
+        if not _met(term, value, bounds, targets[i]):
+            limits = " ".join("any" if b is None else f"{b:.4g}" for b in bounds)
+            aim = f" of {targets[i]:.4g}" if term.word == "within" else ""
+            return f"{value:.4g} is not {term.word} {limits}{'%' * term.percent}{aim}"
+    return ""
+
+
+def _met(term: Term, value: float, bounds: Sequence[float | None], target: float | None) -> bool:
+    if term.word == "between":
+        low, high = bounds
+        return (low is None or value >= low) and (high is None or value <= high)
+    (bound,) = bounds
+    if bound is None:
+        return True
+    if term.word == "within":
+        if target is None:
+            return True
+        return abs(value - target) <= (bound / 100 * abs(target) if term.percent else bound)
+    return _EACH[term.word](value, bound)
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_show, value))}]"
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,104 @@
+"""The papers' claims: ``data/claims.csv``, read and checked."""
+
+import csv
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipekit.reproduction.criteria import parse
+
+OUT_OF_REACH = "out-of-reach"
+"""The label of a claim that nobody can check here, say one that needs ImageNet."""
+
+_PLACES = (
+    Path(__file__).parents[2] / "data" / "claims.csv",  # a checkout, installed in editable mode
+    Path(__file__).with_name("claims.csv"),  # the copy that a wheel carries
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One testable claim of a paper, a row of the ledger.
+
+    ``value`` is the paper's, as printed.  ``label`` is how it is wanted here (one of
+    :data:`pipekit.provenance.LABELS`, or "out-of-reach").  ``tolerance`` states the criterion in
+    prose and has the last word; ``check`` says the same in the language of
+    :mod:`pipekit.reproduction.criteria`, ``target`` what it compares with (by default ``value``),
+    and ``record`` what to record where that is not simply ``quantity`` in ``unit``.
+    """
+
+    id: str
+    paper: str
+    where: str
+    kind: str
+    claim: str
+    quantity: str
+    value: str
+    unit: str
+    conditions: str
+    label: str
+    tolerance: str
+    note: str
+    check: str
+    target: Any
+    record: str
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether the claim can be checked nowhere here."""
+        return self.label == OUT_OF_REACH
+
+    @property
+    def reference(self) -> Any:
+        """The paper's number(s) that ours are divided by; None if it prints none."""
+        if self.record:
+            return self.target
+        printed = _number(self.value)
+        return self.target if printed is None else printed
+
+
+@functools.cache
+def load(path: Path | None = None) -> dict[str, Claim]:
+    """Return the claims by id, in the ledger's order.
+
+    Args:
+        path: a ledger of your own; by default ``data/claims.csv`` of the checkout that pipekit is
+            imported from, or else the copy that was installed with it.
+
+    Raises:
+        ValueError: there is no ledger, or a row of it cannot be used; the message names it.
+    """
+    found = path or next((place for place in _PLACES if place.exists()), None)
+    if found is None:
+        raise ValueError(
+            "data/claims.csv is missing: install pipekit from its checkout (pip install -e .)"
+        )
+    claims: dict[str, Claim] = {}
+    with found.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            claim = _claim(row, found)
+            if claim.id in claims:
+                raise ValueError(f"{found.name}: the id {claim.id} stands twice; rename one")
+            claims[claim.id] = claim
+    return claims
+
+
+def _claim(row: dict[str, str], path: Path) -> Claim:
+    try:
+        fields: dict[str, Any] = dict(row)
+        terms = parse(fields["check"])
+        fields["target"] = json.loads(row["target"]) if row["target"] else None
+        if fields["target"] is None and any(term.needs_target for term in terms):
+            fields["target"] = float(row["value"])
+        return Claim(**fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path.name}, {row.get('id')}: {error}") from error
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,52 @@
+"""The command line, as a user types it."""
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click import unstyle
+from typer.testing import CliRunner
+
+from pipekit.cli import app
+
+
+@pytest.fixture
+def pipekit() -> Callable[[str], Any]:
+    """Run what stands after ``pipekit``, as on a wide terminal: rich then breaks no line."""
+
+    def run(line: str) -> Any:
+        return CliRunner().invoke(
+            app,
+            shlex.split(line),
+            catch_exceptions=False,
+            env={"COLUMNS": "250", "TERMINAL_WIDTH": "250"},
+        )
+
+    return run
+
+
+@pytest.fixture
+def printed(pipekit: Callable[[str], Any]) -> Callable[[str], str]:
+    """Run a command that must succeed, and return what it prints."""
+
+    def run(line: str) -> str:
+        result = pipekit(line)
+        assert result.exit_code == 0, result.output
+        return str(unstyle(result.stdout))
+
+    return run
+
+
+@pytest.fixture
+def refused(pipekit: Callable[[str], Any]) -> Callable[[str], str]:
+    """Run a command with wrong input, and return the one line said about it."""
+
+    def run(line: str) -> str:
+        result = pipekit(line)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        (sentence,) = result.stderr.splitlines()
+        return str(sentence)
+
+    return run
