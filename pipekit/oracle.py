@@ -13,14 +13,22 @@ pipedream_vertical_sync     W(t-n+1)                                     PipeDre
 pipedream_no_stashing       forward W_s(t-n+s), backward W(t): no true   PipeDream 3.4
                             gradient of the loss anywhere
 2bw                         W(t-1)                                       PipeDream-2BW 3.1
+asp, on r workers           W(t-r+1)                                     PipeDream 2.1
 ==========================  ===========================================  =======================
 
 A version before the first is W(0) (the pipeline fills up).  The update itself is always applied to
 the newest weights, W(t).  GPipe, PipeDream-Flush (2BW paper, 3.2) and model parallelism are
 sequential training.
+
+Where stage s is on r_s workers (PipeDream 3.2, 3.3), worker k mod r_s of them has microbatch k.  In
+PipeDream r_s minibatches in a row, on the same weights, make one update with the mean of their
+gradients, so that t counts rounds of r_s minibatches, and n - s + 1 above becomes the number of
+rounds in flight, ceil((r_s + ... + r_n) / r_s).  Gradients are summed for each worker first, and
+then over the workers in their order.
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,25 +47,31 @@ Weights = dict[str, Tensor]
 _NO_STASHING = "pipedream_no_stashing"
 
 
-# The version that stage s of n (from 1) reads for update t+1: the table above.
-def _current(t: int, s: int, n: int) -> int:
+# The version that stage s (from 0) reads for batch t (from 0), where stage i has r[i] workers.
+def _current(t: int, s: int, r: Sequence[int]) -> int:
     return t
 
 
-def _staggered(t: int, s: int, n: int) -> int:
-    return max(t - n + s, 0)
+def _staggered(t: int, s: int, r: Sequence[int]) -> int:
+    in_flight = math.ceil(sum(r[s:]) / r[s])
+    return max(t // r[s] - in_flight + 1, 0)
 
 
-def _oldest(t: int, s: int, n: int) -> int:
-    return max(t - n + 1, 0)
+def _oldest(t: int, s: int, r: Sequence[int]) -> int:
+    # As many minibatches as the first stage has seen, or the next smaller number that is a round.
+    return _staggered(t, 0, r) * r[0] // r[s]
 
 
-def _previous(t: int, s: int, n: int) -> int:
+def _previous(t: int, s: int, r: Sequence[int]) -> int:
     # The paper writes max(floor((k-1)/m) - 1, 0) for microbatch k from 1; floor((k-1)/m) is t.
     return max(t - 1, 0)
 
 
-_VERSION_READ: dict[str, Callable[[int, int, int], int]] = {
+def _asynchronous(t: int, s: int, r: Sequence[int]) -> int:
+    return max(t - r[s] + 1, 0)
+
+
+_VERSION_READ: dict[str, Callable[[int, int, Sequence[int]], int]] = {
     "sequential": _current,
     "model_parallel": _current,
     "gpipe": _current,
@@ -66,6 +80,7 @@ _VERSION_READ: dict[str, Callable[[int, int, int], int]] = {
     _NO_STASHING: _staggered,
     "pipedream_vertical_sync": _oldest,
     "2bw": _previous,
+    "asp": _asynchronous,
 }
 
 
@@ -74,7 +89,7 @@ class OracleRun:
     """What a training run by the equations went through.
 
     Attributes:
-        weights: all parameters after 0, 1, 2, ... updates; ``weights[t]`` is the papers' W(t).
+        weights: all parameters after 0, 1, 2, ... batches; ``weights[t]`` is the papers' W(t).
         buffers: the buffers at the end (batch-norm statistics, for example).
         losses: the loss of each batch, at the weights that the method reads.
         gradients: the gradient of each update, before clipping.  A parameter that got none in that
@@ -94,6 +109,7 @@ def train(
     method: str,
     balance: Sequence[int],
     microbatches: int = 1,
+    replicas: Sequence[int] | None = None,
     optimizer: Callable[[list[nn.Parameter]], Optimizer],
     loss: Callable[[Any, Any], Tensor],
     seed: int = 0,
@@ -107,10 +123,12 @@ def train(
     Args:
         model: the unsplit model; it is left as it is.
         batches: (input, target) pairs, each a tensor or a tuple, list or dict of tensors with the
-            rows along dimension 0; one update each.
+            rows along dimension 0; one update each, but for replicas in PipeDream.
         method: a name of the module's table, or ``gpipe``, ``flush`` or ``model_parallel``.
         balance: layers of each stage, in order.
-        microbatches: the parts of a batch (``torch.tensor_split``); 1 for the PipeDream variants.
+        microbatches: the parts of a batch (``torch.tensor_split``); 1 for the PipeDream variants
+            and ASP.
+        replicas: workers of each stage; by default one each.
         optimizer: makes the optimizer of one stage from all its parameters.  A stage without
             parameters gets none.
         loss: of (output, target), averaged over rows unless its ``reduction`` is ``"sum"``.
@@ -125,22 +143,26 @@ def train(
         ValueError: for an unknown method, a balance that does not fit the model, a parameter in
             two stages, microbatches with a PipeDream variant, or a batch with too few rows.
     """
-    _check_arguments(model, method, balance, microbatches)
+    replicas = list(replicas or [1] * len(balance))
+    _check_arguments(model, method, balance, microbatches, replicas, clip_norm)
     version_read = _VERSION_READ[method]
+    rounds = replicas if method.startswith("pipedream") else [1] * len(balance)
     model = copy.deepcopy(model).train()
-    stages = _stage_parameters(model, balance)
-    optimizers = [optimizer(list(stage.values())) for stage in stages if stage]
-    schedulers = [lr_scheduler(each) for each in optimizers] if lr_scheduler else []
     averaged = getattr(loss, "reduction", "mean") != "sum"
+    stages = [
+        _Stage(named, width, length, optimizer, lr_scheduler, averaged)
+        for named, width, length in zip(
+            _stage_parameters(model, balance), replicas, rounds, strict=True
+        )
+    ]
     weights = [_snapshot(model)]
     losses: list[float] = []
     gradients: list[Weights] = []
 
     with _intra_op_threads(threads):
         for t, (inputs, targets) in enumerate(batches):
-            for s, stage in enumerate(stages, start=1):
-                _load(stage, weights[version_read(t, s, len(stages))])
-            model.zero_grad()
+            for s, stage in enumerate(stages):
+                stage.load(version_read(t, s, replicas))
             rows = _rows(inputs)
             if rows < microbatches:
                 raise ValueError(
@@ -150,30 +172,114 @@ def train(
             # A loop, not sum(): since Python 3.12 sum() compensates its rounding errors.
             batch_loss = 0.0
             parts = zip(_split(inputs, microbatches), _split(targets, microbatches), strict=True)
-            for k, (part, target) in enumerate(parts, start=first_microbatch + t * microbatches):
-                part_loss = loss(_forward(model, part, seed, k), target)
+            for k, (part, target) in enumerate(parts, start=t * microbatches):
+                part_loss = loss(_forward(model, part, seed, first_microbatch + k), target)
                 if averaged:
                     part_loss = part_loss * (_rows(part) / rows)
                 if method == _NO_STASHING:
                     for stage in stages:
-                        _load(stage, weights[t])
+                        stage.load_newest()
                 torch.autograd.backward(part_loss)
+                for stage in stages:
+                    stage.take_gradients(k, t)
                 batch_loss += part_loss.item()
             losses.append(batch_loss)
-            gradients.append(_gradients(model))
 
+            last = t + 1 == len(batches)
+            updating = [stage for stage in stages if stage.ends_round() or last]
+            for stage in updating:
+                stage.sum_gradients()
+            gradients.append(_gradients(model))
             for stage in stages:
-                _load(stage, weights[t])
+                stage.load_newest()
             if clip_norm is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-            for each in optimizers:
-                each.step()
-            for scheduler in schedulers:
-                scheduler.step()
+            for stage in updating:
+                stage.update()
             weights.append(_snapshot(model))
 
     buffers = {k: v.clone() for k, v in model.state_dict().items() if k not in weights[0]}
     return OracleRun(weights, buffers, losses, gradients)
+
+
+class _Stage:
+    """The parameters of one stage, with all that they ever were.
+
+    Args:
+        parameters: by their names in the unsplit model.
+        width: workers that it is on.
+        length: batches that an update averages.
+        optimizer: makes its optimizer.
+        lr_scheduler: makes the scheduler of that.
+        averaged: whether the loss is a mean.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, nn.Parameter],
+        width: int,
+        length: int,
+        optimizer: Callable[[list[nn.Parameter]], Optimizer],
+        lr_scheduler: Callable[[Optimizer], LRScheduler] | None,
+        averaged: bool,
+    ) -> None:
+        self._parameters, self._width, self._length = parameters, width, length
+        self._averaged = averaged
+        self._optimizer = optimizer(list(parameters.values())) if parameters else None
+        self._scheduler = lr_scheduler(self._optimizer) if lr_scheduler and parameters else None
+        self._past = [self._copy()]
+        self._sums: list[Weights] = [{} for _ in range(width)]  # of each worker
+        self._batches: set[int] = set()  # since the last update
+
+    def load(self, version: int) -> None:
+        """Overwrite the parameters with a version of the weights.
+
+        Through ``.data``, which autograd does not watch: between a forward and its backward this
+        changes the weights that the graph has saved by reference.  Training without weight
+        stashing is just that error, made on purpose.
+        """
+        for name, parameter in self._parameters.items():
+            parameter.data.copy_(self._past[version][name])
+
+    def load_newest(self) -> None:
+        self.load(-1)
+
+    def take_gradients(self, microbatch: int, batch: int) -> None:
+        """Add a microbatch's gradients to the sum of its worker."""
+        self._batches.add(batch)
+        own = self._sums[microbatch % self._width]
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None:
+                own[name] = own[name] + parameter.grad if name in own else parameter.grad
+            parameter.grad = None
+
+    def ends_round(self) -> bool:
+        """Return whether an update comes now, after a batch."""
+        return len(self._batches) == self._length
+
+    def sum_gradients(self) -> None:
+        """Sum over the workers, in order, and average over the batches since the last update."""
+        for name, parameter in self._parameters.items():
+            for own in self._sums:
+                if name in own:
+                    before = parameter.grad
+                    parameter.grad = own[name] if before is None else before + own[name]
+            if parameter.grad is not None and self._averaged and len(self._batches) > 1:
+                parameter.grad = parameter.grad / len(self._batches)
+        self._sums = [{} for _ in range(self._width)]
+        self._batches.clear()
+
+    def update(self) -> None:
+        if self._optimizer:
+            self._optimizer.step()
+        if self._scheduler:
+            self._scheduler.step()
+        for parameter in self._parameters.values():
+            parameter.grad = None
+        self._past.append(self._copy())
+
+    def _copy(self) -> Weights:
+        return {name: p.detach().clone() for name, p in self._parameters.items()}
 
 
 def _forward(model: nn.Sequential, value: Any, seed: int, microbatch: int) -> Any:
@@ -187,17 +293,6 @@ def _forward(model: nn.Sequential, value: Any, seed: int, microbatch: int) -> An
             torch.manual_seed(layer_seed(seed, index, microbatch))
             value = layer(value)
     return value
-
-
-def _load(stage: dict[str, nn.Parameter], version: Weights) -> None:
-    """Overwrite a stage's parameters with a version of the weights.
-
-    Through ``.data``, which autograd does not watch: between a forward and its backward this
-    changes the weights that the graph has saved by reference.  Training without weight stashing is
-    just that error, made on purpose.
-    """
-    for name, parameter in stage.items():
-        parameter.data.copy_(version[name])
 
 
 def _snapshot(model: nn.Sequential) -> Weights:
@@ -255,7 +350,12 @@ def _intra_op_threads(threads: int) -> Iterator[None]:
 
 
 def _check_arguments(
-    model: nn.Sequential, method: str, balance: Sequence[int], microbatches: int
+    model: nn.Sequential,
+    method: str,
+    balance: Sequence[int],
+    microbatches: int,
+    replicas: Sequence[int],
+    clip_norm: float | None,
 ) -> None:
     if method not in _VERSION_READ:
         raise ValueError(f"unknown method {method!r}; choose one of {', '.join(_VERSION_READ)}")
@@ -264,8 +364,18 @@ def _check_arguments(
             f"balance {list(balance)} does not fit the model; give each stage at least one of its "
             f"{len(model)} layers and use them all"
         )
-    if microbatches < 1 or (microbatches > 1 and method.startswith("pipedream")):
+    whole = method.startswith("pipedream") or method == "asp"
+    if microbatches < 1 or (microbatches > 1 and whole):
         raise ValueError(
-            f"{microbatches} microbatches do not go with {method}; PipeDream updates after each "
-            "minibatch, so give it 1, and any other method at least 1"
+            f"{microbatches} microbatches do not go with {method}; PipeDream and ASP update after "
+            "each minibatch, so give them 1, and any other method at least 1"
+        )
+    if len(replicas) != len(balance) or min(replicas) < 1:
+        raise ValueError(
+            f"replicas {list(replicas)} do not fit {len(balance)} stages; name at least 1 for each"
+        )
+    if clip_norm is not None and method.startswith("pipedream") and len(set(replicas)) > 1:
+        raise ValueError(
+            "stages on different numbers of workers update at different times, so that there is "
+            "no norm over them all to clip; leave clip_norm=None"
         )

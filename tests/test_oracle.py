@@ -576,7 +576,7 @@ def test_result_does_not_depend_on_the_callers_random_state() -> None:
         ("2bw", [4, 4], 1, "does not fit"),
         ("2bw", [9, 0], 1, "does not fit"),
         ("2bw", [], 1, "does not fit"),
-        ("pipedream", [4, 5], 2, "give it 1"),
+        ("pipedream", [4, 5], 2, "give them 1"),
         ("gpipe", [4, 5], 0, "at least 1"),
         ("gpipe", [4, 5], 11, "10 rows for 11"),
     ],
