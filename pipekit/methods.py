@@ -1,32 +1,75 @@
 """The methods by name, each a function of the same counts: for command lines and comparisons."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from pipekit.schedules import Schedule, flush, gpipe, model_parallel, pipedream, two_bw
+from pipekit.schedules import (
+    Schedule,
+    ScheduleError,
+    flush,
+    gpipe,
+    model_parallel,
+    pipedream,
+    replicate,
+    two_bw,
+)
 
-Method = Callable[[int, int, int], Schedule]
-"""(stages, microbatches a batch, batches) to a schedule with one update a batch."""
+Method = Callable[[int | Sequence[int], int, int], Schedule]
+"""(stages, microbatches a batch, batches) to a schedule.
+
+``stages`` says how many there are, or on how many workers each of them is.
+"""
 
 
-def _unsplit(method: Callable[[int, int], Schedule]) -> Method:
+def _in_pipelines(method: Callable[[int, int, int], Schedule]) -> Method:
+    """Return a method whose replicas are parallel pipelines, of which all stages have as many."""
+
+    def made(stages: int | Sequence[int], microbatches: int, batches: int) -> Schedule:
+        replicas = [1] * stages if isinstance(stages, int) else stages
+        if len(set(replicas)) > 1:
+            raise ScheduleError(
+                f"only PipeDream has stages on different numbers of workers: use "
+                f"{'-'.join(['2'] * len(replicas))}, say, in place of "
+                f"{'-'.join(map(str, replicas))}"
+            )
+        schedule = method(len(replicas), microbatches, batches)
+        return schedule if replicas[0] == 1 else replicate(schedule, replicas[0])
+
+    return made
+
+
+def _unsplit(method: Callable[[int | Sequence[int], int], Schedule]) -> Method:
     return lambda stages, microbatches, batches: method(stages, batches)
 
 
-_PER_MINIBATCH: dict[str, Callable[[int, int], Schedule]] = {
-    "model-parallel": model_parallel,
+_PIPEDREAM: dict[str, Callable[[int | Sequence[int], int], Schedule]] = {
     "pipedream": pipedream,
     "pipedream-vertical-sync": partial(pipedream, vertical_sync=True),
     "pipedream-no-stashing": partial(pipedream, stashing=False),
 }
 
-PER_MINIBATCH = frozenset(_PER_MINIBATCH)
-"""Those that update after every minibatch: a batch is one microbatch, whatever count is given."""
-
 METHODS: dict[str, Method] = {
-    "gpipe": gpipe,
-    "flush": flush,
-    "2bw": two_bw,
-    **{name: _unsplit(method) for name, method in _PER_MINIBATCH.items()},
+    "gpipe": _in_pipelines(gpipe),
+    "flush": _in_pipelines(flush),
+    "2bw": _in_pipelines(two_bw),
+    "model-parallel": _in_pipelines(
+        lambda stages, microbatches, batches: model_parallel(stages, batches)
+    ),
+    **{name: _unsplit(method) for name, method in _PIPEDREAM.items()},
 }
 """Every method that can be asked for by name."""
+
+PER_MINIBATCH = frozenset({"model-parallel", *_PIPEDREAM})
+"""Those that update after every minibatch: a batch is one microbatch, whatever count is given."""
+
+
+def parse_replicas(text: str) -> list[int]:
+    """Return the workers of each stage from PipeDream's notation: "2-1-1" (Table 1).
+
+    Raises:
+        ValueError: the text is not numbers joined by hyphens.
+    """
+    if not re.fullmatch(r"[1-9][0-9]{0,3}(-[1-9][0-9]{0,3})*", text):
+        raise ValueError(f"replicas are the workers of each stage, such as 2-1-1, not {text!r}")
+    return [int(part) for part in text.split("-")]

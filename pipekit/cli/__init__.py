@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from pipekit.cli.cluster import cluster
 from pipekit.cli.plan import plan
 from pipekit.cli.profile import profile
 from pipekit.cli.report import report
@@ -38,7 +39,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
-for command in (schedule, profile, plan, simulate, train, run, report):
+for command in (schedule, profile, plan, simulate, train, run, report, cluster):
     app.command()(command)
 
 
@@ -58,5 +59,7 @@ def _pipekit(
     """The laboratory for pipeline-parallel training.
 
     Draw a method ([b]schedule[/b]), train with it ([b]train[/b]), or run an experiment's notebooks
-    ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b]).
+    ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b]). Before a run, know its
+    cost ([b]profile[/b], [b]plan[/b], [b]simulate[/b]); and train over really slow links
+    ([b]cluster[/b]).
     """

@@ -1,52 +1,40 @@
-"""The options that name a cluster."""
+"""``pipekit cluster``: run a program on workers whose links are really slow."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from pipekit.clusters import Cluster
 
-ClusterName = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        metavar="NAME",
-        help="pipedream-a, pipedream-b, figure1-k80, figure1-titan-x, figure1-v100, gpipe-tpu-v2, "
-        "torchgpipe-p40, 2bw-v100, or local: this machine, measured.",
-        show_default=False,
-    ),
-]
-Workers = Annotated[
-    int | None, typer.Option(help="By default as many as the paper had.", show_default=False)
-]
-Bandwidth = Annotated[
-    float | None,
-    typer.Option(
-        help="Bytes/s of each worker's link, say 1.25e9; in place of --cluster, with --workers.",
-        show_default=False,
-    ),
-]
-MemoryBytes = Annotated[
-    float | None,
-    typer.Option(help="Bytes of each worker, with --bandwidth; no limit.", show_default=False),
-]
+def cluster(
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="-- COMMAND [ARGS]...", help="What each worker runs.", show_default=False
+        ),
+    ],
+    workers: Annotated[int, typer.Option(min=1, help="How many.", show_default=False)],
+    link: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            help="Each worker's, in either direction: 100mbit, 2.5gbit. By default no limit.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run a command once a worker on this machine, with slow links between the workers.
 
+    Each has a network of its own, in which it reaches the others and nothing else.
+    The environment is that of torchrun; printed lines start with the worker's rank.
+    If one fails, the others are ended, and the exit code is that worker's.
+    It needs Linux, root and iproute2.
 
-def chosen_cluster(
-    name: str | None, workers: int | None, bandwidth: float | None, memory: float | None
-) -> "Cluster":
-    """Return the cluster that the options describe.
-
-    Raises:
-        ValueError: they describe none, or two.
+    \b
+    [b]Examples[/b]
+      pipekit cluster --workers 2 --link 1gbit -- python train.py --epochs 3
+      sudo env "PATH=$PATH" pipekit cluster --workers 4 -- python train.py
     """
-    from pipekit.clusters import flat, named
+    from pipekit.clusters.namespaces import run
 
-    if name is not None:
-        if bandwidth is not None or memory is not None:
-            raise ValueError("--bandwidth and --memory describe a cluster in place of --cluster")
-        return named(name, workers)
-    if bandwidth is None or workers is None:
-        raise ValueError("name a --cluster, or describe one by --workers and --bandwidth")
-    return flat(workers, bandwidth, memory)
+    if code := run(command, workers, link):
+        raise typer.Exit(code)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipekit.cli.cluster import Bandwidth, ClusterName, MemoryBytes, Workers, chosen_cluster
+from pipekit.cli.options import Bandwidth, ClusterName, MemoryBytes, Workers, chosen_cluster
 
 
 def plan(

@@ -1,9 +1,12 @@
 """``pipekit schedule``: print, draw and check methods."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from pipekit.cli.options import Replicas
 
 if TYPE_CHECKING:
     from pipekit.schedules import Schedule
@@ -22,6 +25,7 @@ def schedule(
         ),
     ],
     stages: Annotated[int, typer.Option(help="One worker each.")] = 4,
+    replicas: Replicas = None,
     microbatches: Annotated[int, typer.Option(help="In each batch.")] = 4,
     batches: Annotated[int, typer.Option(help="One update each.")] = 2,
     minibatches: Annotated[
@@ -53,6 +57,7 @@ def schedule(
     [b]Examples[/b]
       pipekit schedule gpipe --stages 4 --microbatches 8
       pipekit schedule pipedream --minibatches 12 --output pipedream.txt
+      pipekit schedule pipedream --replicas 2-1-1 --minibatches 12
       pipekit schedule pipedream.txt
       pipekit schedule gpipe flush 2bw --versions --output timelines.svg
     """
@@ -60,7 +65,10 @@ def schedule(
         raise ValueError(f"--output must end in {', '.join(SUFFIXES)}, not {output.name!r}")
     if output is not None and output.suffix in (".csv", ".txt") and len(methods) > 1:
         raise ValueError(f"a {output.suffix} holds one schedule: name one method, not {methods}")
-    shown = [chosen_schedule(name, stages, microbatches, batches, minibatches) for name in methods]
+    from pipekit.methods import parse_replicas
+
+    split = stages if replicas is None else parse_replicas(replicas)
+    shown = [chosen_schedule(name, split, microbatches, batches, minibatches) for name in methods]
     facts = [_facts(schedule) for schedule in shown]  # checks them all, before anything is written
     paths = _write(shown, output, versions) if output is not None else []
     for number, schedule in enumerate(shown):
@@ -72,9 +80,15 @@ def schedule(
 
 
 def chosen_schedule(
-    name: str, stages: int, microbatches: int, batches: int, minibatches: int | None
+    name: str,
+    stages: int | Sequence[int],
+    microbatches: int,
+    batches: int,
+    minibatches: int | None,
 ) -> "Schedule":
     """Return the schedule of a method by its name, or the one in a file.
+
+    ``stages`` says how many there are, or on how many workers each of them is.
 
     Raises:
         ValueError: there is neither a method nor a file of that name.

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.cluster import Bandwidth, ClusterName, MemoryBytes, Workers, chosen_cluster
+from pipekit.cli.options import Bandwidth, ClusterName, MemoryBytes, Workers, chosen_cluster
 from pipekit.cli.schedule import chosen_schedule
 
 if TYPE_CHECKING:
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
-    from pipekit.schedules import Schedule
     from pipekit.traces import Trace
 
 
@@ -92,34 +91,15 @@ def simulate(
         else pipekit.plan(costs, flat(stages, math.inf), "balance")
     )
     count = microbatches or (used.microbatches if used.microbatches > 1 else 8)
-    schedule = chosen_schedule(method, len(used.stages), count, batches, None)
+    schedule = chosen_schedule(method, used.replicas, count, batches, None)
     links = None
     if cluster is not None or bandwidth is not None:
         asked = workers or (used.workers if bandwidth is not None else None)
         links = chosen_cluster(cluster, asked, bandwidth, memory)
-    trace = pipekit.simulate(
-        _side_by_side(schedule, used), costs, used, links, optimizer_states=optimizer_states
-    )
+    trace = pipekit.simulate(schedule, costs, used, links, optimizer_states=optimizer_states)
     _print(trace, used, costs)
     if output is not None:
         _draw(trace, output)
-
-
-def _side_by_side(schedule: "Schedule", plan: "Plan") -> "Schedule":
-    """Return the schedule with the plan's replicas: parallel pipelines.
-
-    Raises:
-        ValueError: the stages have unequal replicas, for which there is no schedule yet.
-    """
-    from pipekit.schedules import replicate
-
-    width = plan.stages[0].replicas
-    if any(stage.replicas != width for stage in plan.stages):
-        raise ValueError(
-            f"the plan {plan.config} has stages with unequal replicas, which cannot be simulated "
-            f"yet: plan with --straight"
-        )
-    return schedule if width == 1 else replicate(schedule, width)
 
 
 def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipekit.cli.options import Replicas
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -34,6 +36,7 @@ def train(
         ),
     ] = "flush",
     stages: Annotated[int, typer.Option(help="One worker each.")] = 4,
+    replicas: Replicas = None,
     transport: Annotated[
         Transport, typer.Option(help="A thread a worker, or a process.")
     ] = Transport.THREADS,
@@ -61,21 +64,27 @@ def train(
     [b]Examples[/b]
       pipekit train
       pipekit train --method pipedream --stages 2 --epochs 3
+      pipekit train --method pipedream --replicas 2-1
+      pipekit cluster --workers 3 --link 1gbit -- pipekit train \\
+        --method pipedream --replicas 2-1 --transport distributed
       pipekit train --model mlp --method 2bw --transport distributed --output mine
     """
     import torch
 
     import pipekit
     from pipekit import datasets, models
+    from pipekit.engine import torchrun
     from pipekit.engine.arguments import require_choice
-    from pipekit.methods import METHODS
+    from pipekit.methods import METHODS, parse_replicas
 
     require_choice("model", model, models.NAMED)
     require_choice("method", method, METHODS)
+    split = stages if replicas is None else parse_replicas(replicas)
+    shown = not torchrun.launched() or torchrun.rank() == 0
     torch.manual_seed(seed)
     pipeline = pipekit.Pipeline(
         models.NAMED[model](),
-        lambda batches: METHODS[method](stages, microbatches, batches),
+        lambda batches: METHODS[method](split, microbatches, batches),
         optimizer=partial(torch.optim.Adam, lr=lr),
         loss=torch.nn.CrossEntropyLoss(),
         transport=transport.value,
@@ -84,10 +93,11 @@ def train(
     data = datasets.mnist()
     runs, accuracies = [], []
     for epoch in range(epochs):
-        runs.append(pipeline.train(data.batches(batch_rows, seed, epoch), progress=True))
+        runs.append(pipeline.train(data.batches(batch_rows, seed, epoch), progress=shown))
         accuracies.append(pipeline.evaluate(data.test_batches(batch_rows), metric=_accuracy))
-    _print(runs, accuracies)
-    if output is not None:
+    if shown:
+        _print(runs, accuracies)
+    if shown and output is not None:
         for path in _write(runs[-1], output):
             typer.echo(f"wrote {path}")
 

@@ -8,14 +8,12 @@ import threading
 import time
 from collections.abc import Callable
 
-import torch
-
 from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, require_workers
 from pipekit.cores import available_cores
 
 _GEMM_SIDE = {"cpu": 1024, "cuda": 8192}
 _COPY_BYTES = {"cpu": 2**26, "cuda": 2**28}  # more than caches hold
-_DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
+_DTYPES = {"cpu": ("float32",), "cuda": ("float32", "float16", "bfloat16")}
 
 
 def local(workers: int | None = None) -> Cluster:
@@ -34,6 +32,8 @@ def local(workers: int | None = None) -> Cluster:
     Raises:
         ValueError: there would be no worker.
     """
+    import torch
+
     gpus = torch.cuda.device_count()
     workers = workers if workers is not None else gpus or available_cores()
     require_workers(workers)
@@ -41,6 +41,8 @@ def local(workers: int | None = None) -> Cluster:
 
 
 def _cpu_cluster(workers: int) -> Cluster:
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(
         max(1, available_cores() // workers)
@@ -63,6 +65,8 @@ def _cpu_cluster(workers: int) -> Cluster:
 
 
 def _gpu_cluster(workers: int, gpus: int) -> Cluster:
+    import torch
+
     sharing = -(-workers // gpus)
     properties = torch.cuda.get_device_properties(0)
     peaks = {dtype: flops / sharing for dtype, flops in _peaks("cuda:0").items()}
@@ -88,17 +92,21 @@ def _gpu_cluster(workers: int, gpus: int) -> Cluster:
 
 def _peaks(device: str) -> dict[str, float]:
     """Return the best FLOP/s of a square matrix product, by dtype."""
+    import torch
+
     kind = torch.device(device).type
     side = _GEMM_SIDE[kind]
     peaks = {}
     for dtype in _DTYPES[kind]:
-        a = torch.ones(side, side, device=device, dtype=dtype)
+        a = torch.ones(side, side, device=device, dtype=getattr(torch, dtype))
         seconds = min(_timings(lambda a=a: a @ a, device))  # type: ignore[misc]
-        peaks[str(dtype).removeprefix("torch.")] = 2 * side**3 / seconds
+        peaks[dtype] = 2 * side**3 / seconds
     return peaks
 
 
 def _copied_per_second(source: str, target: str) -> float:
+    import torch
+
     size = _COPY_BYTES[torch.device(source).type]
     a = torch.zeros(size, dtype=torch.uint8, device=source)
     b = torch.empty_like(a, device=target)
@@ -107,6 +115,8 @@ def _copied_per_second(source: str, target: str) -> float:
 
 def _timings(work: Callable[[], object], device: str, repeats: int = 8) -> list[float]:
     """Return the seconds of each repeat, after two to warm up."""
+    import torch
+
     seconds = []
     for _ in range(2 + repeats):
         start = time.perf_counter()

@@ -2,7 +2,7 @@
 
 The table tells which messages come from whom in which order, so receives are posted ahead and need
 no tags.  A message's form (shapes, types, strides) follows from the shapes of its microbatch's
-input; it is sent once for each of these, before the first message that has it.
+input; it is sent once for each of these on each link, before the first message that has it.
 """
 
 import pickle
@@ -23,7 +23,7 @@ from pipekit.engine.microbatches import Feed
 from pipekit.schedules import Op, Step
 from pipekit.trees import Tree, leaves
 
-POSTED_AHEAD = 8
+POSTED_AHEAD = 4
 Key = tuple[Op, int, int]  # of the task that needs the message: op, stage, microbatch
 
 
@@ -45,6 +45,9 @@ class DistributedLinks:
         feed: tells the shapes of each microbatch's input.
         device: this worker's.
         members: the workers of each stage.
+        read_ahead: whether a batch may be read only to post a receive for its messages.  Without
+            it a receive is posted late, and a slow link that is busy in the other direction lets
+            the sender know later still.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class DistributedLinks:
         feed: Feed,
         device: torch.device,
         members: Sequence[Sequence[int]],
+        read_ahead: bool,
     ) -> None:
         self._rank, self._feed, self._device = rank, feed, device
+        self._read_ahead = read_ahead
         self._arrived: dict[Key, Tree] = {}
         self._forms: dict[Any, Form] = {}
         self._sending: deque[tuple[list[Any], list[Tensor]]] = deque()
@@ -96,7 +101,7 @@ class DistributedLinks:
             self._arrived[key] = message
             return
         form = form_of(message)
-        known = self._forms.setdefault(self._form_key(key), form)
+        known = self._forms.setdefault(self._form_key(key, destination), form)
         if known is form:
             self._send_form(form, destination)
         elif known != form:
@@ -135,8 +140,8 @@ class DistributedLinks:
         if not channel.posted:
             key = channel.keys[channel.position]
             self._feed.read_to(key[2])
-            if self._form_key(key) not in self._forms:
-                self._forms[self._form_key(key)] = self._receive_form(source)
+            if self._form_key(key, source) not in self._forms:
+                self._forms[self._form_key(key, source)] = self._receive_form(source)
             self._post(source, channel)
         key, form, tensors, works = channel.posted.popleft()
         with _abort_if_broken():
@@ -150,9 +155,11 @@ class DistributedLinks:
         """Post receives for the next messages of which the form is known."""
         while len(channel.posted) < POSTED_AHEAD and channel.position < len(channel.keys):
             key = channel.keys[channel.position]
-            if not self._feed.knows(key[2]) or self._form_key(key) not in self._forms:
+            if not self._read_ahead and not self._feed.knows(key[2]):
                 return
-            form = self._forms[self._form_key(key)]
+            if self._form_key(key, source) not in self._forms:
+                return
+            form = self._forms[self._form_key(key, source)]
             tensors = [
                 torch.empty(layout.shape, dtype=layout.dtype, device=self._device)
                 for layout in layouts(form)
@@ -165,10 +172,10 @@ class DistributedLinks:
         with _abort_if_broken():
             return [call(t, peer, group=self._groups[link]) for t in tensors]
 
-    def _form_key(self, key: Key) -> tuple[Op, int, Any]:
+    def _form_key(self, key: Key, peer: int) -> tuple[int, Op, int, Any]:
         op, stage, microbatch = key
         self._feed.read_to(microbatch)
-        return op, stage, self._feed.shapes[microbatch]
+        return peer, op, stage, self._feed.shapes[microbatch]
 
     def _send_form(self, form: Form, destination: int) -> None:
         data = torch.frombuffer(bytearray(_pickled(form)), dtype=torch.uint8)

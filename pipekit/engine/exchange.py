@@ -35,13 +35,13 @@ class Channel(Protocol):
     """How the workers of a stage reach one another, beside the links between stages."""
 
     def send(self, worker: int, key: tuple[int, int, int], content: Flat) -> None:
-        """Send without waiting; the tensors must not be written until :meth:`flush`."""
+        """Send without waiting; the tensors must not be written before they are received."""
 
     def receive(self, worker: int, key: tuple[int, int, int], like: Flat) -> Flat:
         """Wait for what ``worker`` sent by this key, of the shapes and dtypes of ``like``."""
 
     def flush(self) -> None:
-        """Wait until the tensors that were sent may be written again."""
+        """Wait until all that was sent has left."""
 
 
 class Exchange(Protocol):
@@ -90,13 +90,13 @@ class DirectExchange:
         total = _sum(given)
         for other in others:
             self._send(other, GATHER, round, total)
-        self._channel.flush()
         parts[place].copy_(total.numbers)
         for other in others:
             worker = self.members[other]
             like = Flat(parts[other], content.present)
             part = self._channel.receive(worker, self._key(GATHER, round, worker), like)
-            parts[other].copy_(part.numbers)
+            parts[other].copy_(part.numbers)  # that worker has read what was sent from here
+        self._channel.flush()
         return Flat(content.numbers, total.present)
 
     def _send(self, place: int, phase: int, round: Round, content: Flat) -> None:

@@ -110,4 +110,4 @@ class _Channel:
         return Flat(*self._mail.wait(key))
 
     def flush(self) -> None:
-        """Nothing to wait for: what a thread hands over is read before its sum comes back."""
+        """Nothing that was sent is still here."""

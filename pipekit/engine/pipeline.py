@@ -171,7 +171,7 @@ class Pipeline:
             ValueError: there are no batches, or one cannot be read.
         """
         batches = arguments.sized(batches)
-        schedule = inference(self.stages, len(batches), self._homes)
+        schedule = inference(self.stages, len(batches), self._homes, self.workers)
         reports = self._run(schedule, batches, metric or self._loss, training=False)
         rows = max((report.rows for report in reports), key=len)  # not all workers see all data
         values = [value for report in reports for _, value in sorted(report.losses)]

@@ -23,6 +23,11 @@ def launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
+def rank() -> int:
+    """Return which of the processes this is."""
+    return int(os.environ["RANK"])
+
+
 def run_under_torchrun(
     lowered: Sequence[Sequence[Step]],
     specs: Sequence[Sequence[StageSpec]],
@@ -36,12 +41,12 @@ def run_under_torchrun(
     Every process reads all batches itself.  Returns everybody's reports, but only this worker's
     stages in them.
     """
-    rank = _join_group(len(lowered))
-    device = devices[rank]
+    index = _join_group(len(lowered))
+    device = devices[index]
     cores = torch.get_num_threads()
     share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", len(lowered))))
-    feed = Feed(batches, Needs.of(lowered[rank]))
-    links = DistributedLinks(lowered, rank, feed, device, job.members)
+    feed = Feed(batches, Needs.of(lowered[index]))
+    links = DistributedLinks(lowered, index, feed, device, job.members, read_ahead=True)
 
     def report_loss(microbatch: int, loss: Tensor) -> None:
         assert on_loss is not None
@@ -51,14 +56,14 @@ def run_under_torchrun(
     origin = time.perf_counter()  # machines' clocks start anywhere; all workers leave a barrier now
     try:
         report = work(
-            rank, lowered[rank], specs[rank], job, links, feed, device, on_loss and report_loss
+            index, lowered[index], specs[index], job, links, feed, device, on_loss and report_loss
         )
     finally:
         torch.set_num_threads(cores)
     events = [e._replace(start=e.start - origin, end=e.end - origin) for e in report.events]
     memory = [(when - origin, held) for when, held in report.memory]
     reports = everybodys(replace(report, events=events, memory=memory, specs=[]))
-    reports[rank] = replace(reports[rank], specs=report.specs)
+    reports[index] = replace(reports[index], specs=report.specs)
     return reports
 
 

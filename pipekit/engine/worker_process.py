@@ -86,7 +86,8 @@ def _run(
     links: Links = local
     if assignment.store is not None:
         _join_group(assignment.store, index, workers, device)
-        links = DistributedLinks(lowered, index, feed, device, job.members)
+        # The feeder sends no batch before the first stage has come near it.
+        links = DistributedLinks(lowered, index, feed, device, job.members, read_ahead=False)
 
     def on_loss(microbatch: int, loss: Tensor) -> None:
         report.send_bytes(pickle.dumps(("loss", (microbatch, loss.item()))))

@@ -1,0 +1,60 @@
+"""Options that several commands share."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pipekit.clusters import Cluster
+
+ClusterName = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="NAME",
+        help="pipedream-a, pipedream-b, figure1-k80, figure1-titan-x, figure1-v100, gpipe-tpu-v2, "
+        "torchgpipe-p40, 2bw-v100, or local: this machine, measured.",
+        show_default=False,
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option(help="By default as many as the paper had.", show_default=False)
+]
+Bandwidth = Annotated[
+    float | None,
+    typer.Option(
+        help="Bytes/s of each worker's link, say 1.25e9; in place of --cluster, with --workers.",
+        show_default=False,
+    ),
+]
+MemoryBytes = Annotated[
+    float | None,
+    typer.Option(help="Bytes of each worker, with --bandwidth; no limit.", show_default=False),
+]
+Replicas = Annotated[
+    str | None,
+    typer.Option(
+        metavar="R-R-...",
+        help="In place of --stages, the workers of each stage: 2-1-1; 8 is data parallelism.",
+        show_default=False,
+    ),
+]
+
+
+def chosen_cluster(
+    name: str | None, workers: int | None, bandwidth: float | None, memory: float | None
+) -> "Cluster":
+    """Return the cluster that the options describe.
+
+    Raises:
+        ValueError: they describe none, or two.
+    """
+    from pipekit.clusters import flat, named
+
+    if name is not None:
+        if bandwidth is not None or memory is not None:
+            raise ValueError("--bandwidth and --memory describe a cluster in place of --cluster")
+        return named(name, workers)
+    if bandwidth is None or workers is None:
+        raise ValueError("name a --cluster, or describe one by --workers and --bandwidth")
+    return flat(workers, bandwidth, memory)

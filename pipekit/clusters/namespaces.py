@@ -1,0 +1,189 @@
+"""Really slow links on one Linux machine: every worker in a network namespace of its own.
+
+Each worker has one network interface, a cable (a veth pair) to a common switch (a bridge).  A token
+bucket filter at either end of the cable lets through what the link's rate allows, so that the
+kernel's own TCP meets a slow network, whatever program it serves.
+
+The namespaces bear no name that the host could see.  They belong to the first process of a process
+namespace, which only waits for its input to end; that is a pipe from us.  When we end, by whichever
+signal, so does that process, and the kernel then ends all the others and takes down the network.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import IO, TextIO
+
+from pipekit.clusters.rates import token_bucket
+
+MOST_WORKERS = 1000  # a Linux bridge has 1,024 ports
+INTERFACE = "eth0"
+NETWORK = IPv4Network("10.0.0.0/16")
+PORT = 29500
+
+_TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
+
+
+def run(command: Sequence[str], workers: int, link: str | None = None) -> int:
+    """Run a command once a worker, and return 0 or the exit code of the first that failed.
+
+    The environment is what ``torchrun`` would give: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
+    MASTER_ADDR and MASTER_PORT; gloo and NCCL are told to use the slow links.  The lines that
+    workers print go to ``sys.stdout`` and ``sys.stderr``, each behind its worker's rank.  Workers
+    reach one another by the network, and nothing else.  When one fails, the others are killed; when
+    all have ended, so is whatever they left running.
+
+    Args:
+        command: program and arguments.
+        workers: how many.
+        link: each worker's rate in either direction, as
+            :func:`pipekit.clusters.rates.bytes_per_second` reads it; by default no limit.
+
+    Raises:
+        ValueError: no command, no worker or too many, or no such rate.
+        OSError: this machine or this user cannot have network namespaces.
+    """
+    if not command:
+        raise ValueError("no command for the workers to run")
+    if not 1 <= workers <= MOST_WORKERS:
+        raise ValueError(f"there can be 1 to {MOST_WORKERS} workers, not {workers}")
+    with ThreadPoolExecutor(3 * workers) as pool, _network(workers, link) as inside:
+        processes = [_start(command, rank, workers, inside) for rank in range(workers)]
+        ends = {pool.submit(process.wait) for process in processes}
+        pending = set(ends)
+        for rank, process in enumerate(processes):
+            for source, to in (process.stdout, sys.stdout), (process.stderr, sys.stderr):
+                assert source is not None
+                pending.add(pool.submit(_copy, source, to, rank))
+        while pending & ends:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for code in [future.result() for future in done]:
+                if code:
+                    return code if code > 0 else 128 - code  # by a signal: as shells say it
+    return 0
+
+
+def require_namespaces() -> None:
+    """Check that this user may make network namespaces and has the programs for it.
+
+    Raises:
+        OSError: no, and what to do about it.
+    """
+    if sys.platform != "linux":
+        raise OSError(f"network namespaces exist on Linux only, and this is {sys.platform}")
+    if os.geteuid() != 0:
+        raise OSError('network namespaces need root: sudo env "PATH=$PATH" pipekit cluster ...')
+    for tool, package in _TOOLS.items():
+        if shutil.which(tool) is None:
+            raise OSError(f"the program {tool} is missing: apt-get install {package}")
+
+
+def available() -> str | None:
+    """Return why :func:`run` cannot work here, after an attempt, or None if it can."""
+    try:
+        with _network(1, "1gbit"):
+            return None
+    except OSError as error:
+        return str(error)
+
+
+@contextmanager
+def _network(workers: int, link: str | None) -> Iterator[list[str]]:
+    """Hold a network, and give the beginning of a command line that leads into it."""
+    script = "\n".join(_cables(workers, link))
+    require_namespaces()
+    unshare = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc"]
+    # On leaving, Popen closes the pipe and waits, and the kernel lets the first process of a
+    # namespace end only after all the others.
+    with subprocess.Popen(
+        [*unshare, "sh", "-ec", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # a terminal's Ctrl-C is for us
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        said = holder.stdout.readline()
+        if said != "ready\n":
+            said += holder.stdout.read()
+            raise OSError(
+                f"this system refuses network namespaces ({said.strip()}): a container needs to be "
+                f"started with --privileged"
+            )
+        own = f"/proc/{holder.pid}/ns"
+        yield ["nsenter", f"--mount={own}/mnt", f"--pid={own}/pid_for_children"]
+
+
+def _cables(workers: int, link: str | None) -> Iterator[str]:
+    """Write the script of the first process: set up the network, say so, and hold it."""
+    names = "/var/run/netns"  # where ip keeps namespaces; ours are seen from inside only
+    yield f"mkdir -p {names}; mount -t tmpfs pipekit {names}"
+    # torch.distributed asks for the names of its peers by IPv6, and complains about each it misses.
+    hosts = "".join(f"::ffff:{_address(rank)} worker{rank}\n" for rank in range(workers))
+    yield f"(cat /etc/hosts; echo '{hosts}') > {names}/hosts"
+    yield f"mount --bind {names}/hosts /etc/hosts; rm {names}/hosts"
+    yield "ip link add switch type bridge; ip link set switch up"
+    for rank in range(workers):
+        yield f"ip netns add {rank}"
+        yield f"ip link add port{rank} type veth peer name {INTERFACE} netns {rank}"
+        yield f"ip link set port{rank} master switch up"
+        yield f"ip -n {rank} link set lo up; ip -n {rank} link set {INTERFACE} up"
+        address = f"{_address(rank)}/{NETWORK.prefixlen}"
+        yield f"ip -n {rank} address add {address} dev {INTERFACE}"
+        if link is not None:
+            yield f"tc qdisc add dev port{rank} root {token_bucket(link)}"
+            yield f"tc -n {rank} qdisc add dev {INTERFACE} root {token_bucket(link)}"
+    yield "echo ready; exec cat"
+
+
+def _start(
+    command: Sequence[str], rank: int, workers: int, inside: Sequence[str]
+) -> subprocess.Popen[str]:
+    environment = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(workers),
+        "LOCAL_WORLD_SIZE": str(workers),  # they share this machine's cores
+        "MASTER_ADDR": _address(0),
+        "MASTER_PORT": str(PORT),
+        "GLOO_SOCKET_IFNAME": INTERFACE,
+        "NCCL_SOCKET_IFNAME": INTERFACE,
+        # NCCL would see that the GPUs are in one machine, and go around the network.
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_IB_DISABLE": "1",
+        "PYTHONUNBUFFERED": "1",  # what a worker has printed is not lost when it is killed
+    }
+    # A process that enters another mount namespace stands at its root.
+    there = ["ip", "netns", "exec", str(rank), "env", f"--chdir={Path.cwd()}"]
+    return subprocess.Popen(
+        [*inside, *there, *command],
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+        errors="replace",
+    )
+
+
+def _address(rank: int) -> str:
+    return str(NETWORK[1 + rank])
+
+
+def _copy(source: IO[str], to: TextIO, rank: int) -> int:
+    """Copy lines until all who could write them have ended."""
+    with source:
+        for line in source:
+            text = line.removesuffix("\n")
+            to.write(f"[{rank}] {text}\n")
+            to.flush()
+    return 0

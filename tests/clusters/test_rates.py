@@ -1,0 +1,29 @@
+"""Rates, as tc writes them."""
+
+import pytest
+
+from pipekit.clusters.rates import burst_bytes, bytes_per_second, token_bucket
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [("8bit", 1), ("64kbit", 8e3), ("500mbit", 62.5e6), ("2.5Gbit", 312.5e6), ("1tbit", 125e9)],
+)
+def test_rates_are_read_as_bytes_per_second(rate: str, expected: float) -> None:
+    assert bytes_per_second(rate) == expected
+
+
+@pytest.mark.parametrize("rate", ["", "1", "gbit", "1gb", "1gbps", "1 gbit", "-1gbit", "0mbit"])
+def test_another_rate_is_refused(rate: str) -> None:
+    with pytest.raises(ValueError, match=f"'500mbit', '1gbit' or '2.5gbit', not '{rate}'"):
+        bytes_per_second(rate)
+
+
+def test_a_bucket_holds_a_millisecond_but_several_packets() -> None:
+    assert burst_bytes("1gbit") == 125_000
+    assert burst_bytes("1mbit") == 2**14
+
+
+def test_the_queue_holds_50_milliseconds_but_a_megabyte() -> None:
+    assert token_bucket("1gbit") == "tbf rate 1000000000bit burst 125000 limit 6250000"
+    assert token_bucket("1mbit") == "tbf rate 1000000bit burst 16384 limit 1048576"
