@@ -1,9 +1,7 @@
 """PipeDream's planner: stages, each on as many workers as it needs (section 3.2)."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, Node
@@ -12,6 +10,7 @@ from pipekit.planning.spans import Spans, bytes_text
 from pipekit.planning.timing import Timed, Timing, milliseconds
 from pipekit.plans import Plan, StagePlan
 from pipekit.profiling.profile import Profile
+from pipekit.schedules import optimal_in_flight
 
 
 def pipedream(
@@ -70,7 +69,7 @@ def pipedream(
         method="pipedream",
         stages=stages,
         microbatch_rows=profile.rows,
-        in_flight=math.ceil(workers / stages[0].replicas),
+        in_flight=optimal_in_flight([stage.replicas for stage in stages])[0],
         predicted_s=seconds,
         why=f"The slowest is {what}. {planner.compared()}",
     )
@@ -105,9 +104,10 @@ class _Planner:
         _, _, stages = best = min(
             (timed for timed in found if timed.seconds <= limit), key=lambda timed: timed.workers
         )
+        counts = optimal_in_flight([stage.replicas for stage in stages])
         filled = (
             replace(stage, memory_bytes=self._memory.of(stage.first, stage.stop, in_flight))
-            for stage, in_flight in zip(stages, in_flight_counts(stages), strict=True)
+            for stage, in_flight in zip(stages, counts, strict=True)
         )
         return best._replace(stages=tuple(filled))
 
@@ -144,15 +144,3 @@ class _Planner:
         if len(levels) > 1:
             candidates.append((replace(slowest, width=self._cluster.workers),))
         return candidates
-
-
-def in_flight_counts(stages: Sequence[StagePlan]) -> list[int]:
-    """Return the minibatches in flight on each replica of each stage.
-
-    ceil(workers from this stage to the end / its replicas); for the first it is NOAM of section
-    3.2, for the later ones the same of the pipeline that starts with them.
-    """
-    onwards = [*accumulate(stage.replicas for stage in reversed(stages))][::-1]
-    return [
-        math.ceil(workers / stage.replicas) for workers, stage in zip(onwards, stages, strict=True)
-    ]

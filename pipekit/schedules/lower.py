@@ -61,13 +61,23 @@ def lower(schedule: Schedule) -> tuple[tuple[Step, ...], ...]:
 
     lowered = []
     for tasks in schedule.workers:
-        steps = []
-        for task, buffer in zip(tasks, weight_buffers(tasks).buffers, strict=True):
-            source = other(producer(task, stages), task.microbatch)
-            destination = other(consumer(task, stages), task.microbatch)
-            update = schedule.update_of[task.stage][task.microbatch]
-            steps.append(Step(task, source, destination, buffer, update))
-        lowered.append(_with_ends(steps, schedule.batch_of))
+        batch_ends, update_ends = _ends(tasks, schedule)
+        lowered.append(
+            tuple(
+                Step(
+                    task,
+                    other(producer(task, stages), task.microbatch),
+                    other(consumer(task, stages), task.microbatch),
+                    buffer,
+                    schedule.update_of[task.stage][task.microbatch],
+                    (task.stage, task.microbatch) in batch_ends,
+                    position in update_ends,
+                )
+                for position, (task, buffer) in enumerate(
+                    zip(tasks, weight_buffers(tasks).buffers, strict=True)
+                )
+            )
+        )
     return tuple(lowered)
 
 
@@ -91,23 +101,20 @@ def buffer_count(steps: Sequence[Step], stage: int) -> int:
     return 1 + max((step.buffer for step in steps if step.task.stage == stage), default=0)
 
 
-def _with_ends(steps: Sequence[Step], batch_of: Sequence[int]) -> tuple[Step, ...]:
-    """Return the steps of one worker, those marked that end a batch or an update here."""
+def _ends(tasks: Sequence[Task], schedule: Schedule) -> tuple[set[tuple[int, int]], set[int]]:
+    """Return what ends batches and updates on one worker.
+
+    That is (stage, microbatch) of the last microbatch of each batch, and the position of the last
+    backward for each update.
+    """
+    batch_of, update_of = schedule.batch_of, schedule.update_of
     last_of_batch: dict[tuple[int, int], int] = {}
     last_of_update: dict[tuple[int, int], int] = {}
-    for position, (task, *_, update, _, _) in enumerate(steps):
-        op, stage, microbatch, _ = task
-        if op is not Op.UPDATE:
+    for position, (op, stage, microbatch, _) in enumerate(tasks):
+        if op is Op.FORWARD:
             key = stage, batch_of[microbatch]
             last_of_batch[key] = max(microbatch, last_of_batch.get(key, 0))
-        if op is Op.BACKWARD:
-            last_of_update[stage, update] = position
-    ends = set(last_of_update.values())
-    return tuple(
-        step._replace(
-            ends_batch=microbatch == last_of_batch.get((stage, batch_of[microbatch])),
-            ends_update=position in ends,
-        )
-        for position, step in enumerate(steps)
-        for _, stage, microbatch, _ in [step.task]
-    )
+        elif op is Op.BACKWARD:
+            last_of_update[stage, update_of[stage][microbatch]] = position
+    batch_ends = {(stage, microbatch) for (stage, _), microbatch in last_of_batch.items()}
+    return batch_ends, set(last_of_update.values())
