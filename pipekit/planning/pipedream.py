@@ -8,7 +8,7 @@ from pipekit.planning.bottleneck import TIE, BottleneckProgram, Node
 from pipekit.planning.objectives import Bytes, Cost, Seconds
 from pipekit.planning.spans import Spans, bytes_text
 from pipekit.planning.timing import Timed, Timing, milliseconds
-from pipekit.plans import Plan, StagePlan
+from pipekit.plans import Plan
 from pipekit.profiling.profile import Profile
 from pipekit.schedules import optimal_in_flight
 
@@ -64,7 +64,6 @@ def pipedream(
     if best is None:
         raise ValueError(planner.why_nothing_fits(replicate))
     seconds, what, stages = best
-    workers = sum(stage.replicas for stage in stages)
     return Plan(
         method="pipedream",
         stages=stages,
