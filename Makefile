@@ -3,14 +3,18 @@ PYTHON ?= $(shell command -v python3 || command -v python3.11 || echo python3)
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce test lint benchmark clean
+.PHONY: help reproduce predictions test lint benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Another Python (3.11 or newer): make PYTHON=/path/to/python3.12 test"
 
-reproduce: $(STAMP) ## run the main job; the last lines say where its results are
-	.venv/bin/pipekit run experiments/quickstart.yaml
+reproduce: $(STAMP) ## train, reproduce PipeDream's tables and figures, report; see the last lines
+	@.venv/bin/pipekit run experiments/quickstart.yaml experiments/pipedream.yaml --jobs 2; \
+	  status=$$?; .venv/bin/pipekit report; exit $$status
+
+predictions: $(STAMP) ## compare what the simulator predicts with emulated and real runs
+	.venv/bin/pipekit run experiments/prediction_accuracy.yaml
 
 test: lint ## check style and types, run the tests
 	.venv/bin/python -m pytest

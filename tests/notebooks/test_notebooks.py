@@ -8,9 +8,14 @@ from nbformat import NotebookNode
 from pipekit.reproduction.experiment import GIVEN, SCALES, load
 
 
-@pytest.fixture(scope="module", params=["quickstart", "prediction_accuracy"])
-def path(repository: Path, request: pytest.FixtureRequest) -> Path:
-    return repository / "notebooks" / f"{request.param}.ipynb"
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
+
+
+@pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
+def path(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.param
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +58,7 @@ def test_every_parameter_is_a_typed_scalar_with_a_comment(notebook: NotebookNode
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_the_experiment_runs_it(repository: Path, path: Path, scale: str) -> None:
-    jobs = load(repository / "experiments" / "quickstart.yaml", scale).jobs
+def test_an_experiment_runs_it(path: Path, scale: str) -> None:
+    files = (ROOT / "experiments").glob("*.yaml")
+    jobs = [job for file in files for job in load(file, scale).jobs]
     assert path.resolve() in [job.notebook.resolve() for job in jobs]
