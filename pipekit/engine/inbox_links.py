@@ -41,6 +41,7 @@ class Mail:
         """Return the message of this name, once it has arrived."""
         arrived = self._arrived
         while key not in arrived:
+            self._require_peers()  # whoever waited before may have been the one that was woken
             other, message = self._inboxes.get()
             self._require_peers()
             arrived[other] = message
@@ -52,14 +53,14 @@ class InboxLinks:
 
     Args:
         index: this worker.
-        workers: how many there are.
+        workers: those that have anything to do.
         inboxes: everybody's.
         lanes: other inboxes of everybody's, for sums over the workers of a stage, which are made
             in threads beside the workers; None if every stage is on one worker.
     """
 
     def __init__(
-        self, index: int, workers: int, inboxes: Inboxes, lanes: Inboxes | None = None
+        self, index: int, workers: Sequence[int], inboxes: Inboxes, lanes: Inboxes | None = None
     ) -> None:
         self._index, self._workers, self._inboxes, self._lanes = index, workers, inboxes, lanes
         self.wait = Mail(inboxes, self.require_peers).wait
@@ -82,10 +83,9 @@ class InboxLinks:
 
     def all_reduce(self, values: Tensor, update: int) -> Tensor:
         """See :class:`pipekit.engine.links.Links`."""
-        everybody = range(self._workers)
-        for worker in everybody:
+        for worker in self._workers:
             self._inboxes.put(worker, (SUM, self._index, update), values.to("cpu"))
-        received = [self.wait((SUM, worker, update)) for worker in everybody]
+        received = [self.wait((SUM, worker, update)) for worker in self._workers]
         return torch.stack(received).sum(0).to(values.device)
 
     def exchange(self, members: Sequence[int]) -> Exchange:

@@ -23,7 +23,7 @@ class Links(Protocol):
         """Send the result of ``step`` to ``step.destination``, without waiting for it."""
 
     def all_reduce(self, values: Tensor, update: int) -> Tensor:
-        """Return the sum of all workers' ``values``, added in the order of the workers."""
+        """Return the sum of all busy workers' ``values``, added in the order of the workers."""
 
     def exchange(self, members: Sequence[int]) -> Exchange:
         """Return what sums over the workers of a stage, this one among them."""

@@ -53,7 +53,7 @@ class Reducer:
         self._computed: set[int] = set()  # updates whose last backward here is done
         self._next = 1, 0  # update and bucket to be summed next
         self._current: int | None = None  # the update whose last backward runs
-        self._left: list[int] = []  # gradients of each bucket that it has not computed yet
+        self._left: list[set[int]] = []  # gradients of each bucket that it has not computed yet
         self._futures: dict[int, list[Future[Flat]]] = {}
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(number))
@@ -69,13 +69,25 @@ class Reducer:
     def begin(self, update: int) -> None:
         """Expect the last backward of an update here."""
         self._current = update
-        self._left = [len(bucket.parameters) for bucket in self._buckets]
+        self._left = [set(bucket.parameters) for bucket in self._buckets]
 
     def computed(self, parameter: int) -> None:
-        """Note that the backward has computed a parameter's gradient."""
-        if self._current is not None:
-            self._left[self._bucket_of[parameter]] -= 1
-            self._advance()
+        """Note that the backward has computed a parameter's gradient.
+
+        Raises:
+            ValueError: it has done so before, in parts, and may have more.
+        """
+        if self._current is None:
+            return
+        left = self._left[self._bucket_of[parameter]]
+        if parameter not in left:
+            raise ValueError(
+                "a backward adds to a weight's gradient several times, so that nobody knows when "
+                "the workers of a stage may sum it: in torch.utils.checkpoint say "
+                "use_reentrant=False, or use recompute='always'"
+            )
+        left.remove(parameter)
+        self._advance()
 
     def end(self, update: int) -> None:
         """Note that the last backward of an update is done: what it did not reach has no more."""

@@ -46,6 +46,7 @@ class ThreadLinks(InboxLinks):
 
     Args:
         index: this worker.
+        workers: those that have anything to do.
         queues: everybody's inboxes.
         lanes: everybody's other inboxes, see :class:`pipekit.engine.inbox_links.InboxLinks`.
         devices: everybody's.
@@ -55,12 +56,13 @@ class ThreadLinks(InboxLinks):
     def __init__(
         self,
         index: int,
+        workers: Sequence[int],
         queues: Sequence["SimpleQueue[Any]"],
         lanes: Sequence["SimpleQueue[Any]"],
         devices: Sequence[torch.device],
         abort: threading.Event,
     ) -> None:
-        super().__init__(index, len(queues), Queues(index, queues), Queues(index, lanes))
+        super().__init__(index, workers, Queues(index, queues), Queues(index, lanes))
         self._abort, self._devices, self._device = abort, devices, devices[index]
         cuda = self._device.type == "cuda"
         self._copies = torch.cuda.Stream(self._device) if cuda else None
@@ -123,6 +125,7 @@ def run_threads(
     lanes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in lowered]
     outcomes: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     feed, abort = Feed(batches, Needs.of(chain.from_iterable(lowered))), threading.Event()
+    busy = [index for index, steps in enumerate(lowered) if steps]
     calendar = None if job.cluster is None else Calendar(job.cluster)
     reports: dict[int, Report] = {}
 
@@ -137,7 +140,7 @@ def run_threads(
             device = devices[index]
             share_cores(len(lowered))
             with own_stream(device):
-                links: Links = ThreadLinks(index, queues, lanes, devices, abort)
+                links: Links = ThreadLinks(index, busy, queues, lanes, devices, abort)
                 if calendar is not None:
                     links = SlowLinks(links, index, calendar)
                 report = work(

@@ -42,6 +42,12 @@ def run_under_torchrun(
     stages in them.
     """
     index = _join_group(len(lowered))
+    idle = next((worker for worker, steps in enumerate(lowered) if not steps), None)
+    if job.training and idle is not None:
+        raise ValueError(
+            f"the schedule has nothing to do for worker {idle}, whose weights would be left "
+            f"behind: under torchrun, train on enough batches to give each worker one"
+        )
     device = devices[index]
     cores = torch.get_num_threads()
     share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", len(lowered))))

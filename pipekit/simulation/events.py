@@ -2,7 +2,7 @@
 
 Sends never hold up the computing, as in the engine.  A recomputed forward runs before its gradient
 is there (torchgpipe, section 3.2.3).  The gradients of a stage on several workers are reduced layer
-by layer, each as soon as all of them have it; the update waits for the last.
+by layer, one at a time, each as soon as all of them have it; the update waits for the last.
 """
 
 import heapq
@@ -16,6 +16,7 @@ from pipekit.costs import StageCosts
 from pipekit.schedules import Op, Schedule, Step, lower, sums
 
 _NOT_SENT = -1.0
+NOBODY = -1
 
 
 class Times(NamedTuple):
@@ -54,9 +55,11 @@ class _Run:
         self.backward_arrivals = [[_NOT_SENT] * microbatches for _ in costs]
         self.sums = sums(schedule)
         self.updates = schedule.updates
-        self.reduced = [[0.0] for _ in costs]  # when, by stage and version
+        self.lanes = [_Lane(cost) for cost in costs]
         self.starts: dict[tuple[int, int], list[float]] = defaultdict(list)  # of last backwards
-        self.ends: list[tuple[float, int]] = []  # a heap: (when, worker)
+        # A heap: when a worker's task ends, (when, worker, ()); when gradients can be summed, or
+        # are, (when, NOBODY, (stage, update, layer)).
+        self.events: list[tuple[float, int, tuple[int, ...]]] = []
         self.times = Times(
             [[] for _ in range(workers)],
             [[] for _ in range(workers)],
@@ -67,8 +70,11 @@ class _Run:
     def finish(self) -> Times:
         for worker in range(len(self.steps)):
             self._advance(worker)
-        while self.ends:
-            now, worker = heapq.heappop(self.ends)
+        while self.events:
+            now, worker, summed = heapq.heappop(self.events)
+            if summed:
+                self._sum(now, *summed)
+                continue
             step = self.steps[worker][self.position[worker]]
             self.position[worker] += 1
             self.computing[worker] = False
@@ -112,10 +118,9 @@ class _Run:
             self.newest_buffer[worker][stage] = step.buffer
         self.times.starts[worker].append(start)
         self.times.ends[worker].append(end)
-        heapq.heappush(self.ends, (end, worker))
-        if step.ends_update and len(cost.workers) > 1:
-            self.starts[stage, step.update].append(start)
-            self._reduce(stage)
+        heapq.heappush(self.events, (end, worker, ()))
+        if step.ends_update and self.lanes[stage].order:
+            self._computing(stage, step.update, start)
 
     def _send(self, step: Step, worker: int, receiver: int, now: float) -> None:
         op, stage, microbatch, _ = step.task
@@ -139,32 +144,43 @@ class _Run:
 
     def _summed(self, stage: int, version: int) -> float:
         """Return when an update's gradients are summed, if that is known."""
-        if len(self.costs[stage].workers) == 1:
+        lane = self.lanes[stage]
+        if not lane.order:
             return 0.0
-        reduced = self.reduced[stage]
-        return reduced[version] if version < len(reduced) else _NOT_SENT
+        return lane.done[version] if version < len(lane.done) else _NOT_SENT
 
-    def _reduce(self, stage: int) -> None:
-        """Reduce the gradients of a stage's next updates, as far as their starts are known.
-
-        One after the other, as the workers do; each from when all that contribute to it have the
-        start of their last backward.
-        """
-        cost, reduced = self.costs[stage], self.reduced[stage]
-        while len(reduced) <= len(self.sums[stage]):
-            update = len(reduced)
-            starts = self.starts[stage, update]
-            if len(starts) < len(self.sums[stage][update - 1].contributors):
-                return
-            now = done = max(starts)
-            for layer in reversed(cost.layers):
+    def _computing(self, stage: int, update: int, start: float) -> None:
+        """Note the start of a last backward; once all have theirs, it is known what comes when."""
+        starts = self.starts[stage, update]
+        starts.append(start)
+        if len(starts) == len(self.sums[stage][update - 1].contributors):
+            now = max(starts)
+            for number in reversed(range(len(self.costs[stage].layers))):
+                layer = self.costs[stage].layers[number]
                 now += layer.backward_s
-                done = max(done, now)
-                if self.traffic is not None and layer.parameter_bytes:
-                    done = self._all_reduce(stage, update, layer.parameter_bytes, now)
-            reduced.append(done)
-            for worker in cost.workers:
-                self._advance(worker)
+                if layer.parameter_bytes:
+                    heapq.heappush(self.events, (now, NOBODY, (stage, update, number)))
+
+    def _sum(self, now: float, stage: int, update: int, layer: int) -> None:
+        """Go on with a stage's sums: one has become possible, or is done."""
+        lane = self.lanes[stage]
+        if lane.running == (update, layer):
+            lane.running = None
+            lane.finished(now)
+            if layer == lane.order[-1]:
+                for worker in self.costs[stage].workers:
+                    self._advance(worker)
+        else:
+            lane.ready.add((update, layer))
+        following = lane.following()
+        if lane.running is None and following in lane.ready:
+            lane.ready.remove(following)
+            lane.running = following
+            done = now
+            if self.traffic is not None:
+                size = self.costs[stage].layers[following[1]].parameter_bytes
+                done = self._all_reduce(stage, following[0], size, now)
+            heapq.heappush(self.events, (done, NOBODY, (stage, *following)))
 
     def _all_reduce(self, stage: int, update: int, size: float, now: float) -> float:
         assert self.traffic is not None
@@ -178,3 +194,33 @@ class _Run:
                 (worker, neighbour, "weights", stage, last, start, end, each)
             )
         return arrival
+
+
+class _Lane:
+    """The sums of one stage's gradients: one at a time, in an order that its workers agree on.
+
+    Attributes:
+        order: the layers that have any, as the backward comes to them; none on a single worker.
+        ready: (update, layer) of those that can be summed.
+        running: likewise, that is being summed.
+        done: when each update's were all summed; version 0 needs none.
+    """
+
+    def __init__(self, cost: StageCosts) -> None:
+        weighty = [n for n, layer in enumerate(cost.layers) if layer.parameter_bytes]
+        self.order = weighty[::-1] if len(cost.workers) > 1 else []
+        self.ready: set[tuple[int, int]] = set()
+        self.running: tuple[int, int] | None = None
+        self.done = [0.0]
+        self._place = 0  # in the order
+
+    def following(self) -> tuple[int, int]:
+        """Return (update, layer) of the next sum."""
+        return len(self.done), self.order[self._place]
+
+    def finished(self, now: float) -> None:
+        """Note that a sum is done."""
+        self._place += 1
+        if self._place == len(self.order):
+            self._place = 0
+            self.done.append(now)

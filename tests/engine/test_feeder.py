@@ -25,7 +25,7 @@ def batch(number: int) -> Batch:
 def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
     ports = [Port.new() for _ in range(3)]
     inboxes = [SharedInboxes(index, ports) for index in range(3)]
-    links = [InboxLinks(index, 2, inboxes[index]) for index in range(2)]
+    links = [InboxLinks(index, range(2), inboxes[index]) for index in range(2)]
     read = []
 
     def batches() -> Iterator[Batch]:

@@ -21,7 +21,10 @@ CPU = torch.device("cpu")
 def links(workers: int) -> tuple[list[ThreadLinks], threading.Event]:
     inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(workers)]
     abort = threading.Event()
-    return [ThreadLinks(w, inboxes, inboxes, [CPU] * workers, abort) for w in range(workers)], abort
+    return [
+        ThreadLinks(w, range(workers), inboxes, inboxes, [CPU] * workers, abort)
+        for w in range(workers)
+    ], abort
 
 
 def forward(stage: int, microbatch: int, source: int | None, destination: int | None) -> Step:

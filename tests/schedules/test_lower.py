@@ -4,17 +4,23 @@ from collections import Counter
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from pipekit.schedules import (
     Op,
     Schedule,
     Step,
+    Sum,
+    asp,
     buffer_count,
     check,
+    flush,
     gpipe,
     lower,
     parse,
     pipedream,
+    replicate,
+    sums,
     two_bw,
 )
 from tests.schedules.strategies import methods
@@ -98,3 +104,111 @@ def test_a_step_is_a_task_with_its_ends_and_its_buffer() -> None:
     (step, *_) = lower(gpipe(2, 1))[1]
     task = gpipe(2, 1).workers[1][0]
     assert step == Step(task, source=0, destination=None, buffer=0, update=1, ends_batch=True)
+
+
+# --- Batches, updates, and what they sum ---------------------------------------------------------
+
+
+def marked(schedule: Schedule, worker: int) -> str:
+    """Return a worker's steps with the update that each belongs to and what it ends.
+
+    ``B1/2|!`` is a backward of update 2, the worker's last pass of its batch and of the update.
+    """
+    return " ".join(
+        f"{s.task.op.value}{s.task.microbatch}/{s.update}"
+        f"{'|' if s.ends_batch and s.task.op is not Op.UPDATE else ''}{'!' if s.ends_update else ''}"
+        for s in lower(schedule)[worker]
+    )
+
+
+def test_the_last_backward_of_an_update_ends_it_wherever_it_stands() -> None:
+    schedule = parse("worker 0 | F0 F1 F2 B2 B0 B1^2 F3 B3^")
+    assert marked(schedule, 0) == "F0/1 F1/1 F2/1| B2/1| B0/1 B1/1! U2/1 F3/2| B3/2|! U3/2"
+
+
+def test_each_pipeline_side_by_side_ends_the_batch_for_itself() -> None:
+    schedule = replicate(flush(1, 2, 1), 2)
+    assert marked(schedule, 0) == "F0/1 B0/1 F2/1| B2/1|! U3/1"
+    assert marked(schedule, 1) == "F1/1 B1/1 F3/1| B3/1|! U3/1"
+
+
+def test_replicas_add_a_gradient_an_update_each() -> None:
+    schedule = pipedream([2, 1], 3)
+    assert marked(schedule, 0) == "F0/1| F2/2| B0/1|! U1/1 B2/2|! U2/2"
+    assert marked(schedule, 1) == "F1/1| B1/1|! U1/1 U2/2"
+    assert marked(schedule, 2) == "F0/1| B0/1|! U0/1 F1/2| B1/2|! U1/2 F2/3| B2/3|! U2/3"
+
+
+def test_sums_name_their_contributors_and_count_their_batches() -> None:
+    assert sums(pipedream([2, 1], 3)) == (
+        (Sum((0, 1), batches=2), Sum((0,), batches=1)),
+        (Sum((2,), batches=1),) * 3,
+    )
+    assert sums(replicate(flush(2, 2, 2), 2)) == (
+        (Sum((0, 1), batches=1),) * 2,
+        (Sum((2, 3), batches=1),) * 2,
+    )
+    assert sums(asp(3, 4)) == (tuple(Sum((k % 3,), batches=1) for k in range(4)),)
+
+
+def test_inference_sums_nothing() -> None:
+    assert sums(parse("worker 0 | F0 F1\nworker 1 | F0 F1")) == ((), ())
+
+
+replicated = st.one_of(
+    st.builds(pipedream, st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(1, 12)),
+    st.builds(asp, st.integers(1, 4), st.integers(1, 12)),
+    st.builds(replicate, methods, st.integers(1, 3)),
+)
+
+
+@given(replicated)
+def test_every_gradient_goes_into_the_one_update_that_sums_it(schedule: Schedule) -> None:
+    into = {(stage, k): 0 for stage in range(schedule.stages) for k in range(schedule.microbatches)}
+    for steps in lower(schedule):
+        for step in steps:
+            op, stage, k, version = step.task
+            if op is Op.UPDATE:
+                assert step.update == version
+            elif schedule.trains:
+                assert k in schedule.updates[stage][step.update - 1]
+                into[stage, k] += op is Op.BACKWARD
+    assert set(into.values()) == {int(schedule.trains)}
+
+
+@given(replicated)
+def test_whoever_has_a_gradient_for_an_update_ends_it_once(schedule: Schedule) -> None:
+    ended: dict[tuple[int, int], list[int]] = {}
+    for worker, steps in enumerate(lower(schedule)):
+        last = {
+            (s.task.stage, s.update): place
+            for place, s in enumerate(steps)
+            if s.task.op is Op.BACKWARD
+        }
+        for place, step in enumerate(steps):
+            if step.ends_update:
+                assert last[step.task.stage, step.update] == place
+                ended.setdefault((step.task.stage, step.update), []).append(worker)
+    assert ended == {
+        (stage, number): list(summed.contributors)
+        for stage, each in enumerate(sums(schedule))
+        for number, summed in enumerate(each, start=1)
+    }
+
+
+@given(replicated)
+def test_a_batch_ends_for_a_worker_with_its_highest_microbatch_of_it(schedule: Schedule) -> None:
+    for steps in lower(schedule):
+        passes = [s for s in steps if s.task.op is not Op.UPDATE]
+        for step in passes:
+            _, stage, k, _ = step.task
+            batch = next(b for b in schedule.batches if k in b)
+            own = [s.task.microbatch for s in passes if s.task.stage == stage]
+            assert step.ends_batch == (k == max(i for i in own if i in batch))
+
+
+@given(replicated)
+def test_gradients_of_a_sum_are_from_so_many_batches(schedule: Schedule) -> None:
+    for updates, each in zip(schedule.updates, sums(schedule), strict=True):
+        for summed, found in zip(updates, each, strict=True):
+            assert found.batches == len({schedule.batch_of[k] for k in summed})

@@ -119,6 +119,52 @@ def test_its_repr_is_one_line_of_counts() -> None:
     )
 
 
+def test_an_update_may_sum_microbatches_of_several_batches() -> None:
+    """Two workers share stage 0: an update of it sums two batches, one of stage 1 a single one."""
+    schedule = pipedream([2, 1], 3)
+    assert schedule.batches == (range(1), range(1, 2), range(2, 3))
+    assert schedule.updates == (
+        (range(2), range(2, 3)),
+        (range(1), range(1, 2), range(2, 3)),
+    )
+    assert schedule.update_of == ((1, 1, 2), (1, 2, 3))
+    assert schedule.batch_of == (0, 1, 2)
+    assert schedule.homes == ((0, 1), (2,))
+
+
+def test_microbatches_after_the_last_update_wait_for_one_that_is_missing() -> None:
+    schedule = parse("worker 0 | F0 B0^ F1 B1 F2 B2")
+    assert schedule.updates == ((range(1),),)
+    assert schedule.update_of == ((1, 2, 2),)
+
+
+def test_inference_has_no_updates() -> None:
+    assert inference(2, 3).updates == ((), ())
+    assert inference(2, 3).update_of == ((1, 1, 1), (1, 1, 1))
+
+
+@given(methods)
+def test_updates_cut_the_microbatches_without_gaps(schedule: Schedule) -> None:
+    for updates, update_of in zip(schedule.updates, schedule.update_of, strict=True):
+        assert [k for summed in updates for k in summed] == (
+            list(range(schedule.microbatches)) if schedule.trains else []
+        )
+        if schedule.trains:
+            assert all(k in updates[number - 1] for k, number in enumerate(update_of))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_the_size_of_batches_may_be_declared(size: int) -> None:
+    schedule = replace(flush(1, 4, 2), batch_size=size)
+    assert [k for batch in schedule.batches for k in batch] == list(range(8))
+    assert {len(batch) for batch in schedule.batches[:-1]} <= {size}
+    assert 1 <= len(schedule.batches[-1]) <= size
+    assert schedule != flush(1, 4, 2), "it is part of the table"
+    for again in (parse(str(schedule)), read_csv(schedule.to_csv())):
+        assert again == schedule
+        assert (again.batch_size, again.name) == (size, schedule.name)
+
+
 # --- Immutable and comparable --------------------------------------------------------------------
 
 
@@ -239,6 +285,12 @@ def test_a_name_of_two_lines_leaves_the_rest_intact() -> None:
 def test_a_broken_csv_is_refused_with_its_row(text: str, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         read_csv(text)
+
+
+@given(st.integers(1, 10**9 - 1), st.booleans(), st.text(max_size=8))
+def test_the_header_of_a_csv_keeps_the_batch_size(size: int, stashing: bool, name: str) -> None:
+    schedule = Schedule(((Task(Op.FORWARD, 0, 0, 0),),), name, stashing, size)
+    assert read_csv(schedule.to_csv()) == schedule
 
 
 @pytest.mark.parametrize(

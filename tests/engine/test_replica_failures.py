@@ -1,0 +1,144 @@
+"""When one worker of a stage fails: its error surfaces, and nobody waits for its gradients."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pipekit as pk
+from pipekit import Schedule, schedules
+from pipekit.engine import versions as versions_module
+from pipekit.engine.buckets import parameter_buckets
+from tests.engine.examples import Batches, data, sgd
+from tests.engine.test_replicas import TRANSPORTS, pipeline
+
+
+class OutOfCheeseError(Exception):
+    pass
+
+
+class FailsAtMark(nn.Module):
+    """Raises on the minibatch that is marked, in the forward or the backward."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and bool((x.abs() > 1000).any()):
+            if self.what == "forward":
+                raise OutOfCheeseError("in the forward")
+            faulty: Tensor = Fault.apply(x)
+            return faulty
+        return x
+
+
+class Fault(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise OutOfCheeseError("in the backward")
+
+
+def marked_at(minibatch: int) -> Batches:
+    batches = data(30)
+    batches[minibatch] = (batches[minibatch][0] + 10_000, batches[minibatch][1])
+    return batches
+
+
+def assert_no_thread_is_left(before: set[threading.Thread]) -> None:
+    deadline = time.monotonic() + 3
+    left = before
+    while time.monotonic() < deadline:
+        left = {t for t in threading.enumerate() if "pipekit" in t.name} - before
+        if not left:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"still running: {left}")
+
+
+# The third of five layers fails, which is in a stage on several workers.
+FAILING: dict[str, tuple[Callable[[int], Schedule], list[int]]] = {
+    "3": (lambda n: schedules.pipedream([3], n), [5]),
+    "3-1": (lambda n: schedules.pipedream([3, 1], n), [4, 1]),
+    "1-2": (lambda n: schedules.pipedream([1, 2], n), [2, 3]),
+    "ASP": (lambda n: schedules.asp(3, n), [5]),
+}
+
+
+def around(layer: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), layer, nn.Linear(6, 6), nn.Linear(6, 3))
+
+
+@TRANSPORTS
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("3", "forward"),
+        ("3", "backward"),
+        ("3-1", "backward"),
+        ("1-2", "forward"),
+        ("ASP", "forward"),
+    ],
+)
+def test_a_failing_replica_ends_all_with_its_error(name: str, what: str, transport: str) -> None:
+    schedule, balance = FAILING[name]
+    model = around(FailsAtMark(what))
+    pipe = pipeline(model, schedule, balance, optimizer=sgd, transport=transport)
+    before = {t for t in threading.enumerate() if "pipekit" in t.name}
+    with pytest.raises(OutOfCheeseError, match=f"in the {what}"):
+        pipe.train(marked_at(7))
+    assert_no_thread_is_left(before)
+    with pytest.raises(RuntimeError, match="build the pipeline again"):
+        pipe.train(data(3))
+
+
+class Late(nn.Module):
+    """Fails after the other replicas have had time to come to wait for this one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and bool((x.abs() > 1000).any()):
+            time.sleep(0.1)
+            raise OutOfCheeseError
+        return x
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["3", "3-1", ("1-2"), ("ASP")],
+)
+def test_lanes_with_many_sums_ahead_end_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each parameter is a sum of its own: a lane has more to do than the one it waits for."""
+    small = partial(parameter_buckets, largest=1)
+    monkeypatch.setattr(versions_module, "parameter_buckets", small)
+    schedule, balance = FAILING[name]
+    before = {t for t in threading.enumerate() if "pipekit" in t.name}
+    with pytest.raises(OutOfCheeseError):
+        pipeline(around(Late()), schedule, balance, optimizer=sgd).train(marked_at(4))
+    assert_no_thread_is_left(before)
+
+
+class Killed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and bool((x.abs() > 1000).any()):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x
+
+
+def test_a_killed_replica_is_named() -> None:
+    """Minibatch 7 of three replicas is the second one's."""
+    schedule, balance = FAILING["3"]
+    pipe = pipeline(around(Killed()), schedule, balance, optimizer=sgd, transport="distributed")
+    with pytest.raises(pk.WorkerDied, match=r"worker 1.*-9.*killed"):
+        pipe.train(marked_at(7))

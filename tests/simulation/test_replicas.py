@@ -1,0 +1,223 @@
+"""Stages on several workers, simulated: closed forms, the schedule's own slots, and bytes."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit.clusters import flat
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import Op, Schedule, asp, check, pipedream, replicate, slots, two_bw
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+
+vectors = st.lists(st.integers(1, 4), min_size=1, max_size=4)
+seconds = st.integers(1, 9).map(float)
+
+
+def plan_for(schedule: Schedule, layers: list[int]) -> Plan:
+    return Plan.by_hand(layers, replicas=[len(workers) for workers in schedule.homes])
+
+
+def ends(trace: Trace, op: str, worker: int = 0) -> list[float]:
+    found = trace.frame.query("op == @op and worker == @worker")["end_s"]
+    return [float(end) for end in found]
+
+
+# --- An update's time ----------------------------------------------------------------------------
+
+
+def wait_free(layers: tuple[LayerProfile, ...], workers: int, bandwidth: float) -> float:
+    """When the gradients of a backward that begins at 0 are summed, layer by layer.
+
+    A layer's 2 (r - 1) / r |w| bytes set out when its backward and the layer behind it are through.
+    """
+    now = free = 0.0
+    for layer in reversed(layers):
+        now += layer.backward_s
+        size = 2 * (workers - 1) / workers * layer.parameter_bytes
+        if size:
+            free = max(now, free) + size / bandwidth
+    return max(now, free)
+
+
+@given(
+    st.integers(2, 5),
+    st.lists(st.tuples(seconds, seconds, st.integers(0, 900).map(float)), min_size=1, max_size=5),
+)
+def test_data_parallelism_takes_its_forward_backward_and_what_does_not_overlap(
+    workers: int, costs: list[tuple[float, float, float]]
+) -> None:
+    layers = tuple(
+        LayerProfile(str(i), f, b, parameter_bytes=w, update_s=0.5)
+        for i, (f, b, w) in enumerate(costs)
+    )
+    schedule = pipedream([workers], 3 * workers)
+    trace = simulate(
+        schedule, Profile(layers), plan_for(schedule, [len(layers)]), cluster=flat(workers, 100.0)
+    )
+    forward = sum(layer.forward_s for layer in layers)
+    turn = forward + wait_free(layers, workers, 100.0) + 0.5 * len(layers)
+    for worker in range(workers):
+        assert ends(trace, "UPDATE", worker) == pytest.approx([turn, 2 * turn, 3 * turn])
+
+
+def test_a_vgg_like_model_hides_its_convolutions_and_not_its_last_layer() -> None:
+    """Worked by hand: 2 s of backward each, and 4, 1 and 1 s on the link, from the last layer on."""
+    layers = tuple(LayerProfile(str(w), 1, 2, parameter_bytes=w) for w in (100.0, 100.0, 400.0))
+    schedule = pipedream([2], 2)
+    trace = simulate(schedule, Profile(layers), plan_for(schedule, [3]), cluster=flat(2, 100.0))
+    assert trace.transfers is not None
+    on_the_link = trace.transfers.query("source == 0")[["start_s", "end_s"]].to_numpy().tolist()
+    assert on_the_link == [[5, 9], [9, 10], [10, 11]], "the backward is from 3 to 9"
+    assert trace.makespan_s == 11
+
+
+@given(st.integers(2, 4), st.integers(1, 4), st.integers(1, 12))
+def test_bytes_are_those_of_all_reduce(workers: int, stages: int, minibatches: int) -> None:
+    """4 (m - 1) |w| / m sent and received by each worker of a stage, an update."""
+    schedule = pipedream([workers] * stages, minibatches * workers)
+    profile = Profile.uniform(stages, parameter_bytes=300.0)
+    trace = simulate(schedule, profile, cluster=flat(workers * stages, 1e6))
+    assert trace.transfers is not None
+    weights = trace.transfers.query("purpose == 'weights'")
+    assert weights["bytes"].eq(2 * (workers - 1) / workers * 300).all()
+    for way in ("source", "destination"):
+        assert weights.groupby(way).size().tolist() == [minibatches] * workers * stages
+
+
+# --- Free links ----------------------------------------------------------------------------------
+
+
+def of_slots(schedule: Schedule, forward: float, backward: float) -> list[list[list[float]]]:
+    durations = {Op.FORWARD: forward, Op.BACKWARD: backward, Op.UPDATE: 0.0}
+    return [times.tolist() for times in slots(schedule, durations)]
+
+
+def simulated(trace: Trace, workers: int) -> list[list[list[float]]]:
+    frame = trace.frame
+    return [
+        frame[frame["worker"] == worker][["start_s", "end_s"]].to_numpy().tolist()
+        for worker in range(workers)
+    ]
+
+
+@pytest.mark.parametrize("replicas", [[2, 1, 1], [1, 2], [3], [2, 3], [7, 1]])
+def test_with_free_links_it_is_what_the_picture_shows(replicas: list[int]) -> None:
+    schedule = pipedream(replicas, 15)
+    profile = Profile.uniform(len(replicas), parameter_bytes=100.0)
+    assert simulated(simulate(schedule, profile), sum(replicas)) == of_slots(schedule, 1, 2)
+
+
+@given(vectors, st.integers(0, 12), seconds, seconds, st.booleans())
+def test_any_replicas_take_the_time_of_their_slots(
+    replicas: list[int], more: int, forward: float, backward: float, synced: bool
+) -> None:
+    schedule = pipedream(replicas, max(replicas) + more, vertical_sync=synced)
+    profile = Profile.uniform(len(replicas), forward, backward, parameter_bytes=100.0)
+    expected = of_slots(schedule, forward, backward)
+    trace = simulate(schedule, profile)
+    assert simulated(trace, sum(replicas)) == expected
+    assert trace.makespan_s == max(times[-1][1] for times in expected)
+
+
+def test_a_stage_twice_as_slow_on_two_workers_keeps_up() -> None:
+    """Table 1's idea: 2-1, in steady state a minibatch every 3 s on average, all workers busy."""
+    layers = (LayerProfile("slow", 2, 4), LayerProfile("fast", 1, 2))
+    trace = simulate(pipedream([2, 1], 40), Profile(layers))
+    made = ends(trace, "UPDATE", worker=2)
+    assert made[30] - made[10] == pytest.approx(20 * 3)
+    alone = simulate(pipedream(2, 40), Profile(layers))
+    slow = ends(alone, "UPDATE", worker=1)
+    assert slow[30] - slow[10] == pytest.approx(20 * 6)
+
+
+def test_links_that_are_free_need_no_time_to_reduce() -> None:
+    schedule = replicate(two_bw(2, 2, 3), 2)
+    profile = Profile.uniform(2, parameter_bytes=1e9)
+    assert (
+        simulate(schedule, profile, cluster=flat(4, math.inf)).makespan_s
+        == simulate(schedule, profile).makespan_s
+    )
+
+
+# --- One link for gradients of weights and of activations ----------------------------------------
+
+
+def test_a_message_that_is_ready_before_a_sum_need_not_wait_for_it() -> None:
+    """Worker 1's backward ends 1 s before that of worker 2, with which its sum begins."""
+    layers = (
+        LayerProfile("first", 1, 2, output_bytes=1),
+        LayerProfile("second", 1, 2, parameter_bytes=1000),
+    )
+    trace = simulate(pipedream([1, 2], 2), Profile(layers), cluster=flat(3, 100.0))
+    done = trace.frame.query("worker == 1 and op == 'BACKWARD'")["end_s"].iloc[0]
+    sent = trace.transfers
+    assert sent is not None
+    gradient = sent.query("source == 1 and purpose == 'gradient'")["start_s"].iloc[0]
+    weights = sent.query("source == 1 and purpose == 'weights'")["start_s"].iloc[0]
+    assert gradient == done < weights
+
+
+# --- ASP -----------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 5))
+def test_asp_never_waits(workers: int, rounds: int, more: int) -> None:
+    schedule = asp(workers, workers * rounds, delay=workers - 1 + more)
+    trace = simulate(schedule, Profile.uniform(1, 1, 2, parameter_bytes=100))
+    for worker in range(workers):
+        assert ends(trace, "BACKWARD", worker) == [3 * (r + 1) for r in range(rounds)]
+    assert trace.makespan_s == 3 * rounds
+
+
+def test_asp_reduces_one_minibatch_after_the_other() -> None:
+    """Three gradients become ready at once, of 2 s each on the links."""
+    layer = LayerProfile("layer", 1, 2, parameter_bytes=150)
+    trace = simulate(asp(3, 3), Profile((layer,)), cluster=flat(3, 100.0))
+    for worker in range(3):
+        assert ends(trace, "UPDATE", worker) == [3 + 2, 3 + 4, 3 + 6]
+
+
+# --- Bytes in memory -----------------------------------------------------------------------------
+
+
+@given(vectors, st.integers(0, 8))
+def test_peaks_are_those_that_the_check_counts(replicas: list[int], more: int) -> None:
+    schedule = pipedream(replicas, max(replicas) + more)
+    layer = LayerProfile("layer", 1, 2, 10, 1000, saved_bytes=90, saves_output=True)
+    trace = simulate(schedule, Profile((layer,) * len(replicas), input_bytes=10))
+    assert trace.memory is not None
+    report, most = check(schedule), trace.memory.frame.groupby("worker").max()
+    assert most["activations"].tolist() == [100 * count for count in report.peak_in_flight]
+    assert most["weights"].tolist() == [1000 * count for count in report.peak_versions]
+    last = trace.memory.frame.groupby("worker").last()
+    assert last[["activations", "gradients", "recompute"]].eq(0).all(axis=None)
+
+
+def test_a_replica_keeps_its_gradients_until_all_have_theirs() -> None:
+    """Worker 0 is through at 6, worker 1 at 9, when both update."""
+    layers = (
+        LayerProfile("first", 1, 2, parameter_bytes=100),
+        LayerProfile("second", 1, 2, parameter_bytes=10),
+    )
+    trace = simulate(pipedream([2, 1], 2), Profile(layers))
+    assert trace.memory is not None
+    own = trace.memory.frame.query("worker == 0").set_index("time_s")["gradients"]
+    begin, end = trace.frame.query("worker == 0 and op == 'BACKWARD'")[["start_s", "end_s"]].iloc[0]
+    made = ends(trace, "UPDATE")[0]
+    assert made == ends(trace, "UPDATE", worker=1)[0] > end
+    assert own[begin] == own[end] == 100
+    assert own[made] == 0
+
+
+def test_who_has_no_gradient_of_its_own_still_has_the_others_in_an_update() -> None:
+    """Worker 1 holds the gradient of minibatch 1 while it makes update 1 with that of 0."""
+    layer = LayerProfile("layer", 1, 2, parameter_bytes=100, update_s=1)
+    trace = simulate(asp(2, 2), Profile((layer,)))
+    assert trace.memory is not None
+    gradients = trace.memory.frame.groupby("worker")["gradients"]
+    assert gradients.max().tolist() == [100, 200]
+    assert gradients.last().tolist() == [0, 0]
