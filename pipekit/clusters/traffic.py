@@ -16,9 +16,10 @@ class Transfer(NamedTuple):
 
 
 class _Route(NamedTuple):
-    """The ports that a message passes, by number, and how fast."""
+    """The ports that a message passes, by number: out, then in; on a shared medium none in."""
 
-    ports: tuple[int, ...]
+    out: tuple[int, ...]
+    into: tuple[int, ...]
     bandwidth: float
     latency: float
 
@@ -27,8 +28,9 @@ class Traffic:
     """The links of a cluster in use.
 
     At the level that joins two workers, each member has a port out and a port in, or all share one
-    medium (:class:`Level`).  A message occupies its ports for bytes / bandwidth, waits until both
-    are free, and arrives one latency later.  The links below that level are taken to be no
+    medium (:class:`Level`).  A message occupies each of its ports for bytes / bandwidth, as soon as
+    that is free: while a receiver's port is busy with others, the network between keeps what has
+    left the sender's.  It arrives one latency later.  The links below that level are taken to be no
     bottleneck.
 
     Args:
@@ -46,8 +48,8 @@ class Traffic:
         route = self._routes.get((source, destination))
         if route is None:
             level = self._cluster.level_between(source, destination)
-            ports = {*self._ports(level, [source], "out"), *self._ports(level, [destination], "in")}
-            route = _Route(tuple(ports), level.used_bandwidth, level.latency_s)
+            ports = self._both_ways(level, [source], [destination])
+            route = _Route(*ports, level.used_bandwidth, level.latency_s)
             self._routes[source, destination] = route
         return self._take(route, size, now)
 
@@ -64,18 +66,30 @@ class Traffic:
             (self._cluster.level_between(first, other) for other in others),
             key=self._cluster.levels.index,
         )
-        ports = {*self._ports(level, workers, "out"), *self._ports(level, workers, "in")}
         rounds = 2 * len(others)
-        route = _Route(tuple(ports), level.used_bandwidth, level.latency_s * rounds)
+        ports = self._both_ways(level, workers, workers)
+        route = _Route(*ports, level.used_bandwidth, level.latency_s * rounds)
         return self._take(route, size * rounds / len(workers), now)
 
     def _take(self, route: _Route, size: float, now: float) -> Transfer:
-        free = self._free
-        start = max(now, *(free[port] for port in route.ports))
-        end = start + (0.0 if math.isinf(route.bandwidth) else size / route.bandwidth)
-        for port in route.ports:
-            free[port] = end
-        return Transfer(start, end, end + route.latency)
+        seconds = 0.0 if math.isinf(route.bandwidth) else size / route.bandwidth
+        starts = [self._occupy(port, now, seconds) for port in route.out]
+        leaves = min(starts)
+        starts += [self._occupy(port, leaves, seconds) for port in route.into]
+        end = max(starts) + seconds
+        return Transfer(leaves, end, end + route.latency)
+
+    def _occupy(self, port: int, earliest: float, seconds: float) -> float:
+        """Take a port as soon as it is free, and return when that is."""
+        start = max(earliest, self._free[port])
+        self._free[port] = start + seconds
+        return start
+
+    def _both_ways(
+        self, level: Level, sources: Sequence[int], destinations: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        out, into = self._ports(level, sources, "out"), self._ports(level, destinations, "in")
+        return tuple(out), tuple(into) if not level.shared else ()
 
     def _ports(self, level: Level, workers: Sequence[int], way: str) -> list[int]:
         if level.shared:

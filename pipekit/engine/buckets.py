@@ -71,15 +71,16 @@ class ParameterBucket:
     @torch.no_grad()
     def flat(self, gradients: Gradients | None) -> Flat:
         """See :class:`Bucket`."""
-        first = self._like[0]
-        numbers = torch.zeros(sum(self._sizes), dtype=first.dtype, device=first.device)
-        content = Flat(numbers, torch.zeros(len(self._like), dtype=torch.uint8))
-        pieces = numbers.split(self._sizes)
-        for place, gradient in enumerate(gradients or ()):
-            if gradient is not None:
-                pieces[place].view(self._like[place].shape).copy_(gradient)
-                content.present[place] = 1
-        return content
+        found = gradients or [None] * len(self._like)
+        numbers = torch.cat(
+            [
+                (like.new_zeros(like.shape) if gradient is None else gradient).reshape(-1)
+                for like, gradient in zip(self._like, found, strict=True)
+            ]
+        )
+        return Flat(
+            numbers, torch.tensor([gradient is not None for gradient in found], dtype=torch.uint8)
+        )
 
     def gradients(self, content: Flat) -> Iterator[tuple[int, Tensor | None]]:
         """See :class:`Bucket`."""

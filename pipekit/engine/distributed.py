@@ -7,7 +7,7 @@ input; it is sent once for each of these on each link, before the first message 
 
 import pickle
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -208,12 +208,17 @@ class _GroupChannel:
             for tensor in content:
                 self._sending.append((dist.isend(tensor, worker, group=self._group), tensor))
 
-    def receive(self, worker: int, key: tuple[int, int, int], like: Flat) -> Flat:
-        content = Flat(*map(torch.empty_like, like))
+    def expect(self, worker: int, key: tuple[int, int, int], room: Flat) -> Callable[[], Flat]:
         with _abort_if_broken():
-            for tensor in content:
-                dist.recv(tensor, worker, group=self._group)
-        return content
+            works: list[Any] = [dist.irecv(t, worker, group=self._group) for t in room]
+
+        def wait() -> Flat:
+            with _abort_if_broken():
+                for work in works:
+                    work.wait()
+            return room
+
+        return wait
 
     def flush(self) -> None:
         with _abort_if_broken():

@@ -180,7 +180,7 @@ class _LayerBucket:
         return Flat(torch.empty(self._size, device="meta"), torch.empty(0, dtype=torch.uint8))
 
     def gradients(self, content: Flat) -> Iterator[tuple[int, Tensor | None]]:
-        yield self.parameters[0], None
+        return iter(())
 
 
 class _EmulatedVersions(WeightVersions):

@@ -7,7 +7,7 @@ the transport nor on who comes first.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -37,8 +37,11 @@ class Channel(Protocol):
     def send(self, worker: int, key: tuple[int, int, int], content: Flat) -> None:
         """Send without waiting; the tensors must not be written before they are received."""
 
-    def receive(self, worker: int, key: tuple[int, int, int], like: Flat) -> Flat:
-        """Wait for what ``worker`` sent by this key, of the shapes and dtypes of ``like``."""
+    def expect(self, worker: int, key: tuple[int, int, int], room: Flat) -> Callable[[], Flat]:
+        """Get ready for what ``worker`` sends by this key; return what waits for it.
+
+        It may, but need not, be written into ``room``, which has its shapes and dtypes.
+        """
 
     def flush(self) -> None:
         """Wait until all that was sent has left."""
@@ -77,27 +80,42 @@ class DirectExchange:
         parts = content.numbers.tensor_split(count)
         # Everybody begins with another receiver, so that no link is wanted by two at once.
         others = [(place + step) % count for step in range(1, count)]
+        # Receives come first: a link that waits for them is busy in one direction only.
+        mine = Flat(parts[place], content.present)
+        given = [
+            self._expect(SCATTER, round, worker, Flat(*map(torch.empty_like, mine)))
+            for worker in round.contributors
+            if worker != self._worker
+        ]
+        # Into what is sent from here: nobody sends his sum before he has received that.
+        summed = {
+            other: self._expect(
+                GATHER,
+                round,
+                self.members[other],
+                Flat(parts[other], torch.empty_like(content.present)),
+            )
+            for other in others
+        }
         if self._worker in round.contributors:
             for other in others:
                 self._send(other, SCATTER, round, Flat(parts[other], content.present))
-        mine = Flat(parts[place], content.present)
-        given = [
-            mine
-            if worker == self._worker
-            else self._channel.receive(worker, self._key(SCATTER, round, worker), mine)
-            for worker in round.contributors
-        ]
-        total = _sum(given)
+        contents = [wait() for wait in given]
+        if self._worker in round.contributors:
+            contents.insert(round.contributors.index(self._worker), mine)
+        total = _sum(contents)
         for other in others:
             self._send(other, GATHER, round, total)
         parts[place].copy_(total.numbers)
-        for other in others:
-            worker = self.members[other]
-            like = Flat(parts[other], content.present)
-            part = self._channel.receive(worker, self._key(GATHER, round, worker), like)
-            parts[other].copy_(part.numbers)  # that worker has read what was sent from here
+        for other, wait in summed.items():
+            part = wait().numbers
+            if part.data_ptr() != parts[other].data_ptr():
+                parts[other].copy_(part)
         self._channel.flush()
         return Flat(content.numbers, total.present)
+
+    def _expect(self, phase: int, round: Round, worker: int, room: Flat) -> Callable[[], Flat]:
+        return self._channel.expect(worker, self._key(phase, round, worker), room)
 
     def _send(self, place: int, phase: int, round: Round, content: Flat) -> None:
         worker = self.members[place]
@@ -109,8 +127,13 @@ class DirectExchange:
 
 
 def _sum(contents: Sequence[Flat]) -> Flat:
-    numbers, present = (tensor.clone() for tensor in contents[0])
-    for other in contents[1:]:
-        numbers += other.numbers
+    first, *others = contents
+    if not others:
+        return first
+    second, *others = others
+    numbers = first.numbers + second.numbers.to(first.numbers.device)
+    present = first.present | second.present
+    for other in others:
+        numbers += other.numbers.to(numbers.device)
         present |= other.present
     return Flat(numbers, present)

@@ -106,8 +106,8 @@ class _Channel:
     def send(self, worker: int, key: Key, content: Flat) -> None:
         self._put(worker, key, content)
 
-    def receive(self, worker: int, key: Key, like: Flat) -> Flat:
-        return Flat(*self._mail.wait(key))
+    def expect(self, worker: int, key: Key, room: Flat) -> Callable[[], Flat]:
+        return lambda: Flat(*self._mail.wait(key))
 
     def flush(self) -> None:
         """Nothing that was sent is still here."""

@@ -48,15 +48,15 @@ def test_a_plan_says_what_is_where_and_how_many_pipelines(
     assert len([line for line in text.splitlines() if line.startswith("│")]) == 6
 
 
-def test_unequal_replicas_are_refused_with_the_remedy(
+def test_stages_on_different_numbers_of_workers_are_pipedreams(
     pipekit: Callable[[str], Any], profile: str, tmp_path: Path
 ) -> None:
     plan = tmp_path / "plan.json"
     Plan("mine", (StagePlan(0, 2, 2), StagePlan(2, 4, 1))).save(plan)
-    result = pipekit(f"simulate pipedream {profile} --plan {plan}")
+    assert "PipeDream 2-1: " in pipekit(f"simulate pipedream {profile} --plan {plan}").stdout
+    result = pipekit(f"simulate flush {profile} --plan {plan}")
     assert result.exit_code == 2
-    assert "2-1 has stages with unequal replicas" in result.stderr
-    assert "--straight" in result.stderr
+    assert "only PipeDream has stages on different numbers of workers" in result.stderr
 
 
 def test_it_draws_the_timeline(printed: Printed, profile: str, tmp_path: Path) -> None:

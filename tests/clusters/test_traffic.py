@@ -24,7 +24,21 @@ def test_messages_of_one_sender_take_turns() -> None:
 def test_messages_to_one_receiver_take_turns() -> None:
     traffic = Traffic(flat(3, 100.0))
     traffic.send(0, 2, 100, now=0.0)
-    assert traffic.send(1, 2, 100, now=0.5) == (1.0, 2.0, 2.0)
+    assert traffic.send(1, 2, 100, now=0.5) == (0.5, 2.0, 2.0)
+
+
+def test_a_sender_whose_receiver_is_busy_may_send_to_others() -> None:
+    traffic = Traffic(flat(4, 100.0))
+    traffic.send(0, 2, 100, now=0.0)
+    traffic.send(1, 2, 100, now=0.0)
+    assert traffic.send(1, 3, 100, now=0.0) == (1.0, 2.0, 2.0)
+
+
+def test_a_ring_waits_for_its_busiest_port_and_leaves_the_others_free_before() -> None:
+    traffic = Traffic(flat(3, 100.0))
+    traffic.send(0, 2, 100, now=0.0)
+    assert traffic.all_reduce([0, 1], 100, now=0.0) == (0.0, 2.0, 2.0)
+    assert traffic.send(1, 2, 100, now=0.0) == (1.0, 2.0, 2.0)
 
 
 def test_both_ways_at_once_are_free_of_each_other() -> None:

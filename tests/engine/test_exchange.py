@@ -231,9 +231,9 @@ class Recorder:
     def send(self, worker: int, key: tuple[int, int, int], content: Flat) -> None:
         self.log.append(("send", worker, key))
 
-    def receive(self, worker: int, key: tuple[int, int, int], like: Flat) -> Flat:
+    def expect(self, worker: int, key: tuple[int, int, int], room: Flat) -> Callable[[], Flat]:
         self.log.append(("receive", worker, key))
-        return Flat(*map(torch.zeros_like, like))
+        return lambda: Flat(*map(torch.zeros_like, room))
 
     def flush(self) -> None:
         pass
