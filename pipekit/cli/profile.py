@@ -18,7 +18,9 @@ def profile(
         typer.Argument(
             metavar="MODEL",
             help="convnet, mlp, alexnet, vgg16, resnet50, resnet101, inception-v3, s2vt, gpt-355M, "
-            "gpt-1.3B, gpt-2.2B, gpt-3.8B or bert-large.",
+            "gpt-1.3B, gpt-2.2B, gpt-3.8B, bert-large, unet-5-64, unet-6-72, unet-11-128, "
+            "unet-24-128, unet-24-160, unet-48-160, amoebanet-d-18-208, amoebanet-d-18-256, "
+            "amoebanet-d-18-416, amoebanet-d-18-544, amoebanet-d-36-544 or amoebanet-d-72-512.",
             show_default=False,
         ),
     ],

@@ -42,6 +42,9 @@ class Bucket(Protocol):
     def flat(self, gradients: Gradients | None) -> Flat:
         """Return the gradients as a content; None: room for it, without any."""
 
+    def release(self, content: Flat) -> None:
+        """Use a content's memory again: nobody will read it."""
+
     def gradients(self, content: Flat) -> Iterator[tuple[int, Tensor | None]]:
         """Yield (parameter, gradient) as views of the content."""
 
@@ -63,6 +66,7 @@ class ParameterBucket:
     ) -> None:
         self.parameters, self._like, self._take = parameters, like, take
         self._sizes = [tensor.numel() for tensor in like]
+        self._free: list[Tensor] = []  # fresh pages cost more than the copy into them
 
     def take(self, update: int) -> Gradients:
         """See :class:`Bucket`."""
@@ -72,15 +76,21 @@ class ParameterBucket:
     def flat(self, gradients: Gradients | None) -> Flat:
         """See :class:`Bucket`."""
         found = gradients or [None] * len(self._like)
-        numbers = torch.cat(
-            [
-                (like.new_zeros(like.shape) if gradient is None else gradient).reshape(-1)
-                for like, gradient in zip(self._like, found, strict=True)
-            ]
+        numbers = (
+            self._free.pop() if self._free else self._like[0].new_empty(sum(self._sizes)).detach()
         )
+        for piece, gradient in zip(numbers.split(self._sizes), found, strict=True):
+            if gradient is None:
+                piece.zero_()
+            else:
+                piece.view(gradient.shape).copy_(gradient)
         return Flat(
             numbers, torch.tensor([gradient is not None for gradient in found], dtype=torch.uint8)
         )
+
+    def release(self, content: Flat) -> None:
+        """See :class:`Bucket`."""
+        self._free.append(content.numbers)
 
     def gradients(self, content: Flat) -> Iterator[tuple[int, Tensor | None]]:
         """See :class:`Bucket`."""

@@ -182,6 +182,9 @@ class _LayerBucket:
     def gradients(self, content: Flat) -> Iterator[tuple[int, Tensor | None]]:
         return iter(())
 
+    def release(self, content: Flat) -> None:
+        """There is no memory."""
+
 
 class _EmulatedVersions(WeightVersions):
     """Weights without parameters, whose update is a wait."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from pipekit.engine.buckets import Flat
 
@@ -72,6 +73,7 @@ class DirectExchange:
     def __init__(self, members: Sequence[int], worker: int, channel: Channel) -> None:
         self.members, self._worker, self._channel = members, worker, channel
         self.sent: Counter[int] = Counter()
+        self._rooms: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
     @torch.no_grad()
     def sum(self, round: Round, content: Flat) -> Flat:
@@ -83,7 +85,7 @@ class DirectExchange:
         # Receives come first: a link that waits for them is busy in one direction only.
         mine = Flat(parts[place], content.present)
         given = [
-            self._expect(SCATTER, round, worker, Flat(*map(torch.empty_like, mine)))
+            self._expect(SCATTER, round, worker, self._room(worker, mine))
             for worker in round.contributors
             if worker != self._worker
         ]
@@ -113,6 +115,14 @@ class DirectExchange:
                 parts[other].copy_(part)
         self._channel.flush()
         return Flat(content.numbers, total.present)
+
+    def _room(self, worker: int, like: Flat) -> Flat:
+        """Return where to receive a part; of one sum after another, it may be the same place."""
+        numbers = like.numbers
+        key = worker, numbers.numel(), numbers.dtype
+        if key not in self._rooms:
+            self._rooms[key] = torch.empty_like(numbers)
+        return Flat(self._rooms[key], torch.empty_like(like.present))
 
     def _expect(self, phase: int, round: Round, worker: int, room: Flat) -> Callable[[], Flat]:
         return self._channel.expect(worker, self._key(phase, round, worker), room)

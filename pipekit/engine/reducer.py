@@ -55,6 +55,7 @@ class Reducer:
         self._current: int | None = None  # the update whose last backward runs
         self._left: list[set[int]] = []  # gradients of each bucket that it has not computed yet
         self._futures: dict[int, list[Future[Flat]]] = {}
+        self._lent: list[Flat] = []  # what the last update's gradients lie in
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(number))
             for parameters in versions.parameters
@@ -97,11 +98,18 @@ class Reducer:
             self._advance()
 
     def gradients(self, update: int) -> Gradients:
-        """Return the summed gradients of an update, one a trained parameter, once they are here."""
+        """Return the summed gradients of an update, one a trained parameter, once they are here.
+
+        They last until those of the next update are asked for.
+        """
         self._advance(update)
+        for bucket, content in zip(self._buckets, self._lent, strict=False):
+            bucket.release(content)
+        self._lent.clear()
         result: list[Tensor | None] = [None] * len(self._bucket_of)
         for bucket, future in zip(self._buckets, self._futures.pop(update, []), strict=True):
             content = future.result()
+            self._lent.append(content)
             if self._device.type == "cuda":
                 content.numbers.record_stream(torch.cuda.current_stream(self._device))
             for number, gradient in bucket.gradients(content):

@@ -1,11 +1,13 @@
 """Networks as flat sequences of layers, ready to be cut into stages anywhere."""
 
+from pipekit.models.amoebanet import amoebanet_d
 from pipekit.models.bert import bert_large
 from pipekit.models.gpt import LAYOUTS, Layout, gpt
 from pipekit.models.loss import token_loss
 from pipekit.models.published import PUBLISHED, Published
 from pipekit.models.s2vt import s2vt
 from pipekit.models.small import NAMED, convnet, image_mlp, mlp
+from pipekit.models.unet import unet
 from pipekit.models.vision import alexnet, inception_v3, resnet50, resnet101, vgg16
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "Layout",
     "Published",
     "alexnet",
+    "amoebanet_d",
     "bert_large",
     "convnet",
     "gpt",
@@ -25,5 +28,6 @@ __all__ = [
     "resnet101",
     "s2vt",
     "token_loss",
+    "unet",
     "vgg16",
 ]

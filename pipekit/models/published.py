@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
+from pipekit.models.amoebanet import amoebanet_d
 from pipekit.models.bert import bert_large
 from pipekit.models.gpt import LAYOUTS, gpt
 from pipekit.models.s2vt import s2vt
+from pipekit.models.unet import unet
 from pipekit.models.vision import alexnet, inception_v3, resnet50, resnet101, vgg16
 
 
@@ -46,6 +48,10 @@ def _video(rows: int) -> tuple[Tensor, Tensor]:
     return torch.rand(rows, 60, 4096), torch.randint(12_594, (rows, 20))
 
 
+# (L, F) of GPipe's Table 1 and torchgpipe's Table 2; (B, C) of torchgpipe's Tables 3 and 4.
+_AMOEBANETS = [(18, 208), (18, 256), (18, 416), (18, 544), (36, 544), (72, 512)]
+_UNETS = [(5, 64), (6, 72), (11, 128), (24, 128), (24, 160), (48, 160)]
+
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
     {
         "alexnet": Published(alexnet, _images(224)),
@@ -59,6 +65,18 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
             for size, layout in LAYOUTS.items()
         },
         "bert-large": Published(bert_large, _tokens(30_522)),
+        **{
+            f"amoebanet-d-{layers}-{filters}": Published(
+                partial(amoebanet_d, layers, filters), _images(224)
+            )
+            for layers, filters in _AMOEBANETS
+        },
+        **{
+            f"unet-{convolutions}-{channels}": Published(
+                partial(unet, convolutions, channels), _images(192)
+            )
+            for convolutions, channels in _UNETS
+        },
     }
 )
 """By name, for command lines and scripts; the papers' batch sizes are not part of it."""

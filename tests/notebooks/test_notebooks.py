@@ -7,7 +7,6 @@ from nbformat import NotebookNode
 
 from pipekit.reproduction.experiment import GIVEN, SCALES, load
 
-
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 

@@ -1,0 +1,1 @@
+"""What the notebooks of PipeDream's tables and figures compute."""

@@ -1,0 +1,118 @@
+"""How PipeDream's authors trained, as data (PipeDream, section 5.1)."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from torch.nn import Parameter
+from torch.optim import SGD, Optimizer, RMSprop
+from torch.optim.lr_scheduler import LRScheduler, StepLR
+
+from pipekit.clusters import Cluster
+
+PROFILED_MINIBATCHES = 1000
+"""Minibatches of a profile run (section 3.2)."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a network was trained.
+
+    What the paper does not print has PyTorch's default, such as RMSProp's smoothing constant.
+
+    Attributes:
+        data: a key of :data:`DATA`.
+        minibatch: rows a machine.
+        lr: initial learning rate.
+        momentum: of SGD; None: RMSProp.
+        decay: what multiplies the learning rate every ``decay_epochs`` epochs.
+        decay_epochs: see ``decay``.
+        metric: what is advertised.
+        target: its advertised value.
+    """
+
+    data: str
+    minibatch: int
+    lr: float
+    momentum: float | None
+    metric: str
+    target: float
+    decay: float = 1.0
+    decay_epochs: int = 1
+
+    def optimizer(self, parameters: list[Parameter]) -> Optimizer:
+        """Return the optimizer of some parameters."""
+        if self.momentum is None:
+            return RMSprop(parameters, lr=self.lr)
+        return SGD(parameters, lr=self.lr, momentum=self.momentum)
+
+    def scheduler(self, optimizer: Optimizer) -> LRScheduler:
+        """Return what decays the optimizer's learning rate; to be stepped after each epoch."""
+        return StepLR(optimizer, step_size=self.decay_epochs, gamma=self.decay)
+
+
+TRAININGS: Mapping[str, Training] = MappingProxyType(
+    {
+        "vgg16": Training("ILSVRC12", 32, 0.01, 0.9, "top-1 accuracy", 0.68),
+        "inception-v3": Training(
+            "ILSVRC12", 32, 0.045, None, "top-1 accuracy", 0.67, decay=0.94, decay_epochs=2
+        ),
+        "s2vt": Training("MSVD", 80, 0.01, 0.9, "METEOR", 0.294),
+    }
+)
+"""By model, as :data:`pipekit.models.PUBLISHED` names them."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """The size of a data set.
+
+    Attributes:
+        train: images to train on, or videos in all.
+        classes: classes of the images, or words of the vocabulary.
+        validation: images to validate on; None where the paper prints none.
+    """
+
+    train: int
+    classes: int
+    validation: int | None = None
+
+
+DATA: Mapping[str, Data] = MappingProxyType(
+    {"ILSVRC12": Data(1_300_000, 1000, 50_000), "MSVD": Data(1970, 12_594)}
+)
+
+
+@dataclass(frozen=True)
+class Machines:
+    """A cluster as printed; processor and main memory are in no model of ours.
+
+    Attributes:
+        gpu: one a machine.
+        gpu_gb: its memory.
+        network_gbps: of a machine.
+        cpu: of a machine.
+        ram_gb: of a machine.
+    """
+
+    gpu: str
+    gpu_gb: int
+    network_gbps: float
+    cpu: str
+    ram_gb: int
+
+    def are(self, cluster: Cluster) -> bool:
+        """Return whether a cluster has this GPU, its memory, and nothing but this network."""
+        device, (network, *others) = cluster.device, cluster.levels
+        return (
+            device.name == f"{self.gpu} {self.gpu_gb}GB"
+            and device.memory_bytes == self.gpu_gb * 2**30
+            and math.isclose(network.bandwidth, self.network_gbps * 1e9 / 8)
+            and network.effective is None
+            and not others
+        )
+
+
+CLUSTER_A = Machines("Titan X", 12, 25, "E5-2698Bv3", 64)
+CLUSTER_B = Machines("V100", 16, 10, "E5-2690", 64)

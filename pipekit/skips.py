@@ -1,0 +1,258 @@
+"""Skip connections: tensors that a layer leaves for a layer far behind it.
+
+A model stays a plain sequence of layers, none of which hands on what is not its own.  The two ends
+of a skip say so::
+
+    class Down(Skippable):
+        stashes = ("skip",)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.stash("skip", x)
+            return F.max_pool2d(x, 2)
+
+
+    class Up(Skippable):
+        pops = ("skip",)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([F.interpolate(x, scale_factor=2), self.pop("skip")], dim=1)
+
+
+    nn.Sequential(Down().isolate("level 1"), ..., Up().isolate("level 1"))
+
+The whole model runs as any other, in one thread, a pass at a time.  A part of it runs in
+:class:`carrying`, by which a pipeline sends each skip straight from its source to its destination
+(torchgpipe, section 3.3).
+"""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Self
+
+from torch import Tensor, nn
+
+Name = str
+"""A skip's name in the whole model: ``"namespace/name"``, or ``"name"`` outside any namespace."""
+
+
+class Skippable(nn.Module):
+    """A layer at an end of a skip connection.
+
+    It adds nothing to ``state_dict()``.
+
+    Attributes:
+        stashes: names that each forward must :meth:`stash` once.
+        pops: names that each forward must :meth:`pop` once.
+        namespace: what sets the names apart from those of other layers of this class.
+    """
+
+    stashes: tuple[str, ...] = ()
+    pops: tuple[str, ...] = ()
+    namespace: str = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for attribute in ("stashes", "pops"):
+            if isinstance(names := getattr(cls, attribute), str):
+                raise TypeError(f"{cls.__name__}.{attribute} must be a tuple: ({names!r},)")
+
+    def isolate(self, namespace: str) -> Self:
+        """Put the names into a namespace, so that the same block can be used again; return self."""
+        self.namespace = namespace
+        return self
+
+    def stash(self, name: str, tensor: Tensor) -> None:
+        """Leave a tensor for the layer that pops it, as it is: gradients flow through it.
+
+        Raises:
+            ValueError: the layer does not declare it.
+        """
+        self._require_declared(name, "stashes")
+        _thread.carrier.put(self.full(name), tensor)
+
+    def pop(self, name: str) -> Tensor:
+        """Take a tensor that a layer before stashed; nobody can pop it again.
+
+        Raises:
+            ValueError: the layer does not declare it.
+            LookupError: nothing was stashed.
+        """
+        self._require_declared(name, "pops")
+        full = self.full(name)
+        try:
+            return _thread.carrier.take(full)
+        except KeyError:
+            raise LookupError(
+                f"{type(self).__name__} pops {full!r}, which nothing has stashed: let a layer "
+                f"before it stash that, or run a part of a model in carrying({{{full!r}: tensor}})"
+            ) from None
+
+    def full(self, name: str) -> Name:
+        """Return what one of the layer's names is in the whole model."""
+        return f"{self.namespace}/{name}" if self.namespace else name
+
+    def _require_declared(self, name: str, attribute: Literal["stashes", "pops"]) -> None:
+        declared = getattr(self, attribute)
+        if name not in declared:
+            layer = type(self).__name__
+            raise ValueError(
+                f"{layer} {attribute} {name!r} without declaring it: write "
+                f"{attribute} = {(*declared, name)!r} in class {layer}"
+            )
+
+
+class carrying:
+    """A context for the forward of some consecutive layers, and what they carry in and out.
+
+    Any layer may fail: nothing that it left behind is seen outside the context.  Contexts belong to
+    the thread that entered them, and inner ones see nothing of outer ones.
+
+    Args:
+        incoming: what layers before these stashed and these pop.  A pop gives up the context's
+            reference; the caller's mapping keeps its own.
+
+    Attributes:
+        outgoing: what these layers stashed and did not pop, for layers behind them.
+    """
+
+    def __init__(self, incoming: Mapping[Name, Tensor] = MappingProxyType({})) -> None:
+        self._incoming = dict(incoming)
+        self.outgoing: dict[Name, Tensor] = {}
+
+    def __enter__(self) -> Self:
+        self._outer = _thread.carrier
+        _thread.carrier = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _thread.carrier = self._outer
+
+    def put(self, name: Name, tensor: Tensor) -> None:
+        """Keep a tensor until :meth:`take`."""
+        if name in self.outgoing:
+            # No pass stashes a name twice: the last one failed, and all of this is its own.
+            self.outgoing.clear()
+        self.outgoing[name] = tensor
+
+    def take(self, name: Name) -> Tensor:
+        """Return a tensor and forget it.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return (self.outgoing if name in self.outgoing else self._incoming).pop(name)
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.carrier = carrying()  # outside any context: of whole models
+
+
+_thread = _Thread()
+
+
+class Skip(NamedTuple):
+    """A skip connection and its two ends: indices of layers, or of stages."""
+
+    name: Name
+    source: int
+    destination: int
+
+
+def links(layers: Iterable[nn.Module]) -> list[Skip]:
+    """Return the skips between layers, in the order of their destinations.
+
+    An end may be a module anywhere within its layer.  Names with one end only are left out;
+    :func:`require_matched` refuses them.
+    """
+    layers = list(layers)
+    sources = {name: number for number, name in _declared(layers, "stashes")}
+    return [
+        Skip(name, sources[name], number)
+        for number, name in _declared(layers, "pops")
+        if name in sources
+    ]
+
+
+def between(skips: Sequence[Skip], balance: Sequence[int]) -> list[Skip]:
+    """Return the skips that go from one stage to another, with stages for ends.
+
+    Args:
+        skips: between layers, as :func:`links` gives them.
+        balance: layers of each stage, in order.
+    """
+    ends = list(accumulate(balance))
+    crossing = (
+        Skip(name, bisect_right(ends, source), bisect_right(ends, destination))
+        for name, source, destination in skips
+    )
+    return [skip for skip in crossing if skip.source != skip.destination]
+
+
+def require_matched(layers: Iterable[nn.Module]) -> None:
+    """Refuse layers whose skips do not each have one source and, behind it, one destination.
+
+    Raises:
+        ValueError: a name is stashed twice, popped twice, never stashed, never popped, or popped
+            before it is stashed; the message names the layers and says what to change.
+    """
+    layers = list(layers)
+    sources = _unique(
+        layers,
+        "stashes",
+        "give each pair of layers a namespace of its own by layer.isolate('...')",
+    )
+    destinations = _unique(
+        layers,
+        "pops",
+        "the first pop takes the tensor away; give each pair of layers a namespace of its own by "
+        "layer.isolate('...'), or stash the tensor under two names",
+    )
+    for name, number in destinations.items():
+        if name not in sources:
+            raise ValueError(
+                f"{_title(layers, number)} pops {name!r}, which no layer stashes: let a layer "
+                f"before it stash that, in the same namespace, or remove it from the layer's pops"
+            )
+    for name, number in sources.items():
+        if name not in destinations:
+            raise ValueError(
+                f"{_title(layers, number)} stashes {name!r}, which no layer pops: let a layer "
+                f"behind it pop that, in the same namespace, or remove it from the layer's stashes"
+            )
+        if destinations[name] < number:
+            raise ValueError(
+                f"{_title(layers, destinations[name])} pops {name!r} before "
+                f"{_title(layers, number)} stashes it: exchange the two"
+            )
+
+
+def _unique(
+    layers: Sequence[nn.Module], attribute: Literal["stashes", "pops"], advice: str
+) -> dict[Name, int]:
+    """Return the layer that declares each name, and refuse two of them."""
+    found: dict[Name, int] = {}
+    for number, name in _declared(layers, attribute):
+        if name in found:
+            raise ValueError(
+                f"{name!r} is in {attribute} of both {_title(layers, found[name])} and "
+                f"{_title(layers, number)}: {advice}"
+            )
+        found[name] = number
+    return found
+
+
+def _declared(
+    layers: Sequence[nn.Module], attribute: Literal["stashes", "pops"]
+) -> Iterator[tuple[int, Name]]:
+    for number, layer in enumerate(layers):
+        for module in layer.modules():
+            if isinstance(module, Skippable):
+                yield from ((number, module.full(name)) for name in getattr(module, attribute))
+
+
+def _title(layers: Sequence[nn.Module], number: int) -> str:
+    return f"layer {number} ({type(layers[number]).__name__})"

@@ -1,0 +1,96 @@
+import pytest
+import torch
+from torch import nn
+
+from pipekit.models import amoebanet_d
+from tests.models.cutting import Passes, assert_equal, cut, whole
+
+
+@pytest.mark.parametrize(
+    ("layers", "filters", "published"),
+    [
+        (18, 208, 81_505_540),
+        (18, 256, 122_470_120),
+        (18, 416, 319_024_120),
+        (18, 544, 542_734_840),
+        (36, 544, 1_055_832_376),
+        (72, 512, 1_844_858_344),
+    ],
+)
+def test_parameters_are_as_published(layers: int, filters: int, published: int) -> None:
+    model = amoebanet_d(layers, filters, device="meta")
+    assert sum(p.numel() for p in model.parameters()) == published
+    assert len(model) == layers + 6
+    assert all(tensor.is_meta for tensor in model.state_dict().values())
+
+
+def test_cells_give_the_shapes_that_the_docstring_says() -> None:
+    x = torch.empty(2, 3, 224, 224, device="meta")
+    model = amoebanet_d(6, 16, device="meta")
+    x = model[0](x)
+    assert x.shape == (2, 4, 112, 112)
+    found = []
+    for cell in model[1:-1]:
+        before = x[0] if isinstance(x, tuple) else x
+        x = cell(x)
+        assert x[1] is before
+        found.append(tuple(x[0].shape[1:]))
+    assert found == [
+        (3 * 8, 56, 56),
+        (3 * 16, 28, 28),
+        *[(4 * 16, 28, 28)] * 2,
+        (3 * 32, 14, 14),
+        *[(4 * 32, 14, 14)] * 2,
+        (3 * 64, 7, 7),
+        *[(4 * 64, 7, 7)] * 2,
+    ]
+    assert model[-1](x).shape == (2, 1000)
+
+
+@pytest.mark.parametrize("pixels", [32, 57])
+def test_any_image_will_do(pixels: int) -> None:
+    assert amoebanet_d(3, 8, classes=5)(torch.rand(2, 3, pixels, pixels)).shape == (2, 5)
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return amoebanet_d(6, 8, classes=5)  # 12 layers
+
+
+@pytest.fixture(scope="module")
+def images() -> torch.Tensor:
+    return torch.rand(4, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def uncut(model: nn.Sequential, images: torch.Tensor) -> Passes:
+    return whole(model, images)
+
+
+def test_gradients_reach_all_that_is_trained(uncut: Passes) -> None:
+    assert uncut.output.shape == (4, 5)
+    assert all(gradient.any() for gradient in uncut.gradients)
+
+
+@pytest.mark.parametrize(
+    "balance",
+    [[border, 12 - border] for border in range(1, 12)] + [[3, 3, 3, 3], [1] * 12],
+    ids=str,
+)
+def test_cut_anywhere_it_computes_the_same_to_the_bit(
+    balance: list[int], model: nn.Sequential, images: torch.Tensor, uncut: Passes
+) -> None:
+    assert_equal(cut(model, images, balance), uncut)
+
+
+@pytest.mark.parametrize("layers", [0, 4])
+def test_groups_must_be_equal(layers: int) -> None:
+    with pytest.raises(ValueError, match=f"three equal groups of normal cells: {layers} is no"):
+        amoebanet_d(layers, 16)
+
+
+@pytest.mark.parametrize("filters", [0, 12])
+def test_filters_must_divide(filters: int) -> None:
+    with pytest.raises(ValueError, match=f"filters must be a multiple of 8, .*: {filters}"):
+        amoebanet_d(3, filters)

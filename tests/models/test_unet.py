@@ -1,0 +1,123 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from pipekit.models import unet
+from pipekit.skips import Skip, between, links, require_matched
+from tests.models.cutting import Passes, assert_equal, cut, whole
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("convolutions", "channels", "published"),
+    [
+        (5, 64, 232_687_328),
+        (6, 72, 362_157_516),
+        (11, 128, 2_213_834_176),
+        (24, 128, 4_993_859_008),
+        (24, 160, 7_802_903_600),
+        (48, 160, 15_822_206_000),
+    ],
+)
+def test_parameters_are_as_published(convolutions: int, channels: int, published: int) -> None:
+    model = unet(convolutions, channels, device="meta")
+    assert parameters(model) == published
+    assert len(model) == 11 * (convolutions + 1)
+    assert all(tensor.is_meta for tensor in model.state_dict().values())
+
+
+def test_layers_give_the_shapes_that_the_docstring_says() -> None:
+    x = torch.empty(2, 3, 192, 192, device="meta")
+    shapes = []
+    for layer in unet(2, 8, device="meta"):
+        x = layer(x)
+        shapes.append(tuple(x.shape[1:]))
+    down = [(8 * 2**i, 192 // 2**i, 192 // 2**i) for i in range(5)]
+    assert shapes[1:15:3] == down  # then each is halved
+    assert shapes[15:17] == [(256, 6, 6), (128, 6, 6)]
+    assert shapes[17:32:3] == [(2 * c, h, w) for c, h, w in reversed(down)]
+    assert shapes[19:32:3] == [(c // 2, h, w) for c, h, w in reversed(down)]
+    assert x.shape == (2, 1, 192, 192)
+
+
+def test_skips_are_nested() -> None:
+    model = unet(2, 8, device="meta")
+    require_matched(model)
+    assert links(model) == [
+        Skip("level 4/skip", 14, 17),
+        Skip("level 3/skip", 11, 20),
+        Skip("level 2/skip", 8, 23),
+        Skip("level 1/skip", 5, 26),
+        Skip("level 0/skip", 2, 29),
+    ]
+
+
+def test_skips_go_straight_to_the_stages_that_pop_them() -> None:
+    model = unet(2, 8, device="meta")
+    assert between(links(model), [9, 9, 9, 6]) == [
+        Skip("level 3/skip", 1, 2),
+        Skip("level 2/skip", 0, 2),
+        Skip("level 1/skip", 0, 2),
+        Skip("level 0/skip", 0, 3),
+    ]
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return unet(1, 2)  # 22 layers
+
+
+@pytest.fixture(scope="module")
+def images() -> torch.Tensor:
+    return torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def uncut(model: nn.Sequential, images: torch.Tensor) -> Passes:
+    return whole(model, images)
+
+
+def test_gradients_reach_all_that_is_trained(uncut: Passes) -> None:
+    assert uncut.output.shape == (2, 1, 64, 64)
+    assert all(gradient.any() for gradient in uncut.gradients)
+
+
+@pytest.mark.parametrize(
+    "balance",
+    [[border, 22 - border] for border in range(1, 22)] + [[5, 6, 6, 5], [1, 1, 3, 8, 9], [1] * 22],
+    ids=str,
+)
+def test_cut_anywhere_it_computes_the_same_to_the_bit(
+    balance: list[int], model: nn.Sequential, images: torch.Tensor, uncut: Passes
+) -> None:
+    assert_equal(cut(model, images, balance), uncut)
+
+
+def test_two_convolutions_a_cell_as_well() -> None:
+    torch.manual_seed(0)
+    model, images = unet(2, 3), torch.rand(1, 3, 64, 96)
+    assert_equal(cut(model, images, [12, 10, 11]), whole(model, images))
+
+
+def test_a_copy_is_a_model_of_its_own(model: nn.Sequential, images: torch.Tensor) -> None:
+    assert_equal(whole(copy.deepcopy(model), images), whole(model, images))
+
+
+@pytest.mark.parametrize(
+    ("convolutions", "channels", "message"),
+    [
+        (0, 8, "a cell needs at least 1 convolution, not 0"),
+        (1, 1, "channels must be at least 2, .* not 1"),
+    ],
+)
+def test_sizes_that_leave_nothing_are_refused(
+    convolutions: int, channels: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        unet(convolutions, channels)
