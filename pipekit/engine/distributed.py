@@ -20,20 +20,19 @@ from pipekit.engine.exchange import DirectExchange, Exchange
 from pipekit.engine.forms import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.links import Aborted
 from pipekit.engine.microbatches import Feed
-from pipekit.schedules import Op, Step
+from pipekit.schedules import Message, Op, Step
 from pipekit.trees import Tree, leaves
 
 POSTED_AHEAD = 4
-Key = tuple[Op, int, int]  # of the task that needs the message: op, stage, microbatch
 
 
 @dataclass
 class _Channel:
     """What comes from one sender: the messages still to be posted, and those posted."""
 
-    keys: list[Key]
+    messages: list[Message]
     position: int = 0
-    posted: deque[tuple[Key, Form, list[Tensor], list[Any]]] = field(default_factory=deque)
+    posted: deque[tuple[Message, Form, list[Tensor], list[Any]]] = field(default_factory=deque)
 
 
 class DistributedLinks:
@@ -61,19 +60,17 @@ class DistributedLinks:
     ) -> None:
         self._rank, self._feed, self._device = rank, feed, device
         self._read_ahead = read_ahead
-        self._arrived: dict[Key, Tree] = {}
+        self._arrived: dict[Message, Tree] = {}
         self._forms: dict[Any, Form] = {}
         self._sending: deque[tuple[list[Any], list[Tensor]]] = deque()
         self._channels: dict[int, _Channel] = {}
         links = set()
         for sender, steps in enumerate(lowered):
             for step in steps:
-                if step.destination is None:
-                    continue
-                links.add((sender, step.destination))
-                if step.destination == rank and sender != rank:
-                    channel = self._channels.setdefault(sender, _Channel([]))
-                    channel.keys.append(_receiver(step))
+                for message, receiver in step.sends:
+                    links.add((sender, receiver))
+                    if receiver == rank and sender != rank:
+                        self._channels.setdefault(sender, _Channel([])).messages.append(message)
         # NCCL runs what shares a communicator in order: a receive posted ahead would hold up sends.
         self._groups = {
             link: dist.new_group(sorted(set(link))) if device.type == "cuda" else None
@@ -85,32 +82,29 @@ class DistributedLinks:
     def require_peers(self) -> None:
         """See :class:`pipekit.engine.links.Links`; here whoever starts the processes ends them."""
 
-    def receive(self, step: Step) -> Tree:
+    def receive(self, message: Message, source: int) -> Tree:
         """See :class:`pipekit.engine.links.Links`."""
-        op, stage, microbatch, _ = step.task
-        assert step.source is not None
-        while (op, stage, microbatch) not in self._arrived:
-            self._take_next(step.source)
-        return self._arrived.pop((op, stage, microbatch))
+        while message not in self._arrived:
+            self._take_next(source)
+        return self._arrived.pop(message)
 
-    def send(self, step: Step, message: Tree) -> None:
+    def send(self, message: Message, destination: int, content: Tree) -> None:
         """See :class:`pipekit.engine.links.Links`."""
-        key, destination = _receiver(step), step.destination
-        assert destination is not None
         if destination == self._rank:
-            self._arrived[key] = message
+            self._arrived[message] = content
             return
-        form = form_of(message)
-        known = self._forms.setdefault(self._form_key(key, destination), form)
+        form = form_of(content)
+        known = self._forms.setdefault(self._form_key(message, destination), form)
         if known is form:
             self._send_form(form, destination)
         elif known != form:
             raise ValueError(
-                f"the output of {step.task} has another form than for an earlier microbatch of "
-                f"the same input shapes ({form} after {known}): layers whose output shape depends "
-                f"on values need transport='threads' or, on CPUs, processes started from here"
+                f"what microbatch {message.microbatch} sends to stage {message.stage} has another "
+                f"form than for an earlier microbatch of the same input shapes ({form} after "
+                f"{known}): layers whose output shape depends on values need transport='threads' "
+                f"or, on CPUs, processes started from here"
             )
-        tensors = [t.contiguous() for t in leaves(message)]
+        tensors = [t.contiguous() for t in leaves(content)]
         works = self._start(dist.isend, tensors, destination, (self._rank, destination))
         self._sending.append((works, tensors))
         while self._sending and all(work.is_completed() for work in self._sending[0][0]):
@@ -138,44 +132,43 @@ class DistributedLinks:
         """Wait for the next message of a sender, and post receives for later ones."""
         channel = self._channels[source]
         if not channel.posted:
-            key = channel.keys[channel.position]
-            self._feed.read_to(key[2])
-            if self._form_key(key, source) not in self._forms:
-                self._forms[self._form_key(key, source)] = self._receive_form(source)
+            key = self._form_key(channel.messages[channel.position], source)
+            if key not in self._forms:
+                self._forms[key] = self._receive_form(source)
             self._post(source, channel)
-        key, form, tensors, works = channel.posted.popleft()
+        message, form, tensors, works = channel.posted.popleft()
         with _abort_if_broken():
             for work in works:
                 work.wait()
         received = map(with_strides, tensors, (layout.strides for layout in layouts(form)))
-        self._arrived[key] = assemble(form, received)
+        self._arrived[message] = assemble(form, received)
         self._post(source, channel)
 
     def _post(self, source: int, channel: _Channel) -> None:
         """Post receives for the next messages of which the form is known."""
-        while len(channel.posted) < POSTED_AHEAD and channel.position < len(channel.keys):
-            key = channel.keys[channel.position]
-            if not self._read_ahead and not self._feed.knows(key[2]):
+        while len(channel.posted) < POSTED_AHEAD and channel.position < len(channel.messages):
+            message = channel.messages[channel.position]
+            if not self._read_ahead and not self._feed.knows(message.microbatch):
                 return
-            if self._form_key(key, source) not in self._forms:
+            form = self._forms.get(self._form_key(message, source))
+            if form is None:
                 return
-            form = self._forms[self._form_key(key, source)]
             tensors = [
                 torch.empty(layout.shape, dtype=layout.dtype, device=self._device)
                 for layout in layouts(form)
             ]
             works = self._start(dist.irecv, tensors, source, (source, self._rank))
-            channel.posted.append((key, form, tensors, works))
+            channel.posted.append((message, form, tensors, works))
             channel.position += 1
 
     def _start(self, call: Any, tensors: list[Tensor], peer: int, link: tuple[int, int]) -> Any:
         with _abort_if_broken():
             return [call(t, peer, group=self._groups[link]) for t in tensors]
 
-    def _form_key(self, key: Key, peer: int) -> tuple[int, Op, int, Any]:
-        op, stage, microbatch = key
+    def _form_key(self, message: Message, peer: int) -> tuple[int, Op, int, int, Any]:
+        op, stage, microbatch, skip = message
         self._feed.read_to(microbatch)
-        return peer, op, stage, self._feed.shapes[microbatch]
+        return peer, op, stage, skip, self._feed.shapes[microbatch]
 
     def _send_form(self, form: Form, destination: int) -> None:
         data = torch.frombuffer(bytearray(_pickled(form)), dtype=torch.uint8)
@@ -236,11 +229,6 @@ def _pickled(form: Form) -> bytes:
             f"a named tuple that was not defined in a module cannot be sent to another process: "
             f"pass on a tuple or a dict, or use transport='threads' ({error})"
         ) from error
-
-
-def _receiver(step: Step) -> Key:
-    op, stage, microbatch, _ = step.task
-    return op, stage + 1 if op is Op.FORWARD else stage - 1, microbatch
 
 
 class _abort_if_broken:

@@ -8,7 +8,7 @@ top.
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +20,7 @@ from pipekit.engine.buckets import Bucket, Flat, Gradients
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.reducer import Reducer
 from pipekit.engine.run import Run
-from pipekit.engine.stage import Stage, StageSpec, Target
+from pipekit.engine.stage import Flow, FlowGradients, Stage, StageSpec, Target
 from pipekit.engine.versions import WeightVersions
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
@@ -133,22 +133,22 @@ class _EmulatedStage(Stage):
         self._in_flight: set[int] = set()
 
     def forward(
-        self, x: Tree, microbatch: int, buffer: int, target: Target | None, recompute: bool
-    ) -> Tree:
+        self, x: Flow, microbatch: int, buffer: int, target: Target | None, recompute: bool
+    ) -> Flow:
         start = time.perf_counter()
         self._in_flight.add(microbatch)
         self.most_pending = max(self.most_pending, len(self._in_flight))
         output = torch.empty(self._output) if target is None else torch.zeros(())
         self._waiter.wait(start, self._cost.whole.forward_s)
-        return output
+        return Flow(output, {})
 
     def recompute(self, microbatch: int, buffer: int) -> bool:
         self._waiter.wait(time.perf_counter(), self._cost.whole.forward_s)
         return True
 
     def backward(
-        self, microbatch: int, buffer: int, update: int, gradients: Mapping[int, Tensor] | None
-    ) -> dict[int, Tensor]:
+        self, microbatch: int, buffer: int, update: int, gradients: FlowGradients | None
+    ) -> FlowGradients:
         start = time.perf_counter()
         self._in_flight.remove(microbatch)
         result = {0: torch.empty(self._input)} if self.spec.index else {}
@@ -156,7 +156,7 @@ class _EmulatedStage(Stage):
             self._backward_by_layer(self.reducer)
         else:
             self._waiter.wait(start, self._cost.whole.backward_s)
-        return result
+        return FlowGradients(result, {})
 
     def _backward_by_layer(self, reducer: Reducer) -> None:
         """Wait for each layer in turn, whose gradients can be summed from then on."""

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from pipekit.engine.buckets import Flat
 from pipekit.engine.exchange import DirectExchange, Exchange
-from pipekit.schedules import Op, Step
+from pipekit.schedules import MAIN, Message, Op
 from pipekit.trees import Tree
 
-Key = tuple[int, int, int]  # kind; stage or source or 0; microbatch or update or batch
-FORWARD, BACKWARD, SUM, BATCH = range(4)
+Key = tuple[int, int, int]  # kind; stage, skip, source or 0; microbatch, update or batch
+FORWARD, BACKWARD, SKIP_FORWARD, SKIP_BACKWARD, SUM, BATCH = range(6)
 
 
 class Inboxes(Protocol):
@@ -68,18 +68,13 @@ class InboxLinks:
     def require_peers(self) -> None:
         """See :class:`pipekit.engine.links.Links`; here whoever started the workers ends them."""
 
-    def receive(self, step: Step) -> Tree:
+    def receive(self, message: Message, source: int) -> Tree:
         """See :class:`pipekit.engine.links.Links`."""
-        op, stage, microbatch, _ = step.task
-        return self.wait((FORWARD if op is Op.FORWARD else BACKWARD, stage, microbatch))
+        return self.wait(_key(message))
 
-    def send(self, step: Step, message: Any) -> None:
+    def send(self, message: Message, destination: int, content: Any) -> None:
         """See :class:`pipekit.engine.links.Links`."""
-        op, stage, microbatch, _ = step.task
-        forward = op is Op.FORWARD
-        key = (FORWARD, stage + 1, microbatch) if forward else (BACKWARD, stage - 1, microbatch)
-        assert step.destination is not None
-        self._inboxes.put(step.destination, key, message)
+        self._inboxes.put(destination, _key(message), content)
 
     def all_reduce(self, values: Tensor, update: int) -> Tensor:
         """See :class:`pipekit.engine.links.Links`."""
@@ -95,6 +90,14 @@ class InboxLinks:
 
     def finish(self) -> None:
         """See :class:`pipekit.engine.links.Links`; here nothing that was sent is still here."""
+
+
+def _key(message: Message) -> Key:
+    op, stage, microbatch, skip = message
+    forward = op is Op.FORWARD
+    if skip == MAIN:
+        return FORWARD if forward else BACKWARD, stage, microbatch
+    return SKIP_FORWARD if forward else SKIP_BACKWARD, skip, microbatch
 
 
 class _Channel:

@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from pipekit.engine.exchange import Exchange
-from pipekit.schedules import Step
+from pipekit.schedules import Message
 from pipekit.trees import Tree
 
 
@@ -16,11 +16,11 @@ class Links(Protocol):
     def require_peers(self) -> None:
         """Raise Aborted if it is known that another worker has failed."""
 
-    def receive(self, step: Step) -> Tree:
-        """Wait for the message that ``step`` needs from ``step.source``, on this device."""
+    def receive(self, message: Message, source: int) -> Tree:
+        """Wait for the content of a message from a worker, on this device."""
 
-    def send(self, step: Step, message: Tree) -> None:
-        """Send the result of ``step`` to ``step.destination``, without waiting for it."""
+    def send(self, message: Message, destination: int, content: Tree) -> None:
+        """Send the content of a message to a worker, without waiting for it."""
 
     def all_reduce(self, values: Tensor, update: int) -> Tensor:
         """Return the sum of all busy workers' ``values``, added in the order of the workers."""

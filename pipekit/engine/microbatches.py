@@ -89,8 +89,8 @@ class Needs(NamedTuple):
         """Return what a worker's steps need: the first stage inputs, the last one targets."""
         forwards = [step for step in steps if step.task.op is Op.FORWARD]
         return cls(
-            frozenset(s.task.microbatch for s in forwards if s.source is None),
-            frozenset(s.task.microbatch for s in forwards if s.destination is None),
+            frozenset(s.task.microbatch for s in forwards if not s.receives),
+            frozenset(s.task.microbatch for s in forwards if not s.sends),
         )
 
 

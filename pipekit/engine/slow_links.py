@@ -11,10 +11,8 @@ from pipekit.clusters.traffic import Traffic
 from pipekit.engine.buckets import Flat
 from pipekit.engine.exchange import Exchange, Round
 from pipekit.engine.links import Links
-from pipekit.schedules import Op, Step
+from pipekit.schedules import Message
 from pipekit.trees import Tree, leaves
-
-Key = tuple[Op, int, int]
 
 
 class Calendar:
@@ -26,18 +24,18 @@ class Calendar:
 
     def __init__(self, cluster: Cluster) -> None:
         self._traffic, self._lock = Traffic(cluster), threading.Lock()
-        self._arrivals: dict[Key, float] = {}
+        self._arrivals: dict[Message, float] = {}
         self._sums: dict[tuple[int, int], float] = {}
 
-    def sent(self, key: Key, source: int, destination: int, size: float) -> None:
+    def sent(self, message: Message, source: int, destination: int, size: float) -> None:
         """Note that ``size`` bytes set out now."""
         with self._lock:
             now = time.perf_counter()
-            self._arrivals[key] = self._traffic.send(source, destination, size, now).arrival
+            self._arrivals[message] = self._traffic.send(source, destination, size, now).arrival
 
-    def wait(self, key: Key) -> None:
+    def wait(self, message: Message) -> None:
         """Return when the message has arrived."""
-        _sleep_until(self._arrivals.pop(key))
+        _sleep_until(self._arrivals.pop(message))
 
     def wait_for_sum(self, members: Sequence[int], round: Round, size: float) -> None:
         """Return when all workers of a stage have a sum of ``size`` bytes; all of them call this.
@@ -70,22 +68,19 @@ class SlowLinks:
         self._links, self._worker, self._calendar = links, worker, calendar
         self.require_peers, self.finish = links.require_peers, links.finish
 
-    def receive(self, step: Step) -> Tree:
+    def receive(self, message: Message, source: int) -> Tree:
         """See :class:`pipekit.engine.links.Links`."""
-        message = self._links.receive(step)
-        if step.source != self._worker:
-            op, stage, microbatch, _ = step.task
-            self._calendar.wait((op, stage, microbatch))
-        return message
+        content = self._links.receive(message, source)
+        if source != self._worker:
+            self._calendar.wait(message)
+        return content
 
-    def send(self, step: Step, message: Tree) -> None:
+    def send(self, message: Message, destination: int, content: Tree) -> None:
         """See :class:`pipekit.engine.links.Links`."""
-        op, stage, microbatch, _ = step.task
-        if step.destination is not None and step.destination != self._worker:
-            size = sum(tensor.nbytes for tensor in leaves(message))
-            key = (op, stage + 1 if op is Op.FORWARD else stage - 1, microbatch)
-            self._calendar.sent(key, self._worker, step.destination, size)
-        self._links.send(step, message)
+        if destination != self._worker:
+            size = sum(tensor.nbytes for tensor in leaves(content))
+            self._calendar.sent(message, self._worker, destination, size)
+        self._links.send(message, destination, content)
 
     def all_reduce(self, values: Tensor, update: int) -> Tensor:
         """See :class:`pipekit.engine.links.Links`; a norm's few bytes are not slowed."""

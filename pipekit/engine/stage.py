@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from pipekit.engine.seeded import Seeded
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory, WeightVersions
 from pipekit.plans import Recompute
 from pipekit.randomness import layer_seed
+from pipekit.skips import Name, carrying
 from pipekit.trees import Tree, differentiable, tree_map
 
 Loss = Callable[[Any, Any], Tensor]
@@ -36,6 +37,8 @@ class StageSpec:
         seed: of the run.
         recompute: which microbatches of a batch are recomputed.
         first_parameter: index of its first trained parameter in the unsplit model.
+        pops: names and numbers of the skip connections that end here.
+        stashes: of those that begin here.
         state: of its optimizer and scheduler, from an earlier run, or None.
     """
 
@@ -49,6 +52,8 @@ class StageSpec:
     seed: int
     recompute: Recompute = "never"
     first_parameter: int = 0
+    pops: Mapping[Name, int] = field(default_factory=dict)
+    stashes: Mapping[Name, int] = field(default_factory=dict)
     state: dict[str, Any] | None = None
 
     def build(self, device: torch.device) -> "Stage":
@@ -64,17 +69,41 @@ class Target(NamedTuple):
     weight: float
 
 
+class Flow(NamedTuple):
+    """What a stage takes in or gives out.
+
+    Attributes:
+        main: from the stage before, or to the next one.
+        skips: by number of the skip connection.
+    """
+
+    main: Tree
+    skips: dict[int, Tensor]
+
+
+class FlowGradients(NamedTuple):
+    """Gradients of a flow, those that there are.
+
+    Attributes:
+        main: of the differentiable tensors of the main way, by number.
+        skips: by number of the skip connection.
+    """
+
+    main: dict[int, Tensor]
+    skips: dict[int, Tensor]
+
+
 class _Pending(NamedTuple):
     """A microbatch between its forward and its backward.
 
-    ``gradients`` gets those of the input's differentiable tensors, by number, as autograd computed
-    them: a leaf's ``.grad`` may have other strides, and strides change how later sums are rounded.
+    ``gradients`` gets those of the input, as autograd computed them: a leaf's ``.grad`` may have
+    other strides, and strides change how later sums are rounded.
     """
 
-    input: Tree
-    output: Tree | None  # None: to be recomputed
+    input: Flow
+    output: Flow | None  # None: to be recomputed
     target: Target | None
-    gradients: dict[int, Tensor]
+    gradients: FlowGradients
 
 
 class Stage:
@@ -103,14 +132,14 @@ class Stage:
         self._watch_backward = bool(self.spec.random_layers)
         self.most_pending = 0
 
-    def infer(self, x: Tree, microbatch: int) -> Tree:
+    def infer(self, x: Flow, microbatch: int) -> Flow:
         """Return the output for ``x``, keeping nothing."""
         with torch.no_grad():
-            return self._run(0, self._own(x), microbatch)
+            return self._run(0, x, microbatch)
 
     def forward(
-        self, x: Tree, microbatch: int, buffer: int, target: Target | None, recompute: bool
-    ) -> Tree:
+        self, x: Flow, microbatch: int, buffer: int, target: Target | None, recompute: bool
+    ) -> Flow:
         """Return the output for ``x``, cut from the graph; on the last stage, the weighted loss.
 
         Args:
@@ -120,21 +149,24 @@ class Stage:
             target: on the last stage, what to compare with; else None.
             recompute: keep only the input until the backward.
         """
-        gradients: dict[int, Tensor] = {}
+        gradients = FlowGradients({}, {})
         if self.spec.index:
-            for number, tensor in enumerate(differentiable(x)):
-                tensor.requires_grad_().register_hook(partial(_take, gradients, number))
+            for number, tensor in enumerate(differentiable(x.main)):
+                tensor.requires_grad_().register_hook(partial(_take, gradients.main, number))
+            for skip, tensor in x.skips.items():
+                if differentiable(tensor):
+                    tensor.requires_grad_().register_hook(partial(_take, gradients.skips, skip))
         wanted = () if target is None else target.target
         with (
-            self._following(microbatch, (x, wanted)),
+            self._following(microbatch, (*x, wanted)),
             torch.no_grad() if recompute else nullcontext(),
         ):
             output = self._compute(x, microbatch, buffer, target)
         if self.held and not recompute:
-            self.held.keep(microbatch, output)
+            self.held.keep(microbatch, tuple(output))
         self._pending[microbatch] = _Pending(x, None if recompute else output, target, gradients)
         self.most_pending = max(self.most_pending, len(self._pending))
-        return tree_map(Tensor.detach, output)
+        return Flow(*tree_map(Tensor.detach, tuple(output)))
 
     def recompute(self, microbatch: int, buffer: int) -> bool:
         """Run a forward again if its graph was not kept; return whether it was run."""
@@ -145,24 +177,23 @@ class Stage:
         with again, buffers_untouched(self.versions.modules[buffer]):
             output = self._compute(pending.input, microbatch, buffer, pending.target)
         if self.held:
-            self.held.keep(microbatch, output, again=True)
+            self.held.keep(microbatch, tuple(output), again=True)
         self._pending[microbatch] = pending._replace(output=output)
         return True
 
     def backward(
-        self, microbatch: int, buffer: int, update: int, gradients: Mapping[int, Tensor] | None
-    ) -> dict[int, Tensor]:
+        self, microbatch: int, buffer: int, update: int, gradients: FlowGradients | None
+    ) -> FlowGradients:
         """Add the microbatch's gradients to ``update``'s sum.
 
         Args:
             microbatch: one whose forward is pending, and recomputed if need be.
             buffer: the weight buffer that its graph reads.
             update: the update that sums these gradients.
-            gradients: of the output's differentiable tensors, by number, those that have one;
-                None on the last stage.
+            gradients: of the output; None on the last stage.
 
         Returns:
-            Likewise the gradients of the input's differentiable tensors, for the stage before.
+            Likewise those of the input, for the stages that it came from.
 
         Raises:
             ValueError: a layer draws random numbers in its backward.
@@ -170,12 +201,14 @@ class Stage:
         _, output, _, arrived = self._pending.pop(microbatch)
         assert output is not None, "recompute() comes first"
         self.versions.accumulate(buffer, update)
-        roots: list[Tensor] = [output]
+        roots: list[Tensor] = [output.main]
         seeds: list[Tensor] | None = None
         if gradients is not None:
-            outputs = differentiable(output)
-            reached = [number for number in gradients if outputs[number].requires_grad]
-            roots, seeds = [outputs[n] for n in reached], [gradients[n] for n in reached]
+            outputs = differentiable(output.main)
+            pairs = [(outputs[n], g) for n, g in gradients.main.items()]
+            pairs += [(output.skips[n], g) for n, g in gradients.skips.items()]
+            reached = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]
+            roots, seeds = [tensor for tensor, _ in reached], [g for _, g in reached]
         if roots and roots[0].requires_grad:
             if self._watch_backward:
                 self._watch_backward = False
@@ -191,7 +224,7 @@ class Stage:
                 torch.autograd.backward(roots, seeds)
         if self.held:
             self.held.drop(microbatch)
-        return dict(sorted(arrived.items()))
+        return FlowGradients(dict(sorted(arrived.main.items())), arrived.skips)
 
     def state(self) -> dict[str, Any]:
         """Return the optimizer's and the scheduler's state."""
@@ -221,16 +254,25 @@ class Stage:
         self.held.keep(microbatch, given)
         return self.held.follow(microbatch)
 
-    def _compute(self, x: Tree, microbatch: int, buffer: int, target: Target | None) -> Tree:
-        output = self._run(buffer, self._own(x), microbatch)
+    def _compute(self, x: Flow, microbatch: int, buffer: int, target: Target | None) -> Flow:
+        output = self._run(buffer, x, microbatch)
         if target is None:
             return output
-        loss = target.loss(output, target.target)
+        loss = target.loss(output.main, target.target)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise TypeError("the loss must return a tensor with one number for each microbatch")
-        return loss * target.weight if target.weight != 1.0 else loss
+        return Flow(loss * target.weight if target.weight != 1.0 else loss, {})
 
-    def _run(self, buffer: int, x: Tree, microbatch: int) -> Tree:
+    def _run(self, buffer: int, x: Flow, microbatch: int) -> Flow:
+        main = self._own(x.main)
+        spec = self.spec
+        if not spec.pops and not spec.stashes:
+            return Flow(self._layers(buffer, main, microbatch), {})
+        with carrying({name: x.skips[n] for name, n in spec.pops.items()}) as carried:
+            main = self._layers(buffer, main, microbatch)
+        return Flow(main, {n: carried.outgoing[name] for name, n in spec.stashes.items()})
+
+    def _layers(self, buffer: int, x: Tree, microbatch: int) -> Tree:
         module = self.versions.modules[buffer]
         if not self.spec.random_layers:
             return module(x)

@@ -18,7 +18,7 @@ from pipekit.engine.microbatches import Batch, Feed, Needs
 from pipekit.engine.slow_links import Calendar, SlowLinks
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.worker import Job, LossCallback, Report, work
-from pipekit.schedules import Step
+from pipekit.schedules import Message, Step
 from pipekit.trees import Tree, tree_map
 
 # Operators hold the interpreter for microseconds; with Python's 5 ms, small stages are 15 % slower.
@@ -72,29 +72,28 @@ class ThreadLinks(InboxLinks):
         if self._abort.is_set():
             raise Aborted
 
-    def receive(self, step: Step) -> Tree:
+    def receive(self, message: Message, source: int) -> Tree:
         """See :class:`pipekit.engine.links.Links`."""
-        message, ready = super().receive(step)
+        content, ready = super().receive(message, source)
         if ready is None:
-            return message
+            return content
         torch.cuda.current_stream().wait_event(ready)
-        return tree_map(_use_on_current_stream, message)
+        return tree_map(_use_on_current_stream, content)
 
-    def send(self, step: Step, message: Tree) -> None:
+    def send(self, message: Message, destination: int, content: Tree) -> None:
         """See :class:`pipekit.engine.links.Links`."""
-        super().send(step, self._on_its_way(step, message))
+        super().send(message, destination, self._on_its_way(destination, content))
 
-    def _on_its_way(self, step: Step, message: Tree) -> tuple[Tree, Any]:
+    def _on_its_way(self, destination: int, content: Tree) -> tuple[Tree, Any]:
         """Start the copy to the receiver's device; return it and the event that ends it."""
         copies = self._copies
         if copies is None:
-            return message, None
-        assert step.destination is not None
-        target = self._devices[step.destination]
+            return content, None
+        target = self._devices[destination]
         copies.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(copies):
-            moved = tree_map(lambda t: t.to(target, non_blocking=True), message)
-            tree_map(lambda t: t.record_stream(copies), message)
+            moved = tree_map(lambda t: t.to(target, non_blocking=True), content)
+            tree_map(lambda t: t.record_stream(copies), content)
             ready = torch.cuda.Event()
             ready.record(copies)
         return moved, ready

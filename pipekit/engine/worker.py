@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ from pipekit.engine.lane import Lane
 from pipekit.engine.links import Aborted, Links
 from pipekit.engine.microbatches import Feed
 from pipekit.engine.reducer import Reducer
-from pipekit.engine.stage import Loss, Stage, StageSpec, Target
-from pipekit.schedules import Op, Step, Sum, buffer_count
+from pipekit.engine.stage import Flow, FlowGradients, Loss, Stage, StageSpec, Target
+from pipekit.schedules import MAIN, Op, Step, Sum, buffer_count
 from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree, leaves, tree_map
 
@@ -225,7 +225,7 @@ class Worker:
         _, stage, microbatch, _ = step.task
         x = self._input(step)
         target = None
-        if step.destination is None:
+        if not step.sends:
             wanted, weight = self.feed.target(microbatch)
             wanted = self._here(wanted)
             target = Target(self.job.loss, wanted, weight if self.job.mean_loss else 1.0)
@@ -238,10 +238,10 @@ class Worker:
             step.recomputed(self.stages[stage].spec.recompute),
         )
         self._record(step, Op.FORWARD.name, start, output)
-        if step.destination is None:
-            self.on_loss(microbatch, output)
-        else:
+        if step.sends:
             self._send(step, output)
+        else:
+            self.on_loss(microbatch, output.main)
 
     def _infer(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
@@ -249,12 +249,12 @@ class Worker:
         start = self.clock.now()
         output = self.stages[stage].infer(x, microbatch + self.job.first_microbatch)
         self._record(step, Op.FORWARD.name, start, output)
-        if step.destination is None:
-            wanted, _ = self.feed.target(microbatch)
-            value = self.job.loss(output, self._here(wanted))
-            self.on_loss(microbatch, torch.as_tensor(value))
-        else:
+        if step.sends:
             self._send(step, output)
+        else:
+            wanted, _ = self.feed.target(microbatch)
+            value = self.job.loss(output.main, self._here(wanted))
+            self.on_loss(microbatch, torch.as_tensor(value))
 
     def _backward(self, step: Step) -> None:
         _, index, microbatch, _ = step.task
@@ -263,7 +263,7 @@ class Worker:
             start = self.clock.now()
             if stage.recompute(key, step.buffer):
                 self._record(step, RECOMPUTE, start)
-        gradients = None if step.source is None else self.links.receive(step)
+        gradients = self._gradients(step)
         start = self.clock.now()
         if stage.reducer and step.ends_update:
             stage.reducer.begin(step.update)
@@ -271,8 +271,7 @@ class Worker:
         if stage.reducer and step.ends_update:
             stage.reducer.end(step.update)
         self._record(step, Op.BACKWARD.name, start, result)
-        if step.destination is not None:
-            self._send(step, result)
+        self._send(step, result)
 
     def _update(self, step: Step) -> None:
         _, index, _, version = step.task
@@ -302,10 +301,24 @@ class Worker:
             if gradient is not None:
                 gradient.mul_(scale.to(gradient.dtype))
 
-    def _input(self, step: Step) -> Tree:
-        if step.source is not None:
-            return self.links.receive(step)
-        return self._here(self.feed.input(step.task.microbatch))
+    def _input(self, step: Step) -> Flow:
+        if not step.receives:
+            return Flow(self._here(self.feed.input(step.task.microbatch)), {})
+        contents = self._receive(step)
+        return Flow(contents.pop(MAIN), contents)
+
+    def _gradients(self, step: Step) -> FlowGradients | None:
+        if not step.receives:
+            return None
+        contents = self._receive(step)
+        main = contents.pop(MAIN)
+        return FlowGradients(main, {n: content[0] for n, content in contents.items() if content})
+
+    def _receive(self, step: Step) -> dict[int, Any]:
+        """Return the contents of a step's messages, by skip connection or MAIN."""
+        return {
+            message.skip: self.links.receive(message, source) for message, source in step.receives
+        }
 
     def _here(self, tree: Tree) -> Tree:
         if self.device.type == "cpu":
@@ -327,18 +340,25 @@ class Worker:
                     self.device,
                 )
 
-    def _send(self, step: Step, message: Tree) -> None:
-        self.links.send(step, message)
-        if step.destination != self.index:
-            assert step.destination is not None
-            purpose = "activation" if step.task.op is Op.FORWARD else "gradient"
-            self.sent[step.destination, purpose] += _size(message)
+    def _send(self, step: Step, result: Flow | FlowGradients) -> None:
+        for message, receiver in step.sends:
+            content: Tree = result.main
+            if message.skip != MAIN:
+                content = result.skips.get(message.skip)
+                if isinstance(result, FlowGradients):
+                    content = {} if content is None else {0: content}
+            self.links.send(message, receiver, content)
+            if receiver != self.index:
+                purpose = "activation" if step.task.op is Op.FORWARD else "gradient"
+                self.sent[receiver, purpose] += _size(content)
 
-    def _record(self, step: Step, op: str, start: object, message: Tree = None) -> None:
+    def _record(
+        self, step: Step, op: str, start: object, result: Flow | FlowGradients | None = None
+    ) -> None:
         if self.job.trace:
             sent = 0
-            if step.destination is not None and message is not None:
-                sent = _size(message)
+            if step.sends and result is not None:
+                sent = _size(result.main) + _size(result.skips)
             self.events.append((step, op, start, self.clock.now(), sent))
         if self.job.memory:
             self._weigh()

@@ -5,7 +5,7 @@ from pipekit.schedules.check import Report, check
 from pipekit.schedules.flush import flush
 from pipekit.schedules.gpipe import gpipe
 from pipekit.schedules.inference import inference
-from pipekit.schedules.lower import Step, Sum, buffer_count, lower, sums
+from pipekit.schedules.lower import MAIN, Message, Skips, Step, Sum, buffer_count, lower, sums
 from pipekit.schedules.model_parallel import model_parallel
 from pipekit.schedules.picture import draw, parse
 from pipekit.schedules.pipedream import optimal_in_flight, pipedream
@@ -16,10 +16,13 @@ from pipekit.schedules.task import Op, Task
 from pipekit.schedules.two_bw import two_bw
 
 __all__ = [
+    "MAIN",
+    "Message",
     "Op",
     "Report",
     "Schedule",
     "ScheduleError",
+    "Skips",
     "Step",
     "Sum",
     "Task",

@@ -1,12 +1,35 @@
 """From a schedule to what a worker runs: whom to receive from, whom to send to, which buffer."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pipekit.schedules.buffers import weight_buffers
-from pipekit.schedules.replay import consumer, owners, producer
+from pipekit.schedules.replay import owners
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Op, Task
+
+MAIN = -1
+"""In place of a skip connection: the way from stage to stage."""
+
+Skips = Sequence[tuple[int, int]]
+"""Skip connections, each from a stage to a later one."""
+
+
+class Message(NamedTuple):
+    """What one task sends to another, as both of them know it.
+
+    Attributes:
+        op: FORWARD for an activation, BACKWARD for its gradient.
+        stage: of the task that receives it.
+        microbatch: of both tasks.
+        skip: the number of the skip connection that it belongs to, or MAIN.
+    """
+
+    op: Op
+    stage: int
+    microbatch: int
+    skip: int = MAIN
 
 
 class Step(NamedTuple):
@@ -14,8 +37,10 @@ class Step(NamedTuple):
 
     Attributes:
         task: what to do.
-        source: the worker whose message is needed first, or None.
-        destination: the worker that the result is sent to, or None.
+        receives: the messages that it needs, each with the worker that sends it; none for a forward
+            of the first stage and a backward of the last.
+        sends: the messages that it gives, each with the worker that receives it; none for a forward
+            of the last stage and a backward of the first.
         buffer: which of the stage's weight buffers a pass reads or an update writes.
         update: the update that the task adds a gradient to, or makes; of a forward, its backward's.
         ends_batch: whether the task's microbatch is the worker's last one of a batch.
@@ -23,8 +48,8 @@ class Step(NamedTuple):
     """
 
     task: Task
-    source: int | None
-    destination: int | None
+    receives: tuple[tuple[Message, int], ...]
+    sends: tuple[tuple[Message, int], ...]
     buffer: int
     update: int = 0
     ends_batch: bool = False
@@ -47,38 +72,62 @@ class Sum(NamedTuple):
     batches: int
 
 
-def lower(schedule: Schedule) -> tuple[tuple[Step, ...], ...]:
+def lower(schedule: Schedule, skips: Skips = ()) -> tuple[tuple[Step, ...], ...]:
     """Return every worker's steps for a schedule that :func:`check` has accepted.
+
+    Args:
+        schedule: the table.
+        skips: skip connections between stages that are not neighbours, or that are: what passes
+            there goes straight from the one to the other (torchgpipe, section 3.3).
 
     Raises:
         ScheduleError: a backward would read a version that no longer lies where its forward read.
     """
     who = owners(schedule)
-    stages = schedule.stages
+    ways = _Ways(schedule.stages, skips)
 
-    def other(end: tuple[Op, int] | None, microbatch: int) -> int | None:
-        return None if end is None else who[end][microbatch]
+    def resolved(op: Op, ends: Sequence[tuple[int, int, int]], k: int) -> Iterator[_Resolved]:
+        for other, receiver, skip in ends:
+            yield Message(op, receiver, k, skip), who[op, other][k]
 
     lowered = []
     for tasks in schedule.workers:
         batch_ends, update_ends = _ends(tasks, schedule)
+        buffers = weight_buffers(tasks).buffers
         lowered.append(
             tuple(
                 Step(
                     task,
-                    other(producer(task, stages), task.microbatch),
-                    other(consumer(task, stages), task.microbatch),
+                    tuple(resolved(task.op, ways.into[task.op, task.stage], task.microbatch)),
+                    tuple(resolved(task.op, ways.out_of[task.op, task.stage], task.microbatch)),
                     buffer,
                     schedule.update_of[task.stage][task.microbatch],
                     (task.stage, task.microbatch) in batch_ends,
                     position in update_ends,
                 )
-                for position, (task, buffer) in enumerate(
-                    zip(tasks, weight_buffers(tasks).buffers, strict=True)
-                )
+                for position, (task, buffer) in enumerate(zip(tasks, buffers, strict=True))
             )
         )
     return tuple(lowered)
+
+
+_Resolved = tuple[Message, int]
+
+
+class _Ways:
+    """Which stages a task of each op and stage receives from and sends to.
+
+    Each way is (the other stage, the receiving stage, the skip or MAIN).
+    """
+
+    def __init__(self, stages: int, skips: Skips) -> None:
+        self.into: dict[tuple[Op, int], list[tuple[int, int, int]]] = defaultdict(list)
+        self.out_of: dict[tuple[Op, int], list[tuple[int, int, int]]] = defaultdict(list)
+        neighbours = [(stage, stage + 1, MAIN) for stage in range(stages - 1)]
+        for early, late, skip in [*neighbours, *((a, b, i) for i, (a, b) in enumerate(skips))]:
+            for op, source, destination in (Op.FORWARD, early, late), (Op.BACKWARD, late, early):
+                self.into[op, destination].append((source, destination, skip))
+                self.out_of[op, source].append((destination, destination, skip))
 
 
 def sums(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:

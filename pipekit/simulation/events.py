@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic, Transfer
 from pipekit.costs import StageCosts
-from pipekit.schedules import Op, Schedule, Step, lower, sums
+from pipekit.schedules import Message, Op, Schedule, lower, sums
 
 _NOT_SENT = -1.0
 NOBODY = -1
@@ -78,8 +78,8 @@ class _Run:
             step = self.steps[worker][self.position[worker]]
             self.position[worker] += 1
             self.computing[worker] = False
-            if step.destination is not None:
-                self._send(step, worker, step.destination, now)
+            for message, receiver in step.sends:
+                self._send(message, worker, receiver, now)
             self._advance(worker)
         return self.times
 
@@ -102,7 +102,7 @@ class _Run:
         if op is Op.UPDATE:
             ready = self._summed(stage, version)
         else:
-            ready = 0.0 if step.source is None else arrivals[stage][microbatch]
+            ready = arrivals[stage][microbatch] if step.receives else 0.0
         recomputed = self.times.recomputed[worker]
         if len(recomputed) == position:  # else it was done already, while waiting
             again = op is Op.BACKWARD and step.recomputed(cost.recompute)
@@ -122,14 +122,14 @@ class _Run:
         if step.ends_update and self.lanes[stage].order:
             self._computing(stage, step.update, start)
 
-    def _send(self, step: Step, worker: int, receiver: int, now: float) -> None:
-        op, stage, microbatch, _ = step.task
+    def _send(self, message: Message, worker: int, receiver: int, now: float) -> None:
+        op, stage, microbatch, _ = message
         if op is Op.FORWARD:
-            size, purpose = self.costs[stage].whole.output_bytes, "activation"
-            arrivals = self.forward_arrivals[stage + 1]
+            size, purpose, sender = self.costs[stage].input_bytes, "activation", stage - 1
+            arrivals = self.forward_arrivals[stage]
         else:
-            size, purpose = self.costs[stage].input_bytes, "gradient"
-            arrivals = self.backward_arrivals[stage - 1]
+            size, purpose, sender = self.costs[stage].whole.output_bytes, "gradient", stage + 1
+            arrivals = self.backward_arrivals[stage]
         if receiver == worker:
             arrivals[microbatch] = now
             return
@@ -137,7 +137,7 @@ class _Run:
         if self.traffic is not None:
             sent = self.traffic.send(worker, receiver, size, now)
         self.times.transfers.append(
-            (worker, receiver, purpose, stage, microbatch, sent.start, sent.end, size)
+            (worker, receiver, purpose, sender, microbatch, sent.start, sent.end, size)
         )
         arrivals[microbatch] = sent.arrival
         self._advance(receiver)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.engine.probe import probe
-from pipekit.engine.stage import Stage, StageSpec, Target
+from pipekit.engine.stage import Flow, FlowGradients, Stage, StageSpec, Target
 from pipekit.schedules import check
 from tests.engine.examples import (
     OPTIMIZERS,
@@ -20,6 +20,7 @@ from tests.engine.examples import (
 )
 
 CPU = torch.device("cpu")
+ONES = Flow(torch.ones(4, 6), {})
 
 
 def spec(layers: nn.Sequential, index: int = 1, first_layer: int = 0) -> StageSpec:
@@ -44,9 +45,11 @@ def ready(layers: nn.Sequential, index: int = 1, buffers: int = 1) -> Stage:
 
 def step(stage: Stage, microbatch: int, recompute: bool) -> tuple[Tensor, Any]:
     x = torch.ones(4, 6) * (microbatch + 1)
-    output = stage.forward(x, microbatch, 0, None, recompute)
+    output = stage.forward(Flow(x, {}), microbatch, 0, None, recompute).main
     stage.recompute(microbatch, 0)
-    return output, stage.backward(microbatch, 0, 1, {0: torch.ones_like(output)})
+    return output, stage.backward(
+        microbatch, 0, 1, FlowGradients({0: torch.ones_like(output)}, {})
+    ).main
 
 
 # --- Recomputation -------------------------------------------------------------------------------
@@ -124,7 +127,7 @@ def test_what_is_recomputed_is_not_kept() -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            stage.forward(torch.ones(4, 6), 0, 0, None, recompute)
+            stage.forward(ONES, 0, 0, None, recompute)
         kept[recompute] = len(saved)
         assert stage.recompute(0, 0) == recompute
         assert not stage.recompute(0, 0), "once is enough"
@@ -153,7 +156,7 @@ def test_recompute_gives_the_same_output_and_gradient() -> None:
 
 
 def test_an_output_is_cut_from_the_graph() -> None:
-    output = ready(nn.Sequential(nn.Linear(6, 6))).forward(torch.ones(4, 6), 0, 0, None, False)
+    output = ready(nn.Sequential(nn.Linear(6, 6))).forward(ONES, 0, 0, None, False).main
     assert output.grad_fn is None
     assert not output.requires_grad
 
@@ -173,7 +176,7 @@ def test_the_first_stage_sends_no_gradient() -> None:
 def test_the_last_stage_weighs_the_loss() -> None:
     stage = ready(nn.Sequential(nn.Linear(6, 3)))
     x, y = torch.ones(4, 6), torch.ones(4, 3)
-    loss = stage.forward(x, 0, 0, Target(nn.MSELoss(), y, 0.25), False)
+    loss = stage.forward(Flow(x, {}), 0, 0, Target(nn.MSELoss(), y, 0.25), False).main
     with torch.no_grad():
         expected = nn.MSELoss()(stage.versions.newest(x), y) / 4
     torch.testing.assert_close(loss, expected)
@@ -182,10 +185,10 @@ def test_the_last_stage_weighs_the_loss() -> None:
 def test_pending_passes_are_counted() -> None:
     stage = ready(nn.Sequential(nn.Linear(6, 6)))
     for k in range(3):
-        stage.forward(torch.ones(4, 6), k, 0, None, False)
+        stage.forward(ONES, k, 0, None, False)
     for k in range(3):
-        stage.backward(k, 0, 1, {0: torch.ones(4, 6)})
-    stage.forward(torch.ones(4, 6), 3, 0, None, False)
+        stage.backward(k, 0, 1, FlowGradients({0: torch.ones(4, 6)}, {}))
+    stage.forward(ONES, 3, 0, None, False)
     assert stage.most_pending == 3
     stage.prepare(1, training=True)
     assert stage.most_pending == 0
@@ -194,7 +197,7 @@ def test_pending_passes_are_counted() -> None:
 def test_inference_keeps_nothing() -> None:
     stage = ready(nn.Sequential(nn.Linear(6, 6)))
     stage.prepare(1, training=False)
-    assert not stage.infer(torch.ones(4, 6), 0).requires_grad
+    assert not stage.infer(ONES, 0).main.requires_grad
     assert stage.most_pending == 0
 
 

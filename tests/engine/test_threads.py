@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pipekit.engine.cores import share_cores
 from pipekit.engine.links import Aborted
 from pipekit.engine.threads import ThreadLinks
-from pipekit.schedules import Op, Step, Task
+from pipekit.schedules import Message, Op
 from tests.engine.examples import data, pipeline
 
 CPU = torch.device("cpu")
@@ -27,31 +27,28 @@ def links(workers: int) -> tuple[list[ThreadLinks], threading.Event]:
     ], abort
 
 
-def forward(stage: int, microbatch: int, source: int | None, destination: int | None) -> Step:
-    return Step(Task(Op.FORWARD, stage, microbatch, 0), source, destination, 0)
-
-
 def test_messages_are_taken_by_name_not_by_order() -> None:
     (one, two), _ = links(2)
     tensors = [torch.tensor(k) for k in range(3)]
     for k in (2, 0, 1):
-        one.send(forward(0, k, None, 1), tensors[k])
+        one.send(Message(Op.FORWARD, 1, k), 1, tensors[k])
     for k in range(3):
-        assert two.receive(forward(1, k, 0, None)) is tensors[k], "handed over by reference"
+        got = two.receive(Message(Op.FORWARD, 1, k), 0)
+        assert got is tensors[k], "handed over by reference"
 
 
-def test_a_gradient_goes_to_the_stage_before() -> None:
+def test_a_skip_is_not_taken_for_what_comes_from_the_stage_before() -> None:
     (one, two), _ = links(2)
-    gradient = torch.ones(2)
-    two.send(Step(Task(Op.BACKWARD, 1, 5, 0), None, 0, 0), [gradient])
-    got = one.receive(Step(Task(Op.BACKWARD, 0, 5, 0), 1, None, 0))
-    assert got[0] is gradient
+    one.send(Message(Op.FORWARD, 1, 0, skip=1), 1, torch.ones(1))
+    one.send(Message(Op.FORWARD, 1, 0), 1, torch.zeros(1))
+    assert two.receive(Message(Op.FORWARD, 1, 0), 0) == 0
+    assert two.receive(Message(Op.FORWARD, 1, 0, skip=1), 0) == 1
 
 
 def test_a_worker_may_send_to_itself() -> None:
     (one,), _ = links(1)
-    one.send(forward(0, 0, None, 0), torch.ones(1))
-    assert one.receive(forward(1, 0, 0, None)) == 1
+    one.send(Message(Op.BACKWARD, 1, 0), 0, torch.ones(1))
+    assert one.receive(Message(Op.BACKWARD, 1, 0), 0) == 1
 
 
 def test_sums_over_all_workers() -> None:

@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit.schedules import (
+    MAIN,
+    Message,
     Op,
     Schedule,
+    Skips,
     Step,
     Sum,
     asp,
@@ -26,15 +29,21 @@ from pipekit.schedules import (
 from tests.schedules.strategies import methods
 
 
-def steps(schedule: Schedule, worker: int) -> str:
-    """Return a worker's steps as text: ``0>F1>2`` receives from 0 and sends to 2."""
+def steps(schedule: Schedule, worker: int, skips: Skips = ()) -> str:
+    """Return a worker's steps as text: ``0>F1>2+3/0`` receives from 0, sends to 2 and 3.
 
-    def end(worker: int | None) -> str:
-        return "" if worker is None else str(worker)
+    What goes to 3 is skip connection 0.
+    """
+
+    def ends(messages: tuple[tuple[Message, int], ...]) -> str:
+        return "+".join(
+            f"{worker}" + (f"/{message.skip}" if message.skip != MAIN else "")
+            for message, worker in messages
+        )
 
     return " ".join(
-        f"{end(s.source)}>{s.task.op.value}{s.task.microbatch}>{end(s.destination)}"
-        for s in lower(schedule)[worker]
+        f"{ends(s.receives)}>{s.task.op.value}{s.task.microbatch}>{ends(s.sends)}"
+        for s in lower(schedule, skips)[worker]
     )
 
 
@@ -90,11 +99,10 @@ def test_every_message_sent_is_received_and_none_is_sent_home(schedule: Schedule
     received: Counter[tuple[int, int, Op, int]] = Counter()
     for worker, lowered in enumerate(lower(schedule)):
         for step in lowered:
-            op, _, microbatch, _ = step.task
-            if step.destination is not None:
-                sent[worker, step.destination, op, microbatch] += 1
-            if step.source is not None:
-                received[step.source, worker, op, microbatch] += 1
+            for (op, _, microbatch, _), receiver in step.sends:
+                sent[worker, receiver, op, microbatch] += 1
+            for (op, _, microbatch, _), sender in step.receives:
+                received[sender, worker, op, microbatch] += 1
     passes = 2 if schedule.trains else 1
     assert sent == received
     assert sent.total() == passes * (schedule.stages - 1) * schedule.microbatches
@@ -103,7 +111,21 @@ def test_every_message_sent_is_received_and_none_is_sent_home(schedule: Schedule
 def test_a_step_is_a_task_with_its_ends_and_its_buffer() -> None:
     (step, *_) = lower(gpipe(2, 1))[1]
     task = gpipe(2, 1).workers[1][0]
-    assert step == Step(task, source=0, destination=None, buffer=0, update=1, ends_batch=True)
+    receives = ((Message(Op.FORWARD, 1, 0), 0),)
+    assert step == Step(task, receives, (), buffer=0, update=1, ends_batch=True)
+
+
+def test_a_skip_goes_straight_from_its_source_to_its_destination_and_back() -> None:
+    """Two of them from stage 0: over one stage, and to the next."""
+    schedule, skips = gpipe(3, 1), [(0, 2), (0, 1)]
+    assert steps(schedule, 0, skips) == ">F0>1+2/0+1/1 1+2/0+1/1>B0> >U0>"
+    assert steps(schedule, 1, skips) == "0+0/1>F0>2 2>B0>0+0/1 >U0>"
+    assert steps(schedule, 2, skips) == "1+0/0>F0> >B0>1+0/0 >U0>"
+
+
+def test_with_replicas_a_skip_goes_to_the_worker_that_has_the_microbatch() -> None:
+    schedule = pipedream([1, 2, 2], 3)
+    assert steps(schedule, 0, [(0, 2)]).split()[:3] == [">F0>1+3/0", ">F1>2+4/0", ">F2>1+3/0"]
 
 
 # --- Batches, updates, and what they sum ---------------------------------------------------------
