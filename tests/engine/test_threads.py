@@ -74,7 +74,7 @@ def test_an_abort_wakes_who_waits() -> None:
     abort.set()
     one._inboxes.put(0, (0, 0, 0), None)
     with pytest.raises(Aborted):
-        one.receive(forward(1, 0, 1, None))
+        one.receive(Message(Op.FORWARD, 1, 0), 1)
     with pytest.raises(Aborted):
         two.require_peers()
 

@@ -104,8 +104,8 @@ def test_what_stays_on_one_worker_needs_no_link() -> None:
         ("worker 0 | F0 B0^ F1 B1", "worker 0 has no U2 of stage 0"),
         ("worker 0 | F0 B0^^", "worker 0: U2 of stage 0 sums up to microbatch 0"),
         (
-            "worker 0 | F0 F1 B0 B1^\nworker 1 stage 0 | F2 B2^2",
-            "worker 0: U1 of stage 0 sums up to microbatch 1, where U1 of that stage ends on this ",
+            "worker 0 | F2 B2^2\nworker 1 stage 0 | F0 F1 B0 B1^",
+            "worker 0: U1 of stage 0 sums up to microbatch 2, where U2 of that stage ends on this ",
         ),
         # versions
         ("worker 0 | F0:1 B0^", "F0 of stage 0 reads version 1 before U1 of stage 0 has produced"),

@@ -1,0 +1,182 @@
+"""Skip connections between stages: straight from the one to the other, and the same training."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pipekit import Pipeline, oracle, schedules
+from pipekit.clusters import flat
+from pipekit.skips import Skippable
+from tests.engine.examples import cores_of_each, cut, data, different, nesterov
+from tests.engine.gloo import over_gloo
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+
+
+class Stash(Skippable):
+    """Leaves its input, and its number of rows' parity, which has no gradient."""
+
+    stashes = ("x", "odd")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.stash("x", x * 2)
+        self.stash("odd", torch.tensor([len(x) % 2]))
+        return self.linear(x)
+
+
+class Pop(Skippable):
+    pops = ("x", "odd")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.pop("x") + self.pop("odd")
+
+
+def model() -> nn.Sequential:
+    """Two skips, one within the other; 8 layers."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 6),
+        Stash().isolate("outer"),
+        nn.Dropout(0.3),
+        Stash().isolate("inner"),
+        nn.Linear(6, 6),
+        Pop().isolate("inner"),
+        Pop().isolate("outer"),
+        nn.Linear(6, 3),
+    )
+
+
+METHODS = {
+    "gpipe": lambda stages, n: schedules.gpipe(stages, 2, n),
+    "2bw": lambda stages, n: schedules.two_bw(stages, stages, n),
+    "pipedream": schedules.pipedream,
+}
+
+
+def trained(
+    method: str, balance: list[int], batches: Sequence[Any], **options: Any
+) -> tuple[list[float], float, dict[str, Tensor]]:
+    pipe = Pipeline(
+        model(),
+        partial(METHODS[method], len(balance)),
+        balance=balance,
+        optimizer=nesterov,
+        loss=nn.MSELoss(),
+        **options,
+    )
+    losses = pipe.train(batches).losses
+    return losses, pipe.evaluate(batches), pipe.state_dict()
+
+
+@settings(max_examples=15)
+@given(
+    st.sets(st.integers(1, 7), max_size=5),
+    st.sampled_from(sorted(METHODS)),
+    st.sampled_from(["never", "except_last", "always"]),
+)
+def test_weights_are_the_equations_wherever_the_model_is_cut(
+    edges: set[int], method: str, recompute: str
+) -> None:
+    balance = cut(8, edges)
+    batches = data(4, rows=[12, 13, 12, 15])
+    losses, _, weights = trained(method, balance, batches, recompute=recompute)
+    truth = oracle.train(
+        model(),
+        batches,
+        method=method,
+        balance=balance,
+        microbatches={"gpipe": 2, "2bw": len(balance), "pipedream": 1}[method],
+        optimizer=nesterov,
+        loss=nn.MSELoss(),
+        threads=cores_of_each(len(balance)),
+    )
+    assert losses == truth.losses
+    assert different(weights, truth.weights[-1]) == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_processes_and_slow_links_give_the_bits_of_threads(method: str) -> None:
+    balance, batches = [2, 2, 2, 2], data(3, rows=[8, 9, 8])
+    here = trained(method, balance, batches)
+    for options in {"transport": "distributed"}, {"cluster": flat(4, 1e6)}:
+        there = trained(method, balance, batches, **options)
+        assert there[:2] == here[:2]
+        assert different(there[2], here[2]) == []
+
+
+def test_torchrun_too() -> None:
+    balance, batches = [2, 2, 2, 2], data(3, rows=[8, 9, 8])
+    here = trained("pipedream", balance, batches)
+    for there in over_gloo(
+        lambda: trained("pipedream", balance, batches, transport="distributed"), 4
+    ):
+        assert there[:2] == here[:2]
+        assert different(there[2], here[2]) == []
+
+
+@TRANSPORTS
+def test_a_skip_does_not_pass_through_the_stages_between(transport: str) -> None:
+    """Outer goes from stage 1 to stage 3, inner within stage 2; rows of 6 numbers."""
+    pipe = Pipeline(
+        model(),
+        partial(schedules.gpipe, 4, 2),
+        balance=[1, 2, 3, 2],
+        optimizer=nesterov,
+        loss=nn.MSELoss(),
+        transport=transport,
+    )
+    sent = pipe.train(data(1, rows=8)).traffic.set_index(["source", "destination", "purpose"])
+    row, parity, main = 6 * 4, 8, 8 * 6 * 4
+    assert sent["bytes"].to_dict() == {
+        (0, 1, "activation"): main,
+        (1, 2, "activation"): main,
+        (2, 3, "activation"): main,
+        (1, 3, "activation"): 8 * row + 2 * parity,
+        (1, 0, "gradient"): main,
+        (2, 1, "gradient"): main,
+        (3, 2, "gradient"): main,
+        (3, 1, "gradient"): 8 * row,
+    }
+
+
+def test_replicas_send_skips_to_the_worker_of_the_minibatch() -> None:
+    batches = data(5)
+    pipe = Pipeline(
+        model(),
+        partial(schedules.pipedream, [2, 1, 2]),
+        balance=[2, 3, 3],
+        optimizer=nesterov,
+        loss=nn.MSELoss(),
+    )
+    losses = pipe.train(batches).losses
+    truth = oracle.train(
+        model(),
+        batches,
+        method="pipedream",
+        balance=[2, 3, 3],
+        replicas=[2, 1, 2],
+        optimizer=nesterov,
+        loss=nn.MSELoss(),
+    )
+    assert losses == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1]) == []
+
+
+def test_unmatched_names_are_refused_before_anything_runs() -> None:
+    with pytest.raises(ValueError, match="which no layer pops"):
+        Pipeline(
+            nn.Sequential(nn.Linear(6, 6), Stash()),
+            partial(schedules.gpipe, 2, 2),
+            optimizer=nesterov,
+            loss=nn.MSELoss(),
+        )
