@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from pipekit import skips
 from pipekit.clusters import Cluster
 from pipekit.engine import arguments, transports
 from pipekit.engine.balance import layer_costs
@@ -36,7 +37,8 @@ class Pipeline:
 
     Args:
         model: any layers in an ``nn.Sequential``; each passes on a tensor, or tuples, lists and
-            dicts of tensors.  It is copied, not changed.
+            dicts of tensors, and may leave tensors for layers far behind it (:mod:`pipekit.skips`),
+            which go straight to their stage.  It is copied, not changed.
         schedule: a :class:`Schedule` that fits the batches exactly, or a function from the number
             of batches to one, e.g. ``lambda n: schedules.two_bw(4, 8, n)``.
         balance: how many layers each stage gets; or a :class:`Plan`, which also says what each
@@ -81,6 +83,7 @@ class Pipeline:
         cluster: Cluster | None = None,
     ) -> None:
         arguments.require_model(model)
+        skips.require_matched(list(model))
         arguments.require_choice("transport", transport, transports.NAMES)
         arguments.require_callable(optimizer=optimizer, loss=loss)
         self._optimizer, self._lr_scheduler, self._loss = optimizer, lr_scheduler, loss
@@ -105,6 +108,7 @@ class Pipeline:
         self._names = list(model._modules)
         self._keys = list(model.state_dict())
         self._specs: list[StageSpec] = []
+        self._skips: list[skips.Skip] = []  # between stages
         dtypes = [p.dtype for p in model.parameters() if p.requires_grad]
         self._trained_parameters = len(dtypes)
         self._norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
@@ -212,7 +216,7 @@ class Pipeline:
         rest = _read_each(raw, parts[1:])
         if not self._specs:
             self._build(split(first.input, first.parts)[0])
-        lowered = lower(schedule)
+        lowered = lower(schedule, [(skip.source, skip.destination) for skip in self._skips])
         job = Job(
             workers=len(schedule.workers),
             members=schedule.homes,
@@ -262,6 +266,7 @@ class Pipeline:
             arguments.require_untied(self._model, balance)
             self.balance = balance
         layers, first, first_parameter = list(self._model), 0, 0
+        self._skips = skips.between(skips.links(layers), self.balance)
         specs = []
         for index, count in enumerate(self.balance):
             here = range(first, first + count)
@@ -278,6 +283,8 @@ class Pipeline:
                     seed=self._seed,
                     recompute=self._recompute[index],
                     first_parameter=first_parameter,
+                    pops={s.name: n for n, s in enumerate(self._skips) if s.destination == index},
+                    stashes={s.name: n for n, s in enumerate(self._skips) if s.source == index},
                 )
             )
             first += count

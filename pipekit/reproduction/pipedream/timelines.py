@@ -269,11 +269,10 @@ def link_times(trace: Trace, cluster: Cluster, schedule: Schedule) -> pd.DataFra
     The engine sends a message when its pass ends and keeps it back as long as the cluster's links
     take; here the same links serve the same messages in the same order.
     """
-    destinations = {step.task: step.destination for steps in lower(schedule) for step in steps}
+    sends = {step.task: step.sends for steps in lower(schedule) for step in steps}
     traffic, rows = Traffic(cluster), []
     for row in _passes(trace).sort_values("end_s").itertuples():
-        to = destinations[Task(Op[row.op], row.stage, row.microbatch, row.version)]
-        if to is not None and to != row.worker:
+        for _, to in sends[Task(Op[row.op], row.stage, row.microbatch, row.version)]:
             sent = traffic.send(row.worker, to, row.bytes, row.end_s)
             purpose = "activation" if row.op == "FORWARD" else "gradient"
             rows.append((row.worker, to, purpose, row.stage, row.microbatch, *sent[:2], row.bytes))
