@@ -47,31 +47,31 @@ Weights = dict[str, Tensor]
 _NO_STASHING = "pipedream_no_stashing"
 
 
-# The version that stage s (from 0) reads for batch t (from 0), where stage i has r[i] workers.
-def _current(t: int, s: int, r: Sequence[int]) -> int:
+# The version that stage s (from 0) reads for batch t (from 0), where stage i has r[i] workers and
+# w[i] rounds in flight.
+def _current(t: int, s: int, r: Sequence[int], w: Sequence[int]) -> int:
     return t
 
 
-def _staggered(t: int, s: int, r: Sequence[int]) -> int:
-    in_flight = math.ceil(sum(r[s:]) / r[s])
-    return max(t // r[s] - in_flight + 1, 0)
+def _staggered(t: int, s: int, r: Sequence[int], w: Sequence[int]) -> int:
+    return max(t // r[s] - w[s] + 1, 0)
 
 
-def _oldest(t: int, s: int, r: Sequence[int]) -> int:
+def _oldest(t: int, s: int, r: Sequence[int], w: Sequence[int]) -> int:
     # As many minibatches as the first stage has seen, or the next smaller number that is a round.
-    return _staggered(t, 0, r) * r[0] // r[s]
+    return _staggered(t, 0, r, w) * r[0] // r[s]
 
 
-def _previous(t: int, s: int, r: Sequence[int]) -> int:
+def _previous(t: int, s: int, r: Sequence[int], w: Sequence[int]) -> int:
     # The paper writes max(floor((k-1)/m) - 1, 0) for microbatch k from 1; floor((k-1)/m) is t.
     return max(t - 1, 0)
 
 
-def _asynchronous(t: int, s: int, r: Sequence[int]) -> int:
+def _asynchronous(t: int, s: int, r: Sequence[int], w: Sequence[int]) -> int:
     return max(t - r[s] + 1, 0)
 
 
-_VERSION_READ: dict[str, Callable[[int, int, Sequence[int]], int]] = {
+_VERSION_READ: dict[str, Callable[[int, int, Sequence[int], Sequence[int]], int]] = {
     "sequential": _current,
     "model_parallel": _current,
     "gpipe": _current,
@@ -110,6 +110,7 @@ def train(
     balance: Sequence[int],
     microbatches: int = 1,
     replicas: Sequence[int] | None = None,
+    in_flight: Sequence[int] | None = None,
     optimizer: Callable[[list[nn.Parameter]], Optimizer],
     loss: Callable[[Any, Any], Tensor],
     seed: int = 0,
@@ -129,6 +130,7 @@ def train(
         microbatches: the parts of a batch (``torch.tensor_split``); 1 for the PipeDream variants
             and ASP.
         replicas: workers of each stage; by default one each.
+        in_flight: rounds of minibatches in flight in each stage of PipeDream; by default as above.
         optimizer: makes the optimizer of one stage from all its parameters.  A stage without
             parameters gets none.
         loss: of (output, target), averaged over rows unless its ``reduction`` is ``"sum"``.
@@ -145,6 +147,7 @@ def train(
     """
     replicas = list(replicas or [1] * len(balance))
     _check_arguments(model, method, balance, microbatches, replicas, clip_norm)
+    in_flight = in_flight or [math.ceil(sum(replicas[s:]) / r) for s, r in enumerate(replicas)]
     version_read = _VERSION_READ[method]
     rounds = replicas if method.startswith("pipedream") else [1] * len(balance)
     model = copy.deepcopy(model).train()
@@ -162,7 +165,7 @@ def train(
     with _intra_op_threads(threads):
         for t, (inputs, targets) in enumerate(batches):
             for s, stage in enumerate(stages):
-                stage.load(version_read(t, s, replicas))
+                stage.load(version_read(t, s, replicas, in_flight))
             rows = _rows(inputs)
             if rows < microbatches:
                 raise ValueError(

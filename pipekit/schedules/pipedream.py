@@ -14,14 +14,14 @@ def pipedream(
     minibatches: int,
     stashing: bool = True,
     vertical_sync: bool = False,
+    in_flight: Sequence[int] | None = None,
 ) -> Schedule:
     """Return PipeDream's schedule, 1F1B-RR.
 
     Replica ``j`` of a stage on ``r`` workers has every minibatch ``k`` with ``k mod r = j``
     (section 3.3); one that gets none has no tasks.  The gradients of ``r`` minibatches in a row,
     one on each replica, are averaged for an update, as in data parallelism (section 2.1); the last
-    update of a run averages what is left.  How many minibatches a replica has in flight:
-    :func:`optimal_in_flight`.
+    update of a run averages what is left.
 
     Which weights minibatch ``k`` sees on stage ``s`` of ``n``, without replicas (all from 0;
     version = updates made):
@@ -41,16 +41,26 @@ def pipedream(
         minibatches: how many minibatches; each is one microbatch, and one batch of the data.
         stashing: whether a backward reads the weights of its forward.
         vertical_sync: whether all stages read the same version for a minibatch.
+        in_flight: minibatches in flight on each replica of each stage; by default
+            :func:`optimal_in_flight`, in which links that take time are not reckoned with.  One
+            more for each link behind a stage hides them, as ``[7, 5, 3, 1]`` on four stages, at the
+            price of as many more versions and of older weights.
 
     Raises:
-        ScheduleError: a count is below 1, or vertical sync is asked for without stashing.
+        ScheduleError: a count is below 1, ``in_flight`` does not fit the stages, or vertical sync
+            is asked for without stashing.
     """
     replicas = [1] * stages if isinstance(stages, int) else list(stages)
     require_positive(stages=len(replicas), replicas=min(replicas, default=1))
     require_positive(minibatches=minibatches)
     if vertical_sync and not stashing:
         raise ScheduleError("vertical sync needs weight stashing: leave stashing=True")
-    in_flight = optimal_in_flight(replicas)
+    in_flight = optimal_in_flight(replicas) if in_flight is None else in_flight
+    if len(in_flight) != len(replicas):
+        raise ScheduleError(
+            f"in_flight {list(in_flight)} must name a count for each of {len(replicas)} stages"
+        )
+    require_positive(in_flight=min(in_flight))
 
     def version(stage: int, k: int) -> int:
         """Return how many updates a stage has seen when minibatch ``k`` comes forward."""

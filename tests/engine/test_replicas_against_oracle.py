@@ -166,3 +166,39 @@ def test_asp(workers: int) -> None:
     assert run.losses == truth.losses
     for name, tensor in truth.weights[-1].items():
         assert torch.equal(pipe.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("vertical_sync", [False, True])
+@pytest.mark.parametrize(
+    ("replicas", "in_flight"), [([1, 1, 1], [5, 3, 1]), ([2, 1, 1], [3, 4, 2])]
+)
+def test_more_in_flight_than_there_are_workers(
+    replicas: list[int], in_flight: list[int], vertical_sync: bool
+) -> None:
+    """To hide links that take time: older weights, more versions."""
+    model, batches = mixed(), data(12, rows=4)
+    pipe = Pipeline(
+        model,
+        lambda n: schedules.pipedream(
+            replicas, n, vertical_sync=vertical_sync, in_flight=in_flight
+        ),
+        balance=[2, 3, 3],
+        optimizer=nesterov,
+        loss=nn.MSELoss(),
+    )
+    run = pipe.train(batches)
+    truth = oracle.train(
+        model,
+        batches,
+        method="pipedream_vertical_sync" if vertical_sync else "pipedream",
+        balance=[2, 3, 3],
+        replicas=replicas,
+        in_flight=in_flight,
+        optimizer=nesterov,
+        loss=nn.MSELoss(),
+        threads=cores_of_each(sum(replicas)),
+    )
+    assert run.peak_in_flight[0] == in_flight[0]
+    assert run.losses == truth.losses
+    for name, tensor in truth.weights[-1].items():
+        assert torch.equal(pipe.state_dict()[name], tensor)

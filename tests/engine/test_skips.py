@@ -38,7 +38,8 @@ class Pop(Skippable):
     pops = ("x", "odd")
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.pop("x") + self.pop("odd")
+        y: Tensor = x * self.pop("x") + self.pop("odd")
+        return y
 
 
 def model() -> nn.Sequential:
