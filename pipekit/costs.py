@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from pipekit.bucketing import buckets
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule
@@ -15,7 +16,7 @@ class StageCosts:
 
     Attributes:
         whole: its layers as one.
-        layers: one by one, in order: their gradients are reduced one by one.
+        layers: one by one, in order.
         input_bytes: bytes that enter it.
         recompute: which microbatches of a batch are recomputed.
         workers: those that have a copy of it.
@@ -31,6 +32,13 @@ class StageCosts:
     def kept_bytes(self) -> float:
         """Bytes that a microbatch keeps between forward and backward, its input not counted."""
         return self.whole.saved_bytes + (0 if self.whole.saves_output else self.whole.output_bytes)
+
+    @cached_property
+    def buckets(self) -> list[list[int]]:
+        """The layers whose gradients its workers sum together; none on a single worker."""
+        if len(self.workers) == 1:
+            return []
+        return buckets([layer.parameter_bytes for layer in self.layers])
 
     @cached_property
     def gradients_at_height(self) -> float:

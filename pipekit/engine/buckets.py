@@ -1,9 +1,4 @@
-"""Buckets: the gradients of several parameters, reduced in one go.
-
-Many small messages cost more than a large one, and one message for all could not leave before the
-backward is done.  As in PyTorch's DistributedDataParallel, the parameters are taken in the reverse
-of their order, which is about that of the backward.
-"""
+"""A bucket of gradients, as one tensor that can be sent."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -11,8 +6,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from pipekit.bucketing import buckets
+
 Gradients = list[Tensor | None]
-BUCKET_BYTES = 25_000_000
 
 
 class Flat(NamedTuple):
@@ -102,19 +98,9 @@ class ParameterBucket:
 
 
 def parameter_buckets(
-    parameters: Sequence[nn.Parameter],
-    take: Callable[[int, Iterable[int]], Gradients],
-    largest: int = BUCKET_BYTES,
+    parameters: Sequence[nn.Parameter], take: Callable[[int, Iterable[int]], Gradients]
 ) -> list[Bucket]:
-    """Return buckets of at most ``largest`` bytes, or of one parameter, in the backward's order."""
-    groups: list[list[int]] = []
-    size = 0
-    for number in reversed(range(len(parameters))):
-        p = parameters[number]
-        room = groups and size + p.nbytes <= largest and p.dtype == parameters[groups[-1][0]].dtype
-        if not room:
-            groups.append([])
-            size = 0
-        groups[-1].append(number)
-        size += p.nbytes
+    """Return the buckets of a stage's trained parameters; see :func:`pipekit.bucketing.buckets`."""
+    sizes = [max(1, p.nbytes) for p in parameters]  # an empty one too has a gradient
+    groups = buckets(sizes, [p.dtype for p in parameters])
     return [ParameterBucket(group, [parameters[n] for n in group], take) for group in groups]

@@ -166,12 +166,11 @@ class _EmulatedStage(Stage):
                 reducer.computed(number)
 
 
-class _LayerBucket:
-    """A layer's gradients, of which there is only the shape; see :class:`Bucket`."""
+class _LayersBucket:
+    """The gradients of some layers, of which there is only the shape; see :class:`Bucket`."""
 
-    def __init__(self, layer: int, size: float) -> None:
-        self.parameters: Sequence[int] = [layer]
-        self._size = _numbers(size)
+    def __init__(self, layers: Sequence[int], size: float) -> None:
+        self.parameters, self._size = layers, _numbers(size)
 
     def take(self, update: int) -> Gradients:
         return []
@@ -191,13 +190,13 @@ class _EmulatedVersions(WeightVersions):
 
     def __init__(self, spec: EmulatedSpec, waiter: Waiter) -> None:
         super().__init__(spec.layers, spec.optimizer, None)
-        self._cost, self._layers, self._waiter = spec.cost.whole, spec.cost.layers, waiter
+        self._cost, self._costs, self._waiter = spec.cost.whole, spec.cost, waiter
 
     def buckets(self) -> list[Bucket]:
+        layers = self._costs.layers
         return [
-            _LayerBucket(number, layer.parameter_bytes)
-            for number, layer in reversed(list(enumerate(self._layers)))
-            if layer.parameter_bytes
+            _LayersBucket(bucket, sum(layers[number].parameter_bytes for number in bucket))
+            for bucket in self._costs.buckets
         ]
 
     def update(self, buffer: int, gradients: Gradients) -> None:

@@ -103,13 +103,13 @@ class Reducer:
         They last until those of the next update are asked for.
         """
         self._advance(update)
+        result: list[Tensor | None] = [None] * len(self._bucket_of)
+        contents = [future.result() for future in self._futures.pop(update, [])]
+        # All workers have finished the last update's sums now, and read what they were sent of it.
         for bucket, content in zip(self._buckets, self._lent, strict=False):
             bucket.release(content)
-        self._lent.clear()
-        result: list[Tensor | None] = [None] * len(self._bucket_of)
-        for bucket, future in zip(self._buckets, self._futures.pop(update, []), strict=True):
-            content = future.result()
-            self._lent.append(content)
+        self._lent = contents
+        for bucket, content in zip(self._buckets, contents, strict=True):
             if self._device.type == "cuda":
                 content.numbers.record_stream(torch.cuda.current_stream(self._device))
             for number, gradient in bucket.gradients(content):

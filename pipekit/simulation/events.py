@@ -2,7 +2,7 @@
 
 Sends never hold up the computing, as in the engine.  A recomputed forward runs before its gradient
 is there (torchgpipe, section 3.2.3).  The gradients of a stage on several workers are reduced layer
-by layer, one at a time, each as soon as all of them have it; the update waits for the last.
+by bucket, one at a time, each as soon as all of them have it; the update waits for the last.
 """
 
 import heapq
@@ -58,7 +58,7 @@ class _Run:
         self.lanes = [_Lane(cost) for cost in costs]
         self.starts: dict[tuple[int, int], list[float]] = defaultdict(list)  # of last backwards
         # A heap: when a worker's task ends, (when, worker, ()); when gradients can be summed, or
-        # are, (when, NOBODY, (stage, update, layer)).
+        # are, (when, NOBODY, (stage, update, bucket)).
         self.events: list[tuple[float, int, tuple[int, ...]]] = []
         self.times = Times(
             [[] for _ in range(workers)],
@@ -119,7 +119,7 @@ class _Run:
         self.times.starts[worker].append(start)
         self.times.ends[worker].append(end)
         heapq.heappush(self.events, (end, worker, ()))
-        if step.ends_update and self.lanes[stage].order:
+        if step.ends_update and cost.buckets:
             self._computing(stage, step.update, start)
 
     def _send(self, message: Message, worker: int, receiver: int, now: float) -> None:
@@ -145,7 +145,7 @@ class _Run:
     def _summed(self, stage: int, version: int) -> float:
         """Return when an update's gradients are summed, if that is known."""
         lane = self.lanes[stage]
-        if not lane.order:
+        if not self.costs[stage].buckets:
             return 0.0
         return lane.done[version] if version < len(lane.done) else _NOT_SENT
 
@@ -154,31 +154,30 @@ class _Run:
         starts = self.starts[stage, update]
         starts.append(start)
         if len(starts) == len(self.sums[stage][update - 1].contributors):
-            now = max(starts)
-            for number in reversed(range(len(self.costs[stage].layers))):
-                layer = self.costs[stage].layers[number]
-                now += layer.backward_s
-                if layer.parameter_bytes:
-                    heapq.heappush(self.events, (now, NOBODY, (stage, update, number)))
+            cost = self.costs[stage]
+            for number, bucket in enumerate(cost.buckets):
+                behind = cost.layers[bucket[-1] :]  # the last of the bucket, and all before it
+                now = max(starts) + sum(layer.backward_s for layer in behind)
+                heapq.heappush(self.events, (now, NOBODY, (stage, update, number)))
 
-    def _sum(self, now: float, stage: int, update: int, layer: int) -> None:
+    def _sum(self, now: float, stage: int, update: int, bucket: int) -> None:
         """Go on with a stage's sums: one has become possible, or is done."""
-        lane = self.lanes[stage]
-        if lane.running == (update, layer):
+        lane, cost = self.lanes[stage], self.costs[stage]
+        if lane.running == (update, bucket):
             lane.running = None
             lane.finished(now)
-            if layer == lane.order[-1]:
-                for worker in self.costs[stage].workers:
+            if bucket == len(cost.buckets) - 1:
+                for worker in cost.workers:
                     self._advance(worker)
         else:
-            lane.ready.add((update, layer))
+            lane.ready.add((update, bucket))
         following = lane.following()
         if lane.running is None and following in lane.ready:
             lane.ready.remove(following)
             lane.running = following
             done = now
             if self.traffic is not None:
-                size = self.costs[stage].layers[following[1]].parameter_bytes
+                size = sum(cost.layers[n].parameter_bytes for n in cost.buckets[following[1]])
                 done = self._all_reduce(stage, following[0], size, now)
             heapq.heappush(self.events, (done, NOBODY, (stage, *following)))
 
@@ -200,27 +199,25 @@ class _Lane:
     """The sums of one stage's gradients: one at a time, in an order that its workers agree on.
 
     Attributes:
-        order: the layers that have any, as the backward comes to them; none on a single worker.
-        ready: (update, layer) of those that can be summed.
+        ready: (update, bucket) of those that can be summed.
         running: likewise, that is being summed.
         done: when each update's were all summed; version 0 needs none.
     """
 
     def __init__(self, cost: StageCosts) -> None:
-        weighty = [n for n, layer in enumerate(cost.layers) if layer.parameter_bytes]
-        self.order = weighty[::-1] if len(cost.workers) > 1 else []
+        self._buckets = len(cost.buckets)
         self.ready: set[tuple[int, int]] = set()
         self.running: tuple[int, int] | None = None
         self.done = [0.0]
-        self._place = 0  # in the order
+        self._bucket = 0
 
     def following(self) -> tuple[int, int]:
-        """Return (update, layer) of the next sum."""
-        return len(self.done), self.order[self._place]
+        """Return (update, bucket) of the next sum."""
+        return len(self.done), self._bucket
 
     def finished(self, now: float) -> None:
         """Note that a sum is done."""
-        self._place += 1
-        if self._place == len(self.order):
-            self._place = 0
+        self._bucket += 1
+        if self._bucket == self._buckets:
+            self._bucket = 0
             self.done.append(now)

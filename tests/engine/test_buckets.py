@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from pipekit import bucketing
+from pipekit.bucketing import BUCKET_BYTES
 from pipekit.engine.buckets import (
-    BUCKET_BYTES,
     Bucket,
     Gradients,
     ParameterBucket,
@@ -38,19 +39,25 @@ def numbers_of(buckets: list[Bucket]) -> list[list[int]]:
 # --- Which parameters share one ------------------------------------------------------------------
 
 
-def test_they_are_filled_from_the_last_parameter_on() -> None:
-    found = parameter_buckets(parameters(1, 2, 3, 4, 5), nothing, largest=4 * 7)
+def test_they_are_filled_from_the_last_parameter_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 4 * 7)
+    found = parameter_buckets(parameters(1, 2, 3, 4, 5), nothing)
     assert numbers_of(found) == [[4], [3, 2], [1, 0]]
 
 
-def test_a_parameter_that_is_larger_has_one_for_itself() -> None:
-    found = parameter_buckets(parameters(1, 100, 1, 1), nothing, largest=8)
+def test_a_parameter_that_is_larger_has_one_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 8)
+    found = parameter_buckets(parameters(1, 100, 1, 1), nothing)
     assert numbers_of(found) == [[3, 2], [1], [0]]
 
 
 def test_each_has_one_dtype() -> None:
     mixed = [*parameters(1, 1), *parameters(1, dtype=torch.float64), *parameters(1)]
     assert numbers_of(parameter_buckets(mixed, nothing)) == [[3], [2], [1, 0]]
+
+
+def test_an_empty_parameter_is_in_one_too() -> None:
+    assert numbers_of(parameter_buckets(parameters(1, 0), nothing)) == [[1, 0]]
 
 
 def test_without_parameters_there_is_none() -> None:
@@ -65,14 +72,16 @@ def test_by_default_they_are_those_of_distributed_data_parallel() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 9), st.sampled_from(DTYPES)), max_size=12),
+    st.lists(st.tuples(st.integers(1, 9), st.sampled_from(DTYPES)), max_size=12),
     st.integers(1, 60),
 )
 def test_every_parameter_is_in_one_in_reverse_order_and_none_is_too_large(
     wanted: list[tuple[int, torch.dtype]], largest: int
 ) -> None:
     given = [nn.Parameter(torch.zeros(size, dtype=dtype)) for size, dtype in wanted]
-    found = numbers_of(parameter_buckets(given, nothing, largest))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bucketing, "BUCKET_BYTES", largest)
+        found = numbers_of(parameter_buckets(given, nothing))
     assert [n for numbers in found for n in numbers] == list(reversed(range(len(given))))
     for numbers in found:
         assert len({given[n].dtype for n in numbers}) == 1
@@ -145,14 +154,15 @@ def test_it_keeps_nothing_of_what_went_in() -> None:
 # --- From a stage's weight versions --------------------------------------------------------------
 
 
-def test_taking_a_bucket_leaves_the_others() -> None:
+def test_taking_a_bucket_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = WeightVersions(mlp(6, 4, 3), sgd, None)
     versions.prepare(2, training=True)
     for buffer in (0, 1):
         versions.accumulate(buffer, 1)
         torch.autograd.backward(versions.modules[buffer](torch.ones(2, 6)).sum())
     expected = [2 * p.grad for p in versions.parameters[0] if p.grad is not None]
-    last, first = parameter_buckets(versions.parameters[0], versions.take, largest=100)
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 100)
+    last, first = parameter_buckets(versions.parameters[0], versions.take)
     assert [list(last.parameters), list(first.parameters)] == [[3, 2, 1], [0]]
     for number, gradient in zip(last.parameters, last.take(1), strict=True):
         torch.testing.assert_close(gradient, expected[number])

@@ -7,14 +7,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine import versions as versions_module
-from pipekit.engine.buckets import Flat, Gradients, parameter_buckets
+from pipekit import bucketing
+from pipekit.engine.buckets import Flat, Gradients
 from pipekit.engine.exchange import Round
 from pipekit.engine.lane import Lane
 from pipekit.engine.reducer import Reducer
@@ -52,8 +51,7 @@ class Alone:
 
 @pytest.fixture(autouse=True)
 def _a_bucket_for_each_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = partial(parameter_buckets, largest=1)
-    monkeypatch.setattr(versions_module, "parameter_buckets", small)
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import pipekit as pk
-from pipekit import Schedule, schedules
-from pipekit.engine import versions as versions_module
-from pipekit.engine.buckets import parameter_buckets
+from pipekit import Schedule, bucketing, schedules
 from tests.engine.examples import Batches, data, sgd
 from tests.engine.test_replicas import TRANSPORTS, pipeline
 
@@ -120,8 +117,7 @@ class Late(nn.Module):
 )
 def test_lanes_with_many_sums_ahead_end_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each parameter is a sum of its own: a lane has more to do than the one it waits for."""
-    small = partial(parameter_buckets, largest=1)
-    monkeypatch.setattr(versions_module, "parameter_buckets", small)
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
     schedule, balance = FAILING[name]
     before = {t for t in threading.enumerate() if "pipekit" in t.name}
     with pytest.raises(OutOfCheeseError):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipekit import bucketing
 from pipekit.clusters import flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
@@ -15,6 +16,11 @@ from pipekit.traces import Trace
 
 vectors = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 seconds = st.integers(1, 9).map(float)
+
+
+@pytest.fixture(autouse=True)
+def _a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
 
 
 def plan_for(schedule: Schedule, layers: list[int]) -> Plan:

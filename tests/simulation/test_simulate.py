@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipekit import bucketing
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
@@ -31,6 +32,11 @@ seconds = st.integers(1, 9).map(float)
 
 
 # --- Closed forms ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
 
 
 @pytest.mark.parametrize(("depth", "microbatches", "total"), [(4, 8, 33), (8, 32, 117)])

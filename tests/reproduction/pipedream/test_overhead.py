@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipekit import bucketing
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.reproduction.pipedream import overhead
@@ -20,6 +21,11 @@ UNEVEN = Profile(
 )
 """On 2 workers at 2 bytes/s: fc's gradients travel from 1 to 5 s of a backward that ends at 4 s;
 conv's follow until 5.5 s."""
+
+
+@pytest.fixture(autouse=True)
+def _a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
 
 
 def _grid(**overheads: float) -> pd.DataFrame:
@@ -84,8 +90,8 @@ def test_orderings_that_do_not() -> None:
 
 
 def test_figure_two_as_emulated() -> None:
-    costs = Profile.uniform(2, 0.01, 0.02, parameter_bytes=1e6)
-    found = overhead.timeline(costs, flat(4, bandwidth=2.5e7), rounds=3)
+    costs = Profile.uniform(2, 0.01, 0.02, parameter_bytes=3e7)
+    found = overhead.timeline(costs, flat(4, bandwidth=7.5e8), rounds=3)
     assert found.trace.label == "emulated"
     assert found.order == "FBUFBUFBU"
     assert found.exchange_s == pytest.approx(0.12)

@@ -94,7 +94,7 @@ def test_shards_have_every_parameter_once(replicas: int) -> None:
 
 
 def test_gradients_leave_before_the_backward_ends() -> None:
-    profile = Profile.uniform(3, 0.005, 0.02, parameter_bytes=1000)
-    sent, ended = staleness.first_send(profile, Plan.by_hand([3], replicas=[2]), flat(2, 1e9), 4)
+    profile = Profile.uniform(3, 0.005, 0.02, parameter_bytes=30e6)
+    sent, ended = staleness.first_send(profile, Plan.by_hand([3], replicas=[2]), flat(2, 1e13), 4)
     assert 0.02 <= sent < ended
     assert ended >= 0.06 * 0.99
