@@ -6,6 +6,7 @@ them.
 
 import math
 from inspect import cleandoc
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -94,7 +95,7 @@ def test_one_stage_replicated_is_replicated_flush(rounds: int) -> None:
 
 @given(st.integers(1, 5), counts, variants)
 def test_without_replicas_it_is_the_straight_pipeline(
-    stages: int, minibatches: int, variant: dict[str, bool]
+    stages: int, minibatches: int, variant: dict[str, Any]
 ) -> None:
     assert pipedream([1] * stages, minibatches, **variant) == pipedream(
         stages, minibatches, **variant
@@ -131,7 +132,7 @@ def test_no_replica_has_more_in_flight_than_the_workers_from_it_on_need(
 
 @given(vectors, counts, variants)
 def test_round_robin_and_home_again(
-    replicas: list[int], minibatches: int, variant: dict[str, bool]
+    replicas: list[int], minibatches: int, variant: dict[str, Any]
 ) -> None:
     schedule = pipedream(replicas, minibatches, **variant)
     assert len(schedule.workers) == sum(replicas)
@@ -164,7 +165,7 @@ def test_each_update_sums_a_round(replicas: list[int], minibatches: int) -> None
 
 @given(vectors, counts, variants)
 def test_it_passes_the_check_and_reads_back(
-    replicas: list[int], minibatches: int, variant: dict[str, bool]
+    replicas: list[int], minibatches: int, variant: dict[str, Any]
 ) -> None:
     schedule = pipedream(replicas, minibatches, **variant)
     check(schedule)
