@@ -153,16 +153,20 @@ class _EmulatedStage(Stage):
         self._in_flight.remove(microbatch)
         result = {0: torch.empty(self._input)} if self.spec.index else {}
         if self.reducer:
-            self._backward_by_layer(self.reducer)
+            self._backward_by_bucket(self.reducer)
         else:
             self._waiter.wait(start, self._cost.whole.backward_s)
         return FlowGradients(result, {})
 
-    def _backward_by_layer(self, reducer: Reducer) -> None:
-        """Wait for each layer in turn, whose gradients can be summed from then on."""
-        for number, layer in reversed(list(enumerate(self._cost.layers))):
-            self._waiter.wait(time.perf_counter(), layer.backward_s)
-            if layer.parameter_bytes:
+    def _backward_by_bucket(self, reducer: Reducer) -> None:
+        """Wait for the layers of each bucket, whose gradients can be summed from then on."""
+        layers, behind = self._cost.layers, len(self._cost.layers)
+        for bucket in [*self._cost.buckets, []]:
+            first = bucket[-1] if bucket else 0
+            seconds = sum(layer.backward_s for layer in layers[first:behind])
+            self._waiter.wait(time.perf_counter(), seconds)
+            behind = first
+            for number in bucket:
                 reducer.computed(number)
 
 

@@ -250,8 +250,17 @@ class FailsInEvaluation(nn.Module):
 # --- Interrupts and kills ------------------------------------------------------------------------
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """A shell's background job ignores interrupts, and so would what it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @TRANSPORTS
 @pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupt(stages: int, transport: str) -> None:
     """As from Ctrl-C or a notebook's stop button, in the middle of half a minute's training."""
     layers = [Slow() for _ in range(stages)]
@@ -267,6 +276,7 @@ def test_an_interrupt(stages: int, transport: str) -> None:
 
 
 @TRANSPORTS
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupt_of_evaluation(transport: str) -> None:
     pipe = pipeline(
         nn.Sequential(SlowAlways(), SlowAlways(), nn.Linear(6, 3)),
