@@ -72,7 +72,7 @@ def test_a_worker_has_its_own_interface_and_our_folder(
     script = """
         pwd
         test $NCCL_SOCKET_IFNAME = $GLOO_SOCKET_IFNAME
-        ip -brief address show dev $GLOO_SOCKET_IFNAME | grep -o '10[.0-9/]*'
+        ip -4 -brief address show dev $GLOO_SOCKET_IFNAME | grep -o '10[.0-9/]*'
         ls /sys/class/net
         tc qdisc show dev $GLOO_SOCKET_IFNAME | grep -o 'rate [^ ]*' >&2
     """
