@@ -40,6 +40,10 @@ class StageCosts:
             return []
         return buckets([layer.parameter_bytes for layer in self.layers])
 
+    def bucket_bytes(self, bucket: Sequence[int]) -> float:
+        """Return the bytes of some layers' gradients."""
+        return sum(self.layers[number].parameter_bytes for number in bucket)
+
     @cached_property
     def gradients_at_height(self) -> float:
         """How far the bytes rise above the activations' in a batch's first backward.

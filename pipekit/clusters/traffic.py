@@ -15,6 +15,11 @@ class Transfer(NamedTuple):
     arrival: float
 
 
+def all_reduce_bytes(size: float, workers: int) -> float:
+    """Return what each of m workers sends, and receives: 2 (m - 1) / m of it (PipeDream, 3.2)."""
+    return 2 * (workers - 1) / workers * size
+
+
 class _Route(NamedTuple):
     """The ports that a message passes, by number: out, then in; on a shared medium none in."""
 
@@ -66,10 +71,9 @@ class Traffic:
             (self._cluster.level_between(first, other) for other in others),
             key=self._cluster.levels.index,
         )
-        rounds = 2 * len(others)
         ports = self._both_ways(level, workers, workers)
-        route = _Route(*ports, level.used_bandwidth, level.latency_s * rounds)
-        return self._take(route, size * rounds / len(workers), now)
+        route = _Route(*ports, level.used_bandwidth, 2 * len(others) * level.latency_s)
+        return self._take(route, all_reduce_bytes(size, len(workers)), now)
 
     def _take(self, route: _Route, size: float, now: float) -> Transfer:
         seconds = 0.0 if math.isinf(route.bandwidth) else size / route.bandwidth

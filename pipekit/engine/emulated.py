@@ -194,19 +194,16 @@ class _EmulatedVersions(WeightVersions):
 
     def __init__(self, spec: EmulatedSpec, waiter: Waiter) -> None:
         super().__init__(spec.layers, spec.optimizer, None)
-        self._cost, self._costs, self._waiter = spec.cost.whole, spec.cost, waiter
+        self._cost, self._waiter = spec.cost, waiter
 
     def buckets(self) -> list[Bucket]:
-        layers = self._costs.layers
-        return [
-            _LayersBucket(bucket, sum(layers[number].parameter_bytes for number in bucket))
-            for bucket in self._costs.buckets
-        ]
+        return [_LayersBucket(b, self._cost.bucket_bytes(b)) for b in self._cost.buckets]
 
     def update(self, buffer: int, gradients: Gradients) -> None:
-        copy_s = self._cost.copy_s if buffer != self._newest else 0.0
+        whole = self._cost.whole
+        copy_s = whole.copy_s if buffer != self._newest else 0.0
         self._newest = buffer
-        self._waiter.wait(time.perf_counter(), self._cost.update_s + copy_s)
+        self._waiter.wait(time.perf_counter(), whole.update_s + copy_s)
 
 
 def _numbers(size: float) -> int:

@@ -124,7 +124,6 @@ def run_threads(
     lanes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in lowered]
     outcomes: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     feed, abort = Feed(batches, Needs.of(chain.from_iterable(lowered))), threading.Event()
-    busy = [index for index, steps in enumerate(lowered) if steps]
     calendar = None if job.cluster is None else Calendar(job.cluster)
     reports: dict[int, Report] = {}
 
@@ -139,7 +138,7 @@ def run_threads(
             device = devices[index]
             share_cores(len(lowered))
             with own_stream(device):
-                links: Links = ThreadLinks(index, busy, queues, lanes, devices, abort)
+                links: Links = ThreadLinks(index, job.busy, queues, lanes, devices, abort)
                 if calendar is not None:
                     links = SlowLinks(links, index, calendar)
                 report = work(

@@ -42,10 +42,10 @@ def run_under_torchrun(
     stages in them.
     """
     index = _join_group(len(lowered))
-    idle = next((worker for worker, steps in enumerate(lowered) if not steps), None)
-    if job.training and idle is not None:
+    idle = sorted(set(range(job.workers)) - set(job.busy))
+    if job.training and idle:
         raise ValueError(
-            f"the schedule has nothing to do for worker {idle}, whose weights would be left "
+            f"the schedule has nothing to do for worker {idle[0]}, whose weights would be left "
             f"behind: under torchrun, train on enough batches to give each worker one"
         )
     device = devices[index]

@@ -61,6 +61,11 @@ class Job:
     memory: bool = False
     cluster: Cluster | None = None
 
+    @property
+    def busy(self) -> list[int]:
+        """The workers that have anything to do."""
+        return sorted({worker for workers in self.members for worker in workers})
+
 
 class Event(NamedTuple):
     """One thing that a worker did; see :class:`pipekit.traces.Trace`."""

@@ -81,8 +81,7 @@ def _run(
     share_cores(workers)
     needs = Needs.of(lowered[index])
     inboxes = SharedInboxes(index, ports)
-    busy = [worker for worker, steps in enumerate(lowered) if steps]
-    local = InboxLinks(index, busy, inboxes, SharedInboxes(index, lanes) if lanes else None)
+    local = InboxLinks(index, job.busy, inboxes, SharedInboxes(index, lanes) if lanes else None)
     feed = Feed(received_batches(local, inboxes, workers if needs.inputs else None), needs)
     links: Links = local
     if assignment.store is not None:

@@ -1,8 +1,8 @@
 """Which task runs when: every worker follows its list, computes alone, and waits for its data.
 
 Sends never hold up the computing, as in the engine.  A recomputed forward runs before its gradient
-is there (torchgpipe, section 3.2.3).  The gradients of a stage on several workers are reduced layer
-by bucket, one at a time, each as soon as all of them have it; the update waits for the last.
+is there (torchgpipe, section 3.2.3).  The gradients of a stage on several workers are reduced
+bucket by bucket, one at a time, each as soon as all of them have it; the update waits for the last.
 """
 
 import heapq
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipekit.clusters import Cluster
-from pipekit.clusters.traffic import Traffic, Transfer
+from pipekit.clusters.traffic import Traffic, Transfer, all_reduce_bytes
 from pipekit.costs import StageCosts
 from pipekit.schedules import Message, Op, Schedule, lower, sums
+from pipekit.schedules.replay import NOBODY
 
 _NOT_SENT = -1.0
-NOBODY = -1
 
 
 class Times(NamedTuple):
@@ -177,7 +177,7 @@ class _Run:
             lane.running = following
             done = now
             if self.traffic is not None:
-                size = sum(cost.layers[n].parameter_bytes for n in cost.buckets[following[1]])
+                size = cost.bucket_bytes(cost.buckets[following[1]])
                 done = self._all_reduce(stage, following[0], size, now)
             heapq.heappush(self.events, (done, NOBODY, (stage, *following)))
 
@@ -185,7 +185,7 @@ class _Run:
         assert self.traffic is not None
         workers = self.costs[stage].workers
         start, end, arrival = self.traffic.all_reduce(workers, size, now)
-        each = 2 * size * (len(workers) - 1) / len(workers)
+        each = all_reduce_bytes(size, len(workers))
         last = self.updates[stage][update - 1][-1]
         for place, worker in enumerate(workers):
             neighbour = workers[(place + 1) % len(workers)]

@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -14,11 +13,8 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import Schedule, bucketing, schedules
 from tests.engine.examples import Batches, data, sgd
+from tests.engine.test_failures import Fault, OutOfCheeseError
 from tests.engine.test_replicas import TRANSPORTS, pipeline
-
-
-class OutOfCheeseError(Exception):
-    pass
 
 
 class FailsAtMark(nn.Module):
@@ -35,16 +31,6 @@ class FailsAtMark(nn.Module):
             faulty: Tensor = Fault.apply(x)
             return faulty
         return x
-
-
-class Fault(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        raise OutOfCheeseError("in the backward")
 
 
 def marked_at(minibatch: int) -> Batches:

@@ -4,19 +4,19 @@ Running statistics are left out: every worker of a stage has its own.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from pipekit import Pipeline, Schedule, oracle, schedules
+from pipekit import Pipeline, Run, Schedule, oracle, schedules
 from tests.engine.examples import (
     MODELS,
     OPTIMIZERS,
     Batches,
+    OptimizerFactory,
     cores_of_each,
     data,
     different,
@@ -69,34 +69,51 @@ def train_both_ways(
     recompute: str = "never",
 ) -> None:
     made = METHODS[method]
-    pipe = Pipeline(
-        model,
-        lambda n: made.schedule(replicas, m, n),
-        balance=balance,
-        optimizer=OPTIMIZERS[optimizer],
-        loss=nn.MSELoss(),
-        clip_norm=clip_norm,
-        transport=transport,
-        recompute=recompute,  # type: ignore[arg-type]  # hypothesis draws a plain str
-    )
-    run = pipe.train(batches, trace=False)
-    truth = oracle.train(
+    compare(
         model,
         batches,
+        lambda n: made.schedule(replicas, m, n),
+        {"transport": transport, "recompute": recompute},
         method=made.oracle,
         balance=balance,
         replicas=replicas,
         microbatches=m * replicas[0] if made.equal else 1,
         optimizer=OPTIMIZERS[optimizer],
-        loss=nn.MSELoss(),
         clip_norm=clip_norm,
-        threads=cores_of_each(sum(replicas)),
+    )
+
+
+def compare(
+    model: nn.Sequential,
+    batches: Batches,
+    schedule: Callable[[int], Schedule],
+    options: dict[str, Any],
+    *,
+    balance: list[int],
+    replicas: list[int],
+    optimizer: OptimizerFactory = nesterov,
+    clip_norm: float | None = None,
+    **truth_options: Any,
+) -> Run:
+    """Train by a schedule and by the equations; ``options`` are the pipeline's own."""
+    both: dict[str, Any] = {
+        "balance": balance,
+        "optimizer": optimizer,
+        "loss": nn.MSELoss(),
+        "clip_norm": clip_norm,
+    }
+    pipe = Pipeline(model, schedule, **both, **options)
+    run = pipe.train(batches, trace=False)
+    threads = cores_of_each(sum(replicas))
+    truth = oracle.train(
+        model, batches, replicas=replicas, threads=threads, **both, **truth_options
     )
     assert run.losses == truth.losses
     weights = {
         name: tensor for name, tensor in pipe.state_dict().items() if name in truth.weights[0]
     }
     assert different(weights, truth.weights[-1]) == []
+    return run
 
 
 @settings(max_examples=25)
@@ -144,28 +161,15 @@ def test_processes_too(method: str, replicas: list[int], m: int) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_asp(workers: int) -> None:
-    model, batches = MODELS["pairs"](), data(7, rows=4)
-    pipe = Pipeline(
-        model,
+    compare(
+        MODELS["pairs"](),
+        data(7, rows=4),
         lambda n: schedules.asp(workers, n),
-        balance=[8],
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-    )
-    run = pipe.train(batches)
-    truth = oracle.train(
-        model,
-        batches,
+        {},
         method="asp",
         balance=[8],
         replicas=[workers],
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-        threads=cores_of_each(workers),
     )
-    assert run.losses == truth.losses
-    for name, tensor in truth.weights[-1].items():
-        assert torch.equal(pipe.state_dict()[name], tensor)
 
 
 @pytest.mark.parametrize("vertical_sync", [False, True])
@@ -176,29 +180,16 @@ def test_more_in_flight_than_there_are_workers(
     replicas: list[int], in_flight: list[int], vertical_sync: bool
 ) -> None:
     """To hide links that take time: older weights, more versions."""
-    model, batches = mixed(), data(12, rows=4)
-    pipe = Pipeline(
-        model,
+    run = compare(
+        mixed(),
+        data(12, rows=4),
         lambda n: schedules.pipedream(
             replicas, n, vertical_sync=vertical_sync, in_flight=in_flight
         ),
-        balance=[2, 3, 3],
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-    )
-    run = pipe.train(batches)
-    truth = oracle.train(
-        model,
-        batches,
+        {},
         method="pipedream_vertical_sync" if vertical_sync else "pipedream",
         balance=[2, 3, 3],
         replicas=replicas,
         in_flight=in_flight,
-        optimizer=nesterov,
-        loss=nn.MSELoss(),
-        threads=cores_of_each(sum(replicas)),
     )
     assert run.peak_in_flight[0] == in_flight[0]
-    assert run.losses == truth.losses
-    for name, tensor in truth.weights[-1].items():
-        assert torch.equal(pipe.state_dict()[name], tensor)

@@ -30,9 +30,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pipekit.clusters import namespaces
 from pipekit.clusters.rates import bytes_per_second
+from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.engine import Pipeline
 from pipekit.engine.cores import share_cores
-from pipekit.reproduction.pipedream.overhead import exchanged_bytes
 from pipekit.schedules import pipedream
 
 WORKERS = 2
@@ -75,7 +75,7 @@ class Measured:
         if self.link is None:
             return 0.0
         parameter_bytes = sum(p.nbytes for p in network().parameters())
-        return exchanged_bytes(parameter_bytes, WORKERS) / bytes_per_second(self.link)
+        return all_reduce_bytes(parameter_bytes, WORKERS) / bytes_per_second(self.link)
 
     def step_s(self, way: str) -> float:
         """Return the median step of a way of training."""

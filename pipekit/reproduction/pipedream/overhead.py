@@ -19,6 +19,7 @@ from plotly.subplots import make_subplots
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import pipedream_figure1
+from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.engine import emulate
 from pipekit.models import PUBLISHED
 from pipekit.plans import Plan
@@ -267,13 +268,8 @@ def timeline(costs: Profile, cluster: Cluster, rounds: int) -> Timeline:
         order="".join(op[0] for op in own["op"]),
         stall_s=statistics.median(stalls),
         expected_s=exposed_seconds(costs, workers, bandwidth),
-        exchange_s=exchanged_bytes(costs.parameter_bytes, workers) / bandwidth,
+        exchange_s=all_reduce_bytes(costs.parameter_bytes, workers) / bandwidth,
     )
-
-
-def exchanged_bytes(parameter_bytes: float, workers: int) -> float:
-    """Return what each of m workers sends, and receives: 2 (m - 1) / m |w| (section 3.2)."""
-    return 2 * (workers - 1) / workers * parameter_bytes
 
 
 def exposed_seconds(costs: Profile, workers: int, bandwidth: float) -> float:
@@ -290,7 +286,7 @@ def exposed_seconds(costs: Profile, workers: int, bandwidth: float) -> float:
     for layer in reversed(costs.layers):
         computed += layer.backward_s
         if layer.parameter_bytes:
-            size = exchanged_bytes(layer.parameter_bytes, workers)
+            size = all_reduce_bytes(layer.parameter_bytes, workers)
             sent = max(sent, computed) + size / bandwidth
     return max(0.0, sent - computed)
 

@@ -21,6 +21,7 @@ from torch import nn
 
 from pipekit import schedules
 from pipekit.clusters import Cluster
+from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.engine import Pipeline, emulate
 from pipekit.planning.objectives import Bytes, Cost, Seconds
 from pipekit.planning.spans import Spans
@@ -174,7 +175,7 @@ def sent(profile: Profile, plan: Plan) -> Sent:
     the paper's 4 (m - 1) / m |w| counts both.  A cut is passed by an activation and its gradient.
     """
     weights = sum(
-        2 * (s.replicas - 1) / s.replicas * profile.stage(s.first, s.stop).parameter_bytes
+        all_reduce_bytes(profile.stage(s.first, s.stop).parameter_bytes, s.replicas)
         for s in plan.stages
     )
     cuts = (profile.boundary_bytes(stage.first) for stage in plan.stages[1:])
@@ -200,7 +201,7 @@ def link_seconds(profile: Profile, plan: Plan, cluster: Cluster) -> float:
     """
     return max(
         (
-            2 * (s.replicas - 1) / s.replicas * profile.stage(s.first, s.stop).parameter_bytes
+            all_reduce_bytes(profile.stage(s.first, s.stop).parameter_bytes, s.replicas)
             + (profile.boundary_bytes(s.first) if s.first else 0)
             + (profile.boundary_bytes(s.stop) if s.stop < len(profile) else 0)
         )

@@ -8,6 +8,7 @@ import pytest
 
 from pipekit import bucketing
 from pipekit.clusters import flat
+from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.reproduction.pipedream import overhead
 from pipekit.reproduction.pipedream.overhead import DUPLEX, GPUS, HEAVY, LIGHT, SHARED
@@ -48,7 +49,7 @@ def test_a_simulated_step_is_compute_and_what_is_not_hidden() -> None:
 
 
 def test_a_worker_sends_nearly_twice_the_parameters_at_most() -> None:
-    assert [overhead.exchanged_bytes(8, m) for m in (1, 2, 8)] == [0, 8, 14]
+    assert [all_reduce_bytes(8, m) for m in (1, 2, 8)] == [0, 8, 14]
 
 
 def test_one_bandwidth_for_both_directions_is_half_of_it_for_each() -> None:
