@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipekit import datasets, models, plots, schedules
-    from pipekit.engine import Pipeline, Run, WorkerDied, emulate
+    from pipekit.batch_norm import DeferredBatchNorm, convert_batch_norm
+    from pipekit.engine import PipelinedModule, Pipeline, Run, WorkerDied, emulate
     from pipekit.memory import Memory
+    from pipekit.pass_state import is_checkpointing, is_recomputing
     from pipekit.planning import plan
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
@@ -17,8 +19,10 @@ if TYPE_CHECKING:
     from pipekit.traces import Trace
 
 __all__ = [
+    "DeferredBatchNorm",
     "Memory",
     "Pipeline",
+    "PipelinedModule",
     "Plan",
     "Profile",
     "Run",
@@ -27,8 +31,11 @@ __all__ = [
     "Trace",
     "WorkerDied",
     "claims",
+    "convert_batch_norm",
     "datasets",
     "emulate",
+    "is_checkpointing",
+    "is_recomputing",
     "models",
     "plan",
     "plots",
@@ -39,13 +46,18 @@ __all__ = [
 
 _HOMES = {
     "claims": "reproduction",
+    "DeferredBatchNorm": "batch_norm",
+    "convert_batch_norm": "batch_norm",
     "Pipeline": "engine",
+    "PipelinedModule": "engine",
     "Profile": "profiling",
     "profile": "profiling.measured",
     "Run": "engine",
     "WorkerDied": "engine",
     "emulate": "engine",
     "Memory": "memory",
+    "is_checkpointing": "pass_state",
+    "is_recomputing": "pass_state",
     "Plan": "plans",
     "plan": "planning",
     "Schedule": "schedules",

@@ -1,12 +1,12 @@
 """What each stage of a schedule costs, from a profile and a plan."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pipekit.bucketing import buckets
 from pipekit.plans import Plan, Recompute
-from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling import LayerProfile, Profile, SkipProfile
 from pipekit.schedules import Schedule
 
 
@@ -17,9 +17,12 @@ class StageCosts:
     Attributes:
         whole: its layers as one.
         layers: one by one, in order.
-        input_bytes: bytes that enter it.
+        input_bytes: bytes that enter it from the stage before.
         recompute: which microbatches of a batch are recomputed.
         workers: those that have a copy of it.
+        pops: the skip connections from other stages that end here, by number; their ends are
+            stages.
+        stashes: those to other stages that begin here.
     """
 
     whole: LayerProfile
@@ -27,11 +30,28 @@ class StageCosts:
     input_bytes: float
     recompute: Recompute
     workers: tuple[int, ...]
+    pops: Mapping[int, SkipProfile]
+    stashes: Mapping[int, SkipProfile]
+
+    @property
+    def received_bytes(self) -> float:
+        """Bytes of its input and of the skips that it pops."""
+        return self.input_bytes + sum(skip.bytes for skip in self.pops.values())
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes of its output and of the skips that it stashes."""
+        return self.whole.output_bytes + sum(skip.bytes for skip in self.stashes.values())
 
     @property
     def kept_bytes(self) -> float:
-        """Bytes that a microbatch keeps between forward and backward, its input not counted."""
-        return self.whole.saved_bytes + (0 if self.whole.saves_output else self.whole.output_bytes)
+        """Bytes that a microbatch keeps between forward and backward, but for what it received.
+
+        What the stage sends is kept too: a backward starts there.
+        """
+        output = 0 if self.whole.saves_output else self.whole.output_bytes
+        unsaved = sum(skip.bytes for skip in self.stashes.values() if not skip.saved)
+        return self.whole.saved_bytes + output + unsaved
 
     @cached_property
     def buckets(self) -> list[list[int]]:
@@ -79,7 +99,7 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
     profile = (
         profile if plan.microbatch_rows == profile.rows else profile.scaled(plan.microbatch_rows)
     )
-    costs = []
+    costs, skips = [], _between(profile, plan.balance)
     for index, (stage, workers) in enumerate(zip(plan.stages, schedule.homes, strict=True)):
         if stage.replicas != len(workers):
             raise ValueError(
@@ -93,9 +113,31 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
                 profile.boundary_bytes(stage.first),
                 stage.recompute,
                 workers,
+                {number: skip for number, skip in enumerate(skips) if skip.destination == index},
+                {number: skip for number, skip in enumerate(skips) if skip.source == index},
             )
         )
     return costs
+
+
+def skips_of(costs: Sequence[StageCosts]) -> list[SkipProfile]:
+    """Return the skip connections between stages, each at its number."""
+    numbered = {number: skip for cost in costs for number, skip in cost.stashes.items()}
+    return [numbered[number] for number in range(len(numbered))]
+
+
+def _between(profile: Profile, balance: Sequence[int]) -> list[SkipProfile]:
+    """Return the skips from one stage to another, with stages for ends."""
+    if not profile.skips:
+        return []
+    from pipekit.skips import Skip, between  # here, since torch takes seconds
+
+    costs = {skip.name: skip for skip in profile.skips}
+    ends = [Skip(skip.name, skip.source, skip.destination) for skip in profile.skips]
+    return [
+        replace(costs[name], source=source, destination=destination)
+        for name, source, destination in between(ends, balance)
+    ]
 
 
 def _one_layer_a_stage(schedule: Schedule, profile: Profile) -> Plan:

@@ -22,7 +22,7 @@ of a skip say so::
 
 The whole model runs as any other, in one thread, a pass at a time.  A part of it runs in
 :class:`carrying`, by which a pipeline sends each skip straight from its source to its destination
-(torchgpipe, section 3.3).
+(torchgpipe, section 3.3).  :func:`inlined` has them ride along with the main tensor instead.
 """
 
 import threading
@@ -33,6 +33,8 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Self
 
 from torch import Tensor, nn
+
+from pipekit.trees import Tree
 
 Name = str
 """A skip's name in the whole model: ``"namespace/name"``, or ``"name"`` outside any namespace."""
@@ -130,6 +132,11 @@ class carrying:
     def __exit__(self, *error: object) -> None:
         _thread.carrier = self._outer
 
+    @property
+    def under_way(self) -> dict[Name, Tensor]:
+        """What came in or was stashed, and was not popped."""
+        return self._incoming | self.outgoing
+
     def put(self, name: Name, tensor: Tensor) -> None:
         """Keep a tensor until :meth:`take`."""
         if name in self.outgoing:
@@ -152,6 +159,56 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+
+
+def call(
+    layer: nn.Module, x: Tree, incoming: Mapping[Name, Tensor]
+) -> tuple[Tree, dict[Name, Tensor]]:
+    """Return a layer's output, and the skips that are under way behind it.
+
+    Args:
+        layer: called with ``x``.
+        x: its input.
+        incoming: the skips that are under way before it; what it does not pop is handed on.
+    """
+    with carrying(incoming) as carried:
+        y = layer(x)
+    return y, carried.under_way
+
+
+def inlined(model: nn.Sequential) -> nn.Sequential:
+    """Return the same model without skips: they ride along with the main tensor.
+
+    Between its source and its destination each skip is part of what all layers pass on, a pair (x,
+    {name: tensor}): the plain sequence that a pipeline without skip connections needs, which copies
+    every skip from stage to stage (torchgpipe, section 3.3).  The layers are the model's own,
+    wrapped where skips are under way; outputs and gradients are the same.
+
+    Raises:
+        ValueError: the skips do not match; see :func:`require_matched`.
+    """
+    layers = list(model)
+    require_matched(layers)
+    crossing = [skip for skip in links(layers) if skip.source != skip.destination]
+    sequence: list[nn.Module] = []
+    for number, layer in enumerate(layers):
+        enters = any(skip.source < number <= skip.destination for skip in crossing)
+        leaves = any(skip.source <= number < skip.destination for skip in crossing)
+        sequence.append(_Inlined(layer, enters, leaves) if enters or leaves else layer)
+    return nn.Sequential(*sequence)
+
+
+class _Inlined(nn.Module):
+    """A layer that takes and gives the skips that are under way, if there are any."""
+
+    def __init__(self, layer: nn.Module, enters: bool, leaves: bool) -> None:
+        super().__init__()
+        self.layer, self.enters, self.leaves = layer, enters, leaves
+
+    def forward(self, passed: Tree) -> Tree:
+        x, skips = passed if self.enters else (passed, {})
+        y, under_way = call(self.layer, x, skips)
+        return (y, under_way) if self.leaves else y
 
 
 class Skip(NamedTuple):
@@ -249,6 +306,8 @@ def _declared(
     layers: Sequence[nn.Module], attribute: Literal["stashes", "pops"]
 ) -> Iterator[tuple[int, Name]]:
     for number, layer in enumerate(layers):
+        if isinstance(layer, _Inlined):  # both ends of its skips are in the sequence
+            continue
         for module in layer.modules():
             if isinstance(module, Skippable):
                 yield from ((number, module.full(name)) for name in getattr(module, attribute))

@@ -85,6 +85,45 @@ class Trace:
         busy = float((self.frame["end_s"] - self.frame["start_s"]).sum())
         return 1.0 - busy / total if total else 0.0
 
+    def breakdown(self) -> pd.DataFrame:
+        """Return what all workers' time went into, in percent, as in GPipe's Figure 4.
+
+        Seconds that a worker computes are counted as they are:
+
+        - ``computation``: forwards and backwards;
+        - ``recompute``: forwards run again;
+        - ``update``: weight updates.
+
+        Idle seconds are sorted by what removes them.  The trace's own events are replayed in their
+        order, each as soon as its worker is free and its data computed, with one cause of idleness
+        less each time; what the run gets shorter by is lost to that cause on every worker:
+
+        - ``communication``: tasks no longer begin late after another worker's task that they need
+          has ended, waiting for its message (or for the sum of replicas' gradients);
+        - ``other``: nor does any other task begin late (set-up, the engine's own time), and all
+          of a worker's events of one stage and op take their mean time;
+        - ``imbalance``: the workers that have an op take equally long for all of it together, so
+          that all stages take the mean time, or as many times that as they have replicas;
+        - ``bubble``: the rest, what the table leaves idle with balanced stages: mostly its fill and
+          drain.  For GPipe that is (K-1)/(T+K-1) of a balanced run's time (GPipe, section 3.2), if
+          nothing is recomputed early and updates take no time.  A worker without any event has
+          nothing else; and where balance would not make the run shorter, all of this is bubble.
+
+        ``imbalance`` and ``bubble`` of the whole run are split among the workers in proportion to
+        their idle time, since a wait may be any stage's doing.
+
+        Returns:
+            A row a worker (0, 1, ...) and a row "all", a column a category.  Every row sums to 100
+            and no number is negative.
+
+        Raises:
+            ValueError: no event takes any time.
+            ScheduleError: the events cannot be a run's: say, some were left out.
+        """
+        from pipekit.breakdown import breakdown
+
+        return breakdown(self)
+
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the events as CSV."""
         self.frame.to_csv(path, index=False)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pipekit import oracle
+from pipekit import models, oracle
 from pipekit.engine.probe import probe
-from pipekit.skips import Skip, Skippable, between, carrying, links, require_matched
+from pipekit.skips import Skip, Skippable, between, carrying, inlined, links, require_matched
 
 
 class Stash(Skippable):
@@ -327,3 +327,65 @@ def test_ends_are_where_their_layers_are(balance: list[int], data: st.DataObject
         for name, one, other in skips
         if stage_of[one] != stage_of[other]
     ]
+
+
+# ---- riding along
+
+
+def gradients(model: nn.Sequential, x: Tensor) -> list[Tensor]:
+    """The output, and the gradients of the input and of all parameters."""
+    x = x.clone().requires_grad_()
+    torch.manual_seed(1)
+    y = model(x)
+    return [y, *torch.autograd.grad(y.square().sum(), [x, *model.parameters()])]
+
+
+def test_the_inlined_model_computes_the_same() -> None:
+    torch.manual_seed(0)
+    net, images = models.unet(1, 2), torch.rand(2, 3, 64, 64)
+    for model, x in (net, images), (nested(), ONE):
+        for one, other in zip(gradients(model, x), gradients(inlined(model), x), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_skips_are_in_what_the_layers_between_pass_on() -> None:
+    model = nn.Sequential(nn.ReLU(), *nested(), nn.ReLU())
+    x, passed = ONE, []
+    for layer in inlined(model):
+        x = layer(x)
+        passed.append(x[0].item() if isinstance(x, tuple) else x.item())
+        passed.append(sorted(x[1]) if isinstance(x, tuple) else [])
+    assert passed[::2] == [1, 2, 4, 6, 7, 7]
+    assert passed[1::2] == [
+        [],
+        ["outer/skip"],
+        ["inner/skip", "outer/skip"],
+        ["outer/skip"],
+        [],
+        [],
+    ]
+
+
+def test_the_layers_are_the_models_own() -> None:
+    model = nn.Sequential(nn.Linear(1, 1), Stash(), nn.Linear(1, 1), Pop(), nn.Linear(1, 1))
+    plain = inlined(model)
+    assert all(
+        one is other for one, other in zip(model.parameters(), plain.parameters(), strict=True)
+    )
+    assert plain[0] is model[0]
+    assert plain[4] is model[4]
+    assert copy.deepcopy(plain)(ONE).item() == plain(ONE).item()
+
+
+def test_an_inlined_model_has_no_skips_left() -> None:
+    plain = inlined(nested())
+    assert links(plain) == []
+    require_matched(plain)
+    assert [type(layer) for layer in inlined(plain)] == [type(layer) for layer in plain]
+    within = nn.Sequential(nn.Sequential(Stash(), Pop()))
+    assert inlined(within)[0] is within[0]
+
+
+def test_unmatched_skips_cannot_be_inlined() -> None:
+    with pytest.raises(ValueError, match="which no layer pops"):
+        inlined(nn.Sequential(Stash()))

@@ -110,6 +110,9 @@ def _print(name: str, made: "Profile") -> None:
         table.add_row(layer.name, *_cells(layer), end_section=layer is made.layers[-1])
     table.add_row("all", *_cells(whole))
     Console().print(table)
+    for skip in made.skips:
+        size = f"{skip.bytes / 1e6:.2f} MB"
+        typer.echo(f"skip {skip.name!r}: layer {skip.source} to {skip.destination}, {size}")
 
 
 def _cells(layer: "LayerProfile") -> list[str]:

@@ -10,6 +10,7 @@ from pipekit.clusters.cluster import Cluster, Device, Level, require_workers
 
 _GIB = 2**30
 _GBPS = 1e9 / 8  # bytes/s
+_PCIE_3_X16 = 16 * 8 * _GBPS * 128 / 130  # bytes/s: 16 lanes of 8 GT/s in a 128b/130b code
 
 K80 = Device("K80 12GB", 12 * _GIB, {"float32": 4.37e12}, 240e9)
 """One of the two GPUs of a Tesla K80 (data sheet of both: 8.74 TFLOPS boosted, 480 GB/s, 24 GB)."""
@@ -23,9 +24,16 @@ V100 = Device("V100 16GB", 16 * _GIB, {"float32": 15.7e12, "float16": 125e12}, 9
 P40 = Device("P40 22GiB", 22 * _GIB, {"float32": 12e12}, 346e9)
 """Tesla P40 (data sheet); torchgpipe section 4 prints the 22 GiB that can be used."""
 
+P100 = Device("P100 16GB", 16 * _GIB, {"float32": 9.3e12, "float16": 18.7e12}, 732e9)
+"""Tesla P100 for PCIe (data sheet), which has no NVLink; GPipe does not print its memory."""
+
 TPU_V2_CORE = Device("TPU-v2 core 8GB", 8 * _GIB, {"bfloat16": 22.5e12}, 300e9)
 """One of the two cores of a TPU-v2 chip (Google Cloud TPU system architecture: 45 TFLOPS and
 600 GB/s a chip); GPipe section 4 prints the 8 GB of an accelerator."""
+
+TPU_V3_CORE = Device("TPU-v3 core 16GB", 16 * _GIB, {"bfloat16": 61.5e12}, 450e9)
+"""One of the two cores of a TPU-v3 chip (Google Cloud TPU system architecture: 123 TFLOPS, 32 GB
+and 900 GB/s a chip)."""
 
 _FIGURE1 = {"K80": K80, "Titan X": TITAN_X, "V100": V100}
 
@@ -65,14 +73,37 @@ def gpipe_tpu_v2(cores: int = 8) -> Cluster:
     return Cluster("TPU-v2 board", TPU_V2_CORE, (Level("interconnect", cores, 496 * _GBPS),))
 
 
+def gpipe_tpu_v3(cores: int = 8) -> Cluster:
+    """Return cores of a TPU-v3 board: 8 accelerators of 16 GB each.
+
+    GPipe's section 4 says TPU-v2 of all its runs; torchgpipe's Table 2 says Cloud TPUv3 of those
+    that it quotes, as the later version of GPipe (NeurIPS 2019) does of some of its own.  656 Gbps
+    is one inter-chip link in one direction (Jouppi et al., CACM 2020), taken as for
+    :func:`gpipe_tpu_v2`.
+    """
+    require_workers(cores)
+    return Cluster("TPU-v3 board", TPU_V3_CORE, (Level("interconnect", cores, 656 * _GBPS),))
+
+
+def gpipe_p100(workers: int = 8) -> Cluster:
+    """Return the P100s without NVLink of GPipe's later version (NeurIPS 2019, section 3).
+
+    There data goes from GPU to host and from host to GPU over PCI Express, whose speed is not
+    printed: a P100 has a 3.0 x16 connector (data sheet), 15.75 GB/s; that each byte passes two such
+    connectors, or more than one GPU waits for the host, is not reckoned.
+    """
+    require_workers(workers)
+    return Cluster("P100 server", P100, (Level("PCIe", workers, _PCIE_3_X16),))
+
+
 def torchgpipe_p40(workers: int = 8) -> Cluster:
     """Return GPUs of torchgpipe's server (section 4): Tesla P40s of 22 GiB.
 
     The paper does not print the link; a P40 has a PCI Express 3.0 x16 connector and no other
-    (data sheet): 16 lanes of 8 GT/s in a 128b/130b code, 15.75 GB/s.
+    (data sheet), 15.75 GB/s.
     """
     require_workers(workers)
-    return Cluster("P40 server", P40, (Level("PCIe", workers, 16 * 8 * _GBPS * 128 / 130),))
+    return Cluster("P40 server", P40, (Level("PCIe", workers, _PCIE_3_X16),))
 
 
 def two_bw_v100(servers: int = 8) -> Cluster:

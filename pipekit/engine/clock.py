@@ -18,7 +18,7 @@ class Clock:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._cuda = device.type == "cuda"
         if self._cuda:
             with torch.cuda.device(device):
@@ -45,11 +45,16 @@ class Clock:
         return self._origin_s + float(self._origin.elapsed_time(mark)) / 1e3
 
 
+def new_stream(device: torch.device) -> "torch.cuda.Stream | None":
+    """Return a stream of a GPU's for one worker's computing; None on a CPU."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None
+
+
 @contextmanager
-def own_stream(device: torch.device) -> Iterator[None]:
-    """Make a GPU, and a stream of its own there, current in this thread; on a CPU do nothing."""
+def on_stream(device: torch.device, stream: "torch.cuda.Stream | None") -> Iterator[None]:
+    """Make a GPU and a stream there current in this thread; on a CPU do nothing."""
     if device.type == "cuda":
-        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+        with torch.cuda.device(device), torch.cuda.stream(stream):
             yield
     else:
         yield

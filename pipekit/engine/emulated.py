@@ -15,17 +15,19 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.clusters import Cluster
-from pipekit.costs import StageCosts, stage_costs
+from pipekit.costs import StageCosts, skips_of, stage_costs
 from pipekit.engine.buckets import Bucket, Flat, Gradients
+from pipekit.engine.passes import Flow, FlowGradients, Target
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.reducer import Reducer
 from pipekit.engine.run import Run
-from pipekit.engine.stage import Flow, FlowGradients, Stage, StageSpec, Target
+from pipekit.engine.stage import Stage, StageSpec
 from pipekit.engine.versions import WeightVersions
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.provenance import provenance
 from pipekit.schedules import Schedule
+from pipekit.skips import Skip
 from pipekit.trees import Tree
 
 _FLOAT_BYTES = 4
@@ -39,9 +41,10 @@ def emulate(
 ) -> Run:
     """Run a schedule for real with modelled compute and links; see :func:`pipekit.simulate`.
 
-    Messages between stages have the profiled bytes.  Weights and their gradients are not there,
-    so that a model of any size can be emulated: the gradients that the workers of a stage sum only
-    have the profiled shape, and take their time on the links.
+    Messages between stages have the profiled bytes; skips go straight to their stages, as ever.
+    Weights and their gradients are not there, so that a model of any size can be emulated: the
+    gradients that the workers of a stage sum only have the profiled shape, and take their time on
+    the links.
 
     Args:
         schedule: the table.
@@ -86,6 +89,7 @@ class _EmulatedPipeline(Pipeline):
 
     def _build(self, sample: Tree) -> None:
         super()._build(sample)
+        self._skips = [Skip(s.name, s.source, s.destination) for s in skips_of(self._costs)]
         self._specs = [
             EmulatedSpec(**vars(spec), cost=cost)
             for spec, cost in zip(self._specs, self._costs, strict=True)
@@ -130,6 +134,8 @@ class _EmulatedStage(Stage):
         self.versions = _EmulatedVersions(spec, self._waiter)
         self._output = _numbers(spec.cost.whole.output_bytes)
         self._input = _numbers(spec.cost.input_bytes)
+        self._stashes = {n: _numbers(skip.bytes) for n, skip in spec.cost.stashes.items()}
+        self._pops = {n: _numbers(skip.bytes) for n, skip in spec.cost.pops.items()}
         self._in_flight: set[int] = set()
 
     def forward(
@@ -140,7 +146,7 @@ class _EmulatedStage(Stage):
         self.most_pending = max(self.most_pending, len(self._in_flight))
         output = torch.empty(self._output) if target is None else torch.zeros(())
         self._waiter.wait(start, self._cost.whole.forward_s)
-        return Flow(output, {})
+        return Flow(output, {n: torch.empty(size) for n, size in self._stashes.items()})
 
     def recompute(self, microbatch: int, buffer: int) -> bool:
         self._waiter.wait(time.perf_counter(), self._cost.whole.forward_s)
@@ -156,7 +162,7 @@ class _EmulatedStage(Stage):
             self._backward_by_bucket(self.reducer)
         else:
             self._waiter.wait(start, self._cost.whole.backward_s)
-        return FlowGradients(result, {})
+        return FlowGradients(result, {n: torch.empty(size) for n, size in self._pops.items()})
 
     def _backward_by_bucket(self, reducer: Reducer) -> None:
         """Wait for the layers of each bucket, whose gradients can be summed from then on."""

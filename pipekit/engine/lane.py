@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from pipekit.engine.clock import own_stream
+from pipekit.engine.clock import new_stream, on_stream
 from pipekit.engine.cores import share_cores
 
 Result = TypeVar("Result")
@@ -45,7 +45,7 @@ class Lane:
 
     def _run(self) -> None:
         share_cores(self._workers)
-        with own_stream(self._device):
+        with on_stream(self._device, new_stream(self._device)):
             while (work := self._work.get()) is not None:
                 function, future = work
                 try:

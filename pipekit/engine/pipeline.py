@@ -17,10 +17,11 @@ from pipekit.clusters import Cluster
 from pipekit.engine import arguments, transports
 from pipekit.engine.balance import layer_costs
 from pipekit.engine.microbatches import Batch, read_batch, split
+from pipekit.engine.passes import Loss
 from pipekit.engine.probe import probe
 from pipekit.engine.progress import LossBar
 from pipekit.engine.run import Run
-from pipekit.engine.stage import Loss, StageSpec
+from pipekit.engine.stage import StageSpec
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory
 from pipekit.engine.worker import Job, Report
 from pipekit.memory import PARTS, Memory
@@ -278,6 +279,7 @@ class Pipeline:
                     first_layer=first,
                     random_layers=tried.random_layers & set(here),
                     edits_input=first in tried.edited_inputs,
+                    differentiates_input=index > 0,
                     optimizer=self._optimizer,
                     lr_scheduler=self._lr_scheduler,
                     seed=self._seed,

@@ -1,8 +1,8 @@
 """All workers in this process, a thread each: starts at once, and errors surface in the cell."""
 
-import sys
 import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 from typing import Any
@@ -10,19 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipekit.engine.clock import own_stream
-from pipekit.engine.cores import share_cores
+from pipekit.engine.clock import new_stream, on_stream
 from pipekit.engine.inbox_links import InboxLinks, Key
 from pipekit.engine.links import Aborted, Links
 from pipekit.engine.microbatches import Batch, Feed, Needs
 from pipekit.engine.slow_links import Calendar, SlowLinks
 from pipekit.engine.stage import StageSpec
+from pipekit.engine.together import Tell, together
 from pipekit.engine.worker import Job, LossCallback, Report, work
 from pipekit.schedules import Message, Step
 from pipekit.trees import Tree, tree_map
-
-# Operators hold the interpreter for microseconds; with Python's 5 ms, small stages are 15 % slower.
-SWITCH_INTERVAL_S = 1e-4
 
 
 class Queues:
@@ -46,30 +43,20 @@ class ThreadLinks(InboxLinks):
 
     Args:
         index: this worker.
-        workers: those that have anything to do.
-        queues: everybody's inboxes.
-        lanes: everybody's other inboxes, see :class:`pipekit.engine.inbox_links.InboxLinks`.
-        devices: everybody's.
-        abort: set as soon as any worker has failed.
+        network: what it has in common with the others.
     """
 
-    def __init__(
-        self,
-        index: int,
-        workers: Sequence[int],
-        queues: Sequence["SimpleQueue[Any]"],
-        lanes: Sequence["SimpleQueue[Any]"],
-        devices: Sequence[torch.device],
-        abort: threading.Event,
-    ) -> None:
-        super().__init__(index, workers, Queues(index, queues), Queues(index, lanes))
-        self._abort, self._devices, self._device = abort, devices, devices[index]
-        cuda = self._device.type == "cuda"
+    def __init__(self, index: int, network: "ThreadNetwork") -> None:
+        inboxes, lanes = Queues(index, network.queues), Queues(index, network.lanes)
+        super().__init__(index, network.workers, inboxes, lanes)
+        self._aborted, self._devices = network.aborted, network.devices
+        self._device = self._devices[index]
+        cuda = self._device.type == "cuda" and network.copy_streams
         self._copies = torch.cuda.Stream(self._device) if cuda else None
 
     def require_peers(self) -> None:
         """See :class:`pipekit.engine.links.Links`."""
-        if self._abort.is_set():
+        if self._aborted.is_set():
             raise Aborted
 
     def receive(self, message: Message, source: int) -> Tree:
@@ -86,17 +73,46 @@ class ThreadLinks(InboxLinks):
 
     def _on_its_way(self, destination: int, content: Tree) -> tuple[Tree, Any]:
         """Start the copy to the receiver's device; return it and the event that ends it."""
-        copies = self._copies
-        if copies is None:
+        if self._device.type != "cuda":
             return content, None
-        target = self._devices[destination]
-        copies.wait_stream(torch.cuda.current_stream(self._device))
+        target, compute = self._devices[destination], torch.cuda.current_stream(self._device)
+        copies = self._copies or compute
+        copies.wait_stream(compute)
         with torch.cuda.stream(copies):
             moved = tree_map(lambda t: t.to(target, non_blocking=True), content)
             tree_map(lambda t: t.record_stream(copies), content)
             ready = torch.cuda.Event()
             ready.record(copies)
         return moved, ready
+
+
+class ThreadNetwork:
+    """What the links of all threads have in common, for one run.
+
+    Args:
+        workers: those that have anything to do.
+        devices: everybody's.
+        copy_streams: whether tensors travel between GPUs beside the computing (torchgpipe, section
+            3.2.3), or in its stream.
+    """
+
+    def __init__(
+        self, workers: Sequence[int], devices: Sequence[torch.device], copy_streams: bool = True
+    ) -> None:
+        self.workers, self.devices, self.copy_streams = workers, devices, copy_streams
+        self.queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in devices]
+        self.lanes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in devices]
+        self.aborted = threading.Event()
+
+    def links(self, index: int) -> ThreadLinks:
+        """Return a worker's links; called in its thread."""
+        return ThreadLinks(index, self)
+
+    def abort(self) -> None:
+        """Let every worker raise Aborted, also those who wait."""
+        self.aborted.set()
+        for queue in [*self.queues, *self.lanes]:
+            queue.put((None, None))
 
 
 def run_threads(
@@ -120,63 +136,28 @@ def run_threads(
     Raises:
         Exception: the first that any worker raised, with its traceback, once all have ended.
     """
-    queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in lowered]
-    lanes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in lowered]
-    outcomes: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-    feed, abort = Feed(batches, Needs.of(chain.from_iterable(lowered))), threading.Event()
+    network = ThreadNetwork(job.busy, devices)
+    feed = Feed(batches, Needs.of(chain.from_iterable(lowered)))
     calendar = None if job.cluster is None else Calendar(job.cluster)
-    reports: dict[int, Report] = {}
 
-    def run(index: int) -> None:
-        report_loss = None
-        if on_loss is not None:
+    def run(index: int, tell: Tell) -> Report:
+        device = devices[index]
 
-            def report_loss(microbatch: int, loss: Tensor) -> None:
-                outcomes.put(("loss", (microbatch, loss.item())))
+        def tell_loss(microbatch: int, loss: Tensor) -> None:
+            tell((microbatch, loss.item()))
 
-        try:
-            device = devices[index]
-            share_cores(len(lowered))
-            with own_stream(device):
-                links: Links = ThreadLinks(index, job.busy, queues, lanes, devices, abort)
-                if calendar is not None:
-                    links = SlowLinks(links, index, calendar)
-                report = work(
-                    index, lowered[index], specs[index], job, links, feed, device, report_loss
-                )
-            outcomes.put(("done", (index, report)))
-        except BaseException as error:
-            outcomes.put(("failed", error))
+        with on_stream(device, new_stream(device)):
+            links: Links = network.links(index)
+            if calendar is not None:
+                links = SlowLinks(links, index, calendar)
+            watched = tell_loss if on_loss else None
+            return work(index, lowered[index], specs[index], job, links, feed, device, watched)
 
-    threads = [
-        threading.Thread(target=run, args=(index,), name=f"pipekit worker {index}", daemon=True)
-        for index in range(len(lowered))
-    ]
-    cores, interval = torch.get_num_threads(), sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    try:
-        for thread in threads:
-            thread.start()
-        while len(reports) < len(threads):
-            kind, value = outcomes.get()
-            if kind == "failed":
-                raise value
-            if kind == "loss":
-                assert on_loss is not None
-                on_loss(*value)
-            else:
-                reports[value[0]] = value[1]
-    finally:
-        if len(reports) < len(threads):
-            abort.set()
-            for queue in [*queues, *lanes]:  # wake those who wait
-                queue.put((None, None))
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
-        torch.set_num_threads(cores)
-        sys.setswitchinterval(interval)
-    return [reports[index] for index in range(len(threads))]
+    def hear(loss: tuple[int, float]) -> None:
+        assert on_loss is not None
+        on_loss(*loss)
+
+    return together([partial(run, index) for index in range(len(lowered))], network.abort, hear)
 
 
 def _use_on_current_stream(tensor: Tensor) -> Tensor:

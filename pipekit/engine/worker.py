@@ -1,10 +1,8 @@
-"""The worker: runs an ordered list of steps; it knows ops, not methods."""
+"""The worker: passes and updates in the order of a table; it knows ops, not methods."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,15 +10,16 @@ from torch import Tensor
 from pipekit.clusters import Cluster
 from pipekit.engine.buckets import Gradients
 from pipekit.engine.clock import Clock
+from pipekit.engine.executor import Ends, Event, Executor
 from pipekit.engine.held import NOTHING, Bytes, Held
 from pipekit.engine.lane import Lane
-from pipekit.engine.links import Aborted, Links
+from pipekit.engine.links import Links
 from pipekit.engine.microbatches import Feed
+from pipekit.engine.passes import Flow, FlowGradients, Loss, Target
 from pipekit.engine.reducer import Reducer
-from pipekit.engine.stage import Flow, FlowGradients, Loss, Stage, StageSpec, Target
-from pipekit.schedules import MAIN, Op, Step, Sum, buffer_count
-from pipekit.traces import RECOMPUTE
-from pipekit.trees import Tree, leaves, tree_map
+from pipekit.engine.stage import Stage, StageSpec
+from pipekit.schedules import Op, Step, Sum, buffer_count
+from pipekit.trees import Tree, tree_map
 
 _ABSENT = -1.0  # stands for the norm of a gradient that there is not
 LossCallback = Callable[[int, float], None]
@@ -67,18 +66,6 @@ class Job:
         return sorted({worker for workers in self.members for worker in workers})
 
 
-class Event(NamedTuple):
-    """One thing that a worker did; see :class:`pipekit.traces.Trace`."""
-
-    stage: int
-    op: str
-    microbatch: int
-    version: int
-    start: float
-    end: float
-    bytes: int
-
-
 @dataclass(frozen=True)
 class Report:
     """What a worker leaves behind.
@@ -116,25 +103,27 @@ def work(
 ) -> Report:
     """Build a worker's stages, execute its steps and return what came of it.
 
-    Args: see :class:`Worker`; ``on_loss`` None: nobody watches.
+    Args:
+        index: its number.
+        steps: what to do, in order.
+        specs: what its stages are made of.
+        job: what is common to all workers.
+        links: to the other workers.
+        feed: the run's data.
+        device: where it computes.
+        on_loss: called by the last stage with (microbatch, weighted loss); None: nobody watches.
     """
     stages = {spec.index: spec.build(device) for spec in specs}
     for number, stage in stages.items():
         stage.prepare(buffer_count(steps, number), job.training)
-    losses: list[tuple[int, Tensor]] = []
-
-    def keep(microbatch: int, loss: Tensor) -> None:
-        losses.append((microbatch, loss))
-        if on_loss is not None:
-            on_loss(microbatch, loss)
-
-    worker = Worker(index, steps, stages, job, links, feed, device, keep)
-    worker.run()
+    ends = (_Training if job.training else _Evaluation)(job, feed, device, on_loss)
+    worker = Worker(index, stages, job, links, ends, Clock(device))
+    worker.run(steps)
     links.finish()
     return Report(
         [stage.to_spec() for stage in stages.values()],
-        worker.results(),
-        [(microbatch, loss.item()) for microbatch, loss in losses],
+        worker.events(),
+        [(microbatch, loss.item()) for microbatch, loss in ends.losses],
         sum(len(stage.versions.modules) for stage in stages.values()),
         max((stage.most_pending for stage in stages.values()), default=0),
         feed.rows,
@@ -143,67 +132,94 @@ def work(
     )
 
 
-class Worker:
-    """Executes one worker's steps.
+class _Training:
+    """The ends of a pipeline that trains: batches come in, and losses out."""
+
+    def __init__(
+        self,
+        job: Job,
+        feed: Feed,
+        device: torch.device,
+        on_loss: Callable[[int, Tensor], None] | None,
+    ) -> None:
+        self.job, self.feed, self.device, self._on_loss = job, feed, device, on_loss
+        self.losses: list[tuple[int, Tensor]] = []
+
+    def input(self, microbatch: int) -> Tree:
+        return self.feed.input(microbatch)
+
+    def target(self, microbatch: int) -> Target:
+        target, weight = self.feed.target(microbatch)
+        return Target(self.job.loss, target, weight if self.job.mean_loss else 1.0)
+
+    def output(self, microbatch: int, output: Tree) -> None:
+        self.losses.append((microbatch, output))
+        if self._on_loss is not None:
+            self._on_loss(microbatch, output)
+
+    def output_gradients(self, microbatch: int) -> None:
+        """A loss has none."""
+
+    def input_gradients(self, microbatch: int, gradients: FlowGradients) -> None:
+        """Nobody asks for them."""
+
+
+class _Evaluation(_Training):
+    """The ends of a pipeline that evaluates: what comes out is still to be compared."""
+
+    def output(self, microbatch: int, output: Tree) -> None:
+        target, _ = self.feed.target(microbatch)
+        there = tree_map(lambda t: t.to(self.device), target)
+        super().output(microbatch, torch.as_tensor(self.job.loss(output, there)))
+
+
+class Worker(Executor):
+    """Executes one worker's steps in training or evaluation: passes and updates.
 
     Args:
         index: its number.
-        steps: what to do, in order.
         stages: the stages that live here, by index.
         job: what is common to all workers.
         links: to the other workers.
-        feed: the run's data.
-        device: where this worker computes.
-        on_loss: called by the last stage with (microbatch, weighted loss).
+        ends: of the pipeline.
+        clock: of its device.
     """
 
     def __init__(
         self,
         index: int,
-        steps: Sequence[Step],
         stages: Mapping[int, Stage],
         job: Job,
         links: Links,
-        feed: Feed,
-        device: torch.device,
-        on_loss: Callable[[int, Tensor], None],
+        ends: Ends,
+        clock: Clock,
     ) -> None:
-        self.index, self.steps, self.stages, self.job = index, steps, stages, job
-        self.links, self.feed, self.device, self.on_loss = links, feed, device, on_loss
-        self.clock = Clock(device)
-        self.events: list[tuple[Step, str, object, object, int]] = []
+        super().__init__(
+            index,
+            stages,
+            {number: stage.spec.recompute for number, stage in stages.items()},
+            links,
+            ends,
+            clock,
+            first_microbatch=job.first_microbatch,
+            keeps=job.training,
+            trace=job.trace,
+        )
+        self.job, self.trained = job, stages
         self.memory: list[tuple[float, Bytes]] = []
-        self.sent: Counter[tuple[int, str]] = Counter()
+        self._execute[Op.UPDATE] = self._update
 
-    def run(self) -> None:
-        """Execute every step.
-
-        Raises:
-            Exception: whatever a layer or the loss raises, with a note that names the task.
-            Aborted: another worker failed.
-        """
-        execute = {
-            Op.FORWARD: self._forward if self.job.training else self._infer,
-            Op.BACKWARD: self._backward,
-            Op.UPDATE: self._update,
-        }
-        step = None
+    def run(self, steps: Sequence[Step]) -> None:
+        """Execute every step; see :meth:`Executor.run`."""
         if self.job.memory:
-            for stage in self.stages.values():
+            for stage in self.trained.values():
                 stage.held = Held(stage.versions, self._weigh)
         if self.job.training:
             self._meet_replicas()
         try:
-            for step in self.steps:
-                self.links.require_peers()
-                execute[step.task.op](step)
-        except Aborted:
-            raise
-        except Exception as error:
-            error.add_note(f"(raised in {step.task if step else 'start-up'})")
-            raise
+            super().run(steps)
         finally:
-            for stage in self.stages.values():
+            for stage in self.trained.values():
                 if stage.held:
                     stage.held.stop()
                 if stage.reducer:
@@ -211,76 +227,20 @@ class Worker:
                     for receiver, size in stage.reducer.sent.items():
                         self.sent[receiver, "weights"] += size
 
-    def results(self) -> list[Event]:
-        """Return what was done, with times in seconds on this host's monotonic clock."""
-        return [
-            Event(
-                step.task.stage,
-                op,
-                step.task.microbatch,
-                step.task.version,
-                self.clock.seconds(start),
-                self.clock.seconds(end),
-                sent,
-            )
-            for step, op, start, end, sent in self.events
-        ]
-
-    def _forward(self, step: Step) -> None:
-        _, stage, microbatch, _ = step.task
-        x = self._input(step)
-        target = None
-        if not step.sends:
-            wanted, weight = self.feed.target(microbatch)
-            wanted = self._here(wanted)
-            target = Target(self.job.loss, wanted, weight if self.job.mean_loss else 1.0)
-        start = self.clock.now()
-        output = self.stages[stage].forward(
-            x,
-            microbatch + self.job.first_microbatch,
-            step.buffer,
-            target,
-            step.recomputed(self.stages[stage].spec.recompute),
-        )
-        self._record(step, Op.FORWARD.name, start, output)
-        if step.sends:
-            self._send(step, output)
-        else:
-            self.on_loss(microbatch, output.main)
-
-    def _infer(self, step: Step) -> None:
-        _, stage, microbatch, _ = step.task
-        x = self._input(step)
-        start = self.clock.now()
-        output = self.stages[stage].infer(x, microbatch + self.job.first_microbatch)
-        self._record(step, Op.FORWARD.name, start, output)
-        if step.sends:
-            self._send(step, output)
-        else:
-            wanted, _ = self.feed.target(microbatch)
-            value = self.job.loss(output.main, self._here(wanted))
-            self.on_loss(microbatch, torch.as_tensor(value))
-
-    def _backward(self, step: Step) -> None:
-        _, index, microbatch, _ = step.task
-        stage, key = self.stages[index], microbatch + self.job.first_microbatch
-        if step.recomputed(stage.spec.recompute):
-            start = self.clock.now()
-            if stage.recompute(key, step.buffer):
-                self._record(step, RECOMPUTE, start)
-        gradients = self._gradients(step)
-        start = self.clock.now()
-        if stage.reducer and step.ends_update:
-            stage.reducer.begin(step.update)
-        result = stage.backward(key, step.buffer, step.update, gradients)
-        if stage.reducer and step.ends_update:
-            stage.reducer.end(step.update)
-        self._record(step, Op.BACKWARD.name, start, result)
-        self._send(step, result)
+    def _differentiate(
+        self, step: Step, key: int, gradients: FlowGradients | None
+    ) -> FlowGradients:
+        reducer = self.trained[step.task.stage].reducer if step.ends_update else None
+        if reducer:
+            reducer.begin(step.update)
+        result = super()._differentiate(step, key, gradients)
+        if reducer:
+            reducer.end(step.update)
+        return result
 
     def _update(self, step: Step) -> None:
         _, index, _, version = step.task
-        stage = self.stages[index]
+        stage = self.trained[index]
         gradients = (stage.reducer or stage.versions).gradients(version)
         batches = self.job.sums[index][version - 1].batches
         if self.job.mean_loss and batches > 1:
@@ -306,33 +266,9 @@ class Worker:
             if gradient is not None:
                 gradient.mul_(scale.to(gradient.dtype))
 
-    def _input(self, step: Step) -> Flow:
-        if not step.receives:
-            return Flow(self._here(self.feed.input(step.task.microbatch)), {})
-        contents = self._receive(step)
-        return Flow(contents.pop(MAIN), contents)
-
-    def _gradients(self, step: Step) -> FlowGradients | None:
-        if not step.receives:
-            return None
-        contents = self._receive(step)
-        main = contents.pop(MAIN)
-        return FlowGradients(main, {n: content[0] for n, content in contents.items() if content})
-
-    def _receive(self, step: Step) -> dict[int, Any]:
-        """Return the contents of a step's messages, by skip connection or MAIN."""
-        return {
-            message.skip: self.links.receive(message, source) for message, source in step.receives
-        }
-
-    def _here(self, tree: Tree) -> Tree:
-        if self.device.type == "cpu":
-            return tree
-        return tree_map(lambda t: t.to(self.device, non_blocking=True), tree)
-
     def _meet_replicas(self) -> None:
         """Get ready to sum gradients with the other workers of a stage."""
-        for index, stage in self.stages.items():
+        for index, stage in self.trained.items():
             members = self.job.members[index]
             if len(members) > 1 and stage.versions.buckets():
                 stage.reducer = Reducer(
@@ -345,34 +281,14 @@ class Worker:
                     self.device,
                 )
 
-    def _send(self, step: Step, result: Flow | FlowGradients) -> None:
-        for message, receiver in step.sends:
-            content: Tree = result.main
-            if message.skip != MAIN:
-                content = result.skips.get(message.skip)
-                if isinstance(result, FlowGradients):
-                    content = {} if content is None else {0: content}
-            self.links.send(message, receiver, content)
-            if receiver != self.index:
-                purpose = "activation" if step.task.op is Op.FORWARD else "gradient"
-                self.sent[receiver, purpose] += _size(content)
-
     def _record(
         self, step: Step, op: str, start: object, result: Flow | FlowGradients | None = None
     ) -> None:
-        if self.job.trace:
-            sent = 0
-            if step.sends and result is not None:
-                sent = _size(result.main) + _size(result.skips)
-            self.events.append((step, op, start, self.clock.now(), sent))
+        super()._record(step, op, start, result)
         if self.job.memory:
             self._weigh()
 
     def _weigh(self) -> None:
         """Note what is in memory now."""
-        held = [stage.held.now() for stage in self.stages.values() if stage.held]
+        held = [stage.held.now() for stage in self.trained.values() if stage.held]
         self.memory.append((time.perf_counter(), sum(held, NOTHING)))
-
-
-def _size(message: Tree) -> int:
-    return sum(tensor.nbytes for tensor in leaves(message))

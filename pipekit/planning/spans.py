@@ -17,6 +17,15 @@ class Spans:
     """Costs of layers ``first`` to ``stop - 1`` of a profile, for one microbatch.
 
     Every method takes numbers or arrays, so that one call gives the costs of all possible stages.
+
+    Attributes:
+        layers: how many there are.
+        boundary_bytes: what passes into each layer from those before it, and at the end what leaves
+            the last: the main tensor and all skips that are under way there.  A pipeline sends a
+            skip straight past the stages between its ends, so that it is counted on links which it
+            does not use; the bytes are exact where they cross a level of links, or between two
+            stages.  PipeDream's optimizer, whose pipeline hands everything from stage to stage,
+            counts so too.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -28,10 +37,17 @@ class Spans:
         self._parameters = _cumulative(layers, lambda layer: layer.parameter_bytes)
         self._buffers = _cumulative(layers, lambda layer: layer.buffer_bytes)
         self._saved = _cumulative(layers, lambda layer: layer.saved_bytes)
-        self.boundary_bytes: Floats = np.array(
+        self._input: Floats = np.array(
             [profile.input_bytes, *(layer.output_bytes for layer in layers)]
         )
-        """What enters each layer; at the end, what leaves the last."""
+        self.boundary_bytes = self._input.copy()
+        self._popped, self._unsaved_stashed = np.zeros((2, self.layers + 1, self.layers + 1))
+        for skip in profile.skips:
+            behind = slice(skip.source + 1, skip.destination + 1)
+            self.boundary_bytes[behind] += skip.bytes
+            self._popped[behind, skip.destination + 1 :] += skip.bytes
+            if not skip.saved:
+                self._unsaved_stashed[: skip.source + 1, behind] += skip.bytes
         self._unsaved_output = np.array(
             [0.0, *(0.0 if layer.saves_output else layer.output_bytes for layer in layers)]
         )
@@ -77,7 +93,8 @@ class Spans:
 
         They are weight versions, the optimizer's state, buffers, the stage's input for every
         microbatch in flight, what its layers save and its output for every microbatch that is not
-        to be recomputed, or is just now, and gradients.
+        to be recomputed, or is just now, and gradients.  Skips from other stages are part of the
+        input, those to other stages of the output.
 
         Args:
             first: its first layer.
@@ -88,11 +105,12 @@ class Spans:
             kept: those of which more than the input is there.
             gradients: bytes of them: of all parameters, or :meth:`first_gradient_bytes`.
         """
-        made = self._saved[stop] - self._saved[first] + self._unsaved_output[stop]
+        sent = self._unsaved_output[stop] + self._unsaved_stashed[first, stop]
+        made = self._saved[stop] - self._saved[first] + sent
         total: Floats = (
             (versions + optimizer_states) * self.parameter_bytes(first, stop)
             + (self._buffers[stop] - self._buffers[first])
-            + in_flight * self.boundary_bytes[first]
+            + in_flight * (self._input[first] + self._popped[first, stop])
             + kept * made
             + gradients
         )

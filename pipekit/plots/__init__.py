@@ -1,5 +1,6 @@
 """Pictures of schedules, runs and results: plotly figures, each saved as a static SVG and a CSV."""
 
+from pipekit.plots.breakdown import breakdown
 from pipekit.plots.curves import curves
 from pipekit.plots.in_flight import in_flight, in_flight_table
 from pipekit.plots.memory import memory
@@ -8,6 +9,7 @@ from pipekit.plots.save import save
 from pipekit.plots.timeline import compare, timeline
 
 __all__ = [
+    "breakdown",
     "compare",
     "curves",
     "in_flight",

@@ -75,7 +75,7 @@ def analytic(
         found = sizes(_stand_in_model(model, getattr(torch, dtype)), x)
     layers = tuple(
         replace(layer.profile, forward_s=seconds(layer.forward), backward_s=seconds(layer.backward))
-        for layer in found
+        for layer in found.layers
     )
     record = provenance(
         "simulated",
@@ -85,7 +85,7 @@ def analytic(
         efficiency=efficiency,
         memory_efficiency=memory_efficiency,
     )
-    return Profile(layers, rows, tree_bytes(x), record)
+    return Profile(layers, rows, tree_bytes(x), record, found.skips)
 
 
 def _stand_in_model(model: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pipekit.engine.cores import share_cores
-from pipekit.engine.threads import SWITCH_INTERVAL_S
+from pipekit.engine.together import SWITCH_INTERVAL_S
 from pipekit.profiling.passes import run_backward, run_forward
 from pipekit.trees import Tree, differentiable, tree_map
 

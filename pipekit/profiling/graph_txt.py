@@ -73,7 +73,7 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> Profile:
 def write(profile: Profile, path: str | os.PathLike[str]) -> None:
     """Write a profile as a chain that PipeDream's optimizer reads.
 
-    Rows, saved bytes, buffers, FLOPs, updates and provenance have no place in it.
+    Rows, saved bytes, buffers, FLOPs, updates, skips and provenance have no place in it.
 
     Raises:
         ValueError: a layer's name would be read as something else.

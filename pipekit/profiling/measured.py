@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from pipekit.engine.versions import OptimizerFactory
 from pipekit.profiling.company import company
 from pipekit.profiling.passes import Input, run_backward, run_forward
 from pipekit.profiling.profile import LayerProfile, Profile
-from pipekit.profiling.sizes import LayerSizes, dtype_of, rows_of, sizes, tree_bytes
+from pipekit.profiling.sizes import LayerSizes, crossing, dtype_of, rows_of, sizes, tree_bytes
 from pipekit.profiling.stopwatch import Stopwatch
 from pipekit.provenance import provenance
+from pipekit.skips import Name, call
 from pipekit.trees import Tree, differentiable, tree_map
 
 WARM_UP = 2
@@ -41,7 +43,7 @@ def profile(
 
     A repeat is a whole forward and a whole backward, timed layer by layer, in the order of
     training; the last layer's output gets ones as its gradient, every other layer the gradient that
-    the next one computed.  A second microbatch does the same through the undivided model, and the
+    the next one computed, and each skip (:mod:`pipekit.skips`) the one of the layer that popped it.  A second microbatch does the same through the undivided model, and the
     layers' times must add up to its time.  The two are in flight together and add to the same
     gradients, so that caches are as in a pipeline.  All numbers are medians; on a GPU the times are
     between CUDA events.  At last the layers' times are stretched or shrunk so that they add up to
@@ -96,7 +98,7 @@ def profile(
     watch = Stopwatch(where)
     gpus = [torch.cuda.current_device()] if where.type == "cuda" else []
     with torch.random.fork_rng(gpus), torch.enable_grad():
-        found = sizes(ours, tree_map(torch.clone, x))
+        found, skips = sizes(ours, tree_map(torch.clone, x))
         with company(ours, x, others):
             threads = torch.get_num_threads()
             for repeat in tqdm(range(WARM_UP + repeats), disable=not progress, leave=False):
@@ -131,7 +133,7 @@ def profile(
         **_largest_spread(alone, watch),
         **_hardware(where, threads),
     )
-    return Profile(layers, rows, tree_bytes(sample), record)
+    return Profile(layers, rows, tree_bytes(sample), record, skips)
 
 
 def _step(model: nn.Sequential, x: Tree, found: Sequence[LayerSizes], watch: Stopwatch) -> None:
@@ -143,20 +145,29 @@ def _step(model: nn.Sequential, x: Tree, found: Sequence[LayerSizes], watch: Sto
     whole, layered = (tree_map(torch.clone, x) for _ in range(2))  # a layer may write into its own
     with watch.time("whole forward"):
         whole = run_forward(model, "the whole model", whole)
+    skips = crossing(model)
+    under_way: dict[Name, Tensor] = {}
     pending = []
     for number, layer in enumerate(model):
-        entered = Input(layered, editable=found[number].edits_input)
+        popped = {s.name: under_way.pop(s.name) for s in skips if s.destination == number}
+        entered = Input(layered, found[number].edits_input, popped)
+        opened = partial(call, layer, incoming=entered.skips)
         with watch.time(("forward", number)):
-            layered = run_forward(layer, found[number].profile.name, entered.tree)
-        pending.append((number, entered, layered))
+            passed = run_forward(opened, found[number].profile.name, entered.tree)
+        pending.append((number, entered, passed))
+        layered, stashed = passed
+        under_way |= stashed
     gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(whole)]
     with watch.time("whole backward"):
         run_backward("the whole model", whole, gradients)
+    of_skips: dict[Name, Tensor | None] = {}
     while pending:
-        number, entered, layered = pending.pop()
+        number, entered, passed = pending.pop()
+        gradients += [of_skips[name] for name, t in passed[1].items() if differentiable(t)]
         with watch.time(("backward", number)):
-            run_backward(found[number].profile.name, layered, gradients)
+            run_backward(found[number].profile.name, passed, gradients)
         gradients = entered.gradients
+        of_skips |= entered.skip_gradients
 
 
 def _time_updates(

@@ -1,11 +1,13 @@
 """The forward and the backward of a single layer, cut from those before and after it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
+from pipekit.skips import Name
 from pipekit.trees import Tree, differentiable, leaves, refill
 
 
@@ -18,16 +20,22 @@ class Input:
         x: the output of the layer before, or the model's input.
         editable: make the tensors such that the layer may write into them; that makes the backward
             a few microseconds longer.
+        skips: what the layer pops.
 
     Attributes:
         tree: to call the layer with.
+        skips: for it to pop.
     """
 
-    def __init__(self, x: Tree, editable: bool) -> None:
-        cut = [t.detach().requires_grad_(t.requires_grad) for t in leaves(x)]
+    def __init__(
+        self, x: Tree, editable: bool, skips: Mapping[Name, Tensor] = MappingProxyType({})
+    ) -> None:
+        given = (x, dict(skips))
+        cut = [t.detach().requires_grad_(t.requires_grad) for t in leaves(given)]
         self._own: list[Tensor] = [_Editable.apply(t) for t in cut] if editable else []
-        self._cut = differentiable(refill(x, cut))
-        self.tree = refill(x, self._own if editable else cut)
+        main, self._popped = refill(given, cut)
+        self._cut = differentiable(main)
+        self.tree, self.skips = refill(given, self._own if editable else cut)
 
     @property
     def edited(self) -> bool:
@@ -39,8 +47,13 @@ class Input:
         """After the backward, the gradient of each differentiable tensor that has one."""
         return [t.grad for t in self._cut]
 
+    @property
+    def skip_gradients(self) -> dict[Name, Tensor | None]:
+        """Likewise, of each skip."""
+        return {name: t.grad for name, t in self._popped.items()}
 
-def run_forward(layer: nn.Module, name: str, x: Tree) -> Tree:
+
+def run_forward(layer: Callable[[Tree], Tree], name: str, x: Tree) -> Tree:
     """Return a layer's output.
 
     Raises:

@@ -70,6 +70,35 @@ class LayerProfile:
 
 
 @dataclass(frozen=True)
+class SkipProfile:
+    """What one skip connection costs for one microbatch; see :mod:`pipekit.skips`.
+
+    Attributes:
+        name: in the whole model.
+        source: the layer that stashes it.
+        destination: the layer behind that which pops it.
+        bytes: of the tensor.
+        saved: whether a backward needs it, so that it is among the ``saved_bytes`` of the layer
+            that made it; otherwise it costs memory of its own where it is handed over.
+
+    Raises:
+        ValueError: the bytes are negative or not finite.
+    """
+
+    name: str
+    source: int
+    destination: int
+    bytes: float
+    saved: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.bytes < math.inf:
+            raise ValueError(
+                f"skip {self.name!r}: bytes must be 0 or a positive number, not {self.bytes}"
+            )
+
+
+@dataclass(frozen=True)
 class Profile:
     """The costs of a chain of layers for a microbatch of ``rows`` rows.
 
@@ -78,22 +107,31 @@ class Profile:
         rows: rows of the microbatch that all numbers are for.
         input_bytes: bytes of the model's input.
         provenance: where the numbers come from; see :func:`pipekit.provenance.provenance`.
+        skips: what goes from a layer to one far behind it, beside the chain.
 
     Raises:
-        ValueError: there is no layer, or no row.
+        ValueError: there is no layer, or no row, or a skip's ends are no two layers in order.
     """
 
     layers: tuple[LayerProfile, ...]
     rows: int = 1
     input_bytes: float = 0.0
     provenance: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    skips: tuple[SkipProfile, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
+        object.__setattr__(self, "skips", tuple(self.skips))
         if not self.layers:
             raise ValueError("a profile needs at least one layer")
         if self.rows < 1:
             raise ValueError(f"a profile is of at least one row, not {self.rows}")
+        for skip in self.skips:
+            if not 0 <= skip.source < skip.destination < len(self):
+                raise ValueError(
+                    f"skip {skip.name!r} cannot go from layer {skip.source} to layer "
+                    f"{skip.destination} in a chain of {len(self)}"
+                )
 
     @classmethod
     def uniform(
@@ -191,7 +229,10 @@ class Profile:
         )
 
     def boundary_bytes(self, first: int) -> float:
-        """Return the bytes that enter layer ``first``: the model's input, or an output."""
+        """Return the bytes that enter layer ``first``: the model's input, or an output.
+
+        Skips are not among them.
+        """
         return self.layers[first - 1].output_bytes if first else self.input_bytes
 
     def scaled(self, rows: int) -> "Profile":
@@ -211,7 +252,9 @@ class Profile:
             )
             for layer in self.layers
         )
-        return replace(self, layers=layers, rows=rows, input_bytes=self.input_bytes * part)
+        skips = tuple(replace(skip, bytes=skip.bytes * part) for skip in self.skips)
+        input_bytes = self.input_bytes * part
+        return replace(self, layers=layers, rows=rows, input_bytes=input_bytes, skips=skips)
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row a layer, with the columns of :class:`LayerProfile`."""
@@ -225,13 +268,14 @@ class Profile:
             "input_bytes": self.input_bytes,
             "provenance": dict(self.provenance),
             "layers": [asdict(layer) for layer in self.layers],
+            "skips": [asdict(skip) for skip in self.skips],
         }
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", "utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Profile":
-        """Read back what :meth:`save` wrote.
+        """Read back what :meth:`save` wrote; a file that says nothing of skips has none.
 
         Raises:
             ValueError: the file is not a profile; the message says where it is not.
@@ -250,7 +294,13 @@ class Profile:
                     layers.append(LayerProfile(**layer))
                 except (TypeError, ValueError) as error:
                     raise ValueError(f"layer {number}: {error}") from None
-            return cls(tuple(layers), record["rows"], record["input_bytes"], record["provenance"])
+            return cls(
+                tuple(layers),
+                record["rows"],
+                record["input_bytes"],
+                record["provenance"],
+                tuple(SkipProfile(**skip) for skip in record.get("skips", ())),
+            )
         except KeyError as error:
             raise ValueError(f"{path} is not a profile: {error} is missing") from None
         except (TypeError, ValueError) as error:

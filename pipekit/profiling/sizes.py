@@ -1,17 +1,19 @@
 """What each layer of a model holds, saves and does, found by one forward and backward."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pipekit.profiling.passes import Input, layer_name, run_backward, run_forward
-from pipekit.profiling.profile import LayerProfile
-from pipekit.profiling.storages import Storages
+from pipekit.profiling.profile import LayerProfile, SkipProfile
+from pipekit.profiling.storages import Storages, storage_of
 from pipekit.profiling.work import CountWork, Work
+from pipekit.skips import Name, Skip, call, links, require_matched
 from pipekit.trees import Tree, differentiable, leaves
 
 
@@ -32,47 +34,75 @@ class LayerSizes:
     backward: Work
 
 
+class Sizes(NamedTuple):
+    """What a model holds and does for one microbatch.
+
+    Attributes:
+        layers: one by one, in order.
+        skips: from layer to layer.
+    """
+
+    layers: list[LayerSizes]
+    skips: tuple[SkipProfile, ...]
+
+
+class _Passed(NamedTuple):
+    storages: list[StorageWeakRef]
+    bytes: int
+
+    @classmethod
+    def of(cls, x: Tree) -> "_Passed":
+        return cls([storage_of(t) for t in leaves(x)], tree_bytes(x))
+
+
 class _Found(NamedTuple):
-    outputs: list[StorageWeakRef]
-    output_bytes: int
+    output: _Passed
     edits_input: bool
     forward: Work
     backward: Work
 
 
-def sizes(model: nn.Sequential, x: Tree) -> list[LayerSizes]:
+def sizes(model: nn.Sequential, x: Tree) -> Sizes:
     """Run ``x`` through a model once, layer by layer, and return what each layer holds and does.
 
     Gradients are added, buffers and perhaps ``x`` are edited: pass copies.
 
     Raises:
-        ValueError: a layer fails; the message names it.
+        ValueError: a layer fails, or skips do not match; the message names the layer.
         TypeError: a layer's output is not made of tensors; the message names the layer.
     """
+    require_matched(model)
+    skips = crossing(model)
+    under_way: dict[Name, Tensor] = {}
+    stashed: dict[Name, _Passed] = {}
     storages = Storages([*model.parameters(), *model.buffers(), *leaves(x)])
     found = []
     names = [layer_name(layer, number) for number, layer in enumerate(model)]
     for number, (name, layer) in enumerate(zip(names, model, strict=True)):
-        entered = Input(x, editable=True)
+        popped = {s.name: under_way.pop(s.name) for s in skips if s.destination == number}
+        entered = Input(x, editable=True, skips=popped)
+        opened = partial(call, layer, incoming=entered.skips)
         with saved_tensors_hooks(storages.pack, lambda t: t), CountWork() as forward:
-            y = run_forward(layer, name, entered.tree)
-        made = storages.end_layer(number, leaves(y))
-        ones = [torch.ones_like(t) for t in differentiable(y)]
+            passed = run_forward(opened, name, entered.tree)
+        storages.end_layer(number, leaves(passed))
+        ones = [torch.ones_like(t) for t in differentiable(passed)]
         with CountWork() as backward:
-            run_backward(name, y, ones)
-        found.append(_Found(made, tree_bytes(y), entered.edited, forward.work, backward.work))
-        x = y
+            run_backward(name, passed, ones)
+        x, leaving = passed
+        found.append(_Found(_Passed.of(x), entered.edited, forward.work, backward.work))
+        under_way |= leaving
+        stashed |= {name: _Passed.of(tensor) for name, tensor in leaving.items()}
     held = _held(model)
-    return [
+    layers = [
         LayerSizes(
             LayerProfile(
                 name,
                 forward_s=0,
                 backward_s=0,
-                output_bytes=one.output_bytes,
+                output_bytes=one.output.bytes,
                 parameter_bytes=held[number][0],
                 saved_bytes=storages.saved_bytes[number],
-                saves_output=storages.live_on(one.outputs),
+                saves_output=storages.live_on(one.output.storages),
                 buffer_bytes=held[number][1],
                 flops=one.forward.flops,
             ),
@@ -82,6 +112,16 @@ def sizes(model: nn.Sequential, x: Tree) -> list[LayerSizes]:
         )
         for number, (name, one) in enumerate(zip(names, found, strict=True))
     ]
+    costs = (
+        SkipProfile(*skip, stashed[skip.name].bytes, storages.live_on(stashed[skip.name].storages))
+        for skip in skips
+    )
+    return Sizes(layers, tuple(costs))
+
+
+def crossing(model: nn.Sequential) -> list[Skip]:
+    """Return the skips that go from one layer to another."""
+    return [skip for skip in links(model) if skip.source != skip.destination]
 
 
 def tree_bytes(x: Tree) -> int:

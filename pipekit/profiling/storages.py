@@ -29,7 +29,7 @@ class Storages:
     """
 
     def __init__(self, apart: Iterable[Tensor]) -> None:
-        self._apart = {_storage(t) for t in apart}
+        self._apart = {storage_of(t) for t in apart}
         self._made: dict[StorageWeakRef, _Made] = {}
         self._packed: dict[StorageWeakRef, int] = {}
         self._needed: set[StorageWeakRef] = set()
@@ -37,11 +37,11 @@ class Storages:
 
     def pack(self, tensor: Tensor) -> Tensor:
         """Note a tensor that autograd saves; a pack hook of ``saved_tensors_hooks``."""
-        self._packed[_storage(tensor)] = tensor.untyped_storage().nbytes()
+        self._packed[storage_of(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
-    def end_layer(self, number: int, outputs: Iterable[Tensor]) -> list[StorageWeakRef]:
-        """Say that layer ``number`` has run; return the storages of its outputs."""
+    def end_layer(self, number: int, outputs: Iterable[Tensor]) -> None:
+        """Say that layer ``number`` has run, and what it passes on."""
         for storage, size in self._packed.items():
             # A part of the graph that leads to no output is gone by now, with what it saved.
             if storage not in self._apart and not storage.expired():
@@ -50,16 +50,15 @@ class Storages:
                     self._needed.add(storage)
                     self.saved_bytes[made.layer] += made.size
         self._packed.clear()
-        found = []
         for tensor in outputs:
-            found.append(_storage(tensor))
-            self._made.setdefault(found[-1], _Made(number, tensor.untyped_storage().nbytes()))
-        return found
+            made = _Made(number, tensor.untyped_storage().nbytes())
+            self._made.setdefault(storage_of(tensor), made)
 
     def live_on(self, storages: Iterable[StorageWeakRef]) -> bool:
         """Return whether all of them live until a backward, or are there anyway."""
         return all(storage in self._needed or storage in self._apart for storage in storages)
 
 
-def _storage(tensor: Tensor) -> StorageWeakRef:
+def storage_of(tensor: Tensor) -> StorageWeakRef:
+    """Return a weak reference to a tensor's memory."""
     return StorageWeakRef(tensor.untyped_storage())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pipekit.clusters import Cluster, flat, local
 from pipekit.engine import Pipeline, emulate
-from pipekit.engine.stage import Loss
+from pipekit.engine.passes import Loss
 from pipekit.engine.versions import OptimizerFactory
 from pipekit.methods import METHODS, PER_MINIBATCH
 from pipekit.planning import plan

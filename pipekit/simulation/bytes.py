@@ -22,10 +22,12 @@ def memory(
 
     All weight buffers of a run are there from its start.  The gradients of a batch are there from
     its first backward to its update, the optimizer's state from the first update on.  A microbatch
-    keeps the stage's input, what its layers save, and the output, from the forward's start to the
-    backward's end; if it is recomputed, only the input until its second forward.  In a batch's
-    first backward gradients come layer by layer as activations go; all of it shows the height in
-    between.  Gradients of activations and what operators use for a moment are not counted.
+    keeps what the stage received, what its layers save, and what it sends, from the forward's start
+    to the backward's end; if it is recomputed, only the first of these until its second forward.
+    Skips from and to other stages are received and sent like any input and output: each takes
+    memory at both its ends and nowhere between.  In a batch's first backward gradients come layer
+    by layer as activations go; all of it shows the height in between.  What has arrived and waits
+    for its forward, gradients of activations, and what operators use for a moment are not counted.
     """
     frames = []
     for worker, tasks in enumerate(schedule.workers):
@@ -81,7 +83,7 @@ def _changes(
         kept, parameters = cost.kept_bytes, cost.whole.parameter_bytes
         if op is Op.FORWARD:
             recomputed = (Op.BACKWARD, stage, microbatch) in done_again
-            yield start, _ACTIVATIONS, cost.input_bytes + (0.0 if recomputed else kept)
+            yield start, _ACTIVATIONS, cost.received_bytes + (0.0 if recomputed else kept)
         elif op is Op.UPDATE:
             if (stage, task.version) not in summing:  # all its gradients are other workers'
                 yield start, _GRADIENTS, parameters
@@ -90,7 +92,7 @@ def _changes(
             if again is not None:
                 yield again, _RECOMPUTE, kept
                 yield end, _RECOMPUTE, -kept
-            yield end, _ACTIVATIONS, -cost.input_bytes - (kept if again is None else 0.0)
+            yield end, _ACTIVATIONS, -cost.received_bytes - (kept if again is None else 0.0)
             if (stage, update_of[stage][microbatch]) not in summing:
                 summing.add((stage, update_of[stage][microbatch]))
                 height = cost.gradients_at_height

@@ -6,14 +6,15 @@ bucket by bucket, one at a time, each as soon as all of them have it; the update
 """
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic, Transfer, all_reduce_bytes
-from pipekit.costs import StageCosts
-from pipekit.schedules import Message, Op, Schedule, lower, sums
+from pipekit.costs import StageCosts, skips_of
+from pipekit.schedules import MAIN, Message, Op, Schedule, Step, lower, sums
 from pipekit.schedules.replay import NOBODY
 
 _NOT_SENT = -1.0
@@ -45,14 +46,14 @@ class _Run:
     def __init__(
         self, schedule: Schedule, costs: Sequence[StageCosts], cluster: Cluster | None
     ) -> None:
-        self.steps, self.costs = lower(schedule), costs
+        self.costs, self.skips = costs, skips_of(costs)
+        self.steps = lower(schedule, [(skip.source, skip.destination) for skip in self.skips])
         self.traffic = None if cluster is None else Traffic(cluster)
-        workers, microbatches = len(self.steps), schedule.microbatches
+        workers = len(self.steps)
         self.position, self.free = [0] * workers, [0.0] * workers
         self.computing = [False] * workers
         self.newest_buffer: list[dict[int, int]] = [{} for _ in range(workers)]  # by stage
-        self.forward_arrivals = [[_NOT_SENT] * microbatches for _ in costs]
-        self.backward_arrivals = [[_NOT_SENT] * microbatches for _ in costs]
+        self.arrivals: dict[Message, float] = {}
         self.sums = sums(schedule)
         self.updates = schedule.updates
         self.lanes = [_Lane(cost) for cost in costs]
@@ -79,7 +80,7 @@ class _Run:
             self.position[worker] += 1
             self.computing[worker] = False
             for message, receiver in step.sends:
-                self._send(message, worker, receiver, now)
+                self._send(message, step.task.stage, worker, receiver, now)
             self._advance(worker)
         return self.times
 
@@ -89,20 +90,17 @@ class _Run:
         if self.computing[worker] or position == len(self.steps[worker]):
             return
         step = self.steps[worker][position]
-        op, stage, microbatch, version = step.task
+        op, stage, _, version = step.task
         cost = self.costs[stage]
         if op is Op.FORWARD:
-            duration, arrivals = cost.whole.forward_s, self.forward_arrivals
+            duration = cost.whole.forward_s
         elif op is Op.BACKWARD:
-            duration, arrivals = cost.whole.backward_s, self.backward_arrivals
+            duration = cost.whole.backward_s
         else:
             duration = cost.whole.update_s
             if step.buffer != self.newest_buffer[worker].get(stage, 0):
                 duration += cost.whole.copy_s
-        if op is Op.UPDATE:
-            ready = self._summed(stage, version)
-        else:
-            ready = arrivals[stage][microbatch] if step.receives else 0.0
+        ready = self._summed(stage, version) if op is Op.UPDATE else self._arrived(step)
         recomputed = self.times.recomputed[worker]
         if len(recomputed) == position:  # else it was done already, while waiting
             again = op is Op.BACKWARD and step.recomputed(cost.recompute)
@@ -122,24 +120,33 @@ class _Run:
         if step.ends_update and cost.buckets:
             self._computing(stage, step.update, start)
 
-    def _send(self, message: Message, worker: int, receiver: int, now: float) -> None:
-        op, stage, microbatch, _ = message
-        if op is Op.FORWARD:
-            size, purpose, sender = self.costs[stage].input_bytes, "activation", stage - 1
-            arrivals = self.forward_arrivals[stage]
-        else:
-            size, purpose, sender = self.costs[stage].whole.output_bytes, "gradient", stage + 1
-            arrivals = self.backward_arrivals[stage]
+    def _arrived(self, step: Step) -> float:
+        """Return when the last of a task's messages arrives, if that is known of all."""
+        last = 0.0
+        for message, _ in step.receives:
+            last = max(last, self.arrivals.get(message, math.inf))
+        return _NOT_SENT if last == math.inf else last
+
+    def _send(self, message: Message, sender: int, worker: int, receiver: int, now: float) -> None:
+        """Send what a task of stage ``sender`` has computed."""
         if receiver == worker:
-            arrivals[microbatch] = now
+            self.arrivals[message] = now
             return
+        op, stage, microbatch, skip = message
+        purpose = "activation" if op is Op.FORWARD else "gradient"
+        if skip != MAIN:
+            size = self.skips[skip].bytes
+        elif op is Op.FORWARD:
+            size = self.costs[stage].input_bytes
+        else:
+            size = self.costs[stage].whole.output_bytes
         sent = Transfer(now, now, now)
         if self.traffic is not None:
             sent = self.traffic.send(worker, receiver, size, now)
         self.times.transfers.append(
             (worker, receiver, purpose, sender, microbatch, sent.start, sent.end, size)
         )
-        arrivals[microbatch] = sent.arrival
+        self.arrivals[message] = sent.arrival
         self._advance(receiver)
 
     def _summed(self, stage: int, version: int) -> float:

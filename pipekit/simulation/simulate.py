@@ -85,10 +85,10 @@ def _events(schedule: Schedule, costs: list[StageCosts], times: Times) -> pd.Dat
 
 
 def _bytes_sent(schedule: Schedule, costs: list[StageCosts]) -> dict[Op, list[float]]:
-    """Return what a task of each op and stage sends on, between neighbouring stages."""
+    """Return what a task of each op and stage sends on to other stages."""
     last = schedule.stages - 1
     return {
-        Op.FORWARD: [c.whole.output_bytes if s < last else 0 for s, c in enumerate(costs)],
-        Op.BACKWARD: [c.input_bytes if s else 0 for s, c in enumerate(costs)],
+        Op.FORWARD: [c.sent_bytes if s < last else 0 for s, c in enumerate(costs)],
+        Op.BACKWARD: [c.received_bytes if s else 0 for s, c in enumerate(costs)],
         Op.UPDATE: [0.0] * len(costs),
     }

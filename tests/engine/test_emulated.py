@@ -1,17 +1,24 @@
 """Modelled compute on the real engine: what it must share with a simulation, and lower bounds."""
 
 import time
+from functools import partial
+from typing import Any
 
+import pandas as pd
+import torch
 from hypothesis import given, settings
+from torch import nn
 
-from pipekit import emulate, simulate
+from pipekit import Pipeline, emulate, models, simulate
 from pipekit.clusters import flat
+from pipekit.clusters.papers import V100
 from pipekit.engine.emulated import Waiter
 from pipekit.plans import Plan
-from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling import LayerProfile, Profile, SkipProfile
 from pipekit.schedules import (
     Schedule,
     check,
+    flush,
     gpipe,
     pipedream,
     two_bw,
@@ -85,3 +92,37 @@ def test_the_gradients_of_replicas_take_their_time_on_the_links() -> None:
     assert run.traffic["bytes"].tolist() == [4e6, 4e6]
     assert run.trace.makespan_s >= 4 * (2 + 20) * MS
     assert run.trace.label == "emulated"
+
+
+def test_skips_take_the_time_of_the_link_between_their_ends() -> None:
+    """A skip of 40 ms and main tensors of 5 ms: nothing but the skip keeps stage 2 waiting."""
+    layers = Profile.uniform(3, MS, MS, output_bytes=1000).layers
+    profile = Profile(layers, skips=(SkipProfile("a", 0, 2, 8000),))
+    frame = emulate(gpipe(3, 1), profile, cluster=flat(3, 200e3)).trace.frame
+    start = frame.set_index(["stage", "op"])["start_s"]
+    assert start[1, "FORWARD"] < 40 * MS <= start[2, "FORWARD"]
+    assert start[0, "BACKWARD"] - start[2, "BACKWARD"] >= 40 * MS
+
+
+def test_skips_cross_the_same_links_simulated_emulated_and_for_real() -> None:
+    model, images = models.unet(1, 2), torch.rand(2, 3, 64, 64)
+    profile = Profile.analytic(model, images, V100).scaled(1)
+    plan, schedule = Plan.by_hand([2, 8, 7, 5]), flush(4, 2)
+    real = Pipeline(
+        model,
+        schedule,
+        balance=plan,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        loss=nn.MSELoss(),
+    ).train([(images, torch.rand(2, 1, 64, 64))])
+    emulated, simulated = emulate(schedule, profile, plan), simulate(schedule, profile, plan)
+    assert simulated.transfers is not None
+    crossed = bytes_by_link(real.traffic)
+    assert len(crossed) == 2 * 5, "to the next stage, and straight to 3 from 0 and 1"
+    assert bytes_by_link(emulated.traffic) == crossed
+    assert bytes_by_link(simulated.transfers) == crossed
+    assert emulated.trace.frame[TASK].equals(simulated.frame[TASK].astype({"bytes": int}))
+
+
+def bytes_by_link(table: pd.DataFrame) -> dict[Any, float]:
+    return dict(table.groupby(["source", "destination", "purpose"])["bytes"].sum().items())

@@ -2,8 +2,6 @@
 
 import os
 import threading
-from queue import SimpleQueue
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +9,7 @@ from torch import Tensor, nn
 
 from pipekit.engine.cores import share_cores
 from pipekit.engine.links import Aborted
-from pipekit.engine.threads import ThreadLinks
+from pipekit.engine.threads import ThreadLinks, ThreadNetwork
 from pipekit.schedules import Message, Op
 from tests.engine.examples import data, pipeline
 
@@ -19,12 +17,8 @@ CPU = torch.device("cpu")
 
 
 def links(workers: int) -> tuple[list[ThreadLinks], threading.Event]:
-    inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(workers)]
-    abort = threading.Event()
-    return [
-        ThreadLinks(w, range(workers), inboxes, inboxes, [CPU] * workers, abort)
-        for w in range(workers)
-    ], abort
+    network = ThreadNetwork(range(workers), [CPU] * workers)
+    return [network.links(w) for w in range(workers)], network.aborted
 
 
 def test_messages_are_taken_by_name_not_by_order() -> None:

@@ -124,8 +124,9 @@ def without_times(layers: tuple[LayerProfile, ...]) -> list[LayerProfile]:
             (torch.rand(2, 3, 8), torch.randint(20, (2, 4))),
         ),
         (models.bert_large(1, 8, 2, vocabulary=32, sequence=6), torch.randint(32, (2, 6))),
+        (models.unet(1, 2), torch.rand(1, 3, 64, 64)),
     ],
-    ids=["convnet", "batch norm", "block", "GPT", "embeddings", "BERT"],
+    ids=["convnet", "batch norm", "block", "GPT", "embeddings", "BERT", "U-Net"],
 )
 def test_bytes_and_operations_are_the_same_with_and_without_data(
     model: nn.Sequential, sample: Tree
@@ -134,6 +135,7 @@ def test_bytes_and_operations_are_the_same_with_and_without_data(
     without_data = copy.deepcopy(model).to("meta"), tree_map(lambda t: t.to("meta"), sample)
     reckoned = Profile.analytic(*without_data, K80)
     assert without_times(reckoned.layers) == without_times(measured.layers)
+    assert reckoned.skips == measured.skips
     assert reckoned.input_bytes == measured.input_bytes
     assert reckoned.rows == measured.rows
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import Profile
-from pipekit.profiling import LayerProfile
+from pipekit.profiling import LayerProfile, SkipProfile
 
 COSTS = "forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
 
@@ -171,6 +171,11 @@ class TestWrite:
             "\tnode1 -- node2",
             "\tnode2 -- node3",
         ]
+
+    def test_it_knows_no_skips(self, graph: Path) -> None:
+        layers = (LayerProfile("a", 1, 1), LayerProfile("b", 1, 1))
+        Profile(layers, skips=(SkipProfile("s", 0, 1, 8),)).to_pipedream_graph(graph)
+        assert Profile.from_pipedream_graph(graph).skips == ()
 
     @pytest.mark.parametrize("name", ["Input0", "Input", "two\nlines", ""])
     def test_a_name_that_would_be_read_as_something_else_is_refused(

@@ -19,6 +19,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 import pipekit
 from pipekit import Profile, models, profile
 from pipekit.models.transformer import Block
+from pipekit.profiling import SkipProfile
+from pipekit.skips import Skippable
 from pipekit.trees import Tree, differentiable, leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore:the layers' times add up")  # a busy machine
@@ -155,6 +157,64 @@ class TestSizes:
         assert made.layers[-1].output_bytes == 2 * 4 * 20 * 4
 
 
+class Halve(Skippable):
+    """Stashes what the next layer gets too, and other memory, which nobody saves."""
+
+    stashes = ("same", "own")
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(columns, columns // 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x).tanh()
+        self.stash("same", y)
+        self.stash("own", y.double() + 1)
+        return y
+
+
+class Add(Skippable):
+    pops = ("same", "own")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.pop("same") + self.pop("own").float()
+
+
+def skipping() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(8, 16),
+        Halve(16).isolate("outer"),
+        Halve(8).isolate("inner"),
+        nn.Linear(4, 4),
+        Add().isolate("inner"),
+        nn.Linear(4, 8),
+        Add().isolate("outer"),
+        nn.Linear(8, 2),
+    )
+
+
+class TestSkips:
+    def test_each_has_its_ends_and_its_bytes(self) -> None:
+        assert profile(skipping(), torch.rand(5, 8), repeats=1).skips == (
+            SkipProfile("inner/same", 2, 4, 5 * 4 * 4, saved=True),
+            SkipProfile("inner/own", 2, 4, 5 * 4 * 8, saved=False),
+            SkipProfile("outer/same", 1, 6, 5 * 8 * 4, saved=True),
+            SkipProfile("outer/own", 1, 6, 5 * 8 * 8, saved=False),
+        )
+
+    def test_the_output_is_the_main_tensor_alone(self) -> None:
+        layers = profile(skipping(), torch.rand(5, 8), repeats=1).layers
+        assert [layer.output_bytes // 20 for layer in layers] == [16, 8, 4, 4, 4, 8, 8, 2]
+
+    def test_within_a_layer_they_are_nobodys_business(self) -> None:
+        model = nn.Sequential(nn.Linear(8, 16), skipping()[1:7], nn.Linear(8, 2))
+        assert profile(model, torch.rand(5, 8), repeats=1).skips == ()
+
+    def test_unmatched_ones_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="which no layer pops"):
+            profile(skipping()[:5], torch.rand(5, 8), repeats=1)
+
+
 class Residual(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -202,6 +262,8 @@ CHAINS: dict[str, tuple[nn.Sequential, Tree]] = {
         ),
         TOKENS,
     ),
+    "skips": (skipping(), ROWS),
+    "U-Net": (models.unet(1, 2), torch.rand(1, 3, 64, 64)),
     "convnet": (models.convnet(width=4), torch.rand(2, 1, 28, 28)),
     "GPT": (models.gpt(2, 8, 2, vocabulary=32, sequence=6), torch.randint(32, (2, 6))),
     "S2VT": (

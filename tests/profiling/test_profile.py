@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import Profile
-from pipekit.profiling import LayerProfile
+from pipekit.profiling import LayerProfile, SkipProfile
 
 A = LayerProfile("a", 1, 2, 10, 100, 7, True, 3, 1000, 0.5)
 B = LayerProfile("b", 3, 4, 20, 200, 8, False, 4, 2000, 0.25)
 C = LayerProfile("c", 5, 6, 30, 300, 9, True, 5, 3000, 0.125)
 CHAIN = Profile((A, B, C), rows=4, input_bytes=40)
+SKIPPING = Profile((A, B, C), 4, 40, {}, (SkipProfile("s", 0, 2, 8, saved=False),))
 
 numbers = st.floats(0, 1e300, allow_nan=False)
 layers = st.builds(
@@ -67,6 +68,9 @@ class TestScaled:
         assert half.input_bytes == 20
         assert half.layers[0] == LayerProfile("a", 0.5, 1, 5, 100, 3.5, True, 3, 500, 0.5)
 
+    def test_skips_too(self) -> None:
+        assert SKIPPING.scaled(2).skips == (SkipProfile("s", 0, 2, 4, saved=False),)
+
     @given(st.integers(1, 64))
     def test_there_and_back(self, rows: int) -> None:
         again = CHAIN.scaled(rows).scaled(4)
@@ -96,9 +100,22 @@ class TestJson:
         assert again == profile
         assert again.provenance == profile.provenance
 
+    def test_skips_come_back(self, tmp_path: Path) -> None:
+        SKIPPING.save(tmp_path / "p.json")
+        assert Profile.load(tmp_path / "p.json") == SKIPPING
+
+    def test_a_file_from_before_there_were_skips_has_none(self, tmp_path: Path) -> None:
+        path = tmp_path / "p.json"
+        CHAIN.save(path)
+        record = json.loads(path.read_text())
+        del record["skips"]
+        path.write_text(json.dumps(record))
+        assert Profile.load(path) == CHAIN
+
     @pytest.mark.parametrize(
         ("change", "says"),
         [
+            ({"skips": [{"name": "s"}]}, "is not a profile: .*source"),
             ({"format": "other"}, "does not say 'pipekit profile 1'"),
             ({"rows": None}, "is not a profile"),
             ({"rows": 0}, "at least one row, not 0"),
@@ -149,6 +166,15 @@ class TestErrors:
             Profile(())
         with pytest.raises(ValueError, match="at least one row, not 0"):
             Profile((A,), rows=0)
+
+    @pytest.mark.parametrize(("source", "destination"), [(1, 1), (2, 1), (-1, 1), (1, 3)])
+    def test_skips_lead_from_a_layer_to_one_behind_it(self, source: int, destination: int) -> None:
+        with pytest.raises(ValueError, match=r"skip 's' cannot go from layer .* in a chain of 3"):
+            Profile((A, B, C), skips=(SkipProfile("s", source, destination, 1),))
+
+    def test_skips_have_bytes(self) -> None:
+        with pytest.raises(ValueError, match="skip 's': bytes must be 0 or a positive number"):
+            SkipProfile("s", 0, 1, -1)
 
 
 def test_the_frame_has_one_row_a_layer() -> None:

@@ -1,0 +1,105 @@
+"""Batch norm for microbatches: statistics of each, running averages of the whole batch."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from pipekit.pass_state import ends_batch
+
+
+class DeferredBatchNorm(_BatchNorm):
+    """Batch norm whose running averages count a batch once, however many microbatches it has.
+
+    In training each microbatch is normalised by its own mean and variance; the running averages get
+    those of the whole batch, at its last microbatch (GPipe, section 3.1).  A recomputed forward
+    does not count again.  Outside a pipeline, and in evaluation, it is ordinary batch norm, of
+    inputs [rows, channels, ...].  Arguments and ``state_dict()`` are those of
+    :class:`torch.nn.BatchNorm2d`.
+    """
+
+    batch_mean: Tensor
+    batch_squares: Tensor
+    batch_count: Tensor
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        # Of the batch so far; no part of the state, as batches end before anybody saves it.
+        for name, shape in {
+            "batch_mean": (num_features,),
+            "batch_squares": (num_features,),
+            "batch_count": (),
+        }.items():
+            self.register_buffer(name, torch.zeros(shape), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x`` [rows, channels, ...] normalised."""
+        if not self.training or not self.track_running_stats:
+            return super().forward(x)
+        with torch.no_grad():
+            self._count(x)
+            if ends_batch():
+                self._commit()
+        return F.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"expected [rows, channels, ...], got {tuple(input.shape)}")
+
+    def _count(self, x: Tensor) -> None:
+        """Add a microbatch to the batch's statistics: sums of squares around the mean so far."""
+        self._check_input_dim(x)
+        dims = [dim for dim in range(x.dim()) if dim != 1]
+        variance, mean = torch.var_mean(x.to(self.batch_mean.dtype), dims, correction=0)
+        count = x.numel() // x.shape[1]
+        total = self.batch_count + count
+        distance = mean - self.batch_mean
+        self.batch_squares += variance * count + distance**2 * (self.batch_count * count / total)
+        self.batch_mean += distance * (count / total)
+        self.batch_count.copy_(total)
+
+    def _commit(self) -> None:
+        """Let the running averages count the batch, with its unbiased variance as torch does."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked += 1
+        share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(self.batch_mean, share)
+        self.running_var.lerp_(self.batch_squares / (self.batch_count - 1), share)
+        for tensor in self.batch_mean, self.batch_squares, self.batch_count:
+            tensor.zero_()
+
+
+def convert_batch_norm(module: nn.Module) -> nn.Module:
+    """Make every batch norm in ``module`` a :class:`DeferredBatchNorm`, in place.
+
+    Weights, running averages and their names stay.
+
+    Returns:
+        The module, or if it is a batch norm itself, what takes its place.
+    """
+    for name, child in module.named_children():
+        setattr(module, name, convert_batch_norm(child))
+    if type(module) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+        return module
+    assert isinstance(module, _BatchNorm)
+    twin = DeferredBatchNorm(
+        module.num_features,
+        module.eps,
+        module.momentum,
+        module.affine,
+        module.track_running_stats,
+    )
+    twin._parameters = module._parameters
+    twin._buffers.update(module._buffers)
+    twin.train(module.training)
+    where = next((t.device for t in module.state_dict().values()), None)
+    return twin.to(where)

@@ -1,0 +1,109 @@
+"""The order of a pipeline's backwards, laid into autograd's graph (torchgpipe, section 3.2.2).
+
+Autograd knows no pipeline: what its graph does not say, it may do in any order.  So the graph of a
+:class:`pipekit.PipelinedModule` has a node for each pass, and an edge wherever one must wait::
+
+    inputs -> enter -> pass(stage 0, microbatch 0) -> pass(1, 0) -> ... -> leave -> outputs
+                    -> pass(stage 0, microbatch 1) -> pass(1, 1) -> ... ->
+
+The edges between passes of a stage, from each microbatch to the next, are the paper's Fork and
+Join.  Like those, all edges but the outermost carry tensors without elements: the nodes only note
+in which order autograd comes to them, and the engine computes when autograd has come to the end.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pipekit.trees import differentiable
+
+Place = tuple[int, int]
+"""Stage and microbatch."""
+
+
+class Minibatch(Protocol):
+    """A minibatch between its forward and its backward."""
+
+    def begin(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take the gradients of the outputs."""
+
+    def reached(self, place: Place) -> None:
+        """Note that autograd has come to a pass."""
+
+    def differentiate(self) -> Sequence[Tensor | None]:
+        """Return the gradients of the inputs, after backwards in the order that was noted."""
+
+
+def link(
+    minibatch: Minibatch,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    passes: Sequence[Place],
+    in_order: bool = True,
+) -> tuple[Tensor, ...]:
+    """Return the outputs as results of the inputs, by way of the passes.
+
+    Args:
+        minibatch: gets what autograd comes to.
+        inputs: what gradients may be asked for: input tensors and parameters.
+        outputs: the results of the forward, of any shapes.
+        passes: in the order in which they were issued.
+        in_order: whether a stage's backwards must come in the reverse order of its forwards.
+    """
+    stages = 1 + max(stage for stage, _ in passes)
+    microbatches = 1 + max(microbatch for _, microbatch in passes)
+    into = _Enter.apply(minibatch, microbatches, *inputs)
+    tokens: dict[Place, Tensor] = {(-1, k): token for k, token in enumerate(into)}
+    for stage, microbatch in passes:
+        before = [(stage - 1, microbatch)]
+        if in_order and microbatch:
+            before.append((stage, microbatch - 1))
+        tokens[stage, microbatch] = _Pass.apply(
+            minibatch, (stage, microbatch), *(tokens[place] for place in before)
+        )
+    last = [tokens[stages - 1, k] for k in range(microbatches)]
+    return tuple(_Leave.apply(minibatch, outputs, *last))
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, minibatch: Minibatch, microbatches: int, *inputs: Tensor) -> Any:
+        ctx.minibatch = minibatch
+        return tuple(torch.empty(0) for _ in range(microbatches))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        return None, None, *ctx.minibatch.differentiate()
+
+
+class _Pass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, minibatch: Minibatch, place: Place, *tokens: Tensor) -> Tensor:
+        ctx.minibatch, ctx.place, ctx.tokens = minibatch, place, len(tokens)
+        return torch.empty(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, token: Tensor) -> Any:
+        ctx.minibatch.reached(ctx.place)
+        return None, None, *[token] * ctx.tokens
+
+
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, minibatch: Minibatch, outputs: Sequence[Tensor], *tokens: Tensor) -> Any:
+        ctx.minibatch, ctx.tokens = minibatch, len(tokens)
+        ctx.set_materialize_grads(False)
+        through = {id(tensor) for tensor in differentiable(outputs)}
+        ctx.mark_non_differentiable(*(t for t in outputs if id(t) not in through))
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        ctx.minibatch.begin(gradients)
+        return None, None, *[torch.empty(0)] * ctx.tokens

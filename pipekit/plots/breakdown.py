@@ -1,0 +1,76 @@
+"""Where runs' or workers' time went, as stacked bars."""
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit.breakdown import CATEGORIES
+from pipekit.plots import style
+from pipekit.plots.frames import require
+
+BAR_PX = 40
+CHARACTER_PX = 8
+LOOKS = {
+    "computation": style.OPS["FORWARD"]._replace(name="computation"),
+    "recompute": style.OPS["RECOMPUTE"],
+    "update": style.OPS["UPDATE"]._replace(edge_px=1),
+    "imbalance": style.Look("imbalance", "#CC79A7", "#8A3F69", 1, "x"),
+    "bubble": style.Look("bubble", style.IDLE, style.GREY, 1, ""),
+    "communication": style.Look("communication", "#0072B2", "#004C78", 1, "/"),
+    "other": style.Look("other", style.GREY, "#424242", 1, "\\"),
+}
+"""Of each category; what also stands in a timeline has the look that it has there."""
+LEGIBLE = 4
+"""Percent from which a part is wide enough for its number."""
+
+
+def breakdown(shares: pd.DataFrame, *, title: str, label: str) -> go.Figure:
+    """Draw a bar for each row of percentages, as in GPipe's Figure 4.
+
+    Args:
+        shares: what :meth:`pipekit.traces.Trace.breakdown` returns, or its rows "all" of several
+            runs, one under another; the index names the bars, from the top.
+        title: what is shown, without the label.
+        label: what the numbers are: measured, emulated, simulated or exact.
+
+    Raises:
+        ValueError: there is no row, or a category is missing.
+    """
+    require(shares, CATEGORIES)
+    names = [str(name) for name in shares.index]
+    figure = go.Figure(layout=style.layout(BAR_PX * len(names), f"{title} ({label})"))
+    starts = shares[CATEGORIES].cumsum(axis=1) - shares[CATEGORIES]
+    for category, look in LOOKS.items():
+        part = shares[category]
+        figure.add_bar(
+            name=look.name,
+            orientation="h",
+            y=list(range(len(names))),
+            base=starts[category].to_numpy(),
+            x=part.to_numpy(),
+            width=0.8,
+            marker={
+                "color": look.color,
+                "line": {"color": look.edge, "width": look.edge_px},
+                "pattern": style.pattern(look),
+            },
+            text=_numbers(part) if (part >= LEGIBLE).any() else None,
+            textposition="inside",
+            insidetextanchor="middle",
+            insidetextfont={"color": "black", "family": style.NARROW_FONTS},
+            textangle=0,
+            customdata=part.to_numpy(),
+            hovertemplate=f"<b>{look.name}</b> %{{customdata:.2f}} %<extra></extra>",
+        )
+    figure.update_xaxes(style.axis("share of all workers' time (%)"), range=[0, 100])
+    figure.update_yaxes(
+        style.axis(tickvals=list(range(len(names))), ticktext=names, showgrid=False),
+        range=[len(names) - 0.5, -0.5],
+    )
+    figure.update_layout(
+        barmode="overlay", margin={"l": max(64, CHARACTER_PX * max(map(len, names)) + 16)}
+    )
+    return figure
+
+
+def _numbers(part: pd.Series) -> list[str]:
+    return [f"{percent:.1f}" if percent >= LEGIBLE else "" for percent in part]

@@ -1,0 +1,178 @@
+"""Skip connections, simulated: their messages by hand, and their bytes against the engine's."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pipekit
+from pipekit import Pipeline, models
+from pipekit.clusters import flat
+from pipekit.plans import Plan, Recompute
+from pipekit.profiling import Profile, SkipProfile
+from pipekit.schedules import Schedule, flush, gpipe, parse, pipedream
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+
+MAIN, SKIP = 100.0, 300.0
+
+
+def chain(layers: int, *skips: SkipProfile) -> Profile:
+    """Layers of 1 s forward and 2 s backward, which pass on and save MAIN bytes."""
+    return Profile(Profile.uniform(layers, output_bytes=MAIN).layers, 1, MAIN, {}, skips)
+
+
+def sent(trace: Trace) -> dict[Any, float]:
+    assert trace.transfers is not None
+    links = trace.transfers.groupby(["source", "destination", "purpose"])
+    return dict(links["bytes"].sum().items())
+
+
+def starts(trace: Trace, stage: int, op: str) -> list[float]:
+    frame = trace.frame.query("stage == @stage and op == @op")
+    return [float(start) for start in frame["start_s"]]
+
+
+# --- Messages -------------------------------------------------------------------------------------
+
+
+def test_a_skip_goes_straight_and_its_gradient_comes_straight_back() -> None:
+    trace = simulate(gpipe(4, 2), chain(4, SkipProfile("a", 0, 2, SKIP)), cluster=flat(4, 1.0))
+    assert sent(trace) == {
+        (0, 1, "activation"): 2 * MAIN,
+        (1, 2, "activation"): 2 * MAIN,
+        (2, 3, "activation"): 2 * MAIN,
+        (0, 2, "activation"): 2 * SKIP,
+        (1, 0, "gradient"): 2 * MAIN,
+        (2, 1, "gradient"): 2 * MAIN,
+        (3, 2, "gradient"): 2 * MAIN,
+        (2, 0, "gradient"): 2 * SKIP,
+    }
+    assert trace.transfers is not None
+    assert trace.frame["bytes"].sum() == trace.transfers["bytes"].sum()
+    back = trace.transfers.query("source == 2 and destination == 0")
+    assert back["stage"].eq(2).all()
+
+
+def test_tasks_wait_for_their_skips_and_ports_take_one_message_after_another() -> None:
+    """A main tensor takes 1 s, a skip 3 s, and each takes turns at both its ends.
+
+    The skip leaves stage 0 behind the main tensor, at 2 s; from stage 1 comes what is ready at
+    3 s, but finds stage 2's port busy until 5 s.  Likewise on the way back.
+    """
+    trace = simulate(gpipe(3, 1), chain(3, SkipProfile("a", 0, 2, SKIP)), cluster=flat(3, 100.0))
+    assert starts(trace, 1, "FORWARD") == [2]
+    assert starts(trace, 2, "FORWARD") == [5 + 1]
+    assert starts(trace, 2, "BACKWARD") == [7]
+    assert starts(trace, 1, "BACKWARD") == [7 + 2 + 1]
+    assert starts(trace, 0, "BACKWARD") == [10 + 3 + 1]
+
+
+def test_a_skip_within_a_stage_or_a_worker_is_not_sent() -> None:
+    skip = SkipProfile("a", 0, 1, SKIP)
+    inside = simulate(gpipe(2, 1), chain(3, skip), Plan.by_hand([2, 1]), flat(2, 1.0))
+    assert sent(inside) == {(0, 1, "activation"): MAIN, (1, 0, "gradient"): MAIN}
+    schedule = parse("worker 0 | F0 F0@1 B0@1^@1 B0^")
+    assert simulate(schedule, chain(2, skip), cluster=flat(1, 1.0)).makespan_s == 6
+
+
+@pytest.mark.parametrize("schedule", [flush(4, 4, 2), pipedream(4, 6), pipedream([2, 1, 2], 8)])
+def test_with_free_links_skips_cost_no_time(schedule: Schedule) -> None:
+    skips = [SkipProfile("a", 0, schedule.stages - 1, SKIP), SkipProfile("b", 1, 2, SKIP)]
+    replicas = [len(workers) for workers in schedule.homes]
+    plan = Plan.by_hand([1] * schedule.stages, replicas=replicas)
+    with_skips, without = (
+        simulate(schedule, chain(schedule.stages, *some), plan).frame for some in (skips, [])
+    )
+    assert with_skips.drop(columns="bytes").equals(without.drop(columns="bytes"))
+
+
+def test_more_rows_make_larger_skips() -> None:
+    plan = Plan.by_hand([1, 1], rows=5)
+    trace = simulate(gpipe(2, 1), chain(2, SkipProfile("a", 0, 1, SKIP)), plan, flat(2, 1.0))
+    assert sent(trace)[0, 1, "activation"] == 5 * (MAIN + SKIP)
+
+
+# --- Memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("saved", "at_source"), [(True, 0.0), (False, SKIP)])
+def test_a_skip_takes_memory_at_both_ends_and_nowhere_between(
+    saved: bool, at_source: float
+) -> None:
+    """What the source's backward needs anyway is counted there already."""
+    profile = chain(3, SkipProfile("a", 0, 2, SKIP, saved))
+    memory = simulate(gpipe(3, 2), profile).memory
+    assert memory is not None
+    own = 2 * MAIN  # an input, and an output that is saved
+    peaks = memory.frame.groupby("worker")["activations"].max().tolist()
+    assert peaks == [2 * (own + at_source), 2 * own, 2 * (own + SKIP)]
+    assert memory.frame.groupby("worker")["activations"].last().tolist() == [0, 0, 0]
+
+
+def test_recomputing_keeps_what_came_in_and_nothing_of_what_goes_out() -> None:
+    profile = chain(2, SkipProfile("a", 0, 1, SKIP, saved=False))
+    memory = simulate(gpipe(2, 3), profile, Plan.by_hand([1, 1], recompute="always")).memory
+    assert memory is not None
+    parts = memory.frame.groupby("worker")[["activations", "recompute"]].max()
+    assert parts["activations"].tolist() == [3 * MAIN, 3 * (MAIN + SKIP)]
+    assert parts["recompute"].tolist() == [MAIN + SKIP, MAIN]
+
+
+IMAGES = torch.rand(2, 3, 64, 64)
+MASKS = torch.rand(2, 1, 64, 64)
+M = 4
+METHODS: dict[str, Callable[[int, int], Schedule]] = {
+    "gpipe": lambda stages, n: gpipe(stages, M, n),
+    "1f1b": lambda stages, n: flush(stages, M, n),
+}
+
+
+@pytest.fixture(scope="module")
+def unet() -> nn.Sequential:
+    torch.manual_seed(0)
+    return models.unet(1, 8)
+
+
+@pytest.fixture(scope="module")
+def costs(unet: nn.Sequential) -> Profile:
+    return pipekit.profile(
+        unet, IMAGES, repeats=1, loss=nn.MSELoss(), target=MASKS, tolerance=float("inf")
+    )
+
+
+@pytest.mark.parametrize("balance", [[11, 11], [3, 12, 7], [2, 8, 7, 5]], ids=str)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("recompute", ["never", "always"])
+def test_the_simulation_predicts_a_u_nets_peaks_within_5_percent(
+    unet: nn.Sequential, costs: Profile, balance: list[int], method: str, recompute: Recompute
+) -> None:
+    pipe = Pipeline(
+        unet,
+        partial(METHODS[method], len(balance)),
+        balance=balance,
+        optimizer=partial(torch.optim.SGD, lr=0.01),
+        loss=nn.MSELoss(),
+        recompute=recompute,
+    )
+    batch = (IMAGES.repeat(M, 1, 1, 1), MASKS.repeat(M, 1, 1, 1))
+    found = pipe.train([batch], memory=True).trace.memory
+    assert found is not None
+    plan = Plan.by_hand(balance, rows=len(IMAGES), recompute=recompute)
+    predicted = simulate(METHODS[method](len(balance), 1), costs, plan).memory
+    assert predicted is not None
+    for ours, theirs in zip(predicted.peak_bytes, found.peak_bytes, strict=True):
+        assert ours == pytest.approx(theirs, rel=0.05)
+
+
+def test_without_the_skips_it_would_not(costs: Profile) -> None:
+    """So that the test above tests something: skips are a large part of the last stage's bytes."""
+    plain = Profile(costs.layers, costs.rows, costs.input_bytes)
+    plan = Plan.by_hand([3, 12, 7], rows=len(IMAGES), recompute="always")
+    least, real = (simulate(METHODS["gpipe"](3, 1), p, plan).memory for p in (plain, costs))
+    assert least is not None
+    assert real is not None
+    assert least.peak_bytes[-1] < 0.8 * real.peak_bytes[-1]
