@@ -113,7 +113,7 @@ class Passes:
     def infer(self, x: Flow, microbatch: int) -> Flow:
         """Return the output for ``x``, keeping nothing."""
         with torch.no_grad(), self._casting():
-            return self._run(0, x, microbatch)
+            return self._run(0, x, microbatch, keep=False)
 
     def forward(
         self, x: Flow, microbatch: int, buffer: int, target: Target | None, recompute: bool
@@ -224,12 +224,14 @@ class Passes:
             raise TypeError("the loss must return a tensor with one number for each microbatch")
         return Flow(loss * target.weight if target.weight != 1.0 else loss, {})
 
-    def _run(self, buffer: int, x: Flow, microbatch: int) -> Flow:
+    def _run(self, buffer: int, x: Flow, microbatch: int, keep: bool = True) -> Flow:
         main = self._own(x.main)
         section = self.section
         if not section.pops and not section.stashes:
             return Flow(self._layers(buffer, main, microbatch), {})
         with carrying({name: x.skips[n] for name, n in section.pops.items()}) as carried:
+            if not keep:
+                x.skips.clear()  # whoever pops a skip has the last of it
             main = self._layers(buffer, main, microbatch)
         return Flow(main, {n: carried.outgoing[name] for name, n in section.stashes.items()})
 

@@ -330,7 +330,6 @@ def test_the_source_gives_up_a_skip_with_its_backward() -> None:
     assert watch.alive == [2, 1, 0]
 
 
-@pytest.mark.xfail(reason="the worker holds what it received until the forward's end")
 def test_an_inference_gives_up_a_skip_where_it_is_popped() -> None:
     watch = Watch()
     pipe = watched([2, 1, 3], Fresh(), nn.Tanh(), Watched(watch), Counts(watch))
