@@ -43,12 +43,13 @@ def profile(
 
     A repeat is a whole forward and a whole backward, timed layer by layer, in the order of
     training; the last layer's output gets ones as its gradient, every other layer the gradient that
-    the next one computed, and each skip (:mod:`pipekit.skips`) the one of the layer that popped it.  A second microbatch does the same through the undivided model, and the
-    layers' times must add up to its time.  The two are in flight together and add to the same
-    gradients, so that caches are as in a pipeline.  All numbers are medians; on a GPU the times are
-    between CUDA events.  At last the layers' times are stretched or shrunk so that they add up to
-    the undivided model's mean: timing a single layer costs something, medians miss what only now
-    and then holds a layer up, and the time of a run is a sum.
+    the next one computed, and each skip (:mod:`pipekit.skips`) the one of the layer that popped it.
+    A second microbatch does the same through the undivided model, and the layers' times must add up
+    to its time.  The two are in flight together and add to the same gradients, so that caches are
+    as in a pipeline.  All numbers are medians; on a GPU the times are between CUDA events.  At last
+    the layers' times are stretched or shrunk so that they add up to the undivided model's mean:
+    timing a single layer costs something, medians miss what only now and then holds a layer up, and
+    the time of a run is a sum.
 
     It runs on a copy, in training mode, with the generators' state put back: the model, its
     gradients and buffers, and the sample stay as they are.

@@ -9,7 +9,7 @@ from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.planning import balance, balanced
 from pipekit.planning.balance import By
 from pipekit.plans import Recompute
-from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling import LayerProfile, Profile, SkipProfile
 from pipekit.schedules import gpipe
 
 TIMES = [5.0, 2.0, 2.0, 2.0, 6.0, 4.0]
@@ -18,6 +18,8 @@ LAYERS = tuple(
     for i, t in enumerate(TIMES)
 )
 PROFILE = Profile(LAYERS, input_bytes=2.0)
+SKIPS = (SkipProfile("a", 0, 5, 11.0), SkipProfile("b", 1, 3, 13.0, saved=False))
+SKIPPING = Profile(LAYERS, 1, 2.0, {}, SKIPS)
 
 
 @pytest.mark.parametrize("by", ["max", "variance", "block"])
@@ -41,17 +43,27 @@ def test_the_slowest_stage_or_transfer_sets_the_pace() -> None:
     assert balanced(PROFILE, servers, stages=3).predicted_s == 12.0
 
 
+def test_skips_count_wherever_they_are_under_way() -> None:
+    """Stages of layers 0-2, 3 and 4, and 5, between which a and b, and then a, cross."""
+    slow = balanced(SKIPPING, flat(3, 0.5), of="time")
+    assert slow.balance == balanced(PROFILE, flat(3, 0.5)).balance == [3, 2, 1]
+    assert slow.predicted_s == 2 * (3.0 + 11.0 + 13.0) / 0.5
+
+
+@pytest.mark.parametrize("profile", [PROFILE, SKIPPING], ids=["chain", "skips"])
 @pytest.mark.parametrize("recompute", ["never", "except_last", "always"])
 @pytest.mark.parametrize("microbatches", [1, 2, 3, 8])
-def test_memory_is_what_gpipe_takes_in_simulation(recompute: Recompute, microbatches: int) -> None:
+def test_memory_is_what_gpipe_takes_in_simulation(
+    recompute: Recompute, microbatches: int, profile: Profile
+) -> None:
     plan = balanced(
-        PROFILE,
+        profile,
         flat(3, math.inf),
         microbatches=microbatches,
         recompute=recompute,
         optimizer_states=1,
     )
-    trace = simulate(gpipe(3, microbatches, 2), PROFILE, plan, optimizer_states=1)
+    trace = simulate(gpipe(3, microbatches, 2), profile, plan, optimizer_states=1)
     assert trace.memory is not None
     assert [stage.memory_bytes for stage in plan.stages] == list(trace.memory.peak_bytes)
 
