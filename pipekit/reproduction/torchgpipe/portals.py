@@ -1,0 +1,123 @@
+"""Bytes between devices, with portals and without (torchgpipe, section 3.3)."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from pipekit import skips
+from pipekit.engine import Pipeline
+from pipekit.schedules import gpipe
+from pipekit.trees import Tree
+
+Link = tuple[int, int]
+"""From a device to another, counted from 0."""
+
+
+def counted(model: nn.Sequential, x: Tensor, balance: Sequence[int], chunks: int) -> Counter[Link]:
+    """Train on a minibatch and return the bytes over each link; backward links go down.
+
+    Args:
+        model: gives a tensor of rows.
+        x: the minibatch.
+        balance: layers of each device.
+        chunks: microbatches.
+    """
+    pipeline = Pipeline(
+        model,
+        partial(gpipe, len(balance), chunks),
+        balance=list(balance),
+        optimizer=partial(torch.optim.SGD, lr=0.0),
+        loss=lambda output, target: output.square().mean(),
+        devices=["cpu"] * len(balance),
+    )
+    traffic = pipeline.train([(x, torch.zeros(len(x)))], trace=False).traffic
+    found: Counter[Link] = Counter()
+    for source, destination, size in traffic[["source", "destination", "bytes"]].itertuples(
+        index=False
+    ):
+        found[source, destination] += size
+    return found
+
+
+def closed_form(
+    model: nn.Sequential, x: Tensor, balance: Sequence[int], portals: bool
+) -> Counter[Link]:
+    """Return the bytes over each link by the sizes of the tensors alone.
+
+    The main tensor crosses every boundary.  A skip from device j' to device j goes once from j' to
+    j by a portal, and else over all the boundaries between, j - j' of them (Figure 6).  Gradients
+    go back the same ways.
+    """
+    main, stashed = _sizes(model, x)
+    found: Counter[Link] = Counter()
+    for boundary, behind in enumerate(list(accumulate(balance))[:-1]):
+        found[boundary, boundary + 1] += main[behind - 1]
+    for name, source, destination in skips.between(skips.links(model), balance):
+        stops = [source, destination] if portals else list(range(source, destination + 1))
+        for stop, after in pairwise(stops):
+            found[stop, after] += stashed[name]
+    return found + Counter({(b, a): size for (a, b), size in found.items()})
+
+
+def copies(model: nn.Sequential, balance: Sequence[int]) -> pd.DataFrame:
+    """Return for each skip between devices how often a microbatch's tensor is copied, each way."""
+    return pd.DataFrame(
+        {"skip": name, "from": a + 1, "to": b + 1, "with portal": 1, "without": b - a}
+        for name, a, b in skips.between(skips.links(model), balance)
+    )
+
+
+def _sizes(model: nn.Sequential, x: Tensor) -> tuple[list[int], dict[str, int]]:
+    """Return the bytes of each layer's output, and of each skip."""
+    main, stashed, under_way = list[int](), dict[str, int](), dict[str, Tensor]()
+    y: Tree = x
+    with torch.no_grad():
+        for layer in model:
+            y, under_way = skips.call(layer, y, under_way)
+            assert isinstance(y, Tensor)
+            main.append(y.nbytes)
+            stashed |= {name: tensor.nbytes for name, tensor in under_way.items()}
+    return main, stashed
+
+
+class Branch(nn.Module):
+    """Partition j of a parallel network in sequential form: (x1, ..., f_j(x1)) (section 3.3)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.f = nn.Linear(width, width)
+
+    def forward(self, passed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return what came in, and one tensor more."""
+        return (*passed, self.f(passed[0]))
+
+
+class First(nn.Module):
+    """Partition 1: one tensor in a tuple."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.f = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return (x1,)."""
+        return (self.f(x),)
+
+
+class Last(nn.Module):
+    """Partition n: of all tensors but the first."""
+
+    def forward(self, passed: tuple[Tensor, ...]) -> Tensor:
+        """Return their sum."""
+        return torch.stack(passed[1:]).sum(0)
+
+
+def parallel(partitions: int, width: int) -> nn.Sequential:
+    """Return the symptomatic model of section 3.3: all partitions but the ends are parallel."""
+    branches = [Branch(width) for _ in range(partitions - 2)]
+    return nn.Sequential(First(width), *branches, Last())
