@@ -1,6 +1,11 @@
 """What all tests share: settings that make them repeatable, and nothing of the user's touched."""
 
+import os
 from pathlib import Path
+
+# Before torch starts its threads, and for all processes that tests start: on a machine with other
+# work, or with more workers than cores, threads that spin at a barrier take most of the time.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import matplotlib
 import pytest

@@ -128,7 +128,7 @@ def hand_delays(method: str, n: int) -> list[int]:
 numbers = st.floats(-1.5, 1.5).map(lambda x: round(x, 3))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), method=st.sampled_from([*SEQUENTIAL, *PIPEDREAM, "2bw"]))
 def test_each_method_follows_its_equation(data: st.DataObject, method: str) -> None:
     n = data.draw(st.integers(1, 5), "stages")

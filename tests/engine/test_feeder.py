@@ -61,9 +61,10 @@ class Layer(nn.Module):
 
 
 def test_more_batches_than_a_pipe_takes() -> None:
+    """A note of 41 bytes for each to the worker in the middle, and 64 KiB hold 1,598 of them."""
     model = nn.Sequential(nn.Linear(6, 6), Layer(), nn.Linear(6, 3))
     runs = [
-        pipeline(model, "pipedream", [1, 1, 1], transport=transport).train(data(2500)).losses
+        pipeline(model, "pipedream", [1, 1, 1], transport=transport).train(data(1700)).losses
         for transport in ("threads", "distributed")
     ]
     assert runs[0] == runs[1]

@@ -17,7 +17,7 @@ SCRIPT = """
     import torch
     from tests.engine.examples import data, mixed, pipeline
 
-    pipe = pipeline(mixed(), "pipedream", [2, 3, 3], transport="distributed", clip_norm=0.5)
+    pipe = pipeline(mixed(), "pipedream", [4, 4], transport="distributed", clip_norm=0.5)
     runs = [pipe.train(data(rows=[6, 5, 6, 4])), pipe.train(data(2))]
     loss = pipe.evaluate(data(3))
     state = pipe.state_dict()
@@ -33,7 +33,7 @@ def test_torchrun_gives_the_bits_of_threads(tmp_path: Path, repository: Path) ->
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "3", str(script), str(tmp_path / "out")]
+    command += ["--nproc-per-node", "2", str(script), str(tmp_path / "out")]
     done = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": str(repository)},
@@ -44,7 +44,7 @@ def test_torchrun_gives_the_bits_of_threads(tmp_path: Path, repository: Path) ->
     )
     assert done.returncode == 0, done.stderr
     losses, loss, state = torch.load(tmp_path / "out")
-    pipe = pipeline(mixed(), "pipedream", [2, 3, 3], clip_norm=0.5)
+    pipe = pipeline(mixed(), "pipedream", [4, 4], clip_norm=0.5)
     runs = [pipe.train(data(rows=[6, 5, 6, 4])), pipe.train(data(2))]
     assert losses == [run.losses for run in runs]
     assert loss == pipe.evaluate(data(3))

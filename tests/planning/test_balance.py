@@ -31,7 +31,7 @@ def test_max_is_the_least_that_there_is(costs: list[float], stages: int) -> None
     assert max(sums(costs, ours)) == pytest.approx(least, rel=1e-12)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(
     st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.01, 1.0]), min_size=1, max_size=40),
     st.integers(1, 12),

@@ -114,7 +114,7 @@ bandwidths = st.sampled_from([0.5, 1.0, 4.0, 20.0, math.inf])
 costs = st.sampled_from(["paper", "released"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(profiles(8), st.integers(1, 6), bandwidths, costs)
 def test_flat_equals_brute_force(
     profile: Profile, workers: int, bandwidth: float, cost: Cost
@@ -124,7 +124,7 @@ def test_flat_equals_brute_force(
     require_best(pipedream(profile, cluster, cost=cost), profile, possible, math.inf, 1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(
     profiles(8),
     st.integers(1, 6),
@@ -150,7 +150,7 @@ def test_flat_equals_brute_force_within_memory(
         require_best(plan, profile, possible, limit, states)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(
     profiles(5),
     st.sampled_from([(2, 2), (2, 3), (3, 2), (1, 3), (2, 2, 2)]),

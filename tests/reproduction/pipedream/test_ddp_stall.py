@@ -1,5 +1,8 @@
 """Stalls over slow links: the sums behind the table, and two real workers."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -81,6 +84,10 @@ def test_two_workers_over_a_slow_link() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))
-def test_a_failing_worker_says_why() -> None:
-    with pytest.raises(RuntimeError, match="negative dimension"):
-        ddp_stall.measure("1gbit", rows=-1, steps=1, repeats=1)
+def test_a_failing_worker_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no such module: $2 >&2\nexit 3\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(RuntimeError, match=f"exit code 3:\n.*no such module: {ddp_stall.__name__}"):
+        ddp_stall.measure("1gbit", rows=4, steps=1, repeats=1)
