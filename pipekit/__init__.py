@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipekit import datasets, models, plots, schedules
     from pipekit.batch_norm import DeferredBatchNorm, convert_batch_norm
-    from pipekit.engine import PipelinedModule, Pipeline, Run, WorkerDied, emulate
+    from pipekit.engine import Pipeline, PipelinedModule, Run, WorkerDied, emulate
     from pipekit.memory import Memory
     from pipekit.pass_state import is_checkpointing, is_recomputing
     from pipekit.planning import plan

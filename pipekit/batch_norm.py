@@ -12,7 +12,7 @@ class DeferredBatchNorm(_BatchNorm):
     """Batch norm whose running averages count a batch once, however many microbatches it has.
 
     In training each microbatch is normalised by its own mean and variance; the running averages get
-    those of the whole batch, at its last microbatch (GPipe, section 3.1).  A recomputed forward
+    those of the whole batch, at its last microbatch (GPipe, section 3.2).  A recomputed forward
     does not count again.  Outside a pipeline, and in evaluation, it is ordinary batch norm, of
     inputs [rows, channels, ...].  Arguments and ``state_dict()`` are those of
     :class:`torch.nn.BatchNorm2d`.

@@ -1,0 +1,118 @@
+"""How GPipe's authors trained their giant AmoebaNet-B, as data (4.3.2, 4.3.3).
+
+What the paper does not print has PyTorch's default, such as RMSProp's momentum of 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+from torch.optim import SGD, Optimizer, RMSprop
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+
+@dataclass(frozen=True)
+class ImageNet:
+    """Training AmoebaNet-B (6, 512) on ImageNet (4.3.2).
+
+    Attributes:
+        batch_rows: images of a minibatch; the paper prints none.
+        decay: of RMSProp's moving average.
+        eps: of RMSProp.
+        l2: weight of the L2 regularisation.
+        label_smoothing: of the loss.
+        auxiliary_weight: of the auxiliary head's loss; our AmoebaNet has no such head.
+        dropout: probability, of the final layer.
+        partitions: K, replicated by data parallelism.
+        pixels: of an image's side.
+        lr_an_image: initial learning rate, times the minibatch.
+        lr_decay: what multiplies it every ``lr_decay_epochs``.
+        lr_decay_epochs: see ``lr_decay``.
+    """
+
+    batch_rows: int
+    decay: float = 0.9
+    eps: float = 0.1
+    l2: float = 4e-5
+    label_smoothing: float = 0.1
+    auxiliary_weight: float = 0.4
+    dropout: float = 0.5
+    partitions: int = 4
+    pixels: int = 480
+    lr_an_image: float = 0.00125
+    lr_decay: float = 0.97
+    lr_decay_epochs: int = 3
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> Optimizer:
+        """Return the optimizer of a stage's parameters."""
+        lr = self.lr_an_image * self.batch_rows
+        return RMSprop(parameters, lr, alpha=self.decay, eps=self.eps, weight_decay=self.l2)
+
+    def scheduler(self, optimizer: Optimizer, steps_an_epoch: int) -> LRScheduler:
+        """Return what sets the learning rate; stepped after each update, as the engine does."""
+        length = steps_an_epoch * self.lr_decay_epochs
+        return LambdaLR(optimizer, lambda step: self.lr_decay ** (step // length))
+
+    def loss(self) -> nn.Module:
+        """Return the loss of the main head."""
+        return nn.CrossEntropyLoss(label_smoothing=self.label_smoothing)
+
+    def __str__(self) -> str:
+        return (
+            f"RMSProp decay {self.decay:g} eps {self.eps:g}; L2 {plain(self.l2)}; label smoothing "
+            f"{self.label_smoothing:g}; aux head {self.auxiliary_weight:g}; dropout "
+            f"{self.dropout:g}; {self.partitions} partitions"
+        )
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """Training on another data set, all but the last layer from ImageNet (4.3.3).
+
+    Learning rate and L2 weight were chosen for each data set on held-out images.
+
+    Attributes:
+        steps: updates.
+        batch_rows: images of a minibatch.
+        momentum: of SGD; not printed, 0.9 is usual.
+        runs: whose accuracies are averaged.
+        augmentations: of the images.
+        pixels: of an image's side.
+    """
+
+    steps: int = 20_000
+    batch_rows: int = 256
+    momentum: float = 0.9
+    runs: int = 5
+    augmentations: Sequence[str] = ("cutout", "flip")
+    pixels: int = 480
+
+    def optimizer(self, lr: float, l2: float) -> partial[SGD]:
+        """Return what makes the optimizer of a stage's parameters."""
+        return partial(SGD, lr=lr, momentum=self.momentum, weight_decay=l2)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.steps:,} steps, batch {self.batch_rows}, SGD momentum, {self.runs} runs, "
+            + ", ".join(self.augmentations)
+        )
+
+
+def learning_rates(training: ImageNet, epochs: int, steps_an_epoch: int) -> list[float]:
+    """Return the learning rate of each update, as optimizer and scheduler set it."""
+    optimizer = training.optimizer([nn.Parameter(torch.zeros(1))])
+    scheduler = training.scheduler(optimizer, steps_an_epoch)
+    rates = []
+    for _ in range(epochs * steps_an_epoch):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def plain(number: float) -> str:
+    """Return a number as the ledger writes it: 4e-5 where Python says 4e-05."""
+    mantissa, mark, exponent = f"{number:g}".partition("e")
+    return f"{mantissa}{mark}{int(exponent)}" if mark else mantissa
