@@ -12,7 +12,6 @@ from pipekit.memory import Memory
 from pipekit.models import amoebanet_d
 from pipekit.reproduction.gpipe import memory_family
 from pipekit.reproduction.gpipe.memory import OPTIMIZER_STATES, Setting, rmsprop
-from pipekit.reproduction.gpipe.memory_search import largest
 from pipekit.simulation import simulate
 
 MB = 1e6
@@ -71,6 +70,8 @@ def comparison(
 ) -> pd.DataFrame:
     """Look for the widest network that fits a budget twice: by the memory model, by training.
 
+    Whatever is narrower than a network that fits is taken to fit too.
+
     Args:
         settings: the columns of the table.
         budget_mb: of an accelerator, in MB; gradients count.
@@ -79,22 +80,25 @@ def comparison(
         pixels: of an image's side.
 
     Returns:
-        A row for each network that was trained: column, filters (F), predicted and measured (MB of
+        Two rows a column, for the widest network that fits in training and the next: column, filters (F), predicted and measured (MB of
         the fullest worker), error (relative, of the prediction of the worker farthest off), fits
         (measured), by model and by training (the largest F that fits in this column; 0 for none).
     """
     rows = []
     for setting in settings:
 
-        def widest(find: Callable[[Setting, int, int, int], Memory], way: Setting = setting) -> int:
-            def fits(candidate: int) -> bool:
-                return max(find(way, layers, candidate, pixels).peak_bytes) <= budget_mb * MB
+        def fits(
+            find: Callable[[Setting, int, int, int], Memory], width: int, way: Setting = setting
+        ) -> bool:
+            return max(find(way, layers, width, pixels).peak_bytes) <= budget_mb * MB
 
-            return largest(filters, fits) or 0
-
-        model, training = widest(predicted), widest(trained)
-        tried = sorted({training, next((f for f in filters if f > training), training)} - {0})
-        for width in tried:
+        model = sum(fits(predicted, width) for width in filters)  # how many fit
+        training = model  # a first guess, to train little more than two networks
+        while training < len(filters) and fits(trained, filters[training]):
+            training += 1
+        while training and not fits(trained, filters[training - 1]):
+            training -= 1
+        for width in filters[max(training - 1, 0) : training + 1]:
             ours = predicted(setting, layers, width, pixels).peak_bytes
             found = trained(setting, layers, width, pixels).peak_bytes
             errors = [a / b - 1 for a, b in zip(ours, found, strict=True)]
@@ -106,8 +110,8 @@ def comparison(
                     "measured": max(found) / MB,
                     "error": max(errors, key=abs),
                     "fits": max(found) <= budget_mb * MB,
-                    "by model": model,
-                    "by training": training,
+                    "by model": filters[model - 1] if model else 0,
+                    "by training": filters[training - 1] if training else 0,
                 }
             )
     return pd.DataFrame(rows)
