@@ -80,9 +80,10 @@ def comparison(
         pixels: of an image's side.
 
     Returns:
-        Two rows a column, for the widest network that fits in training and the next: column, filters (F), predicted and measured (MB of
-        the fullest worker), error (relative, of the prediction of the worker farthest off), fits
-        (measured), by model and by training (the largest F that fits in this column; 0 for none).
+        Two rows a column, for the widest network that fits in training and the next: column,
+        filters (F), predicted and measured (MB of the fullest worker), error (relative, of the
+        prediction of the worker farthest off), fits (measured), by model and by training (the
+        largest F that fits in this column; 0 for none).
     """
     rows = []
     for setting in settings:
