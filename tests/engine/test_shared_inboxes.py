@@ -1,9 +1,11 @@
 """Messages between processes through shared memory."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -229,13 +231,13 @@ KILLS = """
 @pytest.mark.slow
 def test_nothing_is_left_after_a_kill(tmp_path: Path, repository: Path) -> None:
     """Of a worker, which the parent then tells, and of the parent."""
-    script, scratch = tmp_path / "script.py", tmp_path / "scratch"
+    script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(KILLS))
-    scratch.mkdir()
+    scratch = tempfile.mkdtemp(prefix="kill")  # a socket's path has at most 107 characters
     before = set(os.listdir("/dev/shm"))
     done = subprocess.run(
         [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(repository), "TMPDIR": str(scratch)},
+        env={**os.environ, "PYTHONPATH": str(repository), "TMPDIR": scratch},
         capture_output=True,
         text=True,
         timeout=60,
@@ -246,3 +248,4 @@ def test_nothing_is_left_after_a_kill(tmp_path: Path, repository: Path) -> None:
     assert done.stderr == ""
     assert set(os.listdir("/dev/shm")) <= before
     assert [name for name in os.listdir(scratch) if "pipekit" in name] == []
+    shutil.rmtree(scratch)

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from pipekit.breakdown import ALL
 from pipekit.engine import Pipeline
 from pipekit.models import resnet101
 from pipekit.profiling import Profile
@@ -18,11 +19,6 @@ from pipekit.reproduction.gpipe.speed import RESNET, Scenario, profile_of, split
 from pipekit.reproduction.gpipe.timelines import bubble
 from pipekit.schedules import gpipe
 from pipekit.traces import Trace
-
-
-def breakdowns(traces: Mapping[str, Trace]) -> pd.DataFrame:
-    """Return the breakdown of each run as a whole, a row a run, by name."""
-    return pd.DataFrame({name: trace.breakdown().loc["all"] for name, trace in traces.items()}).T
 
 
 def compute_bound(profile: Profile) -> Profile:
@@ -38,25 +34,40 @@ def compute_bound(profile: Profile) -> Profile:
     return replace(profile, layers=tuple(layers))
 
 
-def waiting_for_microbatches(trace: Trace) -> float:
-    """Return the share of all workers' time, in percent, in which they wait for a next microbatch.
+def read_off(trace: Trace) -> pd.Series:
+    """Return where a step's time goes, in percent, read off as Figure 4's caption says.
 
-    So section 4.2 reads load imbalance off its traces (Figure 4): the idle time within a worker's
-    forwards, and within its backwards.  It misses what a slow stage makes the others wait between
-    the two, and at the end.
+    Imbalance is "the waiting time for the next micro-batch": idle time within a worker's forwards,
+    or within its backwards.  Bubble is the "idle time between forward and backward passes", those
+    of the steps before and after included.  So what the others wait for a slow stage between its
+    forwards and its backwards is bubble; :meth:`Trace.breakdown`, whose categories these are, calls
+    it imbalance.  Both find the same computation; communication and other are idle time here.
 
     Args:
         trace: of a single minibatch.
     """
-    waits = 0.0
+    imbalance = bubble = 0.0
     for _, own in trace.frame.groupby("worker"):
         forwards = own[own["op"] == "FORWARD"]
-        first = own.loc[own["op"] == "BACKWARD", "start_s"].min()
-        backwards = own[own["op"].isin(["RECOMPUTE", "BACKWARD"]) & (own["start_s"] >= first)]
-        for phase in forwards, backwards:
-            lasting = phase["end_s"].max() - phase["start_s"].min()
-            waits += float(lasting - (phase["end_s"] - phase["start_s"]).sum())
-    return 100 * waits / (trace.workers * trace.makespan_s)
+        turn = own.loc[own["op"] == "BACKWARD", "start_s"].min()
+        early = own[(own["op"] == "RECOMPUTE") & (own["start_s"] < turn)]  # within the bubble
+        backwards = own[own["op"].isin(["RECOMPUTE", "BACKWARD"]) & (own["start_s"] >= turn)]
+        phases = _lasts(forwards) + _lasts(backwards)
+        imbalance += phases - _busy(forwards) - _busy(backwards)
+        bubble += trace.makespan_s - phases - _busy(early) - _busy(own[own["op"] == "UPDATE"])
+    shares = trace.breakdown().loc[ALL].copy()
+    shares["imbalance"] = 100 * imbalance / (trace.workers * trace.makespan_s)
+    shares["bubble"] = 100 * bubble / (trace.workers * trace.makespan_s)
+    shares["communication"] = shares["other"] = 0.0
+    return shares
+
+
+def _lasts(phase: pd.DataFrame) -> float:
+    return float(phase["end_s"].max() - phase["start_s"].min())
+
+
+def _busy(events: pd.DataFrame) -> float:
+    return float((events["end_s"] - events["start_s"]).sum())
 
 
 def bubble_over_theory(trace: Trace, stages: int, microbatches: int) -> float:

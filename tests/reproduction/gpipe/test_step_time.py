@@ -33,28 +33,31 @@ def test_whether_recomputation_is_early_is_seen() -> None:
     assert not step_time.recomputes_early(trace)
 
 
-def test_waiting_for_microbatches_leaves_out_what_is_between_and_behind_the_phases() -> None:
-    slow_first = simulate(gpipe(2, 4), Profile((LAYER(2, 2), LAYER(1, 1))))
-    assert slow_first.makespan_s == 18  # the second stage waits 1 s for each of 3 forwards
-    assert step_time.waiting_for_microbatches(slow_first) == pytest.approx(100 * 3 / 36)
-    slow_last = simulate(gpipe(2, 4), Profile((LAYER(1, 1), LAYER(2, 2))))
-    assert step_time.waiting_for_microbatches(slow_last) == pytest.approx(100 * 3 / 36)
+@pytest.mark.parametrize("seconds", [((2, 2), (1, 1)), ((1, 1), (2, 2))])
+def test_imbalance_is_read_off_as_the_waits_within_forwards_and_within_backwards(
+    seconds: tuple[tuple[int, int], tuple[int, int]],
+) -> None:
+    trace = simulate(gpipe(2, 4), Profile(tuple(LAYER(*each) for each in seconds)))
+    assert trace.makespan_s == 18  # on each of two workers; 24 s of them are computation
+    shares = step_time.read_off(trace)
+    # The faster stage waits 1 s for three microbatches in one of its phases: in the other it has
+    # no next one to wait for.
+    assert shares["imbalance"] == pytest.approx(100 * 3 / 36)
+    assert shares["bubble"] == pytest.approx(100 * 9 / 36)
+    assert shares["computation"] == pytest.approx(100 * 24 / 36)
+
+
+def test_equal_stages_have_no_imbalance_and_all_time_is_told() -> None:
     plan = Plan.by_hand([1, 1], recompute="always")
-    equal = simulate(gpipe(2, 4), Profile((LAYER(1, 2), LAYER(1, 2))), plan)
-    assert step_time.waiting_for_microbatches(equal) == pytest.approx(0)
+    shares = step_time.read_off(simulate(gpipe(2, 4), Profile((LAYER(1, 2), LAYER(1, 2))), plan))
+    assert shares["imbalance"] == pytest.approx(0)
+    assert shares.sum() == pytest.approx(100)
 
 
 def test_fused_layers_take_the_time_of_their_operations() -> None:
     fused = step_time.compute_bound(PROFILE)
     assert [layer.forward_s for layer in fused.layers] == pytest.approx([2 / 3, 2])
     assert fused.forward_s + fused.backward_s == pytest.approx(8)
-
-
-def test_runs_stand_under_one_another() -> None:
-    trace = simulate(gpipe(2, 4), PROFILE)
-    frame = step_time.breakdowns({"one": trace, "other": trace})
-    assert frame.index.tolist() == ["one", "other"]
-    assert frame.sum(axis=1).tolist() == pytest.approx([100, 100])
 
 
 def test_every_scenario_is_really_trained(monkeypatch: pytest.MonkeyPatch) -> None:
