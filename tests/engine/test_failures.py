@@ -21,7 +21,7 @@ from pipekit import schedules
 from tests.engine.examples import Batches, data, mlp, nesterov, pipeline
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
-LIMIT_S = 5.0  # by then an error has surfaced, everything ended
+LIMIT_S = 20.0  # by then, also on a busy machine, an error has surfaced and everything ended
 
 
 def children(pid: int) -> list[int]:

@@ -1,7 +1,7 @@
 """GPipe's Figure 4: where the time of a step goes, and how recomputing early shrinks the bubble."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
