@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipekit import PipelinedModule, is_checkpointing, is_recomputing
 from pipekit.engine.backward_order import link
 from pipekit.models import unet
 from pipekit.skips import Skippable
+from tests.engine.gloo import over_gloo
 
 
 def mlp(*between: nn.Module) -> nn.Sequential:
@@ -109,6 +111,26 @@ def test_autograd_sees_one_operation() -> None:
         p.register_post_accumulate_grad_hook(lambda p: calls.append(id(p)))
     model(x).sum().backward()
     assert sorted(calls) == sorted(id(p) for p in model.parameters())
+
+
+def _replica() -> list[bool]:
+    dist.init_process_group("gloo")
+    pipelined = nn.parallel.DistributedDataParallel(PipelinedModule(mlp(), [2, 3], chunks=2))
+    plain = nn.parallel.DistributedDataParallel(mlp())
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(dist.get_rank()))
+    for model in pipelined, plain:
+        model(x).square().mean().backward()
+    pairs = zip(pipelined.parameters(), plain.parameters(), strict=True)
+    return [
+        torch.allclose(a.grad, b.grad)
+        for a, b in pairs
+        if a.grad is not None and b.grad is not None
+    ]
+
+
+def test_replicas_average_its_gradients() -> None:
+    """Of torch's DistributedDataParallel, a process each."""
+    assert over_gloo(_replica, 2) == [[True] * 6] * 2
 
 
 def test_a_frozen_layer_gets_no_gradient_and_passes_on() -> None:
