@@ -21,6 +21,7 @@ from torch import Tensor
 from pipekit.engine.links import Aborted
 from pipekit.engine.shared_inboxes import Port, SharedInboxes, let_go, ports_for
 from pipekit.engine.slab import FIRST_BYTES
+from tests.engine.test_failures import wait_until
 from tests.engine.test_forms import MESSAGES, described
 
 KEY = (0, 1, 2)
@@ -194,7 +195,7 @@ def test_an_inbox_ends_with_those_who_could_send(pair: Pair) -> None:
 
 
 KILLS = """
-    import os, signal, torch
+    import os, signal, time, torch
     from torch import nn
     import pipekit as pk
 
@@ -218,11 +219,17 @@ KILLS = """
             transport="distributed",
         ).train([(torch.randn(4, 6), torch.randn(4, 3))])
 
-    before = os.listdir("/dev/shm")
+    before = set(os.listdir("/dev/shm"))
     try:
         train(victim=None)
     except pk.WorkerDied:
-        print("told", *set(os.listdir("/dev/shm")) - set(before), flush=True)
+        left = set(os.listdir("/dev/shm")) - before
+        for _ in range(100):  # what other programs have there goes sooner or later
+            left &= set(os.listdir("/dev/shm"))
+            if not left:
+                break
+            time.sleep(0.1)
+        print("told", *left, flush=True)
         print(*[n for n in os.listdir(os.environ["TMPDIR"]) if "pipekit" in n], flush=True)
     train(victim=os.getpid())
 """
@@ -246,6 +253,7 @@ def test_nothing_is_left_after_a_kill(tmp_path: Path, repository: Path) -> None:
     assert done.returncode == -signal.SIGKILL
     assert done.stdout == "told\n\n"
     assert done.stderr == ""
-    assert set(os.listdir("/dev/shm")) <= before
+    left = set(os.listdir("/dev/shm")) - before
+    wait_until(lambda: not left & set(os.listdir("/dev/shm")), 10)
     assert [name for name in os.listdir(scratch) if "pipekit" in name] == []
     shutil.rmtree(scratch)
