@@ -13,8 +13,8 @@ from pipekit.engine import Pipeline, emulate
 from pipekit.engine.versions import OptimizerFactory
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
-from pipekit.reproduction.gpipe.timelines import as_drawn
 from pipekit.reproduction.pipedream.overhead import update_ends
+from pipekit.reproduction.timelines import as_drawn
 from pipekit.simulation import simulate
 from pipekit.traces import RECOMPUTE, Trace
 

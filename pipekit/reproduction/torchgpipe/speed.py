@@ -23,8 +23,8 @@ from pipekit.models import PUBLISHED
 from pipekit.planning.balance import balance
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
-from pipekit.reproduction.gpipe.timelines import as_drawn
 from pipekit.reproduction.pipedream.calibration import faster_links, stretched
+from pipekit.reproduction.timelines import as_drawn
 from pipekit.reproduction.torchgpipe.recompute import BATCHES, batch_seconds
 from pipekit.reproduction.torchgpipe.settings import Benchmark
 from pipekit.simulation import simulate
@@ -76,16 +76,10 @@ def throughput(cell: Benchmark, profile: Profile, faster: float) -> Throughput:
     cluster = torchgpipe_p40(cell.stages)
     trace = simulated(cell, profile, cluster)
     own = simulated(cell, profile, cluster, blocks(profile, cell.stages))
-    run = emulate(
-        as_drawn(cell.stages, cell.microbatches),
-        stretched(profile, 1 / faster),
-        cell.plan(),
-        faster_links(cluster, faster),
-    )
     assert trace.memory is not None
     return Throughput(
         cell.batch / trace.makespan_s,
-        cell.batch / run.trace.makespan_s / faster,
+        cell.batch / emulated_s(cell, profile, cluster, faster),
         cell.batch / own.makespan_s,
         max(trace.memory.peak_bytes),
     )
@@ -107,6 +101,14 @@ def simulated(
     """
     table = as_drawn(cell.stages, cell.microbatches)
     return simulate(table, profile, cell.plan(balance), cluster)
+
+
+def emulated_s(cell: Benchmark, profile: Profile, cluster: Cluster, faster: float) -> float:
+    """Return the seconds of a batch on the engine, run in time ``faster`` times as fast."""
+    table = as_drawn(cell.stages, cell.microbatches)
+    links = faster_links(cluster, faster)
+    run = emulate(table, stretched(profile, 1 / faster), cell.plan(), links)
+    return run.trace.makespan_s * faster
 
 
 def least_rows(cells: Sequence[Benchmark]) -> dict[str, int]:
