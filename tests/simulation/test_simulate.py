@@ -275,3 +275,10 @@ def test_a_schedule_that_cannot_run_is_refused() -> None:
 def _times(trace: Trace, query: str) -> list[tuple[float, float]]:
     rows = trace.frame.query(query)
     return list(zip(rows["start_s"], rows["end_s"], strict=True))
+
+
+def test_an_idle_worker_leaves_the_others_numbers_whole() -> None:
+    busy = gpipe(2, 2)
+    schedule = Schedule((*busy.workers, ()), "one more worker")
+    frame = simulate(schedule, Profile.uniform(2)).frame
+    assert [frame[column].dtype.kind for column in ("worker", "stage", "microbatch")] == ["i"] * 3

@@ -117,6 +117,18 @@ def as_fast_as_naive_1(cell: Benchmark) -> Profile:
     return stretched(reckoned, rate / published)
 
 
+def live_bytes(cell: Benchmark, profile: Profile, has: Components) -> tuple[int, ...]:
+    """Return the most bytes on each device (simulated).
+
+    Without order all graphs are there at once, as if nothing were recomputed; streams are not in
+    this model.
+    """
+    held = cell if has.order else replace(cell, recompute="never")
+    memory = speed.simulated(held, profile if has.portals else riding_along(profile), None).memory
+    assert memory is not None
+    return memory.peak_bytes
+
+
 def patterns(a: Trace, b: Trace, c: Trace, d: Trace, microbatches: int) -> list[bool]:
     """Return which of Figure 7's panels show what section 4.1 says of them.
 

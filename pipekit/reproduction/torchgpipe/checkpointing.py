@@ -94,7 +94,9 @@ class _Device:
         flow[0].register_hook(lambda _: self._over(k))
         self.held.keep(k, flow)
         with self.held.follow(k):
-            return self._compute(flow)
+            outputs = self._compute(flow)
+        self._look()
+        return outputs
 
     def checkpoint(self, k: int, flow: Flow) -> list[Tensor]:
         """Return a microbatch's outputs, and keep its inputs only."""
