@@ -25,8 +25,7 @@ from pipekit.engine.versions import WeightVersions
 from pipekit.trees import leaves, refill, tree_map
 
 AHEAD = 1000
-"""Nodes that the main thread has made before; of a step of the paper's U-Net it makes hundreds."""
-
+"""Nodes that the main thread has made before; for a step of the paper's U-Net it makes hundreds."""
 
 Flow = tuple[Tensor, dict[str, Tensor]]
 """What a device receives: the output of the one before, and skips by name."""
