@@ -71,8 +71,7 @@ def simulated(
         balance: layers of each stage; by default those published.
     """
     table = as_drawn(cell.stages, cell.microbatches)
-    profile = profile if has.portals else riding_along(profile)
-    costs = stage_costs(table, profile, cell.plan(balance))
+    costs = stage_costs(table, _carried(profile, has), cell.plan(balance))
     host = Host(costs, cell.microbatches, cluster, order=has.order, streams=has.streams)
     return run(host.issues(), "without " + " and ".join(has.missing or ("nothing",)), cell.stages)
 
@@ -88,6 +87,10 @@ def riding_along(profile: Profile) -> Profile:
         for n, layer in enumerate(profile.layers)
     )
     return replace(profile, layers=layers, skips=())
+
+
+def _carried(profile: Profile, has: Components) -> Profile:
+    return profile if has.portals else riding_along(profile)
 
 
 def in_order(trace: Trace, microbatches: int) -> bool:
@@ -124,7 +127,7 @@ def live_bytes(cell: Benchmark, profile: Profile, has: Components) -> tuple[int,
     this model.
     """
     held = cell if has.order else replace(cell, recompute="never")
-    memory = speed.simulated(held, profile if has.portals else riding_along(profile), None).memory
+    memory = speed.simulated(held, _carried(profile, has), None).memory
     assert memory is not None
     return memory.peak_bytes
 

@@ -47,10 +47,10 @@ def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) ->
     """Run a batch forward and backward; all but the last microbatch are recomputed.
 
     The gradients of all outputs are there at once, as those of a last device are, and those of the
-    others when the host is ahead of the devices.
+    others when the host is ahead of the devices.  Recomputations draw new random numbers.
 
     Args:
-        layers: of the device.
+        layers: of the device; gradients are added to their parameters.
         inputs: what each microbatch receives, as :func:`received` returns it.
         in_order: whether Fork and Join bind each microbatch to the next.
     """
@@ -75,6 +75,7 @@ def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) ->
                 made[0], token = _Fork.apply(made[0])
             outputs += made
     torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
+    device.held.stop()
     return Backward(device.order, device.peak_bytes)
 
 
@@ -213,7 +214,7 @@ def total_peak(
     """Return the most bytes of each device together, each run alone by :func:`one_device`.
 
     Args:
-        model: layers; gradients are added to their parameters.
+        model: layers; their parameters get new gradients.
         x: a microbatch.
         balance: layers of each device.
         microbatches: m, alike.
