@@ -177,7 +177,10 @@ class TestTrain:
         assert len(events) == 2 * (20 * 2 * 2 + 20)  # stages (batches, microbatches, F and B; U)
         assert len(pd.read_csv("mine/timeline.csv")) < len(events)
         assert "the first 8 batches" in Path("mine/timeline.svg").read_text()
-        assert json.loads(Path("mine/provenance.json").read_text())["label"] == "measured"
+        record = json.loads(Path("mine/provenance.json").read_text())
+        assert record["label"] == "measured"
+        perfetto = json.loads(Path("mine/trace.perfetto.json").read_text())
+        assert perfetto["otherData"]["provenance"] == record
 
     @pytest.mark.slow
     def test_a_seed_gives_the_same_losses_over_both_transports(self) -> None:

@@ -53,7 +53,8 @@ def train(
         typer.Option(
             metavar="FOLDER",
             file_okay=False,
-            help="Write the timeline (SVG, CSV), the last epoch's events and the provenance here.",
+            help="Write the timeline (SVG, CSV), the last epoch's events (CSV, and for Perfetto) "
+            "and the provenance here.",
             show_default=False,
         ),
     ] = None,
@@ -140,10 +141,12 @@ def _write(run: "Run", folder: Path) -> list[Path]:
     title = f"{drawn.name}, the first {DRAWN_BATCHES} batches"
     figure = plots.timeline(drawn, title=title)
     paths = plots.save(figure, folder / "timeline", drawn.frame)
-    events, record = folder / "trace.csv", folder / "provenance.json"
+    events, perfetto = folder / "trace.csv", folder / "trace.perfetto.json"
     run.trace.to_csv(events)
+    run.trace.to_perfetto(perfetto, provenance=run.provenance)
+    record = folder / "provenance.json"
     provenance.write(record, run.provenance)
-    return [*paths.values(), events, record]
+    return [*paths.values(), events, perfetto, record]
 
 
 def _first_batches(run: "Run") -> "Trace":

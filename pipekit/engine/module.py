@@ -14,7 +14,7 @@ from pipekit import skips
 from pipekit.batch_norm import convert_batch_norm
 from pipekit.engine import arguments
 from pipekit.engine.backward_order import Place, link
-from pipekit.engine.clock import Clock, new_stream
+from pipekit.engine.clock import Clock, new_stream, unix_ns
 from pipekit.engine.microbatches import split
 from pipekit.engine.minibatch import Minibatch, Stations
 from pipekit.engine.passes import Section
@@ -160,8 +160,11 @@ class PipelinedModule(nn.Module):
             raise RuntimeError("no minibatch was recorded: use PipelinedModule(..., trace=True)")
         rows = [(w, *event) for w, events in enumerate(self._last.events) for event in events]
         frame = pd.DataFrame(rows, columns=COLUMNS)
-        frame[["start_s", "end_s"]] -= frame["start_s"].min()
-        return Trace(frame, "measured", "PipelinedModule", len(self.balance))
+        origin = frame["start_s"].min()
+        frame[["start_s", "end_s"]] -= origin
+        return Trace(
+            frame, "measured", "PipelinedModule", len(self.balance), origin_ns=unix_ns(origin)
+        )
 
     def __len__(self) -> int:
         return len(self._modules)

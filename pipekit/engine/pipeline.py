@@ -16,6 +16,7 @@ from pipekit import skips
 from pipekit.clusters import Cluster
 from pipekit.engine import arguments, transports
 from pipekit.engine.balance import layer_costs
+from pipekit.engine.clock import unix_ns
 from pipekit.engine.microbatches import Batch, read_batch, split
 from pipekit.engine.passes import Loss
 from pipekit.engine.probe import probe
@@ -383,6 +384,7 @@ def _trace(schedule: Schedule, reports: Sequence[Report]) -> Trace:
         schedule.name,
         len(schedule.workers),
         memory=Memory(memory, "measured") if held else None,
+        origin_ns=unix_ns(origin) if rows or held else None,
     )
 
 

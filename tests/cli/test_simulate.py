@@ -9,6 +9,7 @@ import pytest
 
 from pipekit import Plan, Profile
 from pipekit.plans import StagePlan
+from pipekit.traces import Trace
 
 Printed = Callable[[str], str]
 
@@ -65,7 +66,13 @@ def test_it_draws_the_timeline(printed: Printed, profile: str, tmp_path: Path) -
     assert len(pd.read_csv(tmp_path / "timeline.csv")) == 4 * (8 * 4 * 2 + 4)
 
 
+def test_it_writes_for_perfetto(printed: Printed, profile: str, tmp_path: Path) -> None:
+    printed(f"simulate flush {profile} --batches 1 --output {tmp_path}/trace.perfetto.json")
+    trace = Trace.from_perfetto(tmp_path / "trace.perfetto.json")
+    assert (trace.name, trace.label, len(trace.frame)) == ("PipeDream-Flush", "simulated", 68)
+
+
 def test_other_files_are_refused(pipekit: Callable[[str], Any], profile: str) -> None:
     result = pipekit(f"simulate flush {profile} --output timeline.png")
     assert result.exit_code == 2
-    assert "must end in .svg or .html" in result.stderr
+    assert "must end in .svg, .html, .perfetto.json" in result.stderr
