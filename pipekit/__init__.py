@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pipekit.profiling.measured import profile
     from pipekit.reproduction import claims
     from pipekit.schedules import Schedule, ScheduleError
-    from pipekit.simulation import simulate
+    from pipekit.simulation.simulate import simulate
     from pipekit.traces import Trace
 
 __all__ = [

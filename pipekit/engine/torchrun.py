@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pipekit.engine.cores import share_cores
 from pipekit.engine.distributed import DistributedLinks
+from pipekit.engine.loopback import stay_on_loopback
 from pipekit.engine.microbatches import Batch, Feed, Needs
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.worker import Job, LossCallback, Report, work
@@ -94,6 +95,8 @@ def _join_group(workers: int) -> int:
         ValueError: torchrun started another number of processes than the schedule has workers.
     """
     if not dist.is_initialized():
+        if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
+            stay_on_loopback()
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     if dist.get_world_size() != workers:
         raise ValueError(

@@ -2,11 +2,14 @@
 
 import csv
 import functools
-import json
-from dataclasses import dataclass
+import io
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
+from pipekit.reading import read_text
 from pipekit.reproduction.criteria import parse
 
 OUT_OF_REACH = "out-of-reach"
@@ -76,25 +79,31 @@ def load(path: Path | None = None) -> dict[str, Claim]:
             "data/claims.csv is missing: install pipekit from its checkout (pip install -e .)"
         )
     claims: dict[str, Claim] = {}
-    with found.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
+    reader = csv.DictReader(io.StringIO(read_text(found)), strict=True)
+    try:
+        if reader.fieldnames != (columns := [field.name for field in fields(Claim)]):
+            raise ValueError(f"{found.name} must have the columns {', '.join(columns)}")
+        for row in reader:
             claim = _claim(row, found)
             if claim.id in claims:
                 raise ValueError(f"{found.name}: the id {claim.id} stands twice; rename one")
             claims[claim.id] = claim
+    except csv.Error as error:
+        raise ValueError(f"{found.name}, line {reader.line_num}: {error}") from None
     return claims
 
 
-def _claim(row: dict[str, str], path: Path) -> Claim:
+def _claim(row: dict[str, Any], path: Path) -> Claim:
+    if None in row or None in row.values():
+        raise ValueError(f"{path.name}, {row['id']}: the row has not one cell for each column")
     try:
-        fields: dict[str, Any] = dict(row)
-        terms = parse(fields["check"])
-        fields["target"] = json.loads(row["target"]) if row["target"] else None
-        if fields["target"] is None and any(term.needs_target for term in terms):
-            fields["target"] = float(row["value"])
-        return Claim(**fields)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path.name}, {row.get('id')}: {error}") from error
+        terms = parse(row["check"])
+        target = from_json(row["target"]) if row["target"] else None
+        if target is None and any(term.needs_target for term in terms):
+            target = float(row["value"])
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name}, {row['id']}: {error}") from error
+    return Claim(**{**row, "target": target})
 
 
 def _number(text: str) -> float | None:

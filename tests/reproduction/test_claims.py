@@ -180,7 +180,7 @@ class TestOutcomes:
 
     @pytest.mark.parametrize(
         ("line", "says"),
-        [("{", "line 1 is no record: delete it"), ('{"id": "x"}', "line 1 is no record")],
+        [("{", "line 1 is no record, delete it"), ('{"id": "x"}', "line 1 is no record")],
     )
     def test_a_broken_line_is_named(self, line: str, says: str, tmp_path: Path) -> None:
         (tmp_path / "claims.jsonl").write_text(line + "\n")
