@@ -70,8 +70,8 @@ def parse_json(content: str | bytes, shape: type[T], *, exact: bool = False) -> 
         ValueError: it is none; the message names the first wrong value, say ``layers[3].name``.
     """
     try:
-        extra = "forbid" if exact else None
-        return TypeAdapter(shape).validate_json(content, strict=True, extra=extra)
+        known = TypeAdapter(shape)
+        return known.validate_json(content, strict=True, extra="forbid" if exact else None)
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
         where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in wrong["loc"])

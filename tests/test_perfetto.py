@@ -21,6 +21,7 @@ from pipekit.memory import PARTS, Memory
 from pipekit.perfetto_schema import FIRST_PROCESS
 from pipekit.plans import Plan
 from pipekit.traces import COLUMNS, TRANSFERS, Trace
+from tests.hostile import damaged_json, read_or_refuse
 
 WORKERS = 5
 workers = st.integers(0, WORKERS - 1)
@@ -219,3 +220,18 @@ def test_the_error_names_the_event(change: Any, message: str, tmp_path: Path) ->
         ValueError, match=r"trace\.json is not a trace that pipekit wrote: " + message
     ):
         Trace.from_perfetto(path)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory, simulated: Trace) -> dict[str, Any]:
+    few = replace(simulated, frame=simulated.frame[:1], transfers=simulated.transfers[:1])  # type: ignore[index]
+    return written(few, tmp_path_factory.mktemp("good") / "trace.json")
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_whatever_stands_in_a_file_it_is_a_trace_or_refused(
+    data: st.DataObject, good: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "trace.perfetto.json"
+    read_or_refuse(Trace.from_perfetto, data.draw(damaged_json(good)), path)

@@ -72,6 +72,16 @@ def test_it_writes_for_perfetto(printed: Printed, profile: str, tmp_path: Path) 
     assert (trace.name, trace.label, len(trace.frame)) == ("PipeDream-Flush", "simulated", 68)
 
 
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"{}", b"9" * 5000])
+def test_files_that_are_none_are_named_in_one_line(
+    refused: Callable[[str], str], profile: str, tmp_path: Path, content: bytes
+) -> None:
+    other = tmp_path / "other.json"
+    other.write_bytes(content)
+    assert "other.json is not a profile: " in refused(f"simulate gpipe {other}")
+    assert "other.json is not a plan: " in refused(f"simulate gpipe {profile} --plan {other}")
+
+
 def test_other_files_are_refused(pipekit: Callable[[str], Any], profile: str) -> None:
     result = pipekit(f"simulate flush {profile} --output timeline.png")
     assert result.exit_code == 2

@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import Pipeline, schedules
-from pipekit.reproduction.execution import _ThisInterpreter
 from tests.engine.gloo import over_gloo
 
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")
@@ -67,8 +67,6 @@ def under_torchrun() -> tuple[float, int]:
 
 
 def test_an_open_port_would_be_seen() -> None:
-    import socket
-
     before = exposed()
     with socket.create_server(("0.0.0.0", 0)), socket.create_server(("127.0.0.1", 0)) as private:
         assert exposed() == before + 1
@@ -86,4 +84,6 @@ def test_processes_of_torchrun_on_one_machine() -> None:
 
 
 def test_the_kernels_of_a_batch() -> None:
+    from pipekit.reproduction.execution import _ThisInterpreter  # not in every worker above
+
     assert _ThisInterpreter().ip == "127.0.0.1"

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from pipekit import Profile
 from pipekit.profiling import LayerProfile, SkipProfile
+from tests.hostile import damaged_json, read_or_refuse
 
 A = LayerProfile("a", 1, 2, 10, 100, 7, True, 3, 1000, 0.5)
 B = LayerProfile("b", 3, 4, 20, 200, 8, False, 4, 2000, 0.25)
 C = LayerProfile("c", 5, 6, 30, 300, 9, True, 5, 3000, 0.125)
 CHAIN = Profile((A, B, C), rows=4, input_bytes=40)
 SKIPPING = Profile((A, B, C), 4, 40, {}, (SkipProfile("s", 0, 2, 8, saved=False),))
+SKIPPING_FILE = json.loads(json.dumps({"format": "pipekit profile 1", **asdict(SKIPPING)}))
 
 numbers = st.floats(0, 1e300, allow_nan=False)
 layers = st.builds(
@@ -157,6 +159,17 @@ class TestJson:
         path.write_text(text)
         with pytest.raises(ValueError, match="is not a profile"):
             Profile.load(path)
+
+
+@given(content=damaged_json(SKIPPING_FILE))
+def test_whatever_stands_in_a_file_it_is_a_profile_or_refused(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    def read(path: Path) -> None:
+        profile = Profile.load(path)
+        profile.scaled(7).stage(0, len(profile))
+
+    read_or_refuse(read, content, tmp_path_factory.getbasetemp() / "profile.json")
 
 
 class TestErrors:
