@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import Replicas
+from pipekit.cli.options import Quiet, Replicas
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +48,7 @@ def train(
     ] = 4,
     lr: Annotated[float, typer.Option(min=0, help="Learning rate of Adam.")] = 0.002,
     seed: Annotated[int, typer.Option(help="Of weights, shuffling and dropout.")] = 0,
+    quiet: Quiet = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -94,7 +95,9 @@ def train(
     data = datasets.mnist()
     runs, accuracies = [], []
     for epoch in range(epochs):
-        runs.append(pipeline.train(data.batches(batch_rows, seed, epoch), progress=shown))
+        runs.append(
+            pipeline.train(data.batches(batch_rows, seed, epoch), progress=shown and not quiet)
+        )
         accuracies.append(pipeline.evaluate(data.test_batches(batch_rows), metric=_accuracy))
     if shown:
         _print(runs, accuracies)

@@ -102,7 +102,13 @@ def profile(
         found, skips = sizes(ours, tree_map(torch.clone, x))
         with company(ours, x, others):
             threads = torch.get_num_threads()
-            for repeat in tqdm(range(WARM_UP + repeats), disable=not progress, leave=False):
+            for repeat in tqdm(
+                range(WARM_UP + repeats),
+                desc="profiling",
+                unit="repeat",
+                disable=not progress,
+                leave=False,
+            ):
                 if repeat == WARM_UP:
                     watch.reset()
                 _step(ours, x, found, watch)

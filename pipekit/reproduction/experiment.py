@@ -20,6 +20,7 @@ assigned in the notebook's cell tagged ``parameters``, or it would be set and ne
 import ast
 import hashlib
 import json
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -151,7 +152,7 @@ def _job(entry: Any, where: str, folder: Path, scale: str, cell_timeout_s: int) 
         json.dumps(parameters, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: parameters must be JSON values ({error})") from error
-    if not path.is_file():
+    if not os.path.isfile(path):  # False, where is_file() raises: for a name that none can have
         raise ValueError(f"{where}: there is no notebook {path}")
     try:
         notebook = read_json(path, _Notebook, "a notebook")
