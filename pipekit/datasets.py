@@ -21,8 +21,13 @@ Batch = tuple[Tensor, Tensor]
 class Dataset:
     """A training and a test set held in memory.
 
-    Inputs and targets have a row an example: images ``float32 [N, 1, height, width]`` in 0..1 with
-    classes ``int64 [N]``, or tokens ``int64 [N, T]`` with the tokens one later ``int64 [N, T]``.
+    Attributes:
+        name: for titles.
+        source: where the data is from.
+        train_inputs, test_inputs: a row an example: images ``float32 [N, 1, height, width]`` in
+            0..1, or tokens ``int64 [N, T]``.
+        train_targets, test_targets: classes ``int64 [N]``, or the tokens one later
+            ``int64 [N, T]``.
     """
 
     name: str
@@ -56,7 +61,11 @@ class Dataset:
         return [(self.train_inputs[o], self.train_targets[o]) for o in order.split(batch_rows)]
 
     def test_batches(self, batch_rows: int) -> list[Batch]:
-        """Return all test rows in their order; the last batch may be smaller."""
+        """Return all test rows in their order; the last batch may be smaller.
+
+        Raises:
+            ValueError: ``batch_rows`` is below 1.
+        """
         if batch_rows < 1:
             raise ValueError(f"batch_rows must be at least 1, not {batch_rows}")
         inputs, targets = self.test_inputs.split(batch_rows), self.test_targets.split(batch_rows)

@@ -52,6 +52,10 @@ class Trace:
     ) -> "Trace":
         """Return the events of a schedule in time slots, as the papers draw it.
 
+        Args:
+            schedule: the table.
+            durations: slots of each op; by default a backward takes two, and an update none.
+
         Raises:
             ScheduleError: the workers would wait for one another for ever.
         """

@@ -176,13 +176,20 @@ class PipelinedModule(nn.Module):
         return self.children()
 
     def cuda(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse to move the layers."""
+        """Refuse to move the layers.
+
+        Raises:
+            TypeError: always.
+        """
         raise TypeError("the stages are on devices of their own: pass devices=[...] instead")
 
     cpu = cuda
 
     def to(self, *args: Any, **kwargs: Any) -> "PipelinedModule":
-        """Convert the layers to another dtype; see :meth:`torch.nn.Module.to`.
+        """Convert the layers to another dtype.
+
+        Args:
+            args, kwargs: those of :meth:`torch.nn.Module.to`.
 
         Raises:
             TypeError: a device is given.

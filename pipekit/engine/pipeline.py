@@ -173,6 +173,10 @@ class Pipeline:
 
         The layers are in evaluation mode; the batches stream through the pipeline.
 
+        Args:
+            batches: pairs (input, target), each [rows, ...].
+            metric: gives a number for the rows of a batch.
+
         Raises:
             ValueError: there are no batches, or one cannot be read.
         """

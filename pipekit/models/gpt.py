@@ -10,7 +10,13 @@ from pipekit.models.transformer import Block, Embedding, initialise
 
 
 class Layout(NamedTuple):
-    """The sizes that tell one GPT from another: L blocks of hidden size h with so many heads."""
+    """The sizes that tell one GPT from another.
+
+    Attributes:
+        layers: how many blocks.
+        hidden: features of a token.
+        heads: of each block's attention.
+    """
 
     layers: int
     hidden: int

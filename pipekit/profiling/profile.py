@@ -149,7 +149,14 @@ class Profile:
         output_bytes: float = 0.0,
         parameter_bytes: float = 0.0,
     ) -> "Profile":
-        """Return ``stages`` equal layers, for studies by hand; a layer's output is saved."""
+        """Return equal layers, for studies by hand; a layer's output is saved.
+
+        Args:
+            stages: how many layers.
+            forward_s, backward_s: seconds of each.
+            output_bytes: of each one's output, and of the input.
+            parameter_bytes: of each.
+        """
         layer = LayerProfile(
             "layer", forward_s, backward_s, output_bytes, parameter_bytes, output_bytes, True
         )
@@ -211,7 +218,7 @@ class Profile:
         return sum(layer.parameter_bytes for layer in self.layers)
 
     def stage(self, first: int, stop: int) -> LayerProfile:
-        """Return layers ``first`` to ``stop - 1`` as one.
+        """Return the layers from ``first`` to the one before ``stop`` as one.
 
         Raises:
             ValueError: there are no such layers.

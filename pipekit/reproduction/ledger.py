@@ -25,11 +25,22 @@ _PLACES = (
 class Claim:
     """One testable claim of a paper, a row of the ledger.
 
-    ``value`` is the paper's, as printed.  ``label`` is how it is wanted here (one of
-    :data:`pipekit.provenance.LABELS`, or "out-of-reach").  ``tolerance`` states the criterion in
-    prose and has the last word; ``check`` says the same in the language of
-    :mod:`pipekit.reproduction.criteria`, ``target`` what it compares with (by default ``value``),
-    and ``record`` what to record where that is not simply ``quantity`` in ``unit``.
+    Attributes:
+        id: what :func:`pipekit.claims.record` names it by.
+        paper: pipedream, gpipe, torchgpipe or pipedream-2bw.
+        where: its section, table or figure.
+        kind: of claim, say throughput or memory.
+        claim: in a sentence.
+        quantity: what was measured.
+        value: the paper's, as printed.
+        unit: of it.
+        conditions: under which it holds.
+        label: how it is wanted here: one of :data:`pipekit.provenance.LABELS`, or "out-of-reach".
+        tolerance: the criterion in prose, which has the last word.
+        note: what else there is to know, contradictions of the paper among it.
+        check: the criterion in the language of :mod:`pipekit.reproduction.criteria`.
+        target: what it compares with; by default ``value``.
+        record: what to record where that is not simply ``quantity`` in ``unit``.
     """
 
     id: str

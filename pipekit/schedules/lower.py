@@ -146,7 +146,7 @@ def sums(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:
 
 
 def buffer_count(steps: Sequence[Step], stage: int) -> int:
-    """Return how many weight buffers a stage needs to run its steps."""
+    """Return how many weight buffers ``stage`` needs to run its part of a worker's ``steps``."""
     return 1 + max((step.buffer for step in steps if step.task.stage == stage), default=0)
 
 

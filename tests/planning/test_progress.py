@@ -1,12 +1,14 @@
 """Bars of planners: for those who wait."""
 
+from typing import Any
+
 import pytest
 
 from pipekit import Profile, plan
 from pipekit.clusters import flat
 from pipekit.planning import progress
 
-METHODS = {"pipedream": {}, "parallel_pipelines": {"max_batch": 8}, "balance": {}}
+METHODS: dict[str, Any] = {"pipedream": {}, "parallel_pipelines": {"max_batch": 8}, "balance": {}}
 
 
 @pytest.mark.parametrize("method", METHODS)
