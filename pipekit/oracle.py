@@ -293,9 +293,11 @@ def _forward(model: nn.Sequential, value: Any, seed: int, microbatch: int) -> An
     The graph is not cut where a stage ends.  A cut would change no value, and the bits neither as
     long as what crosses it, activations and gradients, keeps its strides.
     """
-    for index, layer in enumerate(model):
-        with torch.random.fork_rng():
-            torch.manual_seed(layer_seed(seed, index, microbatch))
+    # The CPU's generator alone: torch.manual_seed asks for every accelerator each time, which takes
+    # longer than a small layer.
+    with torch.random.fork_rng(devices=[]):
+        for index, layer in enumerate(model):
+            torch.default_generator.manual_seed(layer_seed(seed, index, microbatch))
             value = layer(value)
     return value
 
