@@ -65,8 +65,9 @@ def test_without_flushes_there_is_no_bubble_in_steady_state(
     m = p + more
     profile = Profile.uniform(p, f, b)
     for schedule in (pipedream(p, 6 * p), two_bw(p, m, 6)):
+        trace = simulate(schedule, profile)
         for worker in range(p):
-            assert _idle_in_steady_state(simulate(schedule, profile), worker) == 0
+            assert _idle_in_steady_state(trace, worker) == 0
 
 
 def _idle_in_steady_state(trace: Trace, worker: int) -> float:
