@@ -37,6 +37,14 @@ def test_it_prints_what_was_measured_and_writes_it(
     assert len(made) == 16
 
 
+@pytest.mark.parametrize(("option", "shown"), [("", True), ("--quiet", False)])
+def test_a_bar_unless_it_is_to_be_quiet(
+    pipekit: Callable[[str], Any], option: str, shown: bool
+) -> None:
+    result = pipekit(f"profile mlp --rows 2 --repeats 1 {option}")
+    assert ("profiling: " in result.stderr) == shown
+
+
 def test_it_reckons_for_a_named_device(printed: Printed) -> None:
     text = printed("profile gpt-3.8B --rows 1 --analytic 'V100 16GB' --dtype float16")
     assert "gpt-3.8B, 1 rows, float16" in text

@@ -24,3 +24,13 @@ def test_a_broken_file_is_named_in_one_line(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     assert says in refused(f"schedule {tmp_path / name}")
+
+
+def test_too_little_memory_is_said_in_one_line(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("pipekit.traces.Trace.from_schedule", exhausted)
+    assert "needs more memory than there is" in refused("schedule gpipe --stages 1000000000")
