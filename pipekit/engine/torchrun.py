@@ -53,7 +53,7 @@ def run_under_torchrun(
     cores = torch.get_num_threads()
     share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", len(lowered))))
     feed = Feed(batches, Needs.of(lowered[index]))
-    links = DistributedLinks(lowered, index, feed, device, job.members, read_ahead=True)
+    links = DistributedLinks(lowered, index, feed, device, job.sharing, read_ahead=True)
 
     def report_loss(microbatch: int, loss: Tensor) -> None:
         assert on_loss is not None

@@ -67,7 +67,7 @@ class WeightVersions:
 
     def buckets(self) -> list[Bucket]:
         """Return how the gradients travel between the workers of a stage."""
-        return parameter_buckets(self._aliases[0], self.take)
+        return parameter_buckets(dict(enumerate(self._aliases[0])), self.take)
 
     def prepare(self, buffers: int, training: bool) -> None:
         """Make ready for a run: the newest version in buffer 0, at least ``buffers`` buffers."""
@@ -115,8 +115,7 @@ class WeightVersions:
         """Write the next version into ``buffer``: one optimizer step from the newest version."""
         if self.optimizer is None:
             return
-        if buffer != self._newest:
-            self._move_optimizer(buffer)
+        self.skip(buffer)
         for alias, gradient in zip(self._aliases[buffer], gradients, strict=True):
             alias.grad = gradient
         self.optimizer.step()
@@ -124,6 +123,11 @@ class WeightVersions:
             alias.grad = None
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
+
+    def skip(self, buffer: int) -> None:
+        """Make ``buffer`` the next version as a copy of the newest: no step is taken."""
+        if self.optimizer is not None and buffer != self._newest:
+            self._move_optimizer(buffer)
 
     def _make(self, optimizer: OptimizerFactory) -> Optimizer:
         """Return the stage's optimizer.

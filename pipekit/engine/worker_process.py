@@ -87,7 +87,7 @@ def _run(
     if assignment.store is not None:
         _join_group(assignment.store, index, workers, device)
         # The feeder sends no batch before the first stage has come near it.
-        links = DistributedLinks(lowered, index, feed, device, job.members, read_ahead=False)
+        links = DistributedLinks(lowered, index, feed, device, job.sharing, read_ahead=False)
 
     def on_loss(microbatch: int, loss: Tensor) -> None:
         report.send_bytes(pickle.dumps(("loss", (microbatch, loss.item()))))
