@@ -285,9 +285,7 @@ class _Stage:
         self._parameters, self._width, self._length = parameters, width, length
         self._averaged = averaged
         self.optimizer = optimizer(list(parameters.values())) if parameters else None
-        self._scheduler = (
-            lr_scheduler(self.optimizer) if lr_scheduler and self.optimizer else None
-        )
+        self._scheduler = lr_scheduler(self.optimizer) if lr_scheduler and self.optimizer else None
         self._past = [self._copy()]
         self._sums: list[Weights] = [{} for _ in range(width)]  # of each worker
         self._batches: set[int] = set()  # since the last update

@@ -259,6 +259,7 @@ class Passes:
         return tree_map(torch.clone, x) if self.section.edits_input else x
 
 
-def _take(gradients: dict[int, Tensor], number: int, gradient: Tensor) -> None:
-    # An alias: autograd copies the gradient of a leaf if somebody else holds the tensor itself.
-    gradients[number] = gradient.detach()
+def _take(gradients: dict[int, Tensor], number: int, gradient: Tensor | None) -> None:
+    if gradient is not None:  # as an autograd function of the user's may return
+        # An alias: autograd copies the gradient of a leaf if somebody else holds the tensor itself.
+        gradients[number] = gradient.detach()
