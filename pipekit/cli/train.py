@@ -19,6 +19,13 @@ DRAWN_BATCHES = 8
 """More make bars too narrow to tell apart."""
 
 
+class Autocast(StrEnum):
+    """What forwards compute in where that is safe."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
 class Transport(StrEnum):
     """How the workers run."""
 
@@ -47,6 +54,18 @@ def train(
         typer.Option(help="In each batch; methods that update every minibatch do not split it."),
     ] = 4,
     lr: Annotated[float, typer.Option(min=0, help="Learning rate of Adam.")] = 0.002,
+    autocast: Annotated[
+        Autocast | None,
+        typer.Option(help="Mixed precision, with weights in float32.", show_default=False),
+    ] = None,
+    loss_scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|dynamic",
+            help="Multiply losses, and skip updates whose gradient is not finite.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of weights, shuffling and dropout.")] = 0,
     quiet: Quiet = False,
     output: Annotated[
@@ -66,6 +85,7 @@ def train(
     [b]Examples[/b]
       pipekit train
       pipekit train --method pipedream --stages 2 --epochs 3
+      pipekit train --method 2bw --autocast fp16 --loss-scale dynamic
       pipekit train --method pipedream --replicas 2-1
       pipekit cluster --workers 3 --link 1gbit -- pipekit train \\
         --method pipedream --replicas 2-1 --transport distributed
@@ -90,6 +110,8 @@ def train(
         optimizer=partial(torch.optim.Adam, lr=lr),
         loss=torch.nn.CrossEntropyLoss(),
         transport=transport.value,
+        autocast={None: None, "bf16": torch.bfloat16, "fp16": torch.float16}[autocast],
+        loss_scale=_number(loss_scale),
         seed=seed,
     )
     data = datasets.mnist()
@@ -104,6 +126,14 @@ def train(
     if shown and output is not None:
         for path in _write(runs[-1], output):
             typer.echo(f"wrote {path}")
+
+
+def _number(text: str | None) -> float | str | None:
+    """Return the number that a text is, or the text."""
+    try:
+        return text if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def _accuracy(logits: "Tensor", classes: "Tensor") -> float:
@@ -121,7 +151,9 @@ def _print(runs: list["Run"], accuracies: list[float]) -> None:
         caption=f"measured on {machine['cores']} cores of {machine['cpu']}, "
         f"torch {machine['torch']}, seed {machine['seed']}",
     )
-    columns = "epoch", "mean loss", "test accuracy", "wall (s)", "bubble", "weight versions"
+    columns = ["epoch", "mean loss", "test accuracy", "wall (s)", "bubble", "weight versions"]
+    if last.loss_scales:
+        columns.append("skipped updates")
     for column in columns:
         table.add_column(column, justify="right")
     for epoch, (run, accuracy) in enumerate(zip(runs, accuracies, strict=True), start=1):
@@ -132,6 +164,7 @@ def _print(runs: list["Run"], accuracies: list[float]) -> None:
             f"{run.wall_s:.2f}",
             f"{run.trace.bubble:.0%}",
             " ".join(map(str, run.weight_buffers)),
+            *([str(len(run.skipped_updates))] if run.loss_scales else []),
         )
     Console().print(table)
 

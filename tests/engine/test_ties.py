@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pipekit import LossScale, Pipeline, PipelinedModule, models, oracle, schedules
+from pipekit.clusters import flat
 from tests.engine.examples import (
     METHODS,
     OPTIMIZERS,
@@ -23,6 +24,7 @@ from tests.engine.examples import (
     different,
     pipeline,
 )
+from tests.engine.gloo import over_gloo
 from tests.engine.test_mixed_precision import assert_same, limited
 from tests.engine.test_mixed_precision import fragile as fragile_layers
 
@@ -123,6 +125,34 @@ def test_it_is_pytorchs_shared_parameter(balance: list[int]) -> None:
     state = pipe.state_dict()
     assert list(state) == list(model.state_dict())
     torch.testing.assert_close(dict(state), dict(model.state_dict()))
+
+
+def test_torchrun_and_slow_links_give_the_bits_of_threads() -> None:
+    """Two pipelines of two stages: sums over the workers of a stage, and of a tie."""
+
+    def trained(**options: Any) -> Any:
+        pipe = Pipeline(
+            tied(*TIES),
+            lambda n: schedules.replicate(schedules.two_bw(2, 2, n), 2),
+            balance=[3, 3],
+            optimizer=OPTIMIZERS["adam"],
+            loss=nn.MSELoss(),
+            clip_norm=0.1,
+            loss_scale="dynamic",
+            autocast=torch.bfloat16,
+            **options,
+        )
+        run = pipe.train(data(3))
+        traffic = run.traffic.sort_values([*run.traffic]).to_numpy().tolist()
+        return (run.losses, run.loss_scales, traffic), pipe.state_dict()
+
+    here = trained()
+    for there in (
+        trained(cluster=flat(4, 1e6)),
+        *over_gloo(lambda: trained(transport="distributed"), 4),
+    ):
+        assert there[0] == here[0]
+        assert different(there[1], here[1]) == []
 
 
 def test_one_layer_in_two_places() -> None:
