@@ -183,6 +183,13 @@ class TestTrain:
         assert perfetto["otherData"]["provenance"] == record
 
     @pytest.mark.slow
+    def test_mixed_precision_tells_how_many_updates_were_skipped(self) -> None:
+        """A loss above 1 times 2^140 is infinite."""
+        options = f"--stages 2 --batch-rows 400 --autocast fp16 --loss-scale {2.0**140}"
+        text = printed(*["train", "--model", "mlp"], *options.split())
+        assert re.search(r"│ +10 │$", text, re.MULTILINE), text
+
+    @pytest.mark.slow
     def test_a_seed_gives_the_same_losses_over_both_transports(self) -> None:
         texts = [
             printed(
@@ -201,6 +208,8 @@ class TestTrain:
             ("--stages 40", "40 stages"),
             ("--batch-rows 5000", "batch_rows must be 1 to 4000"),
             ("--batch-rows 4 --microbatches 5", "5 microbatches"),
+            ("--loss-scale static", "loss_scale must be a number, 'dynamic'"),
+            ("--replicas 2-1 --method pipedream --loss-scale 1", "wait for one another"),
         ],
     )
     def test_wrong_input_gets_one_sentence(self, arguments: str, says: str) -> None:

@@ -6,9 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +16,6 @@ from pipekit.clusters import Cluster
 from pipekit.engine import arguments, transports
 from pipekit.engine.autocast import DTYPES
 from pipekit.engine.balance import layer_costs
-from pipekit.engine.clock import unix_ns
 from pipekit.engine.cut import cut
 from pipekit.engine.microbatches import Batch, read_batch, split
 from pipekit.engine.passes import Loss
@@ -25,14 +23,12 @@ from pipekit.engine.probe import probe
 from pipekit.engine.progress import LossBar
 from pipekit.engine.run import Run
 from pipekit.engine.stage import StageSpec
-from pipekit.engine.ties import find_ties, numbers, separated
+from pipekit.engine.ties import find_ties, parameter_numbers, separated
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory
 from pipekit.engine.worker import Job, Report
 from pipekit.loss_scale import LossScale
-from pipekit.memory import PARTS, Memory
 from pipekit.partition import balance_by_cost
 from pipekit.plans import Plan, Recompute
-from pipekit.provenance import provenance
 from pipekit.schedules import (
     Schedule,
     ScheduleError,
@@ -42,10 +38,7 @@ from pipekit.schedules import (
     lower,
     sums,
 )
-from pipekit.traces import COLUMNS, Trace
 from pipekit.trees import Tree
-
-T = TypeVar("T")
 
 
 class Pipeline:
@@ -184,18 +177,7 @@ class Pipeline:
         )
         wall = time.perf_counter() - start
         self._microbatches_seen += schedule.microbatches
-        return Run(
-            losses=_batch_losses(schedule, reports),
-            trace=_trace(schedule, reports),
-            wall_s=wall,
-            schedule=schedule,
-            loss_scales=_known_to_all([report.loss_scales for report in reports]),
-            skipped_updates=_known_to_all([report.skipped for report in reports]),
-            weight_buffers=tuple(report.weight_buffers for report in reports),
-            peak_in_flight=tuple(report.most_pending for report in reports),
-            traffic=_traffic(reports),
-            provenance=provenance("measured", seed=self._seed),
-        )
+        return Run.of(schedule, reports, wall, self._seed)
 
     def evaluate(
         self, batches: Iterable[tuple[Any, Any]], metric: Callable[[Any, Any], Any] | None = None
@@ -253,6 +235,7 @@ class Pipeline:
         rest = _read_each(raw, parts[1:])
         if not self._specs:
             self._build(split(first.input, first.parts)[0])
+        if training:
             self._require_joint(schedule)
         lowered = lower(schedule, [(skip.source, skip.destination) for skip in self._skips])
         job = Job(
@@ -309,7 +292,7 @@ class Pipeline:
         first = 0
         self._skips = skips.between(skips.links(self._model), self.balance)
         stages = cut(self._model, self.balance)
-        self._ties, known = find_ties(stages), numbers(stages)
+        self._ties, numbers = find_ties(stages), parameter_numbers(stages)
         specs = []
         for index, stage in enumerate(separated(stages)):
             here = range(first, first + len(stage))
@@ -325,7 +308,7 @@ class Pipeline:
                     lr_scheduler=self._lr_scheduler,
                     seed=self._seed,
                     recompute=self._recompute[index],
-                    numbers=known[index],
+                    numbers=numbers[index],
                     autocast=self._autocast,
                     loss_scale=self._loss_scale,
                     pops={s.name: n for n, s in enumerate(self._skips) if s.destination == index},
@@ -340,7 +323,6 @@ class Pipeline:
         if not isinstance(self._schedule, Schedule):
             schedule = self._schedule(batches)
             self._check(schedule)
-            self._require_joint(schedule)
         else:
             schedule = self._schedule
         if schedule.stages != self.stages or len(schedule.workers) != self.workers:
@@ -381,11 +363,6 @@ class Pipeline:
             )
 
 
-def _known_to_all(each: Iterable[list[T]]) -> tuple[T, ...]:
-    """Return what every worker reports that has done anything."""
-    return tuple(next(filter(None, each), ()))
-
-
 def _is_mean(loss: Loss) -> bool:
     """Return whether a loss is a mean over rows: all but those that say that they sum."""
     return getattr(loss, "reduction", "mean") != "sum"
@@ -405,44 +382,3 @@ def _read_each(batches: Iterator[Any], parts: Sequence[int]) -> Iterator[Batch]:
                 f"the batches ended after {number}, though their len() is {len(parts) + 1}"
             ) from None
         yield read_batch(batch, microbatches, number)
-
-
-def _batch_losses(schedule: Schedule, reports: Sequence[Report]) -> list[float]:
-    """Return each batch's loss, added up in the order of its microbatches."""
-    losses = dict(pair for report in reports for pair in report.losses)
-    totals = []
-    for batch in schedule.batches:
-        total = 0.0
-        for microbatch in batch:
-            total += losses[microbatch]
-        totals.append(total)
-    return totals
-
-
-def _trace(schedule: Schedule, reports: Sequence[Report]) -> Trace:
-    """Return the workers' events, and bytes if they were followed, as tables from time 0."""
-    rows = [(worker, *e) for worker, report in enumerate(reports) for e in report.events]
-    frame = pd.DataFrame(rows, columns=COLUMNS)
-    held = [(w, when, *held) for w, report in enumerate(reports) for when, held in report.memory]
-    memory = pd.DataFrame(held, columns=["worker", "time_s", *PARTS])
-    origin = frame["start_s"].min() if rows else memory["time_s"].min()
-    frame[["start_s", "end_s"]] -= origin
-    memory["time_s"] -= origin
-    return Trace(
-        frame,
-        "measured",
-        schedule.name,
-        len(schedule.workers),
-        memory=Memory(memory, "measured") if held else None,
-        origin_ns=unix_ns(origin) if rows or held else None,
-    )
-
-
-def _traffic(reports: Sequence[Report]) -> pd.DataFrame:
-    """Return what every worker sent."""
-    rows = [
-        (worker, receiver, purpose, size)
-        for worker, report in enumerate(reports)
-        for (receiver, purpose), size in report.sent.items()
-    ]
-    return pd.DataFrame(rows, columns=["source", "destination", "purpose", "bytes"])

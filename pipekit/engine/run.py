@@ -1,12 +1,19 @@
 """What a training run returns."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import pandas as pd
 
+from pipekit.engine.clock import unix_ns
+from pipekit.engine.worker import Report
+from pipekit.memory import PARTS, Memory
+from pipekit.provenance import provenance
 from pipekit.schedules import Schedule
-from pipekit.traces import Trace
+from pipekit.traces import COLUMNS, Trace
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,3 +46,65 @@ class Run:
     peak_in_flight: tuple[int, ...]
     traffic: pd.DataFrame = field(repr=False)
     provenance: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, schedule: Schedule, reports: Sequence[Report], wall_s: float, seed: int) -> Self:
+        """Return what all workers' reports amount to."""
+        return cls(
+            losses=_batch_losses(schedule, reports),
+            trace=_trace(schedule, reports),
+            wall_s=wall_s,
+            schedule=schedule,
+            loss_scales=_known_to_all(report.loss_scales for report in reports),
+            skipped_updates=_known_to_all(report.skipped for report in reports),
+            weight_buffers=tuple(report.weight_buffers for report in reports),
+            peak_in_flight=tuple(report.most_pending for report in reports),
+            traffic=_traffic(reports),
+            provenance=provenance("measured", seed=seed),
+        )
+
+
+def _batch_losses(schedule: Schedule, reports: Sequence[Report]) -> list[float]:
+    """Return each batch's loss, added up in the order of its microbatches."""
+    losses = dict(pair for report in reports for pair in report.losses)
+    totals = []
+    for batch in schedule.batches:
+        total = 0.0
+        for microbatch in batch:
+            total += losses[microbatch]
+        totals.append(total)
+    return totals
+
+
+def _trace(schedule: Schedule, reports: Sequence[Report]) -> Trace:
+    """Return the workers' events, and bytes if they were followed, as tables from time 0."""
+    rows = [(worker, *e) for worker, report in enumerate(reports) for e in report.events]
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    held = [(w, when, *held) for w, report in enumerate(reports) for when, held in report.memory]
+    memory = pd.DataFrame(held, columns=["worker", "time_s", *PARTS])
+    origin = frame["start_s"].min() if rows else memory["time_s"].min()
+    frame[["start_s", "end_s"]] -= origin
+    memory["time_s"] -= origin
+    return Trace(
+        frame,
+        "measured",
+        schedule.name,
+        len(schedule.workers),
+        memory=Memory(memory, "measured") if held else None,
+        origin_ns=unix_ns(origin) if rows or held else None,
+    )
+
+
+def _known_to_all(each: Iterable[list[T]]) -> tuple[T, ...]:
+    """Return what every worker reports that has done anything."""
+    return tuple(next(filter(None, each), ()))
+
+
+def _traffic(reports: Sequence[Report]) -> pd.DataFrame:
+    """Return what every worker sent."""
+    rows = [
+        (worker, receiver, purpose, size)
+        for worker, report in enumerate(reports)
+        for (receiver, purpose), size in report.sent.items()
+    ]
+    return pd.DataFrame(rows, columns=["source", "destination", "purpose", "bytes"])

@@ -51,7 +51,7 @@ def find_ties(stages: Sequence[nn.Module]) -> tuple[Tie, ...]:
     return tuple(Tie(s, tuple(zip(*each, strict=True))) for s, each in ties.items())
 
 
-def numbers(stages: Sequence[nn.Module]) -> list[list[int | None]]:
+def parameter_numbers(stages: Sequence[nn.Module]) -> list[list[int | None]]:
     """Return the number of every stage's trained parameters in the unsplit model.
 
     None stands for the copy of an earlier stage's, which counts there.
