@@ -65,6 +65,15 @@ class Panel:
         """Parallel pipelines, w, on all workers."""
         return self.cluster.workers // self.depth
 
+    @property
+    def microbatch_rows(self) -> int:
+        """Sequences of a microbatch, b.
+
+        The batch sizes differ in "numbers of microbatches over which gradients are averaged
+        (m = d g)" (section 5.2); taken to be without accumulation, g = 1, for the smaller one.
+        """
+        return self.batches[0] // (self.width * self.depth)
+
 
 FIGURE6: Mapping[str, Panel] = MappingProxyType(
     {

@@ -1,0 +1,88 @@
+"""Figures 6 and 8 of PipeDream-2BW: sequences a second of each system (5.2, 5.4)."""
+
+from pipekit.clusters.traffic import all_reduce_bytes
+from pipekit.engine import emulate
+from pipekit.reproduction.pipedream.calibration import faster_links, stretched
+from pipekit.reproduction.pipedream_2bw.profiles import gpt_profile
+from pipekit.reproduction.pipedream_2bw.settings import Panel
+from pipekit.reproduction.pipedream_2bw.systems import TENSOR_MP, TWO_BW, Job
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+
+BATCHES = 4
+"""Batches of a run without flushes: the first two fill the pipeline, the last drains it."""
+
+
+def job(panel: Panel, batch: int) -> Job:
+    """Return a bar of a panel, for one of its batch sizes (sequences)."""
+    rows = panel.microbatch_rows
+    profile = gpt_profile(panel.model, rows)
+    return Job(profile, panel.cluster, panel.depth, panel.width, batch // (panel.width * rows))
+
+
+def tensor_mp_seconds(job: Job) -> float:
+    """Return the seconds of a batch with Megatron's tensor model parallelism (a cost model).
+
+    Each layer is divided among ``depth`` workers.  A block all-reduces its activations twice in a
+    forward and twice in a backward (Shoeybi et al., 2019, section 3), and so also twice when it is
+    recomputed; nothing is computed meanwhile.  At the end the copies' gradients are all-reduced:
+    they are ``depth`` workers apart, and those of a server share its link.
+    """
+    profile, cluster, ways = job.profile, job.cluster, job.depth
+    compute = sum(x.forward_s + x.backward_s for x in job.timed.layers) / ways
+    update = sum(x.update_s for x in profile.layers) / ways
+    blocks = profile.layers[1 : 1 + _blocks(job)]
+    activations = sum(all_reduce_bytes(6 * x.output_bytes, ways) for x in blocks)
+    level = cluster.level_between(0, ways - 1)
+    exchanged = activations / level.used_bandwidth
+    gradients = 0.0
+    if job.width > 1:
+        level = cluster.level_between(0, ways)
+        sharing = min(ways, cluster.levels[0].width)
+        each = all_reduce_bytes(profile.parameter_bytes / ways, job.width)
+        gradients = sharing * each / level.used_bandwidth
+    return job.microbatches * (compute + exchanged) + gradients + update
+
+
+def simulated(job: Job, system: str) -> float:
+    """Return the simulated seconds of a batch in steady state."""
+    if system == TENSOR_MP:
+        return tensor_mp_seconds(job)
+    batches = _batches(system)
+    table = job.schedule(system, batches)
+    return batch_seconds(simulate(table, job.timed, job.plan, job.cluster), batches)
+
+
+def emulated(job: Job, system: str, faster: float) -> float:
+    """Return the same from the real engine, with waits for compute and links slowed down.
+
+    Args:
+        job: on one level of links.
+        system: one with pipelines, or inter-layer model parallelism.
+        faster: by how much all of it, compute and links, is sped up; the result is as if not.
+    """
+    batches = _batches(system)
+    profile, links = stretched(job.timed, 1 / faster), faster_links(job.cluster, faster)
+    trace = emulate(job.schedule(system, batches), profile, job.plan, links).trace
+    return batch_seconds(trace, batches) * faster
+
+
+def batch_seconds(trace: Trace, batches: int) -> float:
+    """Return the seconds from one update of the input stage to the next, the drain left out.
+
+    A run of a single batch, which ends in a flush, takes what it takes.
+    """
+    if batches == 1:
+        return trace.makespan_s
+    frame = trace.frame
+    updates = frame[(frame["op"] == "UPDATE") & (frame["stage"] == 0)].groupby("version")["end_s"]
+    ends = updates.max().sort_index().tolist()
+    return float(ends[-2] - ends[-3])
+
+
+def _batches(system: str) -> int:
+    return BATCHES if system == TWO_BW else 1
+
+
+def _blocks(job: Job) -> int:
+    return sum(x.name.endswith("Block") for x in job.profile.layers)
