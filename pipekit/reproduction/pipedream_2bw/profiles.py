@@ -4,6 +4,7 @@ A matrix product runs at the 45 TFLOP/s that section 5 prints for a whole model;
 bytes than that takes its bytes over three quarters of the memory's bandwidth.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -13,7 +14,7 @@ from torch import nn
 from pipekit.clusters import V100
 from pipekit.models import bert_large, gpt
 from pipekit.models.gpt import LAYOUTS
-from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling import Profile
 from pipekit.reproduction.pipedream_2bw.settings import (
     DTYPE,
     EFFICIENCY,
@@ -31,35 +32,39 @@ ADDING_BYTES = 3 * WEIGHT_BYTES
 UPDATING_BYTES = WEIGHT_BYTES + 2 * STATE_BYTES + WEIGHT_BYTES
 """A parameter: Adam reads the gradient, reads and writes its state, and writes the weight."""
 
+SCORES_BYTES = 5
+"""A score of attention that is not one fused kernel, as it was not in 2020: the softmax, a dropout
+mask and the dropped softmax are saved (Korthikanti et al., "Reducing Activation Recomputation in
+Large Transformer Models", 2022, section 4.1)."""
 
-@cache
+
 def gpt_profile(size: str, rows: int = 1) -> Profile:
     """Return what a microbatch costs, of so many sequences, for a GPT of :data:`LAYOUTS`.
+
+    Passes take as long as their rows, but for the gradients that are added, whatever the rows.
 
     Raises:
         KeyError: there is no such size.
     """
-    layers, hidden, heads = LAYOUTS[size]
-    one = gpt(1, hidden, heads, sequence=SEQUENCE, device="meta")
-    return _repeated(one, layers, rows, heads)
+    return _with_weights(_one_row(gpt, size).scaled(rows))
 
 
-@cache
 def bert_profile(size: str, rows: int = 1) -> Profile:
     """Return the same for a BERT with the blocks of that GPT (section 5.2: "results are similar").
 
     Raises:
         KeyError: there is no such size.
     """
+    return _with_weights(_one_row(bert_large, size).scaled(rows))
+
+
+@cache
+def _one_row(make: Callable[..., nn.Sequential], size: str) -> Profile:
+    """Return the profile of one sequence, extrapolated from a model with a single block."""
     layers, hidden, heads = LAYOUTS[size]
-    one = bert_large(1, hidden, heads, sequence=SEQUENCE, dropout=0.0, device="meta")
-    return _repeated(one, layers, rows, heads)
-
-
-def _repeated(one: nn.Sequential, layers: int, rows: int, heads: int) -> Profile:
-    """Return the profile of a model with so many of the block that ``one`` has once, as layer 1."""
     with torch.device("meta"):
-        tokens = torch.zeros(rows, SEQUENCE, dtype=torch.int64)
+        one = make(1, hidden, heads, sequence=SEQUENCE, dropout=0.0)
+        tokens = torch.zeros(1, SEQUENCE, dtype=torch.int64)
     profile = Profile.analytic(
         one,
         tokens,
@@ -69,29 +74,18 @@ def _repeated(one: nn.Sequential, layers: int, rows: int, heads: int) -> Profile
         memory_efficiency=MEMORY_EFFICIENCY,
     )
     before, block, *after = profile.layers
-    block = replace(block, saved_bytes=block.saved_bytes + _scores_bytes(rows, heads))
-    return replace(
-        profile,
-        layers=tuple(
-            _with_updates(replace(layer, name=f"{number} {layer.name.split()[1]}"))
-            for number, layer in enumerate([before, *[block] * layers, *after])
-        ),
-    )
+    block = replace(block, saved_bytes=block.saved_bytes + SCORES_BYTES * heads * SEQUENCE**2)
+    names = [before.name, *(f"{number} Block" for number in range(1, layers + 1))]
+    names += [f"{number} {x.name.split()[1]}" for number, x in enumerate(after, layers + 1)]
+    repeated = zip([before, *[block] * layers, *after], names, strict=True)
+    return replace(profile, layers=tuple(replace(x, name=name) for x, name in repeated))
 
 
-def _scores_bytes(rows: int, heads: int) -> float:
-    """Return what attention saves of its scores when it is not one fused kernel, as in 2020.
-
-    5 a s^2 bytes a row: the softmax, a dropout mask and the dropped softmax (Korthikanti et al.,
-    "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.1).
-    """
-    return 5 * rows * heads * SEQUENCE**2
-
-
-def _with_updates(layer: LayerProfile) -> LayerProfile:
-    parameters = layer.parameter_bytes / WEIGHT_BYTES
-    return replace(
-        layer,
-        backward_s=layer.backward_s + ADDING_BYTES * parameters / _BYTES_S,
-        update_s=UPDATING_BYTES * parameters / _BYTES_S,
-    )
+def _with_weights(profile: Profile) -> Profile:
+    """Return a profile with what gradients and updates move, whatever the rows."""
+    layers = []
+    for layer in profile.layers:
+        second = layer.parameter_bytes / WEIGHT_BYTES / _BYTES_S
+        backward = layer.backward_s + ADDING_BYTES * second
+        layers.append(replace(layer, backward_s=backward, update_s=UPDATING_BYTES * second))
+    return replace(profile, layers=tuple(layers))

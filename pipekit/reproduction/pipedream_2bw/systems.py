@@ -88,8 +88,10 @@ class Job:
 
     @property
     def plan(self) -> Plan:
-        """The stages as simulator and emulator take them; what is recomputed, :meth:`timed` has."""
-        return Plan.by_hand(self.balance, rows=self.profile.rows, replicas=[self.width] * self.depth)
+        """The stages as simulator and emulator take them; :meth:`timed` has the recomputation."""
+        return Plan.by_hand(
+            self.balance, rows=self.profile.rows, replicas=[self.width] * self.depth
+        )
 
     @property
     def timed(self) -> Profile:

@@ -1,22 +1,39 @@
-"""Figures 6 and 8 of PipeDream-2BW: sequences a second of each system (5.2, 5.4)."""
+"""Figure 6 of PipeDream-2BW: sequences a second of each system (section 5.2)."""
 
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from pipekit import schedules
+from pipekit.clusters import flat
+from pipekit.clusters.papers import two_bw_v100
 from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.engine import emulate
+from pipekit.profiling import LayerProfile, Profile
 from pipekit.reproduction.pipedream.calibration import faster_links, stretched
 from pipekit.reproduction.pipedream_2bw.profiles import gpt_profile
-from pipekit.reproduction.pipedream_2bw.settings import Panel
+from pipekit.reproduction.pipedream_2bw.settings import (
+    Panel,
+)
 from pipekit.reproduction.pipedream_2bw.systems import TENSOR_MP, TWO_BW, Job
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
-BATCHES = 4
-"""Batches of a run without flushes: the first two fill the pipeline, the last drains it."""
+BATCHES = 3
+"""Batches of a run without flushes: the first fills the pipeline, the last drains it."""
 
 
-def job(panel: Panel, batch: int) -> Job:
-    """Return a bar of a panel, for one of its batch sizes (sequences)."""
+def job(panel: Panel, batch: int, profile_of: Callable[[str, int], Profile] = gpt_profile) -> Job:
+    """Return what a panel runs for one of its batch sizes (sequences).
+
+    Args:
+        panel: of Figure 6.
+        batch: sequences of a global batch.
+        profile_of: from a size and the sequences of a microbatch.
+    """
     rows = panel.microbatch_rows
-    profile = gpt_profile(panel.model, rows)
+    profile = profile_of(panel.model, rows)
     return Job(profile, panel.cluster, panel.depth, panel.width, batch // (panel.width * rows))
 
 
@@ -31,7 +48,7 @@ def tensor_mp_seconds(job: Job) -> float:
     profile, cluster, ways = job.profile, job.cluster, job.depth
     compute = sum(x.forward_s + x.backward_s for x in job.timed.layers) / ways
     update = sum(x.update_s for x in profile.layers) / ways
-    blocks = profile.layers[1 : 1 + _blocks(job)]
+    blocks = (x for x in profile.layers if x.name.endswith("Block"))
     activations = sum(all_reduce_bytes(6 * x.output_bytes, ways) for x in blocks)
     level = cluster.level_between(0, ways - 1)
     exchanged = activations / level.used_bandwidth
@@ -57,7 +74,7 @@ def emulated(job: Job, system: str, faster: float) -> float:
     """Return the same from the real engine, with waits for compute and links slowed down.
 
     Args:
-        job: on one level of links.
+        job: what to run.
         system: one with pipelines, or inter-layer model parallelism.
         faster: by how much all of it, compute and links, is sped up; the result is as if not.
     """
@@ -65,6 +82,46 @@ def emulated(job: Job, system: str, faster: float) -> float:
     profile, links = stretched(job.timed, 1 / faster), faster_links(job.cluster, faster)
     trace = emulate(job.schedule(system, batches), profile, job.plan, links).trace
     return batch_seconds(trace, batches) * faster
+
+
+def rates(jobs: Iterable[Job], systems: Sequence[str]) -> pd.DataFrame:
+    """Return the simulated sequences a second: a row a batch size, a column a system."""
+    rows = {
+        each.batch: {system: each.batch / simulated(each, system) for system in systems}
+        for each in jobs
+    }
+    return pd.DataFrame(rows).T.rename_axis("batch")
+
+
+def without_head(job: Job) -> Job:
+    """Return the same as if the last layer's logits cost no time, so that stages are equal."""
+    *layers, head = job.profile.layers
+    layers.append(replace(head, forward_s=0.0, backward_s=0.0))
+    return replace(job, profile=replace(job.profile, layers=tuple(layers)))
+
+
+def tensor_mp_rate(size: str, ways: int, batch: int, rows: int) -> float:
+    """Return sequences a second of tensor model parallelism in so many ways on the 64 GPUs."""
+    cluster = two_bw_v100()
+    width = cluster.workers // ways
+    divided = Job(gpt_profile(size, rows), cluster, ways, width, batch // (width * rows))
+    return batch / tensor_mp_seconds(divided)
+
+
+def link_seconds(size: float, bandwidth: float, repeats: int) -> float:
+    """Return how long the engine's slowed link takes for a message, the median of several.
+
+    Args:
+        size: bytes.
+        bandwidth: bytes/s.
+        repeats: messages, one at a time.
+    """
+    stage = LayerProfile("stage", 5e-3, 5e-3, output_bytes=size)
+    profile = Profile((stage, stage), input_bytes=size)
+    run = emulate(schedules.model_parallel(2, repeats), profile, cluster=flat(2, bandwidth))
+    passes = run.trace.frame.query("op == 'FORWARD'").set_index(["stage", "microbatch"])
+    took = [passes["start_s"][1, k] - passes["end_s"][0, k] for k in range(repeats)]
+    return float(pd.Series(took).median())
 
 
 def batch_seconds(trace: Trace, batches: int) -> float:
@@ -82,7 +139,3 @@ def batch_seconds(trace: Trace, batches: int) -> float:
 
 def _batches(system: str) -> int:
     return BATCHES if system == TWO_BW else 1
-
-
-def _blocks(job: Job) -> int:
-    return sum(x.name.endswith("Block") for x in job.profile.layers)
