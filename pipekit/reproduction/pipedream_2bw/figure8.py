@@ -2,45 +2,51 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 import torch
 
 from pipekit.clusters.papers import two_bw_v100
 from pipekit.models.transformer import Block
-from pipekit.planning.sweep import block_balance, sweep
-from pipekit.reproduction.pipedream_2bw.profiles import gpt_profile
-from pipekit.reproduction.pipedream_2bw.settings import FIGURE8, OPTIMIZER_STATES
+from pipekit.planning.sweep import block_balance
+from pipekit.reproduction.pipedream_2bw.profiles import ProfileOf, gpt_profile
+from pipekit.reproduction.pipedream_2bw.settings import FIGURE8
+from pipekit.reproduction.pipedream_2bw.systems import TWO_BW, Job
+from pipekit.reproduction.pipedream_2bw.throughput import simulated
 
 
-def figure8(batches: Sequence[int]) -> pd.DataFrame:
-    """Return the throughput of Figure 8's configurations by 2BW's own cost model (section 4).
-
-    Everything is recomputed, as in section 5.2.
+def figure8(
+    batches: Sequence[int], profile_of: ProfileOf = gpt_profile, longest: int = 32
+) -> pd.DataFrame:
+    """Return the simulated throughput of Figure 8's configurations.
 
     Args:
         batches: global batch sizes, in sequences.
+        profile_of: one of :mod:`pipekit.reproduction.pipedream_2bw.profiles`.
+        longest: microbatches of a batch, even; more are not simulated but added at the price of the
+            last ones, since a pipeline that is full repeats itself.
 
     Returns:
         Columns depth, rows (of a microbatch), batch and throughput (sequences/s); where a batch has
         fewer microbatches than stages there is no row.
     """
-    cluster = two_bw_v100()
-    profiles = {rows: gpt_profile("1.3B", rows) for _, rows in FIGURE8}
-    found = []
-    for batch in batches:
-        table = sweep(profiles, cluster, max_batch=batch, optimizer_states=OPTIMIZER_STATES)
-        for depth, rows in FIGURE8:
-            own = table[
-                (table["depth"] == depth)
-                & (table["width"] == cluster.workers // depth)
-                & (table["microbatch_rows"] == rows)
-                & table["recompute"]
-            ]
-            found += [
-                {"depth": depth, "rows": rows, "batch": batch, "throughput": rate}
-                for rate in own["throughput"]
-            ]
+    cluster, found = two_bw_v100(), []
+    for depth, rows in FIGURE8:
+        job = Job(profile_of("1.3B", rows), cluster, depth, cluster.workers // depth, depth)
+        counts = [batch * depth // job.batch for batch in batches if batch >= job.batch]
+        seconds = {
+            count: simulated(replace(job, microbatches=count), TWO_BW)
+            for count in {longest // 2, longest, *counts}
+            if count <= min(longest, max(counts))
+        }
+        for count in counts:
+            took = seconds[min(count, longest)]
+            if count > longest:
+                again = 2 * (seconds[longest] - seconds[longest // 2]) / longest
+                took += (count - longest) * again
+            batch = replace(job, microbatches=count).batch
+            found.append({"depth": depth, "rows": rows, "batch": batch, "throughput": batch / took})
     return pd.DataFrame(found)
 
 

@@ -23,6 +23,9 @@ from pipekit.reproduction.pipedream_2bw.settings import (
     WEIGHT_BYTES,
 )
 
+ProfileOf = Callable[[str, int], Profile]
+"""From a size of :data:`LAYOUTS` and the sequences of a microbatch."""
+
 MEMORY_EFFICIENCY = 0.75
 _BYTES_S = V100.memory_bandwidth * MEMORY_EFFICIENCY
 
@@ -56,6 +59,18 @@ def bert_profile(size: str, rows: int = 1) -> Profile:
         KeyError: there is no such size.
     """
     return _with_weights(_one_row(bert_large, size).scaled(rows))
+
+
+def headless_profile(size: str, rows: int = 1) -> Profile:
+    """Return a GPT's costs as if its last layer, the logits, took no time: stages are then equal.
+
+    Raises:
+        KeyError: there is no such size.
+    """
+    profile = gpt_profile(size, rows)
+    *layers, head = profile.layers
+    free = replace(head, forward_s=0.0, backward_s=0.0)
+    return replace(profile, layers=(*layers, free))
 
 
 @cache

@@ -1,6 +1,6 @@
 """Figure 6 of PipeDream-2BW: sequences a second of each system (section 5.2)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -12,7 +12,7 @@ from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.engine import emulate
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.reproduction.pipedream.calibration import faster_links, stretched
-from pipekit.reproduction.pipedream_2bw.profiles import gpt_profile
+from pipekit.reproduction.pipedream_2bw.profiles import ProfileOf, gpt_profile
 from pipekit.reproduction.pipedream_2bw.settings import (
     Panel,
 )
@@ -24,13 +24,13 @@ BATCHES = 3
 """Batches of a run without flushes: the first fills the pipeline, the last drains it."""
 
 
-def job(panel: Panel, batch: int, profile_of: Callable[[str, int], Profile] = gpt_profile) -> Job:
+def job(panel: Panel, batch: int, profile_of: ProfileOf = gpt_profile) -> Job:
     """Return what a panel runs for one of its batch sizes (sequences).
 
     Args:
         panel: of Figure 6.
         batch: sequences of a global batch.
-        profile_of: from a size and the sequences of a microbatch.
+        profile_of: one of :mod:`pipekit.reproduction.pipedream_2bw.profiles`.
     """
     rows = panel.microbatch_rows
     profile = profile_of(panel.model, rows)
@@ -93,11 +93,9 @@ def rates(jobs: Iterable[Job], systems: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows).T.rename_axis("batch")
 
 
-def without_head(job: Job) -> Job:
-    """Return the same as if the last layer's logits cost no time, so that stages are equal."""
-    *layers, head = job.profile.layers
-    layers.append(replace(head, forward_s=0.0, backward_s=0.0))
-    return replace(job, profile=replace(job.profile, layers=tuple(layers)))
+def on_links(job: Job, level: str, bandwidth: float) -> Job:
+    """Return the same with another bandwidth (bytes/s) for a level of the cluster."""
+    return replace(job, cluster=job.cluster.calibrated(level, bandwidth, "as supposed"))
 
 
 def tensor_mp_rate(size: str, ways: int, batch: int, rows: int) -> float:
