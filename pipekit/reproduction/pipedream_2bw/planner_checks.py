@@ -8,9 +8,11 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
+import pandas as pd
+
 from pipekit.clusters import Cluster, Device, Level
 from pipekit.planning import plan
-from pipekit.planning.sweep import block_balance
+from pipekit.planning.sweep import block_balance, sweep
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.reproduction.pipedream_2bw.throughput import BATCHES, batch_seconds
@@ -95,6 +97,16 @@ class Problem(NamedTuple):
             optimizer_states=self.optimizer_states,
         )
 
+    def sweep(self) -> pd.DataFrame:
+        """Return what 2BW's planner compares and a worker's memory holds: see :func:`sweep`."""
+        table = sweep(
+            self.profiles,
+            self.cluster,
+            max_batch=self.max_batch,
+            optimizer_states=self.optimizer_states,
+        )
+        return table[table["fits"]]
+
     def fitting(self) -> list[Configuration]:
         """Return all configurations that a worker's memory holds."""
         found = every_configuration(*self)
@@ -164,8 +176,8 @@ def random_problem(generator: random.Random) -> Problem:
 
 
 def largest_rows(problem: Problem) -> dict[tuple[int, bool], int]:
-    """Return the most rows a microbatch that fit, by (depth, whether recomputed)."""
-    largest: dict[tuple[int, bool], int] = Counter()
+    """Return the most rows a microbatch that fit, by (depth, whether recomputed), one by one."""
+    largest: Counter[tuple[int, bool]] = Counter()
     for each in problem.fitting():
         key = each.depth, each.recompute
         largest[key] = max(largest[key], each.rows)
@@ -201,19 +213,19 @@ def planning_seconds(problem: Problem, repeats: int) -> tuple[float, float]:
     return best[0], best[1]
 
 
-def simulated_rate(problem: Problem, configuration: Configuration) -> float:
-    """Return the rows a second of a configuration, simulated event by event."""
-    width, depth, rows, recompute, microbatches, _, _ = configuration
+def simulated_rate(problem: Problem, row: pd.Series) -> float:
+    """Return the rows a second of a row of the sweep, simulated event by event."""
+    width, depth, rows = (int(row[name]) for name in ("width", "depth", "microbatch_rows"))
     profile = problem.profiles[rows]
     stages = Plan.by_hand(
         block_balance(profile, depth),
         rows=rows,
         replicas=[width] * depth,
-        recompute="always" if recompute else "never",
+        recompute="always" if row["recompute"] else "never",
     )
-    table = replicate(two_bw(depth, microbatches, BATCHES), width)
+    table = replicate(two_bw(depth, int(row["microbatches"]), BATCHES), width)
     trace = simulate(table, profile, stages, problem.cluster)
-    return width * rows * microbatches / batch_seconds(trace, BATCHES)
+    return float(row["batch_rows"]) / batch_seconds(trace, BATCHES)
 
 
 def _seconds(
