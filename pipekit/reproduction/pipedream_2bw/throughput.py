@@ -21,7 +21,7 @@ from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
 BATCHES = 3
-"""Batches of a run without flushes: the first fills the pipeline, the last drains it."""
+"""Batches of a run without flushes, of which the first fills the pipeline."""
 
 
 def job(panel: Panel, batch: int, profile_of: ProfileOf = gpt_profile) -> Job:
@@ -107,7 +107,7 @@ def tensor_mp_rate(size: str, ways: int, batch: int, rows: int) -> float:
 
 
 def link_seconds(size: float, bandwidth: float, repeats: int) -> float:
-    """Return how long the engine's slowed link takes for a message, the median of several.
+    """Return how long the engine's slowed link takes for a message, the fastest of several.
 
     Args:
         size: bytes.
@@ -119,20 +119,21 @@ def link_seconds(size: float, bandwidth: float, repeats: int) -> float:
     run = emulate(schedules.model_parallel(2, repeats), profile, cluster=flat(2, bandwidth))
     passes = run.trace.frame.query("op == 'FORWARD'").set_index(["stage", "microbatch"])
     took = [passes["start_s"][1, k] - passes["end_s"][0, k] for k in range(repeats)]
-    return float(pd.Series(took).median())
+    return float(min(took))
 
 
 def batch_seconds(trace: Trace, batches: int) -> float:
-    """Return the seconds from one update of the input stage to the next, the drain left out.
+    """Return the seconds from one update of the output stage to the next, the mean over a run.
 
-    A run of a single batch, which ends in a flush, takes what it takes.
+    The output stage has one microbatch in flight, so that it neither drains nor catches up.  A run
+    of a single batch, which ends in a flush, takes what it takes.
     """
     if batches == 1:
         return trace.makespan_s
     frame = trace.frame
-    updates = frame[(frame["op"] == "UPDATE") & (frame["stage"] == 0)].groupby("version")["end_s"]
-    ends = updates.max().sort_index().tolist()
-    return float(ends[-2] - ends[-3])
+    updates = frame[(frame["op"] == "UPDATE") & (frame["stage"] == frame["stage"].max())]
+    ends = updates.groupby("version")["end_s"].max()
+    return float(ends.iloc[-1] - ends.iloc[0]) / (batches - 1)
 
 
 def _batches(system: str) -> int:
