@@ -54,7 +54,7 @@ def in_flushes(stages: int, sizes: Sequence[int], batches: int = 1) -> Schedule:
             tasks.append(Task(Op.UPDATE, stage, (t + 1) * microbatches - 1, t + 1))
         return tasks
 
-    name = "inter-layer MP" if max(sizes) == 1 else "GPipe"
+    name = INTER_LAYER if max(sizes) == 1 else GPIPE
     return Schedule(tuple(tuple(worker(s)) for s in range(stages)), name)
 
 

@@ -13,9 +13,7 @@ from pipekit.engine import emulate
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.reproduction.pipedream.calibration import faster_links, stretched
 from pipekit.reproduction.pipedream_2bw.profiles import ProfileOf, gpt_profile
-from pipekit.reproduction.pipedream_2bw.settings import (
-    Panel,
-)
+from pipekit.reproduction.pipedream_2bw.settings import Panel
 from pipekit.reproduction.pipedream_2bw.systems import TENSOR_MP, TWO_BW, Job
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
@@ -70,8 +68,16 @@ def simulated(job: Job, system: str) -> float:
     return batch_seconds(simulate(table, job.timed, job.plan, job.cluster), batches)
 
 
+def recomputed_early(job: Job, system: str) -> float:
+    """Return the same if a stage recomputes while it waits for its gradient (torchgpipe, 3.2.4)."""
+    stages = tuple(replace(stage, recompute="always") for stage in job.plan.stages)
+    plan, batches = replace(job.plan, stages=stages), _batches(system)
+    trace = simulate(job.schedule(system, batches), job.profile, plan, job.cluster)
+    return batch_seconds(trace, batches)
+
+
 def emulated(job: Job, system: str, faster: float) -> float:
-    """Return the same from the real engine, with waits for compute and links slowed down.
+    """Return a batch's seconds on the real engine, with waits for compute and links slowed down.
 
     Args:
         job: what to run.

@@ -1,5 +1,6 @@
 import pytest
 
+from pipekit.profiling import Profile
 from pipekit.reproduction.pipedream_2bw import figure8
 from pipekit.reproduction.pipedream_2bw.systems import Job
 
@@ -14,7 +15,9 @@ def test_what_is_not_simulated_costs_what_the_last_microbatches_cost(
         return 5 + job.depth * job.microbatches
 
     monkeypatch.setattr(figure8, "simulated", seconds)
-    frame = figure8.figure8([64, 1024, 4096], longest=16).set_index(["depth", "rows", "batch"])
+    frame = figure8.figure8(
+        [64, 1024, 4096], lambda _, rows: Profile.uniform(16).scaled(rows), longest=16
+    ).set_index(["depth", "rows", "batch"])
     assert list(frame.index) == [
         *[(4, 1, batch) for batch in (64, 1024, 4096)],
         *[(8, 1, batch) for batch in (64, 1024, 4096)],

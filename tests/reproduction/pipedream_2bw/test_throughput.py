@@ -36,6 +36,12 @@ def test_equal_stages_take_what_the_closed_forms_say() -> None:
     assert table.loc[16, FLUSH] == pytest.approx(16 / expected[FLUSH])
 
 
+def test_recomputing_while_waiting_takes_the_forwards_off_the_way_back() -> None:
+    """Only the last of the stages that turn a microbatch around has no time to recompute in."""
+    assert throughput.recomputed_early(FREE, INTER_LAYER) == pytest.approx(8 * (4 * 3 + 1))
+    assert throughput.recomputed_early(FREE, TWO_BW) == pytest.approx(8 * PASSES)
+
+
 def test_tensor_model_parallelism_waits_for_six_all_reduces_a_block() -> None:
     levels = Level("inner", 2, 1e6), Level("outer", 4, 1e5)
     cluster = Cluster("two by four", V100, levels)
