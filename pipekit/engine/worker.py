@@ -140,11 +140,10 @@ def work(
     worker.run(steps)
     links.finish()
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
+    most_bytes = allocator.most_bytes(device) if job.memory else None
     return Report(
         [stage.to_spec() for stage in stages.values()],
-        Record(
-            worker.events(), worker.memory, allocator.most_bytes(device) if job.memory else None
-        ),
+        Record(worker.events(), worker.memory, most_bytes),
         [(microbatch, loss.item()) for microbatch, loss in ends.losses],
         sum(len(stage.versions.modules) for stage in stages.values()),
         max((stage.most_pending for stage in stages.values()), default=0),
