@@ -17,27 +17,28 @@ TICK_PX = 22
 """From a number along the vertical axis to the next."""
 LEGEND_ROW, LEGEND_ROW_PX = 6, 24
 """So many names fit in one row of the legend; plotly then begins another, so high."""
-PEAK_PX = 108
-"""Of the right margin, for "peak 12.34 GB"."""
+PEAK_PX, BOTH_PEAKS_PX = 108, 162
+"""Of the right margin, for "peak 12.34 GB", and for "12.34 GB simulated" below it."""
 
 
 def memory(
     memory: Memory,
+    other: Memory | None = None,
     *,
     title: str | None = None,
     capacity: float | None = None,
-    other: Memory | None = None,
 ) -> go.Figure:
     """Draw what lies in memory as steps, part upon part, in a panel for each worker.
 
     Each worker's peak is marked where it is first reached.  The title gives the highest, and
-    whether the bytes are measured, emulated, simulated or exact.
+    whether the bytes are measured, simulated or exact.
 
     Args:
         memory: drawn as areas, without the parts of which there is never anything.
-        title: what is shown, without peak and label; by default "Memory".
+        other: of the same workers, say simulated beside measured: its total is drawn as a line, in
+            a time that is stretched to end with the first one's; the legend says by how much.
+        title: what is shown, without peaks and labels; by default "Memory".
         capacity: of a worker, in bytes: drawn as a dashed line.
-        other: of the same workers, say measured beside simulated: its total is drawn as a line.
 
     Raises:
         ValueError: a frame is empty or lacks a column, or ``other`` has other workers.
@@ -46,8 +47,9 @@ def memory(
     workers, *others = (table["worker"].unique().tolist() for table in tables)
     if others and others[0] != workers:
         raise ValueError(f"the other memory is that of workers {others[0]}, not {workers}")
-    times = pd.concat([table["time_s"] for table in tables])
-    start, end = times.min(), times.max()
+    start, end = tables[0]["time_s"].min(), tables[0]["time_s"].max()
+    if other is not None:
+        stretched = _stretch(tables[1], start, end)
     if start == end:
         end = start + 1  # what never changes is drawn for a second
     top = max(*(table["total"].max() for table in tables), capacity or 0) or 1
@@ -65,18 +67,24 @@ def memory(
         held, *beside = (table[table["worker"] == worker] for table in tables)
         traces = [*_areas(held, parts, ends[1], f"worker {worker}, %{{x:.6~g}} {second}", byte)]
         if other is not None:
-            traces.append(_total(beside[0], ends[1], other.label))
+            traces.append(_total(beside[0], ends[1], _name(other, stretched)))
         if capacity is not None:
-            name = f"capacity, {units.written(capacity, units.BYTES)}"
-            traces.append(_level(ends, capacity * per_byte, name))
+            limit = f"capacity, {units.written(capacity, units.BYTES)}"
+            traces.append(_level(ends, capacity * per_byte, limit))
         for trace in traces:
             trace.update(legendgroup=trace.name, showlegend=row == 1)
         peak = held.loc[held["total"].idxmax()]
         figure.add_traces([*traces, _dot(peak)], rows=row, cols=1)
         text = f"peak {units.written(peak['total'] / per_byte, units.BYTES)}"
+        if other is not None:
+            theirs = units.written(beside[0]["total"].max() / per_byte, units.BYTES)
+            text += f"<br>{theirs} {other.label}"
         write_beside(figure, row, text, x=1, xanchor="left", xshift=8)
 
-    figure.update_layout(title=style.heading(_title(memory, workers, title)), margin_r=PEAK_PX)
+    heading, margin = f"{title or 'Memory'}: at most {_most(memory, workers)}", PEAK_PX
+    if other is not None:
+        heading, margin = f"{heading}, {_most(other, workers)}", BOTH_PEAKS_PX
+    figure.update_layout(title=style.heading(heading), margin_r=margin)
     if len(traces) > LEGEND_ROW:
         figure.layout.margin.b += LEGEND_ROW_PX
         figure.layout.height += LEGEND_ROW_PX
@@ -111,10 +119,10 @@ def _areas(
         )
 
 
-def _total(held: pd.DataFrame, end: float, label: str) -> go.Scatter:
+def _total(held: pd.DataFrame, end: float, name: str) -> go.Scatter:
     return go.Scatter(
         **steps(held["time_s"], held["total"], end),
-        name=f"total, {label}",
+        name=name,
         mode="lines",
         line={**style.line(0), "shape": "hv"},
     )
@@ -142,7 +150,22 @@ def _dot(row: pd.Series) -> go.Scatter:
     )
 
 
-def _title(memory: Memory, workers: list[int], name: str | None) -> str:
+def _stretch(table: pd.DataFrame, start: float, end: float) -> float:
+    """Let a table's times begin at ``start`` and stop at ``end``; return by what they grew."""
+    first, last = table["time_s"].min(), table["time_s"].max()
+    factor = float((end - start) / (last - first)) if last > first else 1.0
+    table["time_s"] = start + (table["time_s"] - first) * factor
+    return factor
+
+
+def _name(memory: Memory, stretched: float) -> str:
+    """Return what the legend calls a total."""
+    times = "" if f"{stretched:.2g}" == "1" else f", time x {stretched:.2g}"
+    return f"total, {memory.label}{times}"
+
+
+def _most(memory: Memory, workers: list[int]) -> str:
+    """Return the highest peak, for a title."""
     peak = max(memory.peak_bytes)
     where = f" on worker {workers[memory.peak_bytes.index(peak)]}" if len(workers) > 1 else ""
-    return f"{name or 'Memory'}: at most {units.written(peak, units.BYTES)}{where} ({memory.label})"
+    return f"{units.written(peak, units.BYTES)}{where} ({memory.label})"

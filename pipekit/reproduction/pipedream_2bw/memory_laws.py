@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import NamedTuple
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pipekit.clusters import V100
 from pipekit.costs import stage_costs
@@ -77,19 +77,13 @@ class Case:
     microbatches: int
     rows: int
     recompute: Recompute
-    blocks: int = 8
-    hidden: int = 48
-    sequence: int = 32
+    blocks: int = 4
+    hidden: int = 32
+    sequence: int = 16
 
     def schedule(self, batches: int) -> Schedule:
         """Return the table for so many batches."""
         return TABLES[self.system](self.depth, self.microbatches, batches)
-
-    @cached_property
-    def model(self) -> nn.Sequential:
-        """The blocks, ``[b, T, h]`` to itself, in float32."""
-        blocks = (Block(self.hidden, 2, causal=True, norm="pre") for _ in range(self.blocks))
-        return nn.Sequential(*blocks)
 
     @property
     def plan(self) -> Plan:
@@ -97,10 +91,10 @@ class Case:
         balance = [self.blocks // self.depth] * self.depth
         return Plan.by_hand(balance, rows=self.rows, recompute=self.recompute)
 
-    @cached_property
+    @property
     def profile(self) -> Profile:
         """The bytes of a microbatch (simulated)."""
-        return Profile.analytic(self.model, self._inputs(1), V100)
+        return _one_row(self.blocks, self.hidden, self.sequence).scaled(self.rows)
 
     @property
     def sizes(self) -> Sizes:
@@ -130,7 +124,7 @@ class Case:
     def run(self) -> Run:
         """Really train, and follow the bytes."""
         pipeline = Pipeline(
-            self.model,
+            _model(self.blocks, self.hidden),
             self.schedule,
             balance=self.plan,
             optimizer=partial(torch.optim.SGD, lr=0.01),
@@ -138,11 +132,20 @@ class Case:
             devices=["cpu"] * self.depth,
         )
         # No targets, which would be counted too.
-        batch = self._inputs(self.microbatches), torch.empty(self.microbatches * self.rows, 0)
+        rows = self.microbatches * self.rows
+        batch = torch.rand(rows, self.sequence, self.hidden), torch.empty(rows, 0)
         return pipeline.train([batch] * BATCHES, memory=True)
 
-    def _inputs(self, microbatches: int) -> Tensor:
-        return torch.rand(microbatches * self.rows, self.sequence, self.hidden)
+
+def _model(blocks: int, hidden: int) -> nn.Sequential:
+    """Return blocks, each ``[b, T, h]`` to itself, in float32."""
+    return nn.Sequential(*(Block(hidden, 2, causal=True, norm="pre") for _ in range(blocks)))
+
+
+@cache
+def _one_row(blocks: int, hidden: int, sequence: int) -> Profile:
+    with torch.device("meta"):
+        return Profile.analytic(_model(blocks, hidden), torch.rand(1, sequence, hidden), V100)
 
 
 def counted(memory: Memory) -> float:

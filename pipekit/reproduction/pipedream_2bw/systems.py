@@ -129,15 +129,22 @@ class Job:
             most += 1
         return most
 
-    def bytes_of(self, in_flight: Sequence[int], versions: int, keeps_loss: bool) -> Floats:
-        """Return the bytes on a worker of each stage, everything recomputed (section 3.1).
+    def bytes_of(
+        self,
+        in_flight: Sequence[int],
+        versions: int | Sequence[int],
+        keeps_loss: bool,
+        recompute: bool = True,
+    ) -> Floats:
+        """Return the bytes on a worker of each stage (section 3.1).
 
         Args:
             in_flight: microbatches of each stage that have been forward and not yet backward.
-            versions: of the weights.
+            versions: of the weights, of all stages or of each.
             keeps_loss: whether a microbatch on the last stage keeps its logits, and the loss its
                 log-probabilities, until its backward, as a loss that is no part of the recomputed
                 stage does; else only one microbatch at a time has them.
+            recompute: whether everything is recomputed, or nothing.
         """
         stop = np.cumsum(self.balance)
         first = stop - self.balance
@@ -145,15 +152,17 @@ class Job:
         total = spans.worker_bytes(
             first,
             stop,
-            versions=versions,
+            versions=np.asarray(versions),
             optimizer_states=OPTIMIZER_STATES,
             in_flight=counts,
-            kept=1,
+            kept=1 if recompute else counts,
             gradients=spans.parameter_bytes(first, stop),
         )
         logits = self.profile.layers[-1].output_bytes
-        losses = counts[-1] if keeps_loss else 1
-        total[-1] += (losses - 1) * logits + losses * LOSS_BYTES / WEIGHT_BYTES * logits
+        losses = counts[-1] if keeps_loss or not recompute else 1
+        total[-1] += losses * LOSS_BYTES / WEIGHT_BYTES * logits
+        if recompute:
+            total[-1] += (losses - 1) * logits
         return total
 
     def _admits(self, microbatches: int, keeps_loss: bool) -> bool:
