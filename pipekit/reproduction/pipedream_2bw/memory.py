@@ -10,6 +10,7 @@ has in flight.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -18,8 +19,9 @@ from pipekit.clusters.papers import two_bw_v100
 from pipekit.planning.spans import Floats
 from pipekit.reproduction.pipedream_2bw.memory_laws import BATCHES, TABLES
 from pipekit.reproduction.pipedream_2bw.profiles import gpt_profile
-from pipekit.reproduction.pipedream_2bw.systems import TWO_BW, Job
-from pipekit.schedules import Schedule, check, pipedream
+from pipekit.reproduction.pipedream_2bw.systems import FLUSH, TWO_BW, Job
+from pipekit.schedules import check, pipedream
+from pipekit.schedules.check import Report
 
 GIB = 2**30
 """Bytes of a "GB" of a V100's 16 (:mod:`pipekit.clusters.papers`)."""
@@ -40,8 +42,7 @@ def held(job: Job, system: str, *, recompute: bool = True, keeps_loss: bool = Tr
         recompute: everything, or nothing.
         keeps_loss: whether logits and loss are no part of what is recomputed.
     """
-    table = TABLES[system](job.depth, job.microbatches, BATCHES)
-    return _held(job, table, recompute, keeps_loss)
+    return _held(job, _counts(system, job.depth, job.microbatches), recompute, keeps_loss)
 
 
 def held_by_pipedream(size: str, depth: int, rows: int) -> Floats:
@@ -53,12 +54,12 @@ def held_by_pipedream(size: str, depth: int, rows: int) -> Floats:
         rows: sequences of a minibatch.
     """
     job = Job(gpt_profile(size, rows), two_bw_v100(), depth, 1, 1)
-    return _held(job, pipedream(depth, 2 * depth), True, True)
+    return _held(job, check(pipedream(depth, 2 * depth)), True, True)
 
 
 def held_by_data_parallelism(size: str) -> float:
-    """Return what each worker holds that has all layers, in GB: with a single sequence at a time."""
-    return float(held(Job(gpt_profile(size), two_bw_v100(), 1, 1, 1), "GPipe")[0])
+    """Return what a worker holds that has all layers, in GB, with one sequence at a time."""
+    return float(held(Job(gpt_profile(size), two_bw_v100(), 1, 1, 1), FLUSH)[0])
 
 
 def largest_microbatch(size: str, depth: int, recompute: bool) -> int:
@@ -90,8 +91,12 @@ def most(fits: Callable[[int], bool]) -> int:
     return low
 
 
-def _held(job: Job, table: Schedule, recompute: bool, keeps_loss: bool) -> Floats:
-    report = check(table)
+@cache
+def _counts(system: str, depth: int, microbatches: int) -> Report:
+    return check(TABLES[system](depth, microbatches, BATCHES))
+
+
+def _held(job: Job, report: Report, recompute: bool, keeps_loss: bool) -> Floats:
     in_flight = np.array(report.peak_in_flight)
     total = job.bytes_of(in_flight.tolist(), report.peak_versions, keeps_loss, recompute)
     passed = [job.profile.boundary_bytes(int(first)) for first in np.cumsum(job.balance)[:-1]]

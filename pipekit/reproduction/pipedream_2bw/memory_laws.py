@@ -193,5 +193,5 @@ def inputs_kept(case: Case) -> list[float]:
 
     With recomputation exactly one for each microbatch in flight (section 4.1).
     """
-    frame = measure_memory(case.run()).frame
-    return (frame.groupby("worker")["activations"].max() / case.sizes.inputs).tolist()
+    kept = measure_memory(case.run()).frame.groupby("worker")["activations"].max()
+    return [float(size) / case.sizes.inputs for size in kept]
