@@ -44,7 +44,11 @@ def as_trace(records: Sequence[Record], name: str) -> Trace:
     origin = frame["start_s"].min() if events else memory["time_s"].min()
     frame[["start_s", "end_s"]] -= origin
     memory["time_s"] -= origin
-    allocated = {w: one.allocated_bytes for w, one in enumerate(records) if one.allocated_bytes}
+    allocated = {
+        worker: one.allocated_bytes
+        for worker, one in enumerate(records)
+        if one.allocated_bytes is not None
+    }
     return Trace(
         frame,
         "measured",

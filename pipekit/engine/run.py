@@ -76,7 +76,8 @@ def measure_memory(run: Traced) -> Memory:
     """Return what lay in every worker's memory over time: bytes of live tensors, measured.
 
     A tensor counts from when the engine or autograd takes hold of it until its storage is freed.
-    On GPUs the result also has the peaks of PyTorch's allocator.
+    On GPUs times are those at which the host issued the work, and the result also has the peaks of
+    PyTorch's allocator.
     :func:`pipekit.simulate` predicts the same, as ``Trace.memory``.
 
     Raises:
