@@ -25,7 +25,7 @@ from pipekit.engine.passes import Loss
 from pipekit.engine.versions import OptimizerFactory
 from pipekit.memory import Memory
 from pipekit.plans import Recompute
-from pipekit.reproduction.gpipe.timelines import as_drawn
+from pipekit.reproduction.timelines import as_drawn
 from pipekit.schedules import Schedule
 from pipekit.skips import Skippable
 
