@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.reproduction.timelines import starts
 from pipekit.reproduction.pipedream_2bw import timelines as tl
+from pipekit.reproduction.timelines import starts
 from pipekit.traces import Trace
 
 
