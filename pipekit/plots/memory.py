@@ -1,6 +1,7 @@
 """What lies in every worker's memory, over time."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -8,7 +9,7 @@ import plotly.graph_objects as go
 from pipekit.memory import PARTS, Memory
 from pipekit.plots import style, units
 from pipekit.plots.frames import require
-from pipekit.plots.worker_panels import steps, worker_panels, write_beside
+from pipekit.plots.worker_panels import panel, steps, worker_panels, write_beside
 
 LEAST_PX, MOST_PX, ALL_PX = 44, 180, 560
 """Of a panel's height; of all panels' together, unless they get too low."""
@@ -27,6 +28,7 @@ def memory(
     title: str | None = None,
     capacity: float | None = None,
     other: Memory | None = None,
+    other_name: str | None = None,
 ) -> go.Figure:
     """Draw what lies in memory as steps, part upon part, in a panel for each worker.
 
@@ -38,6 +40,7 @@ def memory(
         title: what is shown, without peak and label; by default "Memory".
         capacity: of a worker, in bytes: drawn as a dashed line.
         other: of the same workers, say measured beside simulated: its total is drawn as a line.
+        other_name: of the other memory, in the legend; by default its label.
 
     Raises:
         ValueError: a frame is empty or lacks a column, or ``other`` has other workers.
@@ -59,34 +62,40 @@ def memory(
     ends = start * per_s, end * per_s
 
     row_px = max(LEAST_PX, min(MOST_PX, ALL_PX / len(workers)))
-    figure = worker_panels(workers, row_px, ticks_px=TICKS_PX)
+    ticks = 1 + int(row_px / TICK_PX)
+    layout = worker_panels(
+        workers,
+        row_px,
+        style.axis(f"time ({second})", range=ends),
+        [style.axis(range=[0, 1.08 * top * per_byte], nticks=ticks)],
+        title=_title(memory, workers, title),
+        ticks_px=TICKS_PX,
+    )
+    layout["margin"]["r"] = PEAK_PX
     parts = [part for part in PARTS if tables[0][part].any()]
-    for row, worker in enumerate(workers, start=1):
+    traces: list[dict[str, Any]] = []
+    for row, worker in enumerate(workers):
         held, *beside = (table[table["worker"] == worker] for table in tables)
-        traces = [*_areas(held, parts, ends[1], f"worker {worker}, %{{x:.6~g}} {second}", byte)]
+        here = [*_areas(held, parts, ends[1], f"worker {worker}, %{{x:.6~g}} {second}", byte)]
         if other is not None:
-            traces.append(_total(beside[0], ends[1], other.label))
+            here.append(_total(beside[0], ends[1], other_name or other.label))
         if capacity is not None:
             name = f"capacity, {units.written(capacity, units.BYTES)}"
-            traces.append(_level(ends, capacity * per_byte, name))
-        for trace in traces:
-            trace.update(legendgroup=trace.name, showlegend=row == 1)
+            here.append(_level(ends, capacity * per_byte, name))
+        named = [{**trace, "legendgroup": trace["name"], "showlegend": row == 0} for trace in here]
         peak = held.loc[held["total"].idxmax()]
-        figure.add_traces([*traces, _dot(peak)], rows=row, cols=1)
+        traces += [{"type": "scatter", **panel(row), **trace} for trace in (*named, _dot(peak))]
         text = f"peak {units.written(peak['total'] / per_byte, units.BYTES)}"
-        write_beside(figure, row, text, x=1, xanchor="left", xshift=8)
+        domain = layout[f"yaxis{panel(row)['yaxis'][1:]}"]["domain"]
+        layout["annotations"].append(write_beside(domain, text, x=1, xanchor="left", xshift=8))
 
-    figure.update_layout(title=style.heading(_title(memory, workers, title)), margin_r=PEAK_PX)
-    if len(traces) > LEGEND_ROW:
-        figure.layout.margin.b += LEGEND_ROW_PX
-        figure.layout.height += LEGEND_ROW_PX
+    if len(here) > LEGEND_ROW:
+        layout["margin"]["b"] += LEGEND_ROW_PX
+        layout["height"] += LEGEND_ROW_PX
     above = {"y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 8, "showarrow": False}
-    figure.add_annotation(text=byte, x=0, xref="paper", xanchor="right", xshift=-8, **above)
-    ticks = 1 + int(row_px / TICK_PX)
-    figure.update_yaxes(style.axis(range=[0, 1.08 * top * per_byte], nticks=ticks))
-    figure.update_xaxes(style.axis(range=ends))
-    figure.update_xaxes(style.axis(f"time ({second})"), row=len(workers))
-    return figure
+    unit = {"text": byte, "x": 0, "xref": "paper", "xanchor": "right", "xshift": -8, **above}
+    layout["annotations"].append(unit)
+    return go.Figure(traces, layout)
 
 
 def _table(memory: Memory) -> pd.DataFrame:
@@ -96,50 +105,50 @@ def _table(memory: Memory) -> pd.DataFrame:
 
 def _areas(
     held: pd.DataFrame, parts: list[str], end: float, when: str, byte: str
-) -> Iterator[go.Scatter]:
+) -> Iterator[dict[str, Any]]:
     for part in parts:
         look = style.PARTS[part]
-        yield go.Scatter(
+        yield {
             **steps(held["time_s"], held[part], end),
-            name=look.name,
-            stackgroup="parts",
-            mode="lines",
-            line={"shape": "hv", "width": 0},
-            fillcolor=look.color,
-            fillpattern=style.pattern(look),
-            hovertemplate=f"{when}: %{{y:.4~g}} {byte} of {look.name}<extra></extra>",
-        )
+            "name": look.name,
+            "stackgroup": "parts",
+            "mode": "lines",
+            "line": {"shape": "hv", "width": 0},
+            "fillcolor": look.color,
+            "fillpattern": style.pattern(look),
+            "hovertemplate": f"{when}: %{{y:.4~g}} {byte} of {look.name}<extra></extra>",
+        }
 
 
-def _total(held: pd.DataFrame, end: float, label: str) -> go.Scatter:
-    return go.Scatter(
+def _total(held: pd.DataFrame, end: float, name: str) -> dict[str, Any]:
+    return {
         **steps(held["time_s"], held["total"], end),
-        name=f"total, {label}",
-        mode="lines",
-        line={**style.line(0), "shape": "hv"},
-    )
+        "name": f"total, {name}",
+        "mode": "lines",
+        "line": {**style.line(0), "shape": "hv"},
+    }
 
 
-def _level(ends: tuple[float, float], height: float, name: str) -> go.Scatter:
-    return go.Scatter(
-        x=ends,
-        y=[height, height],
-        name=name,
-        mode="lines",
-        line={"color": style.GREY, "dash": "dash", "width": 1.5},
-        hoverinfo="skip",
-    )
+def _level(ends: tuple[float, float], height: float, name: str) -> dict[str, Any]:
+    return {
+        "x": ends,
+        "y": [height, height],
+        "name": name,
+        "mode": "lines",
+        "line": {"color": style.GREY, "dash": "dash", "width": 1.5},
+        "hoverinfo": "skip",
+    }
 
 
-def _dot(row: pd.Series) -> go.Scatter:
-    return go.Scatter(
-        x=[row["time_s"]],
-        y=[row["total"]],
-        mode="markers",
-        marker={"color": style.GREY, "symbol": "circle", "size": 6},
-        hoverinfo="skip",
-        showlegend=False,
-    )
+def _dot(row: pd.Series) -> dict[str, Any]:
+    return {
+        "x": [row["time_s"]],
+        "y": [row["total"]],
+        "mode": "markers",
+        "marker": {"color": style.GREY, "symbol": "circle", "size": 6},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
 
 
 def _title(memory: Memory, workers: list[int], name: str | None) -> str:
