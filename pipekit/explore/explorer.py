@@ -158,6 +158,9 @@ def explore(
     controls: Callable[[], Mapping[str, widgets.ValueWidget]],
     interactive: bool,
     results_dir: str | Path,
+    *,
+    explorer: type[Explorer] = Explorer,
+    still: See | None = None,
     **start: Any,
 ) -> None:
     """Display an explorer, or the static figures of the setting that it would begin with.
@@ -167,9 +170,11 @@ def explore(
         controls: makes the controls.
         interactive: False where nobody moves a slider, as under papermill.
         results_dir: the folder for the static figures.
+        explorer: the kind of explorer.
+        still: what to show statically; by default ``see``.
         start: where to begin; by default at ``see``'s defaults.
     """
     if interactive:
-        display(Explorer(see, controls(), start))
+        display(explorer(see, controls(), start))
     else:
-        static(see(**start), results_dir)
+        static((still or see)(**start), results_dir)

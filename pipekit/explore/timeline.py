@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
+import pandas as pd
 
 from pipekit import plots
 from pipekit.clusters import flat
@@ -146,6 +147,14 @@ def _count(number: int, noun: str) -> str:
 
 
 def _memory(trace: Trace, other: Trace | None = None) -> Plot:
+    """Return the bytes over time of one method, with the total of the other."""
     assert trace.memory is not None
-    data = trace.memory.frame.assign(method=trace.name)
-    return Plot(plots.memory(trace.memory, title=f"{trace.name}'s memory"), data)
+    frames = [trace.memory.frame.assign(method=trace.name)]
+    if other is None:
+        return Plot(plots.memory(trace.memory, title=trace.name), frames[0])
+    assert other.memory is not None
+    frames.append(other.memory.frame.assign(method=other.name))
+    peak, others = (max(memory.peak_bytes) for memory in (trace.memory, other.memory))
+    title = f"{trace.name} needs {peak / others:.2g} times the memory of {other.name}"
+    figure = plots.memory(trace.memory, title=title, other=other.memory, other_name=other.name)
+    return Plot(figure, pd.concat(frames))

@@ -1,0 +1,189 @@
+"""A schedule of one's own, as text: checked, drawn, simulated, and trained with."""
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import ipywidgets as widgets
+import pandas as pd
+import torch
+
+from pipekit import plots
+from pipekit.clusters import flat
+from pipekit.datasets import Batch, mnist
+from pipekit.engine import Pipeline, Run
+from pipekit.explore.explorer import Explorer, explore
+from pipekit.explore.faults import marked
+from pipekit.explore.seen import Plot, Seen, Timeline
+from pipekit.models import convnet
+from pipekit.planning import plan
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.profiling.measured import profile
+from pipekit.schedules import Schedule, check, flush, parse
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+
+ROWS = 16
+"""Of a microbatch."""
+LEAST_BATCHES = 30
+"""The schedule is run again and again until it has trained on so many."""
+LR = 0.003
+PICTURE = str(flush(3, 4, 2))
+
+
+def see(picture: str = PICTURE) -> Seen:
+    """Return a picture's schedule, drawn in time slots and simulated as the network's training.
+
+    Args:
+        picture: as :func:`pipekit.schedules.parse` reads it.
+
+    Raises:
+        ScheduleError: it cannot be read, or not be executed; the message names the tasks.
+        ValueError: it has more stages than the network has layers.
+    """
+    schedule = parse(picture)
+    report = check(schedule)
+    drawn = Trace.from_schedule(schedule)
+    simulated = simulate(schedule, *_split(schedule))
+    return Seen(
+        text=f"executable: no worker waits for ever; weight versions, a worker: "
+        f"{_list(report.peak_versions)}; microbatches in flight: "
+        f"{_list(report.peak_in_flight)} (exact)",
+        timelines=[
+            Timeline(drawn, title=f"{schedule.title}, as drawn"),
+            Timeline(simulated, title=f"{schedule.title}, predicted"),
+        ],
+    )
+
+
+def trained(picture: str = PICTURE) -> Seen:
+    """Return what :func:`see` does, and beside it a real training by the engine.
+
+    A small convolutional network learns MNIST's digits, a worker a thread, by Adam.
+
+    Raises:
+        ScheduleError: as :func:`see`, or nothing goes backward.
+        ValueError: likewise.
+    """
+    seen, schedule = see(picture), parse(picture)
+    run, losses = _train(schedule)
+    data = pd.DataFrame({"batch": range(1, len(losses) + 1), "loss": losses, "run": schedule.title})
+    figure = plots.curves(
+        data,
+        x="batch",
+        y="loss",
+        color="run",
+        title=f"Trained with it: the loss goes from {losses[0]:.2f} to {losses[-1]:.2f}",
+        label="measured",
+        y_title="loss (nats)",
+    )
+    executed = Timeline(run.trace, title=f"{schedule.title}, as executed")
+    return Seen(seen.text, [*seen.timelines, executed], {"loss": Plot(figure, data)})
+
+
+class OwnSchedule(Explorer):
+    """The text area, where an error is marked, and a button that trains."""
+
+    def controls_box(self) -> widgets.Widget:
+        """Return the text, the button, and the copy of the text that shows an error."""
+        self._marks = widgets.HTML()
+        self._button = widgets.Button(
+            description="Train with it", icon="play", button_style="primary"
+        )
+        self._button.on_click(self._train)
+        return widgets.VBox([*self._controls.values(), self._button, self._marks])
+
+    def complain(self, error: ValueError) -> None:
+        """Say what is wrong, and mark where."""
+        super().complain(error)
+        self._button.disabled = True
+        text = marked(self.values()["picture"], str(error))
+        self._marks.value = f"<pre>{text}</pre>"
+
+    def show(self, seen: Seen) -> None:
+        """Replace all that is shown."""
+        self._button.disabled = False
+        self._marks.value = ""
+        super().show(seen)
+
+    def _train(self, _button: widgets.Button) -> None:
+        self._button.disabled, self._button.description = True, "training ..."
+        try:
+            self.show(trained(**self.values()))
+        except ValueError as error:
+            self.complain(error)
+        self._button.description = "Train with it"
+
+
+def controls() -> Mapping[str, widgets.ValueWidget]:
+    """Return the control of :func:`see`."""
+    area = widgets.Textarea(rows=8, layout={"width": "100%"}, continuous_update=True)
+    area.add_class("pipekit-picture")
+    return {"picture": area}
+
+
+def own_schedule(interactive: bool, results_dir: str, **start: Any) -> None:
+    """Display the explorer; see :func:`pipekit.explore.explorer.explore`."""
+    how = {"explorer": OwnSchedule, "still": trained}
+    explore(see, controls, interactive, results_dir, **how, **start)
+
+
+def _train(schedule: Schedule) -> tuple[Run, list[float]]:
+    """Run a schedule until there were enough batches; return its last run, and all losses."""
+    torch.manual_seed(0)
+    _, planned = _split(schedule)
+    pipeline = Pipeline(
+        convnet(),
+        schedule,
+        balance=planned,
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=LR),
+        loss=torch.nn.CrossEntropyLoss(),
+    )
+    losses: list[float] = []
+    while len(losses) < LEAST_BATCHES:
+        run = pipeline.train(_batches(schedule, len(losses)))
+        losses += run.losses
+    return run, losses
+
+
+def _batches(schedule: Schedule, seed: int) -> list[Batch]:
+    """Return a batch for each of the schedule's, of ``ROWS`` rows a microbatch."""
+    rows = [ROWS * len(batch) for batch in schedule.batches]
+    data = _data()
+    chosen = torch.randint(
+        len(data.train_inputs), (sum(rows),), generator=torch.Generator().manual_seed(seed)
+    ).split(rows)
+    return [(data.train_inputs[each], data.train_targets[each]) for each in chosen]
+
+
+def _split(schedule: Schedule) -> tuple[Profile, Plan]:
+    """Return the network's costs here, and stages of about equal time."""
+    costs = _costs(len(schedule.workers))
+    balance = plan(costs, flat(schedule.stages, math.inf), "balance").balance
+    return costs, Plan.by_hand(balance, rows=ROWS, replicas=[len(home) for home in schedule.homes])
+
+
+@cache
+def _costs(workers: int) -> Profile:
+    """Measure a microbatch, while as many other workers share the cores as will."""
+    data = _data()
+    return profile(
+        convnet(),
+        data.train_inputs[:ROWS],
+        loss=torch.nn.CrossEntropyLoss(),
+        target=data.train_targets[:ROWS],
+        repeats=5,
+        others=workers - 1,
+        tolerance=math.inf,  # a rough prediction will do, and a busy machine is no news here
+    )
+
+
+@cache
+def _data() -> Any:
+    return mnist()
+
+
+def _list(numbers: tuple[int, ...]) -> str:
+    return " ".join(map(str, numbers))
