@@ -1,8 +1,8 @@
 // A timeline on a canvas: a row a worker, a bar an event, from typed arrays; nothing is requested.
 
 const FONT = "Arial, Helvetica, Liberation Sans, sans-serif";
-const LEFT_PX = 74, TOP_PX = 4, AXIS_PX = 40, GAP = 0.16; // the gap is a part of a row's height
-const EDGED_PX = 4, HATCHED_PX = 6; // bars narrower than this have neither edge nor hatching
+const TOP_PX = 4, AXIS_PX = 40, GAP = 0.16; // the gap is a part of a row's height
+const EDGED_PX = 4, HATCHED_PX = 6, FONT_PX = 12, LEAST_FONT_PX = 8; // bars narrower than this have neither edge nor hatching
 const HINT = "Ctrl + wheel zooms, dragging pans, double click shows all";
 const COLUMNS = {
   start: Float32Array, end: Float32Array,
@@ -19,7 +19,7 @@ function render({ model, el }) {
   const context = canvas.getContext("2d");
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "img");
-  let picture, bars, width, height, right, rowPx, asked = false;
+  let picture, bars, width, height, left, right, rowPx, asked = false, inside = false;
 
   function load() {
     picture = model.get("picture");
@@ -31,7 +31,9 @@ function render({ model, el }) {
     }
     title.textContent = picture.title;
     canvas.setAttribute("aria-label", picture.title);
-    legend.replaceChildren(...picture.looks.map(swatch));
+    const kinds = new Set(bars.kind);
+    legend.replaceChildren(...picture.looks.filter((_, kind) => kinds.has(kind)).map(swatch));
+    legend.hidden = !picture.legend;
     tip.hidden = true;
     fit();
   }
@@ -61,9 +63,7 @@ function render({ model, el }) {
     const ratio = window.devicePixelRatio;
     [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
     canvas.style.height = `${height}px`;
-    context.font = `12px ${FONT}`;
-    const notes = picture.notes.map((note) => context.measureText(note).width);
-    right = width - 12 - Math.max(0, ...notes);
+    [left, right] = [picture.left_px, width - picture.right_px];
     ask();
   }
 
@@ -74,11 +74,11 @@ function render({ model, el }) {
   }
 
   const view = () => (model.get("view").length ? model.get("view") : [0, picture.span]);
-  const xOf = (time, [from, to]) => LEFT_PX + ((time - from) / (to - from)) * (right - LEFT_PX);
-  const timeAt = (x, [from, to]) => from + ((x - LEFT_PX) / (right - LEFT_PX)) * (to - from);
+  const xOf = (time, [from, to]) => left + ((time - from) / (to - from)) * (right - left);
+  const timeAt = (x, [from, to]) => from + ((x - left) / (right - left)) * (to - from);
   const rowOf = (lane) => TOP_PX + (lane + GAP / 2) * rowPx;
 
-  function look_at(from, to) {
+  function lookAt(from, to) {
     const span = picture.span;
     const length = Math.max(span * 1e-5, Math.min(span, to - from));
     const start = Math.max(0, Math.min(span - length, from));
@@ -95,11 +95,11 @@ function render({ model, el }) {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
     context.fillStyle = picture.idle;
-    picture.lanes.forEach((_, lane) => context.fillRect(LEFT_PX, rowOf(lane), right - LEFT_PX, barPx));
+    picture.lanes.forEach((_, lane) => context.fillRect(left, rowOf(lane), right - left, barPx));
     axis(range, css.color);
     context.save();
     context.beginPath();
-    context.rect(LEFT_PX, 0, right - LEFT_PX, height);
+    context.rect(left, 0, right - left, height);
     context.clip();
     picture.looks.forEach((look, kind) => paintKind(look, kind, range, barPx, ratio));
     context.restore();
@@ -124,7 +124,7 @@ function render({ model, el }) {
         [x, long] = [snap(x), snap(x + long) - snap(x)];
         edged.push([x, y, long, barPx]);
         if (long >= HATCHED_PX) hatched.push([x, y, long, barPx]);
-        if (long >= 12) labelled.push([i, x, y, long]);
+        if (long >= LEAST_FONT_PX) labelled.push([i, x, y, long]);
       }
       context.fillRect(x, y, long, barPx);
     }
@@ -136,29 +136,32 @@ function render({ model, el }) {
   }
 
   function label(labelled, barPx) { // the microbatch, and under it the version, where there is room
+    context.font = `${FONT_PX}px ${FONT}`;
+    const digitPx = context.measureText("0").width;
+    const fitting = ([i, , , long]) => (FONT_PX * long) / (digitPx * `${bars.microbatch[i]}`.length + 3);
+    const narrowest = labelled.reduce((least, bar) => Math.min(least, fitting(bar)), FONT_PX);
+    const fontPx = Math.min(Math.max(narrowest, LEAST_FONT_PX), barPx - 3);
+    if (fontPx < LEAST_FONT_PX) return;
     context.fillStyle = "black";
     context.textAlign = "center";
     context.textBaseline = "middle";
-    const two = barPx >= 30 && picture.versions;
-    const fontPx = Math.min(12, barPx - 3);
-    if (fontPx < 8) return;
     context.font = `${fontPx}px ${FONT}`;
-    const room = (text, long) => context.measureText(text).width <= long - 4;
+    const room = (text, long) => context.measureText(text).width <= long - 1;
     for (const [i, x, y, long] of labelled) {
-      const lines = [`${bars.microbatch[i]}`];
+      const lines = [`${bars.microbatch[i]}`, `v${bars.version[i]}`];
       if (!room(lines[0], long)) continue;
-      if (two && room(`v${bars.version[i]}`, long)) lines.push(`v${bars.version[i]}`);
+      if (!picture.versions || barPx < 2.4 * fontPx || !room(lines[1], long)) lines.pop();
       lines.forEach((line, number) => context.fillText(
-        line, x + long / 2, y + barPx / 2 + (number - (lines.length - 1) / 2) * fontPx,
+        line, x + long / 2, y + barPx / 2 + (number - (lines.length - 1) / 2) * fontPx * 1.05,
       ));
     }
   }
 
   function axis(range, color) {
     const bottom = TOP_PX + rowPx * picture.lanes.length;
-    const step = tidy((range[1] - range[0]) / Math.max(2, (right - LEFT_PX) / 90));
+    const step = tidy((range[1] - range[0]) / Math.max(2, (right - left) / 90));
     const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-    context.font = `12px ${FONT}`;
+    context.font = `${FONT_PX}px ${FONT}`;
     context.textAlign = "center";
     context.textBaseline = "top";
     for (let tick = Math.ceil(range[0] / step - 1e-9) * step; tick <= range[1] * (1 + 1e-9); tick += step) {
@@ -168,21 +171,20 @@ function render({ model, el }) {
       context.fillStyle = color;
       context.fillText(tick.toFixed(digits), x, bottom + 4);
     }
-    context.fillText(`time (${picture.unit})`, (LEFT_PX + right) / 2, bottom + 22);
+    context.fillText(`time (${picture.unit})`, (left + right) / 2, bottom + 22);
+    if (!inside) return;
     context.textAlign = "left";
-    context.globalAlpha = 0.65;
-    if (width > 640) context.fillText(HINT, LEFT_PX, bottom + 22);
-    context.globalAlpha = 1;
+    context.fillText(HINT, left, bottom + 22);
   }
 
   function margins(color) { // a worker's name on the left, what it keeps on the right
     context.fillStyle = color;
-    context.font = `${Math.min(12, rowPx)}px ${FONT}`;
+    context.font = `${Math.min(FONT_PX, rowPx)}px ${FONT}`;
     context.textBaseline = "middle";
     picture.lanes.forEach((name, lane) => {
       const y = TOP_PX + (lane + 0.5) * rowPx;
       context.textAlign = "right";
-      context.fillText(name, LEFT_PX - 8, y);
+      context.fillText(name, left - 8, y);
       context.textAlign = "left";
       if (picture.notes.length) context.fillText(picture.notes[lane], right + 8, y);
     });
@@ -190,8 +192,8 @@ function render({ model, el }) {
 
   function hit(x, y) {
     const range = view(), time = timeAt(x, range), lane = Math.floor((y - TOP_PX) / rowPx);
-    const near = (2 / (right - LEFT_PX)) * (range[1] - range[0]);
-    if (x < LEFT_PX || x > right) return -1;
+    const near = (2 / (right - left)) * (range[1] - range[0]);
+    if (x < left || x > right) return -1;
     let found = -1;
     for (let i = 0; i < bars.start.length; i++) {
       if (bars.lane[i] !== lane || time < bars.start[i] - near || time > bars.end[i] + near) continue;
@@ -232,10 +234,11 @@ function render({ model, el }) {
     const [from, to] = dragged.view;
     const moved = timeAt(dragged.x, dragged.view) - timeAt(event.offsetX, dragged.view);
     tip.hidden = true;
-    look_at(from + moved, to + moved);
+    lookAt(from + moved, to + moved);
   });
-  canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
-  canvas.addEventListener("dblclick", () => look_at(0, picture.span));
+  canvas.addEventListener("pointerenter", () => { inside = true; ask(); });
+  canvas.addEventListener("pointerleave", () => { inside = false; tip.hidden = true; ask(); });
+  canvas.addEventListener("dblclick", () => lookAt(0, picture.span));
   canvas.addEventListener("wheel", (event) => { // a plain wheel scrolls the page
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
@@ -245,9 +248,9 @@ function render({ model, el }) {
     const [from, to] = view(), part = (to - from) / 5, middle = (from + to) / 2;
     const keys = {
       "+": () => zoom(0.7, middle), "-": () => zoom(1 / 0.7, middle),
-      "0": () => look_at(0, picture.span),
-      ArrowLeft: () => look_at(from - part, to - part),
-      ArrowRight: () => look_at(from + part, to + part),
+      "0": () => lookAt(0, picture.span),
+      ArrowLeft: () => lookAt(from - part, to - part),
+      ArrowRight: () => lookAt(from + part, to + part),
     };
     if (!keys[event.key]) return;
     event.preventDefault();
@@ -257,7 +260,7 @@ function render({ model, el }) {
 
   function zoom(factor, about) {
     const [from, to] = view();
-    look_at(about - (about - from) * factor, about + (to - about) * factor);
+    lookAt(about - (about - from) * factor, about + (to - about) * factor);
   }
 
   const resized = new ResizeObserver(fit);

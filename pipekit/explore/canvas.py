@@ -9,10 +9,16 @@ import numpy as np
 import traitlets
 
 from pipekit.plots import style
+from pipekit.plots.memory import TICKS_PX
 from pipekit.plots.timeline import summary, time_scale
+from pipekit.plots.worker_panels import NAME_PX
 from pipekit.traces import Trace
 
 HERE = Path(__file__).parent
+LEFT_PX = NAME_PX + TICKS_PX
+"""As in the kit's memory curves, so that both have one time axis."""
+NOTES_PX, PAD_PX = 190, 16
+"""Right of the bars, with notes and without."""
 
 
 class TimelineCanvas(anywidget.AnyWidget):
@@ -41,7 +47,12 @@ class TimelineCanvas(anywidget.AnyWidget):
 
 
 def picture(
-    trace: Trace, notes: Sequence[str] = (), *, title: str | None = None, longest: float = 0.0
+    trace: Trace,
+    notes: Sequence[str] = (),
+    *,
+    title: str | None = None,
+    longest: float = 0.0,
+    legend: bool = True,
 ) -> dict[str, Any]:
     """Return what the canvas needs of a trace: its texts, and its events as columns of bytes.
 
@@ -50,6 +61,7 @@ def picture(
         notes: what to write beside each worker's row, if anything.
         title: in place of the trace's name.
         longest: makespan of the longest trace with which this one is to share its time axis.
+        legend: whether to name the ops.
 
     Raises:
         ValueError: the trace has no events.
@@ -74,6 +86,9 @@ def picture(
         "span": longest * scale,
         "lanes": [f"worker {worker}" for worker in range(trace.workers)],
         "notes": list(notes),
+        "left_px": LEFT_PX,
+        "right_px": NOTES_PX if notes else PAD_PX,
+        "legend": legend,
         "looks": [look._asdict() for look in style.OPS.values()],
         "idle": style.IDLE,
         "grid": style.GRID,

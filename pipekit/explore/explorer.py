@@ -14,7 +14,7 @@ from IPython.display import display
 from pipekit import plots
 from pipekit.explore.canvas import TimelineCanvas, picture
 from pipekit.explore.chart import Chart
-from pipekit.explore.seen import Seen, Timeline
+from pipekit.explore.seen import Seen
 
 See = Callable[..., Seen]
 """From the values of the controls, by name, to what to show; its defaults are the first setting."""
@@ -53,16 +53,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._table = widgets.HTML()
         for html in (self._table, self._text):
             html.add_class("jp-RenderedHTMLCommon")
-        super().__init__(
-            [
-                self.controls_box(),
-                self._message,
-                self._text,
-                self._timelines,
-                self._plots,
-                self._table,
-            ]
-        )
+        self._seen = widgets.VBox([self._text, self._timelines, self._plots, self._table])
+        super().__init__([self.controls_box(), self._message, self._seen])
         self._changed()
 
     def controls_box(self) -> widgets.Widget:
@@ -77,10 +69,12 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
     def complain(self, error: ValueError) -> None:
         """Say what is wrong with a setting."""
         self._message.value = f'<div style="{_ERROR}">{escape(str(error))}</div>'
+        self._seen.add_class("pipekit-stale")
 
     def show(self, seen: Seen) -> None:
         """Replace all that is shown."""
         self._message.value = ""
+        self._seen.remove_class("pipekit-stale")
         self._text.value = f'<div style="{_TEXT}">{escape(seen.text)}</div>' if seen.text else ""
         self._show_timelines(seen)
         if len(seen.plots) != len(self._charts):
@@ -94,12 +88,19 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         if len(seen.timelines) != len(self._canvases):
             self._canvases = [TimelineCanvas() for _ in seen.timelines]
             self._timelines.children = self._canvases
-        for canvas, timeline in zip(self._canvases, seen.timelines, strict=True):
-            unit = timeline.trace.unit
-            peers = [other.trace for other in seen.timelines if other.trace.unit == unit]
-            longest = max(trace.makespan_s for trace in peers)
+        for number, (canvas, timeline) in enumerate(
+            zip(self._canvases, seen.timelines, strict=True)
+        ):
+            trace = timeline.trace
+            peers = [each.trace for each in seen.timelines if each.trace.unit == trace.unit]
             canvas.show(
-                picture(timeline.trace, timeline.notes, title=timeline.title, longest=longest)
+                picture(
+                    trace,
+                    timeline.notes,
+                    title=timeline.title,
+                    longest=max(peer.makespan_s for peer in peers),
+                    legend=number == 0,
+                )
             )
 
     def _changed(self, _change: object = None) -> None:
@@ -114,7 +115,9 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
 def styled(seen: Seen) -> Any:
     """Return the table, ready to be shown."""
     assert seen.table is not None
-    return seen.table.style.hide(axis="index").format(precision=4).set_caption(seen.caption)
+    numbers = seen.table.select_dtypes("number").columns
+    shown = seen.table.style.hide(axis="index").format("{:,.4g}", subset=numbers)
+    return shown.set_caption(seen.caption)
 
 
 def static(seen: Seen, results_dir: str | Path) -> None:

@@ -34,7 +34,7 @@ def see(
     cut: str = "equal time",
     stages: int = 4,
     rows: int = 4,
-    microbatches: int = 4,
+    microbatches: int = 8,
     batches: int = 2,
     recompute: Recompute = "never",
     optimizer: str = "Adam",

@@ -8,15 +8,16 @@ from typing import Any
 import ipywidgets as widgets
 import pandas as pd
 import torch
+from torch import nn
 
 from pipekit import plots
 from pipekit.clusters import flat
-from pipekit.datasets import Batch, mnist
+from pipekit.datasets import Batch, Dataset, digits
 from pipekit.engine import Pipeline, Run
 from pipekit.explore.explorer import Explorer, explore
 from pipekit.explore.faults import marked
 from pipekit.explore.seen import Plot, Seen, Timeline
-from pipekit.models import convnet
+from pipekit.models import mlp
 from pipekit.planning import plan
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
@@ -25,11 +26,13 @@ from pipekit.schedules import Schedule, check, flush, parse
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
-ROWS = 16
+WIDTH, DEPTH = 512, 8
+"""Of the network: a perceptron of so many linear layers."""
+ROWS = 64
 """Of a microbatch."""
 LEAST_BATCHES = 30
 """The schedule is run again and again until it has trained on so many."""
-LR = 0.003
+LR = 0.001
 PICTURE = str(flush(3, 4, 2))
 
 
@@ -53,7 +56,7 @@ def see(picture: str = PICTURE) -> Seen:
         f"{_list(report.peak_in_flight)} (exact)",
         timelines=[
             Timeline(drawn, title=f"{schedule.title}, as drawn"),
-            Timeline(simulated, title=f"{schedule.title}, predicted"),
+            Timeline(simulated, title=f"{schedule.title}, predicted for a core a worker"),
         ],
     )
 
@@ -61,7 +64,7 @@ def see(picture: str = PICTURE) -> Seen:
 def trained(picture: str = PICTURE) -> Seen:
     """Return what :func:`see` does, and beside it a real training by the engine.
 
-    A small convolutional network learns MNIST's digits, a worker a thread, by Adam.
+    A perceptron learns scikit-learn's digits by Adam, a thread a worker.
 
     Raises:
         ScheduleError: as :func:`see`, or nothing goes backward.
@@ -130,12 +133,16 @@ def own_schedule(interactive: bool, results_dir: str, **start: Any) -> None:
     explore(see, controls, interactive, results_dir, **how, **start)
 
 
+def _network() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), *mlp(WIDTH, DEPTH, inputs=8 * 8, outputs=10))
+
+
 def _train(schedule: Schedule) -> tuple[Run, list[float]]:
     """Run a schedule until there were enough batches; return its last run, and all losses."""
     torch.manual_seed(0)
     _, planned = _split(schedule)
     pipeline = Pipeline(
-        convnet(),
+        _network(),
         schedule,
         balance=planned,
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=LR),
@@ -160,29 +167,27 @@ def _batches(schedule: Schedule, seed: int) -> list[Batch]:
 
 def _split(schedule: Schedule) -> tuple[Profile, Plan]:
     """Return the network's costs here, and stages of about equal time."""
-    costs = _costs(len(schedule.workers))
-    balance = plan(costs, flat(schedule.stages, math.inf), "balance").balance
-    return costs, Plan.by_hand(balance, rows=ROWS, replicas=[len(home) for home in schedule.homes])
+    balance = plan(_costs(), flat(schedule.stages, math.inf), "balance").balance
+    replicas = [len(workers) for workers in schedule.homes]
+    return _costs(), Plan.by_hand(balance, rows=ROWS, replicas=replicas)
 
 
 @cache
-def _costs(workers: int) -> Profile:
-    """Measure a microbatch, while as many other workers share the cores as will."""
+def _costs() -> Profile:
+    """Measure what a microbatch costs a worker that has a core of its own."""
     data = _data()
     return profile(
-        convnet(),
+        _network(),
         data.train_inputs[:ROWS],
         loss=torch.nn.CrossEntropyLoss(),
         target=data.train_targets[:ROWS],
-        repeats=5,
-        others=workers - 1,
         tolerance=math.inf,  # a rough prediction will do, and a busy machine is no news here
     )
 
 
 @cache
-def _data() -> Any:
-    return mnist()
+def _data() -> Dataset:
+    return digits()
 
 
 def _list(numbers: tuple[int, ...]) -> str:

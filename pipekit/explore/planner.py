@@ -67,7 +67,7 @@ def controls() -> dict[str, widgets.ValueWidget]:
         "cluster": choice("cluster", CLUSTERS),
         "optimizer": choice("optimizer", OPTIMIZERS),
         "workers": steps("workers", [2, 4, 8, 16, 32, 64]),
-        "max_batch": steps("rows a batch, at most", [32, 64, 128, 256, 512, 1024]),
+        "max_batch": steps("rows a batch", [32, 64, 128, 256, 512, 1024]),
     }
 
 
@@ -125,10 +125,10 @@ def _compared(best: pd.DataFrame, won: tuple[int, int]) -> pd.DataFrame:
             "depth": rows["depth"],
             "rows a microbatch": rows["microbatch_rows"],
             "recompute": rows["recompute"].map({True: "yes", False: "no"}),
-            "rows/s": rows["throughput"].round(2),
-            "rows/s without links": rows["throughput_free"].round(2),
+            "rows/s": rows["throughput"],
+            "rows/s without links": rows["throughput_free"],
             "lost to links (%)": lost.round(1),
-            "memory (GiB)": (rows["memory_bytes"] / 2**30).round(2),
+            "memory (GiB)": (rows["memory_bytes"] / 2**30),
             "fits": rows["fits"].map({True: "yes", False: "no"}),
         }
     )

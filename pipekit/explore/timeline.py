@@ -9,6 +9,7 @@ import pandas as pd
 
 from pipekit import plots
 from pipekit.clusters import flat
+from pipekit.explore.canvas import NOTES_PX
 from pipekit.explore.controls import choice, number, steps, whole
 from pipekit.explore.explorer import explore
 from pipekit.explore.seen import Plot, Seen, Timeline
@@ -151,10 +152,12 @@ def _memory(trace: Trace, other: Trace | None = None) -> Plot:
     assert trace.memory is not None
     frames = [trace.memory.frame.assign(method=trace.name)]
     if other is None:
-        return Plot(plots.memory(trace.memory, title=trace.name), frames[0])
-    assert other.memory is not None
-    frames.append(other.memory.frame.assign(method=other.name))
-    peak, others = (max(memory.peak_bytes) for memory in (trace.memory, other.memory))
-    title = f"{trace.name} needs {peak / others:.2g} times the memory of {other.name}"
-    figure = plots.memory(trace.memory, title=title, other=other.memory, other_name=other.name)
+        figure = plots.memory(trace.memory, title=trace.name)
+    else:
+        assert other.memory is not None
+        frames.append(other.memory.frame.assign(method=other.name))
+        peak, others = (max(memory.peak_bytes) for memory in (trace.memory, other.memory))
+        title = f"{trace.name} needs {peak / others:.2g} times the memory of {other.name}"
+        figure = plots.memory(trace.memory, title=title, other=other.memory, other_name=other.name)
+    figure.layout.margin.r = NOTES_PX  # the curves stand under the bars
     return Plot(figure, pd.concat(frames))

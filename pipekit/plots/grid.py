@@ -67,7 +67,7 @@ def grid(
     traces = [
         {
             **_cells(frame[(shade == number) & ~empty], **place),
-            "name": f"{ends[number]:,.4g} to {ends[number + 1]:,.4g}",
+            "name": f"{ends[number]:,.3g} to {ends[number + 1]:,.3g}" + ("" if number else f" {unit}"),
             "marker": {"color": color, "line": {"color": color, "width": 0}},
             "text": _texts(frame[(shade == number) & ~empty][value], room_px, row_px),
             "insidetextfont": _font("white" if number >= ON_DARK else "black"),
@@ -138,7 +138,7 @@ def _font(color: str) -> dict[str, Any]:
 
 
 def _texts(values: pd.Series, room_px: float, row_px: float) -> list[str] | None:
-    texts = [f"{number:,.4g}" if number < 1e4 else f"{number:,.0f}" for number in values]
+    texts = [f"{number:,.3g}" if number < 1e3 else f"{number:,.0f}" for number in values]
     longest = max(map(len, texts))
     fits = longest * 0.6 * NUMBER_PX < room_px and row_px > NUMBER_PX + 2
     return texts if fits else None

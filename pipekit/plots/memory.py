@@ -78,24 +78,29 @@ def memory(
         held, *beside = (table[table["worker"] == worker] for table in tables)
         here = [*_areas(held, parts, ends[1], f"worker {worker}, %{{x:.6~g}} {second}", byte)]
         if other is not None:
-            here.append(_total(beside[0], ends[1], other_name or other.label))
+            line = _total(beside[0], ends[1], other_name or other.label)
+            here += [_halo(line), line]
         if capacity is not None:
             name = f"capacity, {units.written(capacity, units.BYTES)}"
             here.append(_level(ends, capacity * per_byte, name))
-        named = [{**trace, "legendgroup": trace["name"], "showlegend": row == 0} for trace in here]
         peak = held.loc[held["total"].idxmax()]
-        traces += [{"type": "scatter", **panel(row), **trace} for trace in (*named, _dot(peak))]
+        here.append(_dot(peak))
+        names = [trace.get("name") for trace in here]
+        traces += [
+            {**trace, **panel(row), "legendgroup": name, "showlegend": bool(name) and row == 0}
+            for trace, name in zip(here, names, strict=True)
+        ]
         text = f"peak {units.written(peak['total'] / per_byte, units.BYTES)}"
         domain = layout[f"yaxis{panel(row)['yaxis'][1:]}"]["domain"]
         layout["annotations"].append(write_beside(domain, text, x=1, xanchor="left", xshift=8))
 
-    if len(here) > LEGEND_ROW:
+    if len([*filter(None, names)]) > LEGEND_ROW:
         layout["margin"]["b"] += LEGEND_ROW_PX
         layout["height"] += LEGEND_ROW_PX
     above = {"y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 8, "showarrow": False}
     unit = {"text": byte, "x": 0, "xref": "paper", "xanchor": "right", "xshift": -8, **above}
     layout["annotations"].append(unit)
-    return go.Figure(traces, layout)
+    return go.Figure([{"type": "scatter", **trace} for trace in traces], layout)
 
 
 def _table(memory: Memory) -> pd.DataFrame:
@@ -129,6 +134,12 @@ def _total(held: pd.DataFrame, end: float, name: str) -> dict[str, Any]:
     }
 
 
+def _halo(line: dict[str, Any]) -> dict[str, Any]:
+    """Return what sets a line off from the areas beneath it, in greyscale too."""
+    look = {**line["line"], "color": "rgba(255,255,255,0.7)", "width": 5}
+    return {**line, "name": None, "line": look, "hoverinfo": "skip"}
+
+
 def _level(ends: tuple[float, float], height: float, name: str) -> dict[str, Any]:
     return {
         "x": ends,
@@ -147,7 +158,6 @@ def _dot(row: pd.Series) -> dict[str, Any]:
         "mode": "markers",
         "marker": {"color": style.GREY, "symbol": "circle", "size": 6},
         "hoverinfo": "skip",
-        "showlegend": False,
     }
 
 
