@@ -7,7 +7,7 @@ from html import escape
 _TASK = re.compile(r"\b([FBU])(\d+) of stage (\d+)")
 _LINE = re.compile(r"line (\d+): (?:.*?'([^']*)')?")
 _ROW = re.compile(r"\s*worker (\d+)(?: stage (\d+))?\s*\|")
-_PASS = re.compile(r"([FB])(\d+)(?:@(\d+))?")
+_PASS = re.compile(r"([FB])(\d+)(?:@(\d+))?(?::\d+)?")
 _UPDATE = re.compile(r"\^\d*(?:@(\d+))?")
 
 

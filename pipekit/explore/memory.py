@@ -19,10 +19,7 @@ from pipekit.plans import Recompute
 from pipekit.plots import units
 from pipekit.simulation import simulate
 
-DEVICES = {
-    device.name: device
-    for device in (papers.K80, papers.TITAN_X, papers.V100, papers.P40)
-}
+DEVICES = {device.name: device for device in (papers.K80, papers.TITAN_X, papers.V100, papers.P40)}
 OPTIMIZERS = {"SGD": 0, "SGD, momentum": 1, "Adam": 2}
 """Tensors of a parameter's size that each keeps for it."""
 CUTS: dict[str, Of] = {"equal time": "time", "equal size": "size"}
@@ -61,9 +58,9 @@ def see(
     worker = DEVICES[device]
     profile = reckoned(model, worker).scaled(rows)
     cluster = flat(stages, math.inf)
-    planned = plan(profile, cluster, "balance", of=CUTS[cut], recompute=recompute)
-    states = OPTIMIZERS[optimizer]
-    trace = simulate(schedule, profile, planned, cluster, optimizer_states=states)
+    states = {"optimizer_states": OPTIMIZERS[optimizer]}
+    planned = plan(profile, cluster, "balance", of=CUTS[cut], recompute=recompute, **states)
+    trace = simulate(schedule, profile, planned, cluster, **states)
     memory, capacity = trace.memory, worker.memory_bytes
     assert memory is not None
     full = [worker for worker, peak in enumerate(memory.peak_bytes) if peak > capacity]

@@ -129,8 +129,7 @@ def controls() -> Mapping[str, widgets.ValueWidget]:
 
 def own_schedule(interactive: bool, results_dir: str, **start: Any) -> None:
     """Display the explorer; see :func:`pipekit.explore.explorer.explore`."""
-    how = {"explorer": OwnSchedule, "still": trained}
-    explore(see, controls, interactive, results_dir, **how, **start)
+    explore(see, controls, interactive, results_dir, explorer=OwnSchedule, still=trained, **start)
 
 
 def _network() -> nn.Sequential:

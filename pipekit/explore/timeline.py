@@ -117,9 +117,7 @@ def _simulated(
         output_bytes=ACTIVATION_BYTES,
         parameter_bytes=WEIGHT_BYTES,
     )
-    plan = Plan.by_hand(
-        [LAYERS] * stages, replicas=[replicas] * stages, recompute=recompute
-    )
+    plan = Plan.by_hand([LAYERS] * stages, replicas=[replicas] * stages, recompute=recompute)
     links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
     return schedule, simulate(schedule, profile, plan, links)
 

@@ -18,7 +18,10 @@ ON_DARK = 3
 """The shade from which on text is white."""
 MOST_TICKS = 16
 NUMBER_PX = 11
-WINNER = "#E69F00"
+CELL = 0.9
+"""Of a step, in both directions."""
+FONT = {"family": style.NARROW_FONTS, "size": NUMBER_PX}
+BEST = "#E69F00"
 
 
 def grid(
@@ -57,68 +60,66 @@ def grid(
     if frame[value].isna().all():
         raise ValueError(f"no cell of the column {value!r} has a number")
     across, down = (np.sort(frame[column].unique()).tolist() for column in (x, y))
-    row_px = min(ROW_PX, MOST_PX / len(down))
-    room_px = style.PANEL_PX / len(across)
-    least, most = frame[value].min(), frame[value].max()
-    ends = np.linspace(least, most, len(SHADES) + 1)
-    shade = np.clip(np.searchsorted(ends, frame[value], side="left") - 1, 0, len(SHADES) - 1)
-    empty = frame[value].isna().to_numpy()
-    place = {"across": across, "down": down, "x": x, "y": y}
-    traces = [
-        {
-            **_cells(frame[(shade == number) & ~empty], **place),
-            "name": f"{ends[number]:,.3g} to {ends[number + 1]:,.3g}" + ("" if number else f" {unit}"),
-            "marker": {"color": color, "line": {"color": color, "width": 0}},
-            "text": _texts(frame[(shade == number) & ~empty][value], room_px, row_px),
-            "insidetextfont": _font("white" if number >= ON_DARK else "black"),
-            "hovertemplate": f"{x} %{{customdata[0]}}, {y} %{{customdata[1]}}: "
-            f"%{{customdata[2]:,.4~g}} {unit}<extra></extra>",
-            "customdata": frame[(shade == number) & ~empty][[x, y, value]].to_numpy(),
-        }
-        for number, color in enumerate(SHADES)
-        if ((shade == number) & ~empty).any()
-    ]
-    if empty.any():
-        look = style.Look(missing, style.IDLE, style.GREY, 0, "x")
+    row_px, column_px = min(ROW_PX, MOST_PX / len(down)), style.PANEL_PX / len(across)
+    placed = frame.assign(
+        across=[across.index(step) for step in frame[x]],
+        down=[down.index(step) for step in frame[y]],
+        shade=_shades(frame[value]),
+    )
+    hover = f"{x} %{{customdata[0]}}, {y} %{{customdata[1]}}: "
+    ends = np.linspace(frame[value].min(), frame[value].max(), len(SHADES) + 1)
+    traces = []
+    for number, cells in placed.groupby("shade"):
+        shade = int(number)
         traces.append(
             {
-                **_cells(frame[empty], **place),
-                "name": missing,
-                "marker": _marker(look),
-                "customdata": frame[empty][[x, y]].to_numpy(),
-                "hovertemplate": f"{x} %{{customdata[0]}}, {y} %{{customdata[1]}}: {missing}"
-                "<extra></extra>",
+                **_cells(cells),
+                "name": f"{ends[shade]:,.3g} to {ends[shade + 1]:,.3g}",
+                "marker": {"color": SHADES[shade], "line": {"width": 0}},
+                "text": _texts(cells[value], column_px, row_px),
+                "insidetextfont": {**FONT, "color": "white" if shade >= ON_DARK else "black"},
+                "customdata": cells[[x, y, value]].to_numpy(),
+                "hovertemplate": f"{hover}%{{customdata[2]:,.4~g}} {unit}<extra></extra>",
             }
         )
-    framed = frame[(frame[x] == best[0]) & (frame[y] == best[1])]
-    winner = style.Look("the best", style.TRANSPARENT, WINNER, 3, "")
+    traces[0]["name"] += f" {unit}"
+    cells = placed[placed["shade"].isna()]
+    if len(cells):
+        empty = style.Look(missing, style.IDLE, style.GREY, 0, "x")
+        more = {"customdata": cells[[x, y]].to_numpy()}
+        more["hovertemplate"] = f"{hover}{missing}<extra></extra>"
+        traces.append({**_cells(cells), "name": missing, "marker": _marker(empty), **more})
+    framed = placed[(placed[x] == best[0]) & (placed[y] == best[1])]
+    frame_look = style.Look("the best", style.TRANSPARENT, BEST, 3, "")
     traces.append(
         {
-            **_cells(framed, **place),
-            "name": winner.name,
-            "marker": _marker(winner),
+            **_cells(framed),
+            "name": frame_look.name,
+            "marker": _marker(frame_look),
             "hoverinfo": "skip",
         }
     )
     layout = style.layout(row_px * len(down), f"{title} ({label})")
     layout["barmode"] = "overlay"
-    layout["bargap"] = 0
     layout["xaxis"] = _steps(across, x_title or x, [-0.5, len(across) - 0.5])
     layout["yaxis"] = _steps(down, y_title or y, [len(down) - 0.5, -0.5])
     return go.Figure(traces, layout)
 
 
-def _cells(
-    frame: pd.DataFrame, across: Sequence[Any], down: Sequence[Any], x: str, y: str
-) -> dict[str, Any]:
-    left = np.array([across.index(step) for step in frame[x]], dtype=float) - 0.46
+def _shades(values: pd.Series) -> pd.Series:
+    """Return the number of each value's shade, or NaN where there is no value."""
+    spread = values.max() - values.min() or 1
+    return np.floor((values - values.min()) / spread * len(SHADES)).clip(upper=len(SHADES) - 1)
+
+
+def _cells(frame: pd.DataFrame) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
-        "y": [down.index(step) for step in frame[y]],
-        "base": left,
-        "x": np.full(len(frame), 0.92),
-        "width": 0.88,
+        "y": frame["down"].to_numpy(),
+        "base": frame["across"].to_numpy() - CELL / 2,
+        "x": np.full(len(frame), CELL),
+        "width": CELL,
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
@@ -131,10 +132,6 @@ def _marker(look: style.Look) -> dict[str, Any]:
         "line": {"color": look.edge, "width": look.edge_px},
         "pattern": style.pattern(look),
     }
-
-
-def _font(color: str) -> dict[str, Any]:
-    return {"color": color, "family": style.NARROW_FONTS, "size": NUMBER_PX}
 
 
 def _texts(values: pd.Series, room_px: float, row_px: float) -> list[str] | None:

@@ -141,7 +141,7 @@ def jupyterlab(folder: Path, chromium: str, scratch: Path) -> Iterator[Lab]:
                 executable_path=chromium,
                 args=["--no-sandbox"] if os.geteuid() == 0 else [],
             )
-            page = browser.new_page(viewport={"width": 1400, "height": 1500}, device_scale_factor=2)
+            page = browser.new_page(viewport={"width": 1280, "height": 1400})
             page.set_default_timeout(1000 * START_S)
             lab = Lab(page)
             address = _address(Path(folders["JUPYTER_RUNTIME_DIR"]), server)

@@ -37,6 +37,7 @@ canvas = TimelineCanvas()
 canvas.show(picture(Trace.from_schedule(pipedream(8, 2090))))
 canvas
 """
+TITLES = ".pipekit-title, .pipekit-chart .g-gtitle"
 DURATIONS = "name => performance.getEntriesByName(name).map(entry => entry.duration)"
 BACKGROUND = "element => getComputedStyle(element).getPropertyValue('--jp-layout-color0').trim()"
 
@@ -94,15 +95,13 @@ def photographed(lab: Lab, name: str, folder: Path) -> None:
 
 def title(notebook: Locator) -> str:
     """Return the first title in view, of a timeline or of a chart."""
-    return notebook.locator(".pipekit-title, .pipekit-chart .g-gtitle").first.inner_text()
+    return notebook.locator(TITLES).first.text_content() or ""
 
 
 @pytest.mark.parametrize(
     ("name", "slider"), [("timeline", "stages"), ("memory", "microbatches"), ("planner", "workers")]
 )
-def test_an_explorer_follows_a_slider(
-    name: str, slider: str, lab: Lab, screenshots: Path
-) -> None:
+def test_an_explorer_follows_a_slider(name: str, slider: str, lab: Lab, screenshots: Path) -> None:
     notebook = opened(lab, name)
     photographed(lab, name, screenshots)
     before = title(notebook)
@@ -111,7 +110,7 @@ def test_an_explorer_follows_a_slider(
     lab.page.wait_for_function(
         "([titles, before]) => [...document.querySelectorAll(titles)]"
         ".some(title => title.checkVisibility() && title.textContent !== before)",
-        arg=[".pipekit-title, .pipekit-chart .g-gtitle", before],
+        arg=[TITLES, before],
     )
     assert title(notebook) != before
 
@@ -142,7 +141,9 @@ def test_text_stands_out_from_both_themes(theme: str, lab: Lab) -> None:
     page = luminance(notebook.evaluate(BACKGROUND))
     for text in (".pipekit-title", ".pipekit-chart .g-gtitle text"):
         drawn = notebook.locator(text).first
-        ink = luminance(drawn.evaluate("e => getComputedStyle(e)[e.closest('svg') ? 'fill' : 'color']"))
+        ink = luminance(
+            drawn.evaluate("e => getComputedStyle(e)[e.closest('svg') ? 'fill' : 'color']")
+        )
         lighter, darker = max(page, ink), min(page, ink)
         assert (lighter + 0.05) / (darker + 0.05) > 7  # WCAG 2, level AAA
 
@@ -162,9 +163,7 @@ def luminance(color: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_a_schedule_of_ones_own_is_checked_drawn_and_trained(
-    lab: Lab, screenshots: Path
-) -> None:
+def test_a_schedule_of_ones_own_is_checked_drawn_and_trained(lab: Lab, screenshots: Path) -> None:
     notebook = opened(lab, "own_schedule")
     text, train = notebook.locator("textarea"), notebook.get_by_role("button", name="Train with it")
     text.fill("worker 0 | B0 F0^")
