@@ -88,6 +88,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         if len(seen.timelines) != len(self._canvases):
             self._canvases = [TimelineCanvas() for _ in seen.timelines]
             self._timelines.children = self._canvases
+            self._link(seen)
         for number, (canvas, timeline) in enumerate(
             zip(self._canvases, seen.timelines, strict=True)
         ):
@@ -102,6 +103,14 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
                     legend=number == 0,
                 )
             )
+
+    def _link(self, seen: Seen) -> None:
+        """Let canvases in the same unit zoom and pan together, within the page."""
+        first: dict[str, TimelineCanvas] = {}
+        for canvas, timeline in zip(self._canvases, seen.timelines, strict=True):
+            leader = first.setdefault(timeline.trace.unit, canvas)
+            if leader is not canvas:
+                widgets.jslink((leader, "view"), (canvas, "view"))
 
     def _changed(self, _change: object = None) -> None:
         try:

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 from playwright.sync_api import ConsoleMessage, Locator, Page, sync_playwright
 
-START_S, CELLS_S = 60, 90
+START_S, CELLS_S = 120, 180
 QUIET = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
 OPEN = """async ({path, kernel}) => {
     const options = kernel ? {kernel: {id: kernel}} : {};
@@ -25,7 +25,7 @@ OPEN = """async ({path, kernel}) => {
     await jupyterapp.commands.execute('notebook:run-all-cells');
     return panel.sessionContext.session.kernel.id;
 }"""
-SHOW = "path => jupyterapp.commands.execute('docmanager:open', {path})"
+EXECUTE = "([command, given]) => jupyterapp.commands.execute(command, given).then(() => null)"
 CELLS = """async path => {
     const panel = await jupyterapp.commands.execute('docmanager:open', {path});
     return [...panel.content.model.cells].map(cell => cell.sharedModel.toJSON())
@@ -76,7 +76,7 @@ class Lab:
 
     def show(self, path: str) -> Locator:
         """Bring an opened notebook to the front and return it."""
-        self.page.evaluate(SHOW, path)
+        self.page.evaluate(EXECUTE, ["docmanager:open", {"path": path}])
         return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
 
     def painted(self, notebook: Locator) -> None:
@@ -97,10 +97,7 @@ class Lab:
     def theme(self, name: str) -> None:
         """Change to JupyterLab's "Light" or "Dark" theme."""
         light = "true" if name == "Light" else "false"
-        self.page.evaluate(
-            "theme => jupyterapp.commands.execute('apputils:change-theme', {theme})",
-            f"JupyterLab {name}",
-        )
+        self.page.evaluate(EXECUTE, ["apputils:change-theme", {"theme": f"JupyterLab {name}"}])
         self.page.wait_for_selector(f'body[data-jp-theme-light="{light}"]', state="attached")
 
 

@@ -22,6 +22,7 @@ from tests.browser.jupyterlab import Lab, jupyterlab
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(300),  # JupyterLab starts within one of the tests
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make browser"),
 ]
 
@@ -122,15 +123,21 @@ def test_hovering_a_bar_names_its_microbatch_and_version(lab: Lab) -> None:
     assert tip[:4] == ["forward", "worker 0, stage 0", "microbatch 0", "reads version 0"]
 
 
-def test_a_timeline_zooms_and_shows_all_again(lab: Lab) -> None:
-    canvas = lab.show("timeline.ipynb").locator(".pipekit-timeline > canvas").first
-    whole = canvas.evaluate("canvas => canvas.toDataURL()")
-    canvas.press("+")
-    lab.page.wait_for_timeout(100)
-    assert canvas.evaluate("canvas => canvas.toDataURL()") != whole
-    canvas.press("0")
-    lab.page.wait_for_timeout(100)
-    assert canvas.evaluate("canvas => canvas.toDataURL()") == whole
+def test_both_timelines_zoom_together_and_show_all_again(lab: Lab) -> None:
+    notebook = lab.show("timeline.ipynb")
+    canvases = notebook.locator(".pipekit-timeline > canvas")
+    whole = pixels(canvases)
+    canvases.first.press("+")
+    lab.page.wait_for_timeout(200)
+    assert all(now != then for now, then in zip(pixels(canvases), whole, strict=True))
+    canvases.first.press("0")
+    lab.page.wait_for_timeout(200)
+    assert pixels(canvases) == whole
+
+
+def pixels(canvases: Locator) -> list[str]:
+    images: list[str] = canvases.evaluate_all("all => all.map(canvas => canvas.toDataURL())")
+    return images
 
 
 @pytest.mark.parametrize("theme", ["Dark", "Light"])
