@@ -77,6 +77,16 @@ def test_the_total_of_another_memory_is_a_line_named_by_its_label() -> None:
     lines = named(figure, "total, measured")
     assert [line.y.tolist() for line in lines] == [[40, 70, 90, 40, 40], [40, 60, 60]]
     assert [area.x[-1] for area in named(figure, "weights")] == [80, 80]
+    named_so = named(memory(held(), other=held(), other_name="GPipe"), "total, GPipe")
+    assert [line.showlegend for line in named_so] == [True, False]
+
+
+def test_the_other_total_is_set_off_from_the_areas_also_in_the_static_picture() -> None:
+    figure = memory(held(), other=held())
+    upper, _ = static.draw(figure).axes
+    halo, total, _dot = upper.lines
+    assert halo.get_linewidth() > total.get_linewidth()
+    assert halo.get_xdata().tolist() == total.get_xdata().tolist()
 
 
 def test_all_workers_have_the_same_axes() -> None:
