@@ -74,7 +74,7 @@ def grid(
         traces.append(
             {
                 **_cells(cells),
-                "name": f"{ends[shade]:,.3g} to {ends[shade + 1]:,.3g}",
+                "name": f"to {ends[shade + 1]:,.3g}",
                 "marker": {"color": SHADES[shade], "line": {"width": 0}},
                 "text": _texts(cells[value], column_px, row_px),
                 "insidetextfont": {**FONT, "color": "white" if shade >= ON_DARK else "black"},
@@ -85,12 +85,12 @@ def grid(
     traces[0]["name"] += f" {unit}"
     cells = placed[placed["shade"].isna()]
     if len(cells):
-        empty = style.Look(missing, style.IDLE, style.GREY, 0, "x")
+        empty = style.Look(missing, style.IDLE, style.GREY, 1, "x")
         more = {"customdata": cells[[x, y]].to_numpy()}
         more["hovertemplate"] = f"{hover}{missing}<extra></extra>"
         traces.append({**_cells(cells), "name": missing, "marker": _marker(empty), **more})
     framed = placed[(placed[x] == best[0]) & (placed[y] == best[1])]
-    frame_look = style.Look("the best", style.TRANSPARENT, BEST, 3, "")
+    frame_look = style.Look("best", style.TRANSPARENT, BEST, 3, "")
     traces.append(
         {
             **_cells(framed),
