@@ -202,7 +202,7 @@ def _strokes(trace: Any) -> dict[str, Any]:
         }
     line = trace.line
     dash = DASHES[line.dash or "solid"]
-    return {"color": line.color, "linestyle": dash, "linewidth": line.width * PT}
+    return {"color": _rgba(line.color), "linestyle": dash, "linewidth": line.width * PT}
 
 
 def _filled(color: str, pattern: Any) -> dict[str, Any]:

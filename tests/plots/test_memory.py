@@ -88,6 +88,23 @@ def test_equal_times_are_not_stretched() -> None:
     assert named(memory(held(), Memory(held().frame, "measured")), "total, measured")
 
 
+def test_of_the_same_kind_both_keep_their_times_and_may_be_named() -> None:
+    frame = held().frame.assign(time_s=lambda frame: 2 * frame["time_s"])
+    figure = memory(held(), Memory(frame, "simulated"), other_name="GPipe")
+    lines = named(figure, "total, GPipe")
+    assert [line.y.tolist() for line in lines] == [[40, 70, 90, 40, 40], [40, 60, 60]]
+    assert [line.showlegend for line in lines] == [True, False]
+    assert [area.x[-1] for area in named(figure, "weights")] == [80, 80]
+
+
+def test_the_other_total_is_set_off_from_the_areas_also_in_the_static_picture() -> None:
+    figure = memory(held(), other=held())
+    upper, _ = static.draw(figure).axes
+    halo, total, _dot = upper.lines
+    assert halo.get_linewidth() > total.get_linewidth()
+    assert list(halo.get_xdata()) == list(total.get_xdata())  # type: ignore[arg-type]
+
+
 def test_all_workers_have_the_same_axes() -> None:
     layout = memory(held()).layout
     assert layout.yaxis.range == layout.yaxis2.range
