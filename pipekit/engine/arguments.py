@@ -9,7 +9,7 @@ from torch import nn
 
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan, Recompute
-from pipekit.schedules import Schedule, ScheduleError
+from pipekit.schedules import Schedule, ScheduleError, check
 
 
 class Batches(Protocol):
@@ -67,6 +67,28 @@ def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: 
     require_untied(model, balance)
 
 
+def require_trainable(schedule: object, clips: bool) -> None:
+    """Raise TypeError unless ``schedule`` is one, ScheduleError unless it can be trained with.
+
+    Args:
+        schedule: the table.
+        clips: whether gradients are clipped by their norm over all stages.
+    """
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule must be a Schedule, not {type(schedule).__name__}")
+    if not schedule.trains:
+        raise ScheduleError("the schedule has no backward: it cannot train")
+    check(schedule)
+    require_one_lane(schedule)
+    if clips:
+        try:
+            check(schedule, joint_updates=True)
+        except ScheduleError as error:
+            raise ScheduleError(
+                f"with clip_norm the updates of a batch wait for one another, and so {error}"
+            ) from None
+
+
 def require_one_lane(schedule: Schedule) -> None:
     """Raise ScheduleError if a worker has two stages that other workers have as well.
 
@@ -109,6 +131,14 @@ def require_untied(model: nn.Sequential, balance: Sequence[int]) -> None:
                         f"stages {other} and {stage} share the tensor {name!r}: choose a balance "
                         f"that keeps the layers that share it in one stage"
                     )
+
+
+def require_every(every: int | None, checkpoints: object) -> None:
+    """Raise ValueError unless ``every`` can be the batches from one checkpoint to the next."""
+    if every is not None and checkpoints is None:
+        raise ValueError("every says how often checkpoints are written: name their folder as well")
+    if every is not None and every < 1:
+        raise ValueError(f"every must be at least 1 batch, not {every}")
 
 
 def resolve_recompute(

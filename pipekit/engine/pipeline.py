@@ -1,14 +1,15 @@
 """The user's door to the engine: a model, a schedule, and training."""
 
 import copy
+import os
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import reduce
-from itertools import chain
+from functools import partial, reduce
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +17,9 @@ from pipekit import skips
 from pipekit.clusters import Cluster
 from pipekit.engine import arguments, transports
 from pipekit.engine.balance import layer_costs
-from pipekit.engine.microbatches import Batch, read_batch, split
+from pipekit.engine.course import Course
+from pipekit.engine.keeper import Resumption, Saving
+from pipekit.engine.microbatches import Batch, read_batch, read_rest, split
 from pipekit.engine.passes import Loss
 from pipekit.engine.probe import probe
 from pipekit.engine.progress import LossBar
@@ -24,12 +27,16 @@ from pipekit.engine.run import Run
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory
 from pipekit.engine.worker import Job, Report
-from pipekit.memory import PARTS, Memory
 from pipekit.partition import balance_by_cost
 from pipekit.plans import Plan, Recompute
-from pipekit.provenance import provenance
-from pipekit.schedules import Schedule, ScheduleError, check, inference, lower, sums
-from pipekit.traces import COLUMNS, Trace
+from pipekit.schedules import (
+    Schedule,
+    ScheduleError,
+    inference,
+    lower,
+    steps_after,
+    sums,
+)
 from pipekit.trees import Tree
 
 
@@ -94,7 +101,7 @@ class Pipeline:
         if isinstance(balance, Plan):
             recompute = recompute or [stage.recompute for stage in balance.stages]
             balance = balance.balance
-        self._check(example)
+        arguments.require_trainable(example, clips=clip_norm is not None)
         if isinstance(plan, Plan):
             arguments.require_replicas(plan, example)
         self.stages, self.workers = example.stages, len(example.workers)
@@ -106,14 +113,15 @@ class Pipeline:
         self._devices = arguments.resolve_devices(devices, self.workers)
         self._run_workers = transports.runner(transport)
         self._model = copy.deepcopy(model)
-        self._names = list(model._modules)
         self._keys = list(model.state_dict())
         self._specs: list[StageSpec] = []
         self._skips: list[skips.Skip] = []  # between stages
         dtypes = [p.dtype for p in model.parameters() if p.requires_grad]
         self._trained_parameters = len(dtypes)
         self._norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
-        self._microbatches_seen = 0
+        self._course = Course(
+            partial(transports.from_first, run=self._run_workers, workers=self.workers)
+        )
         self._failed = False
 
     def train(
@@ -123,6 +131,8 @@ class Pipeline:
         trace: bool = True,
         memory: bool = False,
         progress: bool = False,
+        checkpoints: str | os.PathLike[str] | None = None,
+        every: int | None = None,
     ) -> Run:
         """Train on every batch once; the pipeline is empty again when this returns.
 
@@ -132,38 +142,86 @@ class Pipeline:
             memory: whether to follow what lies in every worker's memory, into ``Run.trace.memory``;
                 it takes time.
             progress: whether to show a bar with the loss.
+            checkpoints: a folder where every worker writes its part of a checkpoint, without
+                waiting for the others or for the pipeline to drain (PipeDream, section 4); for
+                workers on several machines, one that they share.  The last two complete ones stay.
+            every: batches from one checkpoint to the next (rounded up to where all stages have
+                made whole updates); by default there is one at the end.
 
         Returns:
             The losses, the trace and what was measured.
 
         Raises:
-            ValueError: the schedule does not fit the batches, or a batch cannot be split.
+            ValueError: the schedule does not fit the batches, a batch cannot be split, or the
+                folder holds checkpoints of another training.
             Exception: the first that any worker raised; the pipeline cannot be used after it.
         """
+        arguments.require_every(every, checkpoints)
+        folder = None if checkpoints is None else self._course.claim(checkpoints)
         batches = arguments.sized(batches)
-        schedule = self._schedule_for(len(batches))
-        start = time.perf_counter()
-        reports = self._run(
-            schedule,
-            batches,
-            self._loss,
-            training=True,
-            trace=trace,
-            memory=memory,
-            progress=progress,
-        )
-        wall = time.perf_counter() - start
-        self._microbatches_seen += schedule.microbatches
-        return Run(
-            losses=_batch_losses(schedule, reports),
-            trace=_trace(schedule, reports),
-            wall_s=wall,
-            schedule=schedule,
-            weight_buffers=tuple(report.weight_buffers for report in reports),
-            peak_in_flight=tuple(report.most_pending for report in reports),
-            traffic=_traffic(reports),
-            provenance=provenance("measured", seed=self._seed),
-        )
+        start = self._course.start(len(batches), self._schedule_for, self.balance)
+        begin = time.perf_counter()
+        torch.set_rng_state(start.rng)
+        left, reports = islice(batches, start.offset, len(batches)), []
+        if start.is_end:
+            deque(left, maxlen=0)  # whoever makes them may draw random numbers
+        else:
+            ready = self._ready(start.schedule, left)
+            assert self.balance is not None
+            saving = self._course.saving(folder, every, start, self.balance) if folder else None
+            reports = self._run(
+                start.schedule,
+                ready,
+                self._loss,
+                first_microbatch=start.microbatches,
+                saving=saving,
+                resumption=start.resumption,
+                training=True,
+                trace=trace,
+                memory=memory,
+                progress=progress,
+            )
+        self._course.end(start, len(batches))
+        wall = time.perf_counter() - begin
+        return Run.of(start.schedule, reports, wall, self._seed, start.losses)
+
+    def resume(self, checkpoints: str | os.PathLike[str]) -> int:
+        """Go on from the newest complete checkpoint in a folder, if there is one.
+
+        A checkpoint holds tensors and numbers only, never code: build the pipeline as the one that
+        wrote it was built, and call this before training.  The next ``train`` call is then the one
+        that was interrupted: it passes over the batches that had been trained on, and its weights,
+        optimizer, losses and random numbers, those of a ``DataLoader`` that shuffles included, are
+        equal to the bit to an uninterrupted run's, on any transport.  If that run was at its end,
+        there is nothing left for the call to train on.
+
+        With another schedule, or other stages, training goes on from the newest weights and the
+        parameters' optimizer state, with an empty pipeline: for methods that flush it after every
+        batch this is the same.
+
+        Args:
+            checkpoints: the folder that ``train`` was given.
+
+        Returns:
+            How many earlier ``train`` calls to leave out, 0 if there is no checkpoint, so that a
+            script may always begin ``for epoch in range(pipeline.resume(folder), epochs)``.
+
+        Raises:
+            ValueError: the checkpoint is of another model or another kind of optimizer.
+
+        Warns:
+            UserWarning: naming a damaged file, for which an earlier checkpoint is used.
+        """
+        found = self._course.resume(Path(checkpoints).absolute())
+        if found is None:
+            return 0
+        found.load_into(self._modules)
+        for spec in self._specs:
+            spec.state = found.state_for(spec)
+        if self.balance is None and len(found.stages) == self.stages:
+            self.balance = found.about["balance"]
+        self._failed = False
+        return found.position.runs
 
     def evaluate(
         self, batches: Iterable[tuple[Any, Any]], metric: Callable[[Any, Any], Any] | None = None
@@ -177,7 +235,14 @@ class Pipeline:
         """
         batches = arguments.sized(batches)
         schedule = inference(self.stages, len(batches), self._homes, self.workers)
-        reports = self._run(schedule, batches, metric or self._loss, training=False)
+        ready = self._ready(schedule, iter(batches))
+        reports = self._run(
+            schedule,
+            ready,
+            metric or self._loss,
+            first_microbatch=self._course.position.microbatches,
+            training=False,
+        )
         rows = max((report.rows for report in reports), key=len)  # not all workers see all data
         values = [value for report in reports for _, value in sorted(report.losses)]
         weights = rows if _is_mean(metric or self._loss) else [1] * len(rows)
@@ -186,38 +251,43 @@ class Pipeline:
     def state_dict(self) -> "OrderedDict[str, Tensor]":
         """Return the newest weights and buffers under the names of the unsplit model."""
         self._require_sound()
-        state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._named_state()}
+        here = chain.from_iterable(module.state_dict().items() for module in self._modules)
+        state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in here}
         gathered = transports.gather(state, self._run_workers)
         return OrderedDict((name, gathered[name]) for name in self._keys)
 
-    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the weights and buffers that are here under their names in the unsplit model."""
+    @property
+    def _modules(self) -> list[nn.Sequential]:
+        """The layers that are here, under their names in the unsplit model."""
+        return [spec.layers for spec in self._specs] or [self._model]
+
+    def _ready(self, schedule: Schedule, raw: Iterator[Any]) -> Iterator[Batch]:
+        """Return the batches, checked; the first one serves to build the stages, if need be."""
+        self._require_sound()
+        parts = [len(batch) for batch in schedule.batches]
+        first = read_batch(next(raw), parts[0], 0)
         if not self._specs:
-            yield from self._model.state_dict().items()
-        for spec in self._specs:
-            for number, layer in enumerate(spec.layers, start=spec.first_layer):
-                yield from layer.state_dict(prefix=f"{self._names[number]}.").items()
+            self._build(split(first.input, first.parts)[0])
+        return chain([first], read_rest(raw, parts[1:]))
 
     def _run(
         self,
         schedule: Schedule,
-        batches: arguments.Batches,
+        batches: Iterator[Batch],
         loss: Loss,
         *,
         training: bool,
+        first_microbatch: int,
         trace: bool = False,
         memory: bool = False,
         progress: bool = False,
+        saving: Saving | None = None,
+        resumption: Resumption | None = None,
     ) -> list[Report]:
         """Run a schedule over batches; the stages' specs are then those after the run."""
-        self._require_sound()
-        parts = [len(batch) for batch in schedule.batches]
-        raw = iter(batches)
-        first = read_batch(next(raw), parts[0], 0)
-        rest = _read_each(raw, parts[1:])
-        if not self._specs:
-            self._build(split(first.input, first.parts)[0])
         lowered = lower(schedule, [(skip.source, skip.destination) for skip in self._skips])
+        if resumption:
+            lowered = steps_after(lowered, resumption.boundary)
         job = Job(
             workers=len(schedule.workers),
             members=schedule.homes,
@@ -225,22 +295,25 @@ class Pipeline:
             loss=loss,
             mean_loss=_is_mean(loss),
             training=training,
-            first_microbatch=self._microbatches_seen,
+            first_microbatch=first_microbatch,
             clip_norm=self._clip_norm,
             parameters=self._trained_parameters,
             norm_dtype=self._norm_dtype,
             trace=trace,
             memory=memory,
             cluster=self._cluster,
+            saving=saving,
+            resumption=resumption,
         )
+        done = resumption.boundary.batches if resumption else 0
         specs = [self._specs_for(worker, schedule) for worker in range(len(lowered))]
         self._failed = training
-        with LossBar(schedule.batches, progress) as bar:
+        with LossBar(schedule.batches, progress, done) as bar:
             reports = self._run_workers(
                 lowered,
                 specs,
                 job,
-                chain([first], rest),
+                batches,
                 self._devices,
                 bar.add if progress else None,
             )
@@ -266,12 +339,12 @@ class Pipeline:
             balance = balance_by_cost(layer_costs(self._model, tried.flops), self.stages)
             arguments.require_untied(self._model, balance)
             self.balance = balance
-        layers, first, first_parameter = list(self._model), 0, 0
-        self._skips = skips.between(skips.links(layers), self.balance)
+        named, first, first_parameter = list(self._model.named_children()), 0, 0
+        self._skips = skips.between(skips.links(list(self._model)), self.balance)
         specs = []
         for index, count in enumerate(self.balance):
             here = range(first, first + count)
-            stage = nn.Sequential(*(layers[number] for number in here))
+            stage = nn.Sequential(OrderedDict(named[first : here.stop]))
             specs.append(
                 StageSpec(
                     index=index,
@@ -291,13 +364,16 @@ class Pipeline:
             )
             first += count
             first_parameter += sum(p.requires_grad for p in stage.parameters())
+        if self._course.interrupted:
+            for spec in specs:
+                spec.state = self._course.interrupted.state_for(spec)
         self._specs, self._model = specs, nn.Sequential()  # the stages own the layers now
 
     def _schedule_for(self, batches: int) -> Schedule:
         """Return the checked schedule for a number of batches."""
         if not isinstance(self._schedule, Schedule):
             schedule = self._schedule(batches)
-            self._check(schedule)
+            arguments.require_trainable(schedule, clips=self._clip_norm is not None)
         else:
             schedule = self._schedule
         if schedule.stages != self.stages or len(schedule.workers) != self.workers:
@@ -312,85 +388,14 @@ class Pipeline:
             )
         return schedule
 
-    def _check(self, schedule: Schedule) -> None:
-        if not isinstance(schedule, Schedule):
-            raise TypeError(f"schedule must be a Schedule, not {type(schedule).__name__}")
-        if not schedule.trains:
-            raise ScheduleError("the schedule has no backward: it cannot train")
-        check(schedule)
-        arguments.require_one_lane(schedule)
-        if self._clip_norm is not None:
-            try:
-                check(schedule, joint_updates=True)
-            except ScheduleError as error:
-                raise ScheduleError(
-                    f"with clip_norm the updates of a batch wait for one another, and so {error}"
-                ) from None
-
     def _require_sound(self) -> None:
         if self._failed:
             raise RuntimeError(
                 "the last run did not end, and left its stages at different updates: build the "
-                "pipeline again"
+                "pipeline again, or resume() from a checkpoint"
             )
 
 
 def _is_mean(loss: Loss) -> bool:
     """Return whether a loss is a mean over rows: all but those that say that they sum."""
     return getattr(loss, "reduction", "mean") != "sum"
-
-
-def _read_each(batches: Iterator[Any], parts: Sequence[int]) -> Iterator[Batch]:
-    """Yield the batches from the second on.
-
-    Raises:
-        ValueError: a batch cannot be read, or there are fewer than the batches' length promised.
-    """
-    for number, microbatches in enumerate(parts, start=1):
-        try:
-            batch = next(batches)
-        except StopIteration:
-            raise ValueError(
-                f"the batches ended after {number}, though their len() is {len(parts) + 1}"
-            ) from None
-        yield read_batch(batch, microbatches, number)
-
-
-def _batch_losses(schedule: Schedule, reports: Sequence[Report]) -> list[float]:
-    """Return each batch's loss, added up in the order of its microbatches."""
-    losses = dict(pair for report in reports for pair in report.losses)
-    totals = []
-    for batch in schedule.batches:
-        total = 0.0
-        for microbatch in batch:
-            total += losses[microbatch]
-        totals.append(total)
-    return totals
-
-
-def _trace(schedule: Schedule, reports: Sequence[Report]) -> Trace:
-    """Return the workers' events, and bytes if they were followed, as tables from time 0."""
-    rows = [(worker, *e) for worker, report in enumerate(reports) for e in report.events]
-    frame = pd.DataFrame(rows, columns=COLUMNS)
-    held = [(w, when, *held) for w, report in enumerate(reports) for when, held in report.memory]
-    memory = pd.DataFrame(held, columns=["worker", "time_s", *PARTS])
-    origin = frame["start_s"].min() if rows else memory["time_s"].min()
-    frame[["start_s", "end_s"]] -= origin
-    memory["time_s"] -= origin
-    return Trace(
-        frame,
-        "measured",
-        schedule.name,
-        len(schedule.workers),
-        memory=Memory(memory, "measured") if held else None,
-    )
-
-
-def _traffic(reports: Sequence[Report]) -> pd.DataFrame:
-    """Return what every worker sent."""
-    rows = [
-        (worker, receiver, purpose, size)
-        for worker, report in enumerate(reports)
-        for (receiver, purpose), size in report.sent.items()
-    ]
-    return pd.DataFrame(rows, columns=["source", "destination", "purpose", "bytes"])

@@ -1,12 +1,17 @@
 """What a training run returns."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from typing import Any, Self
 
 import pandas as pd
 
+from pipekit.engine.worker import Report
+from pipekit.memory import PARTS, Memory
+from pipekit.provenance import provenance
 from pipekit.schedules import Schedule
-from pipekit.traces import Trace
+from pipekit.traces import COLUMNS, Trace
 
 
 @dataclass(frozen=True)
@@ -14,7 +19,8 @@ class Run:
     """The outcome of one ``train`` call.
 
     Attributes:
-        losses: of each batch, the loss averaged over its rows.
+        losses: of each batch, the loss averaged over its rows; of a run that was taken up again
+            from a checkpoint, also of the batches before it.
         trace: what every worker did and when; empty if tracing was off.
         wall_s: seconds from the start of the workers to the end of the last one.
         schedule: what was run.
@@ -34,3 +40,72 @@ class Run:
     peak_in_flight: tuple[int, ...]
     traffic: pd.DataFrame = field(repr=False)
     provenance: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        schedule: Schedule,
+        reports: Sequence[Report],
+        wall_s: float,
+        seed: int,
+        losses: Iterable[tuple[int, float]] = (),
+    ) -> Self:
+        """Put together what the workers report.
+
+        Args:
+            schedule: what they ran.
+            reports: of each worker.
+            wall_s: seconds that it took.
+            seed: of the layers' random numbers.
+            losses: of microbatches that the reports do not have.
+        """
+        return cls(
+            losses=_batch_losses(schedule, chain(losses, *(r.losses for r in reports))),
+            trace=_trace(schedule, reports),
+            wall_s=wall_s,
+            schedule=schedule,
+            weight_buffers=tuple(report.weight_buffers for report in reports),
+            peak_in_flight=tuple(report.most_pending for report in reports),
+            traffic=_traffic(reports),
+            provenance=provenance("measured", seed=seed),
+        )
+
+
+def _batch_losses(schedule: Schedule, losses: Iterable[tuple[int, float]]) -> list[float]:
+    """Return each batch's loss, added up in the order of its microbatches."""
+    known = dict(losses)
+    totals = []
+    for batch in schedule.batches if known else ():
+        total = 0.0
+        for microbatch in batch:
+            total += known[microbatch]
+        totals.append(total)
+    return totals
+
+
+def _trace(schedule: Schedule, reports: Sequence[Report]) -> Trace:
+    """Return the workers' events, and bytes if they were followed, as tables from time 0."""
+    rows = [(worker, *e) for worker, report in enumerate(reports) for e in report.events]
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    held = [(w, when, *held) for w, report in enumerate(reports) for when, held in report.memory]
+    memory = pd.DataFrame(held, columns=["worker", "time_s", *PARTS])
+    origin = frame["start_s"].min() if rows else memory["time_s"].min()
+    frame[["start_s", "end_s"]] -= origin
+    memory["time_s"] -= origin
+    return Trace(
+        frame,
+        "measured",
+        schedule.name,
+        len(schedule.workers),
+        memory=Memory(memory, "measured") if held else None,
+    )
+
+
+def _traffic(reports: Sequence[Report]) -> pd.DataFrame:
+    """Return what every worker sent."""
+    rows = [
+        (worker, receiver, purpose, size)
+        for worker, report in enumerate(reports)
+        for (receiver, purpose), size in report.sent.items()
+    ]
+    return pd.DataFrame(rows, columns=["source", "destination", "purpose", "bytes"])

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pipekit.engine.optimizer_state import by_name, load_by_name
 from pipekit.engine.passes import FlowGradients, Passes, Section
 from pipekit.engine.reducer import Reducer
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory, WeightVersions
@@ -17,7 +18,7 @@ class StageSpec(Section):
     """What a stage is made of; it can be sent to another process.
 
     Attributes:
-        layers: its layers, with the newest weights.
+        layers: its layers under their names in the unsplit model, with the newest weights.
         optimizer: makes its optimizer.
         lr_scheduler: makes its learning-rate scheduler, or None.
         recompute: which microbatches of a batch are recomputed.
@@ -65,10 +66,10 @@ class Stage(Passes):
         return super().backward(microbatch, buffer, update, gradients)
 
     def state(self) -> dict[str, Any]:
-        """Return the optimizer's and the scheduler's state."""
+        """Return the optimizer's state by the names of the parameters, and the scheduler's."""
         optimizer, scheduler = self.versions.optimizer, self.versions.lr_scheduler
         return {
-            "optimizer": optimizer.state_dict() if optimizer else None,
+            "optimizer": by_name(optimizer, self.versions.names) if optimizer else None,
             "lr_scheduler": scheduler.state_dict() if scheduler else None,
         }
 
@@ -78,6 +79,6 @@ class Stage(Passes):
 
     def _load(self, state: dict[str, Any]) -> None:
         if self.versions.optimizer and state["optimizer"]:
-            self.versions.optimizer.load_state_dict(state["optimizer"])
+            load_by_name(self.versions.optimizer, self.versions.names, state["optimizer"])
         if self.versions.lr_scheduler and state["lr_scheduler"]:
             self.versions.lr_scheduler.load_state_dict(state["lr_scheduler"])

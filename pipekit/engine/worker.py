@@ -12,6 +12,7 @@ from pipekit.engine.buckets import Gradients
 from pipekit.engine.clock import Clock
 from pipekit.engine.executor import Ends, Event, Executor
 from pipekit.engine.held import NOTHING, Bytes, Held
+from pipekit.engine.keeper import Execute, Keeper, Resumption, Saving
 from pipekit.engine.lane import Lane
 from pipekit.engine.links import Links
 from pipekit.engine.microbatches import Feed
@@ -44,6 +45,8 @@ class Job:
         trace: whether to record events.
         memory: whether to follow what lies in memory.
         cluster: links to slow the messages down to, or None.
+        saving: how checkpoints are written, or None.
+        resumption: where an interrupted run is taken up again, or None.
     """
 
     workers: int
@@ -59,6 +62,8 @@ class Job:
     trace: bool
     memory: bool = False
     cluster: Cluster | None = None
+    saving: Saving | None = None
+    resumption: Resumption | None = None
 
     @property
     def busy(self) -> list[int]:
@@ -118,7 +123,13 @@ def work(
         stage.prepare(buffer_count(steps, number), job.training)
     ends = (_Training if job.training else _Evaluation)(job, feed, device, on_loss)
     worker = Worker(index, stages, job, links, ends, Clock(device))
+    keeper = None
+    if job.saving or job.resumption:
+        keeper = Keeper(index, stages, steps, ends.losses, job.saving, job.resumption)
+        worker.attend(keeper.around)
     worker.run(steps)
+    if keeper:
+        keeper.end()
     links.finish()
     return Report(
         [stage.to_spec() for stage in stages.values()],
@@ -209,6 +220,10 @@ class Worker(Executor):
         self.memory: list[tuple[float, Bytes]] = []
         self._execute[Op.UPDATE] = self._update
 
+    def attend(self, around: Callable[[Execute], Execute]) -> None:
+        """Let somebody else do something around every step."""
+        self._execute = {op: around(execute) for op, execute in self._execute.items()}
+
     def run(self, steps: Sequence[Step]) -> None:
         """Execute every step; see :meth:`Executor.run`."""
         if self.job.memory:
@@ -271,6 +286,7 @@ class Worker(Executor):
         for index, stage in self.trained.items():
             members = self.job.members[index]
             if len(members) > 1 and stage.versions.buckets():
+                resumed = self.job.resumption
                 stage.reducer = Reducer(
                     index,
                     self.index,
@@ -279,6 +295,7 @@ class Worker(Executor):
                     self.links.exchange(members),
                     Lane(f"pipekit lane {self.index}", self.device, self.job.workers),
                     self.device,
+                    first=1 + (resumed.boundary.versions[index] if resumed else 0),
                 )
 
     def _record(
