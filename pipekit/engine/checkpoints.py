@@ -2,10 +2,11 @@
 
     checkpoints/batch-00000020-9f2c41d0/stage0.worker0.of3.6d1b3c5f8a90e2d4.pt
 
-20 is the number of batches trained on, ``9f2c41d0`` the run that wrote it, whatever else it was
-called by: files of two runs never make one checkpoint.  A checkpoint is complete when the files of
-all workers are there (here 3); nobody needs to say so.  A file's name ends with the first digits of
-its SHA-256, as torch.hub's do, so that file and checksum come into being together, by one rename.
+20 is the number of batches trained on, ``9f2c41d0`` the attempt: after each resumption it is
+another, so that files from before and after never make one checkpoint.  A checkpoint is complete
+when the files of all workers are there (here 3); nobody needs to say so.  A file's name ends with
+the first digits of its SHA-256, as torch.hub's do, so that file and checksum come into being
+together, by one rename.
 """
 
 import hashlib
@@ -54,13 +55,13 @@ class Part(NamedTuple):
             return hashlib.file_digest(file, "sha256").hexdigest().startswith(self.digest)
 
 
-def write(folder: Path, batches: int, run: str, parts: int, content: Content) -> None:
+def write(folder: Path, batches: int, attempt: str, parts: int, content: Content) -> None:
     """Write a worker's part of a checkpoint, and let go of checkpoints that are no longer needed.
 
     Args:
         folder: of all checkpoints.
         batches: how many have been trained on.
-        run: hexadecimal digits that no other run has.
+        attempt: hexadecimal digits that are new after each resumption.
         parts: how many parts this checkpoint will have.
         content: ``stage`` and ``worker``, and what is to be kept: tensors and plain values.
 
@@ -68,7 +69,7 @@ def write(folder: Path, batches: int, run: str, parts: int, content: Content) ->
         TypeError: the content holds an object that could not be loaded safely.
         OSError: it cannot be written.
     """
-    home = folder / f"batch-{batches:08d}-{run}"
+    home = folder / f"batch-{batches:08d}-{attempt}"
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=home, suffix=".tmp", delete=False) as file:
         hashing = _Hashing(file)
@@ -87,7 +88,7 @@ def write(folder: Path, batches: int, run: str, parts: int, content: Content) ->
     name = f"stage{content['stage']}.worker{content['worker']}.of{parts}.{hashing.digest}.pt"
     temporary.replace(home / name)
     _sync(home)
-    _prune(folder)
+    _prune(folder, attempt)
 
 
 def newest(folder: Path) -> Path | None:
@@ -97,10 +98,9 @@ def newest(folder: Path) -> Path | None:
         UserWarning: naming each damaged file that made it go back to an earlier one.
     """
     for home in reversed(_all(folder)):
-        parts = parts_of(home)
-        if not _complete(parts):
+        if not is_complete(home):
             continue
-        damaged = [part.path for part in parts if not part.sound]
+        damaged = [part.path for part in parts_of(home) if not part.sound]
         if not damaged:
             return home
         warnings.warn(
@@ -114,6 +114,12 @@ def newest(folder: Path) -> Path | None:
 def parts_of(home: Path) -> list[Part]:
     """Return a checkpoint's files, by stage and worker."""
     return sorted(_parts(home))
+
+
+def is_complete(home: Path) -> bool:
+    """Return whether all parts of a checkpoint are there."""
+    parts = parts_of(home)
+    return bool(parts) and len(parts) == parts[0].parts
 
 
 def load(part: Part) -> Content:
@@ -181,18 +187,15 @@ def _parts(home: Path) -> Iterator[Part]:
         yield Part(stage, worker, parts, match[4], home / match[0])
 
 
-def _complete(parts: list[Part]) -> bool:
-    return bool(parts) and len(parts) == parts[0].parts
+def _prune(folder: Path, attempt: str) -> None:
+    """Delete what is older than this attempt's last KEPT complete checkpoints.
 
-
-def _prune(folder: Path) -> None:
-    """Delete what is older than the last KEPT complete checkpoints.
-
-    All workers have passed these, so that nobody is still writing an older one.
+    All workers have passed these, so that nobody is still writing an older one.  Those of earlier
+    attempts do not count: they may be the damaged ones that this attempt had to go back from.
     """
     homes = _all(folder)
-    complete = [number for number, home in enumerate(homes) if _complete(parts_of(home))]
-    for home in homes[: complete[-KEPT]] if len(complete) >= KEPT else ():
+    own = [n for n, home in enumerate(homes) if home.name.endswith(attempt) and is_complete(home)]
+    for home in homes[: own[-KEPT]] if len(own) >= KEPT else ():
         shutil.rmtree(home, ignore_errors=True)  # another worker may be at it, too
 
 

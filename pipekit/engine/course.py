@@ -40,11 +40,12 @@ class Course:
         self.position = Position()
         self.interrupted: Interrupted | None = None
         self._own: Path | None = None  # a folder of which all checkpoints are this training's
+        self._attempt = ""
 
     def resume(self, folder: Path) -> Interrupted | None:
         """Go back to the newest sound checkpoint in a folder, and return it, if there is one."""
         home = self._agree(lambda: checkpoints.newest(folder))
-        self._own = folder
+        self._take(folder)
         if home is None:
             return None
         self.interrupted = Interrupted.read(home)
@@ -72,7 +73,7 @@ class Course:
         path = Path(folder).absolute()
         if path != self._own:
             checkpoints.require_empty(path)
-            self._own = path
+            self._take(path)
         return path
 
     def saving(
@@ -88,9 +89,8 @@ class Course:
             "balance": list(balance),
             "rng": start.rng,
         }
-        run = self._agree(lambda: token_hex(4))
         parts = sum(map(len, start.schedule.homes))
-        return Saving(folder, run, about, parts, boundaries(start.schedule, every))
+        return Saving(folder, self._attempt, about, parts, boundaries(start.schedule, every))
 
     def end(self, start: Start, batches: int) -> None:
         """Note that a run has come to its end."""
@@ -100,3 +100,6 @@ class Course:
             self.position.batches + batches,
             start.microbatches + start.schedule.microbatches,
         )
+
+    def _take(self, folder: Path) -> None:
+        self._own, self._attempt = folder, self._agree(lambda: token_hex(4))

@@ -34,14 +34,14 @@ class Saving:
 
     Attributes:
         folder: of all checkpoints.
-        run: hexadecimal digits that no other run has.
+        attempt: hexadecimal digits that are new after each resumption.
         about: what is common to all parts; ``batches`` counts those before the run's table.
         parts: how many parts a checkpoint has.
         boundaries: where they are written, the last at the end of the run.
     """
 
     folder: Path
-    run: str
+    attempt: str
     about: dict[str, Any]
     parts: int
     boundaries: tuple[Boundary, ...]
@@ -212,7 +212,7 @@ class _Saved:
         }
         saving = self._saving
         batches = saving.about["batches"] + boundary.batches
-        checkpoints.write(saving.folder, batches, saving.run, saving.parts, content)
+        checkpoints.write(saving.folder, batches, saving.attempt, saving.parts, content)
         self._readers.subtract(older)
         for version in older:
             if not self._readers[version]:

@@ -162,11 +162,11 @@ class Pipeline:
         start = self._course.start(len(batches), self._schedule_for, self.balance)
         begin = time.perf_counter()
         torch.set_rng_state(start.rng)
-        left, reports = islice(batches, start.offset, len(batches)), []
+        ready = self._ready(start.schedule, islice(batches, start.offset, len(batches)))
+        reports = []
         if start.is_end:
-            deque(left, maxlen=0)  # whoever makes them may draw random numbers
+            deque(ready, maxlen=0)  # whoever makes them may draw random numbers
         else:
-            ready = self._ready(start.schedule, left)
             assert self.balance is not None
             saving = self._course.saving(folder, every, start, self.balance) if folder else None
             reports = self._run(
