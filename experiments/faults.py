@@ -15,12 +15,8 @@ states of optimizer, scheduler and random numbers and all losses, is compared wi
 training without kills, over threads.
 """
 
-import multiprocessing
-import os
 import random
-import signal
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -33,14 +29,20 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
 from pipekit import Pipeline, Schedule, WorkerDied, schedules
 from pipekit.engine import checkpoints
 from pipekit.provenance import provenance, write
-from pipekit.reproduction.pipedream.checkpoints import differences
+from pipekit.reproduction.pipedream.checkpoints import (
+    Counted,
+    Struck,
+    differences,
+    kill,
+    worker_processes,
+)
 from pipekit.schedules import Op, Task
 
 EPOCHS, BATCHES, ROWS = 2, 24, 8
@@ -97,29 +99,26 @@ def data() -> DataLoader[Any]:
     return DataLoader(TensorDataset(inputs, targets), batch_size=ROWS, shuffle=True)
 
 
-class Batches:
-    """The data, at a pace; on the way to a batch a worker may be killed."""
+class Paced:
+    """The data, not too fast."""
 
-    def __init__(self, fatal: int | None, draw: random.Random) -> None:
-        self._loader, self._fatal, self._draw = data(), fatal, draw
+    def __init__(self) -> None:
+        self._loader = data()
 
     def __len__(self) -> int:
-        return BATCHES
+        return len(self._loader)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for number, batch in enumerate(self._loader):
-            if number == self._fatal:
-                threading.Timer(self._draw.uniform(0, 3 * PACE_S), kill, [self._draw]).start()
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
             time.sleep(PACE_S)
-            yield batch[0], batch[1]
+            yield batch
 
 
-def kill(draw: random.Random) -> None:
-    """Send SIGKILL to one of the worker processes, if any is left."""
-    workers = [p for p in multiprocessing.active_children() if "pipekit worker" in p.name]
-    pids = [process.pid for process in workers if process.is_alive()]
-    if pids:
-        os.kill(draw.choice([pid for pid in pids if pid]), signal.SIGKILL)
+def kill_one(draw: random.Random) -> None:
+    """Send SIGKILL to one of the worker processes, at some moment from now, if any is left."""
+    time.sleep(draw.uniform(0, 3 * PACE_S))
+    if workers := sorted(worker_processes()):
+        kill(draw.choice(workers))
 
 
 class Setting(NamedTuple):
@@ -155,18 +154,20 @@ class Setting(NamedTuple):
 def train(
     setting: Setting, folder: Path, transport: str, draw: random.Random, fatal: int | None = None
 ) -> None:
-    """Train to the end, from the newest checkpoint if there is one; see ``fatal`` in Batches."""
+    """Train to the end, from the newest checkpoint if there is one; at batch ``fatal``, kill."""
     pipeline = setting.pipeline(transport)
     begun = checkpoints.newest(folder) is not None
     torch.manual_seed(draw.getrandbits(32) if begun else 2)
     for epoch in range(pipeline.resume(folder), EPOCHS):
-        at = None if fatal is None or fatal // BATCHES != epoch else fatal % BATCHES
-        pipeline.train(Batches(at, draw), trace=False, checkpoints=folder, every=setting.every)
+        batches: Counted = Paced()
+        if fatal is not None and fatal // BATCHES == epoch:
+            batches = Struck(batches, fatal % BATCHES, partial(kill_one, draw))
+        pipeline.train(batches, trace=False, checkpoints=folder, every=setting.every)
 
 
 def damage(folder: Path, draw: random.Random) -> str:
     """Harm a file of the newest complete checkpoint, if there is another one; return how."""
-    complete = [home for home in sorted(folder.iterdir()) if checkpoints.is_complete(home)]
+    complete = [home for home in sorted(folder.glob("batch-*")) if checkpoints.is_complete(home)]
     if len(complete) < 2:
         return ""
     path = draw.choice(checkpoints.parts_of(complete[-1])).path
@@ -207,8 +208,8 @@ def trial(seed: int, method: str, folder: Path, most: int) -> list[dict[str, Any
             row["from batch"] = int(home.name.split("-")[1]) if home else 0
             row |= {"damage": harm, "warned": bool(caught), "resumed over": transport}
             rows.append(row)
-    ends = checkpoints.newest(folder / "whole"), checkpoints.newest(saved)
-    equal = ends[0] is not None and ends[1] is not None and not differences(*ends)
+    whole, end = checkpoints.newest(folder / "whole"), checkpoints.newest(saved)
+    equal = whole is not None and end is not None and not differences(whole, end)
     return [{"trial": seed, **row, "equal": equal} for row in rows]
 
 

@@ -48,6 +48,22 @@ def train(
     ] = 4,
     lr: Annotated[float, typer.Option(min=0, help="Learning rate of Adam.")] = 0.002,
     seed: Annotated[int, typer.Option(help="Of weights, shuffling and dropout.")] = 0,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            file_okay=False,
+            help="Write checkpoints here, at the end of each epoch at least.",
+            show_default=False,
+        ),
+    ] = None,
+    every: Annotated[
+        int | None,
+        typer.Option(min=1, help="Batches from one checkpoint to the next.", show_default=False),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint, if there is one.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -68,6 +84,9 @@ def train(
       pipekit cluster --workers 3 --link 1gbit -- pipekit train \\
         --method pipedream --replicas 2-1 --transport distributed
       pipekit train --model mlp --method 2bw --transport distributed --output mine
+      pipekit train --epochs 3 --checkpoints saved --every 20 --resume
+      torchrun --nproc-per-node 2 --max-restarts 3 --no-python pipekit train --stages 2 \\
+        --transport distributed --checkpoints saved --every 20 --resume
     """
     import torch
 
@@ -77,6 +96,8 @@ def train(
     from pipekit.engine.arguments import require_choice
     from pipekit.methods import METHODS, parse_replicas
 
+    if resume and checkpoints is None:
+        raise ValueError("--resume needs the folder of the checkpoints: name it, --checkpoints")
     require_choice("model", model, models.NAMED)
     require_choice("method", method, METHODS)
     split = stages if replicas is None else parse_replicas(replicas)
@@ -92,12 +113,16 @@ def train(
     )
     data = datasets.mnist()
     runs, accuracies = [], []
-    for epoch in range(epochs):
-        runs.append(pipeline.train(data.batches(batch_rows, seed, epoch), progress=shown))
+    begin = pipeline.resume(checkpoints) if resume and checkpoints else 0
+    if begin >= epochs:
+        raise ValueError(f"{checkpoints} is of epoch {begin + 1}: name at least as many --epochs")
+    for epoch in range(begin, epochs):
+        batches = data.batches(batch_rows, seed, epoch)
+        runs.append(pipeline.train(batches, progress=shown, checkpoints=checkpoints, every=every))
         accuracies.append(pipeline.evaluate(data.test_batches(batch_rows), metric=_accuracy))
     if shown:
-        _print(runs, accuracies)
-    if shown and output is not None:
+        _print(runs, accuracies, begin + 1)
+    if shown and output is not None and not runs[-1].trace.frame.empty:
         for path in _write(runs[-1], output):
             typer.echo(f"wrote {path}")
 
@@ -106,7 +131,7 @@ def _accuracy(logits: "Tensor", classes: "Tensor") -> float:
     return (logits.argmax(1) == classes).float().mean().item()
 
 
-def _print(runs: list["Run"], accuracies: list[float]) -> None:
+def _print(runs: list["Run"], accuracies: list[float], first: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -120,13 +145,14 @@ def _print(runs: list["Run"], accuracies: list[float]) -> None:
     columns = "epoch", "mean loss", "test accuracy", "wall (s)", "bubble", "weight versions"
     for column in columns:
         table.add_column(column, justify="right")
-    for epoch, (run, accuracy) in enumerate(zip(runs, accuracies, strict=True), start=1):
+    for epoch, (run, accuracy) in enumerate(zip(runs, accuracies, strict=True), start=first):
+        trained = not run.trace.frame.empty  # else the checkpoint was of the epoch's end
         table.add_row(
             str(epoch),
-            f"{sum(run.losses) / len(run.losses):.4f}",
+            f"{sum(run.losses) / len(run.losses):.4f}" if run.losses else "",
             f"{accuracy:.1%}",
             f"{run.wall_s:.2f}",
-            f"{run.trace.bubble:.0%}",
+            f"{run.trace.bubble:.0%}" if trained else "",
             " ".join(map(str, run.weight_buffers)),
         )
     Console().print(table)

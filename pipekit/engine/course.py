@@ -41,6 +41,7 @@ class Course:
         self.interrupted: Interrupted | None = None
         self._own: Path | None = None  # a folder of which all checkpoints are this training's
         self._attempt = ""
+        self._rng = torch.get_rng_state()
 
     def resume(self, folder: Path) -> Interrupted | None:
         """Go back to the newest sound checkpoint in a folder, and return it, if there is one."""
@@ -52,6 +53,15 @@ class Course:
         self.position = self.interrupted.position
         return self.interrupted
 
+    def begin(self) -> None:
+        """Let a run begin: to be called before its data draw any random number.
+
+        A loader may shuffle by torch's default generator; its state is that of the run's beginning.
+        """
+        if self.interrupted:
+            torch.set_rng_state(self.interrupted.about["rng"])
+        self._rng = torch.get_rng_state()
+
     def start(
         self,
         batches: int,
@@ -61,8 +71,7 @@ class Course:
         """Return where a run begins; see :meth:`Interrupted.start`."""
         if self.interrupted:
             return self.interrupted.start(batches, schedule_for, balance)
-        schedule = schedule_for(batches)
-        return Start(schedule, 0, self.position.microbatches, torch.get_rng_state())
+        return Start(schedule_for(batches), 0, self.position.microbatches)
 
     def claim(self, folder: str | os.PathLike[str]) -> Path:
         """Return the absolute path of a folder for this training's checkpoints.
@@ -87,7 +96,7 @@ class Course:
             "microbatches": start.microbatches,
             "table": table_id(start.schedule, balance),
             "balance": list(balance),
-            "rng": start.rng,
+            "rng": self._rng,
         }
         parts = sum(map(len, start.schedule.homes))
         return Saving(folder, self._attempt, about, parts, boundaries(start.schedule, every))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pipekit.engine import checkpoints
 from pipekit.engine.keeper import Resumption
@@ -32,7 +32,6 @@ class Start(NamedTuple):
         schedule: its table.
         offset: batches of the run that come before the table.
         microbatches: of the whole training before the table: keys of the random numbers.
-        rng: state of torch's default generator at the run's beginning; a loader may shuffle by it.
         resumption: within the table, or None: at its beginning.
         losses: of the microbatches before that, if they are the table's.
     """
@@ -40,7 +39,6 @@ class Start(NamedTuple):
     schedule: Schedule
     offset: int
     microbatches: int
-    rng: Tensor
     resumption: Resumption | None = None
     losses: Sequence[tuple[int, float]] = ()
 
@@ -95,28 +93,29 @@ class Interrupted:
         Raises:
             ValueError: they are not those of the saved model.
         """
-        parameters = {k: t for stage in self.stages for k, t in stage["parameters"].items()}
-        buffers = {k: t for stage in self.stages for k, t in stage["buffers"].items()}
-        mine = {
-            name: parameter
-            for module in modules
-            for name, parameter in module.named_parameters(remove_duplicate=False)
+        saved = {
+            name: tensor
+            for stage in self.stages
+            for name, tensor in (stage["parameters"] | stage["buffers"]).items()
         }
-        for name in sorted({*mine, *parameters}):
-            saved, here = (
-                tuple(each[name].shape) if name in each else None for each in (parameters, mine)
-            )
-            if saved != here:
+        parameters = dict(
+            pair for module in modules for pair in module.named_parameters(remove_duplicate=False)
+        )
+        buffers = {name for module in modules for name in named_buffers(module)}
+        for name in sorted({*saved, *parameters, *buffers}):
+            # A layer may replace a buffer by one of another shape.
+            here = saved.get(name) if name in buffers else parameters.get(name)
+            if name not in saved or here is None or here.shape != saved[name].shape:
                 raise ValueError(
-                    f"{self.home} is of another model: its {name!r} has shape {saved}, and this "
-                    f"model's {here}; build the model of the saved run"
+                    f"{self.home} is of another model: there or here {name!r} is missing or of "
+                    f"another shape; build the model of the saved run"
                 )
         with torch.no_grad():
-            for name, parameter in mine.items():
-                parameter.copy_(parameters[name])
+            for name, parameter in parameters.items():
+                parameter.copy_(saved[name])
                 parameter.grad = None
         for module in modules:
-            set_buffers(module, {name: buffers[name] for name in named_buffers(module)})
+            set_buffers(module, {name: saved[name] for name in named_buffers(module)})
 
     def state_for(self, spec: StageSpec) -> dict[str, Any]:
         """Return what a stage's optimizer and scheduler go on from.
@@ -132,8 +131,9 @@ class Interrupted:
             for stop, count, optimizer in zip(stops, self.about["balance"], optimizers, strict=True)
         ]
         donor: dict[str, Any] = self.stages[shared.index(max(shared))]["state"]
-        together = {name: state for each in optimizers for name, state in each.items()}
-        return donor | {"optimizer": together or None}
+        names = {name for name, _ in spec.layers.named_parameters()}
+        own = {name: each[name] for each in optimizers for name in each if name in names}
+        return donor | {"optimizer": own or None}
 
     def start(
         self, batches: int, schedule_for: Callable[[int], Schedule], balance: Sequence[int] | None
@@ -159,15 +159,13 @@ class Interrupted:
                 f"{batches}: pass all batches of the interrupted run, those before it too"
             )
         schedule = schedule_for(batches - offset)
-        microbatches, rng = self.about["microbatches"], self.about["rng"]
+        microbatches = self.about["microbatches"]
         same = table_id(schedule, balance) == self.about["table"]
         if same or batches == done:
             resumption = Resumption(self.home, self.boundary)
-            return Start(
-                schedule, offset, microbatches, rng, resumption, self.losses if same else ()
-            )
+            return Start(schedule, offset, microbatches, resumption, self.losses if same else ())
         microbatches += self.boundary.microbatches
-        return Start(schedule_for(batches - done), done, microbatches, rng)
+        return Start(schedule_for(batches - done), done, microbatches)
 
 
 def table_id(schedule: Schedule, balance: Sequence[int] | None) -> str:

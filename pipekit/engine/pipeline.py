@@ -158,10 +158,10 @@ class Pipeline:
         """
         arguments.require_every(every, checkpoints)
         folder = None if checkpoints is None else self._course.claim(checkpoints)
+        self._course.begin()
         batches = arguments.sized(batches)
         start = self._course.start(len(batches), self._schedule_for, self.balance)
         begin = time.perf_counter()
-        torch.set_rng_state(start.rng)
         ready = self._ready(start.schedule, islice(batches, start.offset, len(batches)))
         reports = []
         if start.is_end:
