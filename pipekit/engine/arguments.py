@@ -9,7 +9,7 @@ from torch import nn
 
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan, Recompute
-from pipekit.schedules import Schedule, ScheduleError, check
+from pipekit.schedules import Schedule, ScheduleError
 
 
 class Batches(Protocol):
@@ -65,28 +65,6 @@ def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: 
             f"balance {list(balance)} sums to {sum(balance)} layers and the model has {len(model)}"
         )
     require_untied(model, balance)
-
-
-def require_trainable(schedule: object, clips: bool) -> None:
-    """Raise TypeError unless ``schedule`` is one, ScheduleError unless it can be trained with.
-
-    Args:
-        schedule: the table.
-        clips: whether gradients are clipped by their norm over all stages.
-    """
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule must be a Schedule, not {type(schedule).__name__}")
-    if not schedule.trains:
-        raise ScheduleError("the schedule has no backward: it cannot train")
-    check(schedule)
-    require_one_lane(schedule)
-    if clips:
-        try:
-            check(schedule, joint_updates=True)
-        except ScheduleError as error:
-            raise ScheduleError(
-                f"with clip_norm the updates of a batch wait for one another, and so {error}"
-            ) from None
 
 
 def require_one_lane(schedule: Schedule) -> None:

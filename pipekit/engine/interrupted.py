@@ -88,7 +88,7 @@ class Interrupted:
         return Position(self.about["runs"], batches, self.about["microbatches"])
 
     def load_into(self, modules: Sequence[nn.Module]) -> None:
-        """Give layers, whichever each module has, their saved weights and buffers.
+        """Give layers, whichever each module has, their saved weights and buffers, once.
 
         Raises:
             ValueError: they are not those of the saved model.
@@ -116,6 +116,8 @@ class Interrupted:
                 parameter.grad = None
         for module in modules:
             set_buffers(module, {name: saved[name] for name in named_buffers(module)})
+        for stage in self.stages:  # not to lie in memory twice while the training goes on
+            stage["parameters"], stage["buffers"] = {}, {}
 
     def state_for(self, spec: StageSpec) -> dict[str, Any]:
         """Return what a stage's optimizer and scheduler go on from.

@@ -32,6 +32,7 @@ from pipekit.plans import Plan, Recompute
 from pipekit.schedules import (
     Schedule,
     ScheduleError,
+    check,
     inference,
     lower,
     steps_after,
@@ -101,7 +102,7 @@ class Pipeline:
         if isinstance(balance, Plan):
             recompute = recompute or [stage.recompute for stage in balance.stages]
             balance = balance.balance
-        arguments.require_trainable(example, clips=clip_norm is not None)
+        self._check(example)
         if isinstance(plan, Plan):
             arguments.require_replicas(plan, example)
         self.stages, self.workers = example.stages, len(example.workers)
@@ -373,7 +374,7 @@ class Pipeline:
         """Return the checked schedule for a number of batches."""
         if not isinstance(self._schedule, Schedule):
             schedule = self._schedule(batches)
-            arguments.require_trainable(schedule, clips=self._clip_norm is not None)
+            self._check(schedule)
         else:
             schedule = self._schedule
         if schedule.stages != self.stages or len(schedule.workers) != self.workers:
@@ -387,6 +388,21 @@ class Pipeline:
                 f"pass a function, e.g. lambda n: schedules.flush(stages, microbatches, n)"
             )
         return schedule
+
+    def _check(self, schedule: Schedule) -> None:
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule must be a Schedule, not {type(schedule).__name__}")
+        if not schedule.trains:
+            raise ScheduleError("the schedule has no backward: it cannot train")
+        check(schedule)
+        arguments.require_one_lane(schedule)
+        if self._clip_norm is not None:
+            try:
+                check(schedule, joint_updates=True)
+            except ScheduleError as error:
+                raise ScheduleError(
+                    f"with clip_norm the updates of a batch wait for one another, and so {error}"
+                ) from None
 
     def _require_sound(self) -> None:
         if self._failed:
