@@ -340,7 +340,7 @@ class Pipeline:
             balance = balance_by_cost(layer_costs(self._model, tried.flops), self.stages)
             arguments.require_untied(self._model, balance)
             self.balance = balance
-        named, first, first_parameter = list(self._model.named_children()), 0, 0
+        named, first, first_parameter = list(self._model._modules.items()), 0, 0
         self._skips = skips.between(skips.links(list(self._model)), self.balance)
         specs = []
         for index, count in enumerate(self.balance):

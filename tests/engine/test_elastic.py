@@ -56,6 +56,7 @@ LAZILY = """
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # five interpreters import torch one after another on a busy core
 def test_a_killed_worker_restarts_the_run_from_its_checkpoint(
     tmp_path: Path, repository: Path
 ) -> None:
@@ -68,7 +69,7 @@ def test_a_killed_worker_restarts_the_run_from_its_checkpoint(
         env={**os.environ, "PYTHONPATH": str(repository)},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr
