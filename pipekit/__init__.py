@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from pipekit import datasets, models, plots, schedules
     from pipekit.batch_norm import DeferredBatchNorm, convert_batch_norm
     from pipekit.engine import Pipeline, PipelinedModule, Run, WorkerDied, emulate
+    from pipekit.loss_scale import LossScale
     from pipekit.memory import Memory
     from pipekit.pass_state import is_checkpointing, is_recomputing
     from pipekit.planning import plan
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
     from pipekit.profiling.measured import profile
     from pipekit.reproduction import claims
     from pipekit.schedules import Schedule, ScheduleError
-    from pipekit.simulation import simulate
+    from pipekit.simulation.simulate import simulate
     from pipekit.traces import Trace
 
 __all__ = [
     "DeferredBatchNorm",
+    "LossScale",
     "Memory",
     "Pipeline",
     "PipelinedModule",
@@ -55,6 +57,7 @@ _HOMES = {
     "Run": "engine",
     "WorkerDied": "engine",
     "emulate": "engine",
+    "LossScale": "loss_scale",
     "Memory": "memory",
     "is_checkpointing": "pass_state",
     "is_recomputing": "pass_state",

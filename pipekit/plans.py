@@ -1,14 +1,18 @@
 """A plan: which layers on which workers, and what that is predicted to cost."""
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from pipekit.reading import read_json
 
 _FORMAT = "pipekit plan 1"
+_MOST = 10**6
 Recompute = Literal["never", "except_last", "always"]
 
 
@@ -57,7 +61,8 @@ class Plan:
         why: what decided, in a sentence or two.
 
     Raises:
-        ValueError: the stages do not follow one another from layer 0, or a number is below 1.
+        ValueError: the stages do not follow one another from layer 0, or a number is below 1 or
+            above a million, or no number.
     """
 
     method: str
@@ -82,6 +87,13 @@ class Plan:
             raise ValueError("every stage of a plan needs at least one layer and one worker")
         if min(self.microbatch_rows, self.microbatches, self.in_flight) < 1:
             raise ValueError("a plan's microbatch_rows, microbatches and in_flight are at least 1")
+        counts = self.microbatch_rows, self.microbatches, self.in_flight, self.layers, self.workers
+        if max(counts) > _MOST:
+            raise ValueError(f"a plan has no number of layers, workers or rows above {_MOST:,}")
+        costs = [cost for stage in self.stages for cost in (stage.predicted_s, stage.memory_bytes)]
+        for cost in (self.predicted_s, *costs):
+            if not 0 <= cost < math.inf:
+                raise ValueError(f"seconds and bytes of a plan are 0 or positive, not {cost}")
 
     @classmethod
     def by_hand(
@@ -163,14 +175,7 @@ class Plan:
         """Read back what :meth:`save` wrote.
 
         Raises:
-            ValueError: the file is not a plan.
+            ValueError: the file is not a plan; the message says where it is not.
             OSError: there is no such file, or it cannot be opened.
         """
-        try:
-            record: dict[str, Any] = json.loads(Path(path).read_text("utf-8"))
-            if not isinstance(record, dict) or record.pop("format", None) != _FORMAT:
-                raise ValueError(f"it does not say {_FORMAT!r}")
-            stages = tuple(StagePlan(**stage) for stage in record.pop("stages"))
-            return cls(stages=stages, **record)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is not a plan: {error}") from None
+        return read_json(path, cls, "a plan", _FORMAT)

@@ -14,8 +14,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pipekit.cores import available_cores
 
 LABELS = {
@@ -66,6 +64,8 @@ def write(path: Path, record: dict[str, Any]) -> None:
 
 @functools.cache
 def _machine() -> dict[str, Any]:
+    import torch  # here, since it takes seconds, and who reads results needs none of it
+
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -69,6 +69,10 @@ class Skippable(nn.Module):
     def stash(self, name: str, tensor: Tensor) -> None:
         """Leave a tensor for the layer that pops it, as it is: gradients flow through it.
 
+        Args:
+            name: one of :attr:`stashes`.
+            tensor: of any shape.
+
         Raises:
             ValueError: the layer does not declare it.
         """
@@ -138,7 +142,7 @@ class carrying:
         return self._incoming | self.outgoing
 
     def put(self, name: Name, tensor: Tensor) -> None:
-        """Keep a tensor until :meth:`take`."""
+        """Keep ``tensor`` under ``name`` until :meth:`take`."""
         if name in self.outgoing:
             # No pass stashes a name twice: the last one failed, and all of this is its own.
             self.outgoing.clear()
@@ -212,7 +216,13 @@ class _Inlined(nn.Module):
 
 
 class Skip(NamedTuple):
-    """A skip connection and its two ends: indices of layers, or of stages."""
+    """A skip connection.
+
+    Attributes:
+        name: in the whole model.
+        source: the layer, or the stage, that stashes it.
+        destination: the one that pops it.
+    """
 
     name: Name
     source: int

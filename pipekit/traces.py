@@ -1,8 +1,9 @@
 """What happened, or would happen: one table of events, from schedules, simulation and engine."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,6 +34,7 @@ class Trace:
             start_s and end_s on the link, bytes.  An all-reduce of weights' gradients has a row for
             each of its workers, with what that one sends.
         memory: bytes over time, if they were followed.
+        origin_ns: the Unix time of 0, in nanoseconds; None if nothing ran.
     """
 
     frame: pd.DataFrame
@@ -42,12 +44,17 @@ class Trace:
     unit: str = "s"
     transfers: pd.DataFrame | None = None
     memory: Memory | None = None
+    origin_ns: int | None = None
 
     @classmethod
     def from_schedule(
         cls, schedule: Schedule, durations: Mapping[Op, float] = PAPER_SLOTS
     ) -> "Trace":
         """Return the events of a schedule in time slots, as the papers draw it.
+
+        Args:
+            schedule: the table.
+            durations: slots of each op; by default a backward takes two, and an update none.
 
         Raises:
             ScheduleError: the workers would wait for one another for ever.
@@ -127,3 +134,50 @@ class Trace:
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the events as CSV."""
         self.frame.to_csv(path, index=False)
+
+    def to_perfetto(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        provenance: dict[str, Any] | None = None,
+        torch_profiles: Sequence[str | os.PathLike[str]] = (),
+    ) -> None:
+        """Write the trace as Chrome's trace events, for Perfetto (ui.perfetto.dev) and others.
+
+        Every worker is a process, with a thread that computes and, if messages were followed,
+        threads that send and receive, and an arrow from each send to its receive.  Times are
+        microseconds from the first event; a slot of a drawn schedule is a second.
+
+        ``torch.profiler`` counts microseconds from a Unix time that stands in its file, and a run's
+        trace knows its own (``origin_ns``), so that both can be laid over each other::
+
+            with torch.profiler.profile() as profiler:
+                run = pipeline.train(batches)
+            profiler.export_chrome_trace("torch.json")
+            run.trace.to_perfetto("run.json", torch_profiles=["torch.json"])
+
+        Args:
+            path: a .json file; its folder is made if it is missing.
+            provenance: a JSON-able record to keep in the file, say ``run.provenance``.
+            torch_profiles: files of torch.profiler's whose events to add on this trace's clock, one
+                of each process that was profiled.
+
+        Raises:
+            ValueError: a number is not finite; or a profile is none, or this trace is not a run's,
+                so that it has no place in time.
+        """
+        from pipekit.perfetto import write  # here, since it imports this module
+
+        write(self, path, provenance, torch_profiles)
+
+    @classmethod
+    def from_perfetto(cls, path: str | os.PathLike[str]) -> "Trace":
+        """Read back what :meth:`to_perfetto` wrote; the events of other profilers are left out.
+
+        Raises:
+            ValueError: the file is no such trace; the message names the event.
+            OSError: there is no such file, or it cannot be opened.
+        """
+        from pipekit.perfetto import read
+
+        return read(path)

@@ -177,7 +177,17 @@ class TestTrain:
         assert len(events) == 2 * (20 * 2 * 2 + 20)  # stages (batches, microbatches, F and B; U)
         assert len(pd.read_csv("mine/timeline.csv")) < len(events)
         assert "the first 8 batches" in Path("mine/timeline.svg").read_text()
-        assert json.loads(Path("mine/provenance.json").read_text())["label"] == "measured"
+        record = json.loads(Path("mine/provenance.json").read_text())
+        assert record["label"] == "measured"
+        perfetto = json.loads(Path("mine/trace.perfetto.json").read_text())
+        assert perfetto["otherData"]["provenance"] == record
+
+    @pytest.mark.slow
+    def test_mixed_precision_tells_how_many_updates_were_skipped(self) -> None:
+        """A loss above 1 times 2^140 is infinite."""
+        options = f"--stages 2 --batch-rows 400 --autocast fp16 --loss-scale {2.0**140}"
+        text = printed(*["train", "--model", "mlp"], *options.split())
+        assert re.search(r"│ +10 │$", text, re.MULTILINE), text
 
     @pytest.mark.slow
     def test_a_seed_gives_the_same_losses_over_both_transports(self) -> None:
@@ -200,6 +210,8 @@ class TestTrain:
             ("--batch-rows 4 --microbatches 5", "5 microbatches"),
             ("--resume", "name it, --checkpoints"),
             ("--every 5", "name their folder as well"),
+            ("--loss-scale static", "loss_scale must be a number, 'dynamic'"),
+            ("--replicas 2-1 --method pipedream --loss-scale 1", "wait for one another"),
         ],
     )
     def test_wrong_input_gets_one_sentence(self, arguments: str, says: str) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LRScheduler, StepLR
 
-from pipekit import oracle
+from pipekit import LossScale, oracle
 from pipekit.oracle import OracleRun
 from pipekit.randomness import layer_seed
 
@@ -534,8 +534,32 @@ def test_a_parameter_shared_within_a_stage_is_updated_once() -> None:
     batches = [(torch.randn(8, 6), torch.randn(8, 6)) for _ in range(3)]
     run = train("2bw", [3], model=model, batches=batches, loss=nn.MSELoss())
     assert torch.equal(run.weights[-1]["0.weight"], run.weights[-1]["2.weight"])
-    with pytest.raises(ValueError, match="two stages"):
-        train("2bw", [2, 1], model=model, batches=batches, loss=nn.MSELoss())
+
+
+@pytest.mark.parametrize("balance", [[4], [1, 3], [1, 1, 1, 1]])
+def test_a_parameter_shared_between_stages_is_trained_as_pytorch_does(balance: list[int]) -> None:
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 6))
+    model[2].weight = model[0].weight
+    batches = [(torch.randn(8, 6), torch.randn(8, 6)) for _ in range(3)]
+    run = train(
+        "sequential", balance, model=model, batches=batches, loss=nn.MSELoss(), clip_norm=0.1
+    )
+    optimizer = OPTIMIZERS["adam"](list(model.parameters()))
+    for x, y in batches:
+        optimizer.zero_grad()
+        torch.autograd.backward(nn.functional.mse_loss(model(x), y))
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(run.weights[-1][name], weight)
+    assert torch.equal(run.weights[-1]["0.weight"], run.weights[-1]["2.weight"])
+
+
+@pytest.mark.parametrize("option", [{"clip_norm": 1.0}, {"loss_scale": LossScale()}], ids=str)
+def test_stages_that_update_at_different_times_settle_nothing(option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="update at different times"):
+        train("pipedream", [4, 5], replicas=[2, 1], **option)
 
 
 def test_caller_is_left_untouched() -> None:

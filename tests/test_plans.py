@@ -1,5 +1,7 @@
 """A plan: what it says of itself, and that it survives a file."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit.plans import Plan, StagePlan
+from tests.hostile import damaged_json, read_or_refuse
 
 counts = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 seconds = st.floats(0, 1e6)
@@ -92,4 +95,33 @@ def test_what_is_not_a_plan_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"plan\.json is not a plan"):
+        Plan.load(path)
+
+
+GOOD = {"format": "pipekit plan 1", **asdict(Plan.by_hand([2, 1], replicas=[2, 1]))}
+
+
+@given(content=damaged_json(json.loads(json.dumps(GOOD))))
+def test_whatever_stands_in_a_file_it_is_a_plan_or_refused(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    read_or_refuse(
+        lambda path: str(Plan.load(path)), content, tmp_path_factory.getbasetemp() / "plan.json"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stages": [{"first": 0, "stop": "2"}]}, r"stages\[0\]\.stop: .*integer"),
+        ({"stages": [{"first": 0, "stop": 2, "workers": 3}]}, r"stages\[0\]\.workers: Unexpected"),
+        ({"stages": [{"first": 0, "stop": 10**9}]}, "a plan has no number .* above 1,000,000"),
+        ({"predicted_s": -1.0}, "seconds and bytes of a plan are 0 or positive"),
+        ({"colour": "red"}, "colour: Unexpected"),
+    ],
+)
+def test_the_wrong_value_is_named(change: dict[str, object], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(GOOD | change))
+    with pytest.raises(ValueError, match=r"plan\.json is not a plan: " + message):
         Plan.load(path)

@@ -1,6 +1,5 @@
 """``torch.distributed.pipelining`` over gloo: one process a stage, kept for the whole benchmark."""
 
-import multiprocessing
 import os
 import socket
 import tempfile
@@ -16,6 +15,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from workload import Case, timed_sgd
 
 from pipekit.engine.cores import share_cores
+from pipekit.engine.processes import forkserver
 
 SCHEDULES: dict[str, Any] = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
 
@@ -28,7 +28,7 @@ class Peers:
     """
 
     def __init__(self, stages: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = forkserver()
         self._folder = tempfile.TemporaryDirectory(prefix="pipekit-benchmark-")
         store = str(Path(self._folder.name, "store"))
         pipes = [context.Pipe() for _ in range(stages)]

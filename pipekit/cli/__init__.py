@@ -28,8 +28,15 @@ class _Commands(TyperGroup):
         except BrokenPipeError:  # the reader of our output has seen enough, as head does
             raise
         except (ValueError, TypeError, OSError) as error:
-            typer.secho(f"error: {' '.join(str(error).split())}", fg="red", err=True)
+            _say(str(error))
             raise typer.Exit(2) from error
+        except MemoryError as error:
+            _say("this needs more memory than there is: choose smaller numbers")
+            raise typer.Exit(2) from error
+
+
+def _say(error: str) -> None:
+    typer.secho(f"error: {' '.join(error.split())}", fg="red", err=True)
 
 
 app = typer.Typer(

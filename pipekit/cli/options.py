@@ -31,6 +31,7 @@ MemoryBytes = Annotated[
     float | None,
     typer.Option(help="Bytes of each worker, with --bandwidth; no limit.", show_default=False),
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")]
 Replicas = Annotated[
     str | None,
     typer.Option(

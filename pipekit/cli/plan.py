@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipekit.cli.options import Bandwidth, ClusterName, MemoryBytes, Workers, chosen_cluster
+from pipekit.cli.options import Bandwidth, ClusterName, MemoryBytes, Quiet, Workers, chosen_cluster
 
 
 def plan(
@@ -64,6 +64,7 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    quiet: Quiet = False,
     output: Annotated[
         Path | None,
         typer.Option(dir_okay=False, help="Write the plan to this .json file.", show_default=False),
@@ -94,7 +95,7 @@ def plan(
     }
     options = {name: value for name, value in given.items() if value is not None}
     used = chosen_cluster(cluster, workers, bandwidth, memory)
-    best = best_plan(costs, used, method, **options)
+    best = best_plan(costs, used, method, progress=not quiet, **options)
     typer.echo(best)
     origin = costs.provenance.get("label", "of unknown origin")
     typer.echo(f"  simulated, on {used.name}; the costs of the {len(costs)} layers are {origin}")

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipekit.cli.options import Quiet
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -37,6 +39,7 @@ def profile(
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16.")] = "float32",
+    quiet: Quiet = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -70,7 +73,7 @@ def profile(
         network, sample = _make(model, rows, "cpu", dtype)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            made = pipekit.profile(network, sample, device, repeats, progress=True)
+            made = pipekit.profile(network, sample, device, repeats, progress=not quiet)
         for warning in caught:
             typer.secho(f"warning: {warning.message}", fg="yellow", err=True)
     _print(model, made)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from pipekit.cli.options import Quiet
+
 
 class Scale(StrEnum):
     """How much of an experiment to run; what that means stands in its file."""
@@ -37,6 +39,7 @@ def run(
             "run only what is not complete there, or has changed.",
         ),
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Execute experiments' notebooks; the last line printed names the results' folder.
 
@@ -50,6 +53,15 @@ def run(
     """
     from pipekit.reproduction import batch
 
-    result = batch.run(*experiments, scale=scale.value, only=only or None, jobs=jobs, resume=resume)
+    result = batch.run(
+        *experiments,
+        scale=scale.value,
+        only=only or None,
+        jobs=jobs,
+        resume=resume,
+        quiet=quiet,
+    )
+    if quiet:
+        typer.echo(result)
     if result.failed:
         raise typer.Exit(1)

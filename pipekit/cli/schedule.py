@@ -94,7 +94,8 @@ def chosen_schedule(
         ValueError: there is neither a method nor a file of that name.
     """
     from pipekit.methods import METHODS, PER_MINIBATCH
-    from pipekit.schedules import parse, read_csv
+    from pipekit.reading import read_text
+    from pipekit.schedules import ScheduleError, parse, read_csv
 
     if name in PER_MINIBATCH:
         passes = microbatches * batches if minibatches is None else minibatches
@@ -104,7 +105,10 @@ def chosen_schedule(
     file = Path(name)
     if not file.is_file():
         raise ValueError(f"{name!r} is no file and none of the methods {', '.join(METHODS)}")
-    return read_csv(file) if file.suffix == ".csv" else parse(file.read_text(encoding="utf-8"))
+    try:
+        return read_csv(file) if file.suffix == ".csv" else parse(read_text(file))
+    except ScheduleError as error:
+        raise ScheduleError(f"{file}: {error}") from None
 
 
 def _facts(schedule: "Schedule") -> str:

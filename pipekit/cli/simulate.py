@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pipekit.profiling import Profile
     from pipekit.traces import Trace
 
+SUFFIXES = (".svg", ".html", ".perfetto.json")
+
 
 def simulate(
     method: Annotated[
@@ -62,7 +64,8 @@ def simulate(
         Path | None,
         typer.Option(
             dir_okay=False,
-            help="Draw the timeline: .svg (and .csv) or .html.",
+            help="Draw the timeline: .svg (and .csv) or .html; or write it for Perfetto: "
+            ".perfetto.json.",
             show_default=False,
         ),
     ] = None,
@@ -82,8 +85,8 @@ def simulate(
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
 
-    if output is not None and output.suffix not in (".svg", ".html"):
-        raise ValueError(f"--output must end in .svg or .html, not {output.name!r}")
+    if output is not None and not output.name.endswith(SUFFIXES):
+        raise ValueError(f"--output must end in {', '.join(SUFFIXES)}, not {output.name!r}")
     costs = Profile.load(profile)
     used = (
         Plan.load(plan)
@@ -99,7 +102,7 @@ def simulate(
     trace = pipekit.simulate(schedule, costs, used, links, optimizer_states=optimizer_states)
     _print(trace, used, costs)
     if output is not None:
-        _draw(trace, output)
+        _write(trace, output)
 
 
 def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
@@ -130,9 +133,13 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
     Console().print(table)
 
 
-def _draw(trace: "Trace", output: Path) -> None:
+def _write(trace: "Trace", output: Path) -> None:
     from pipekit import plots
 
+    if output.suffix == ".json":
+        trace.to_perfetto(output)
+        typer.echo(f"wrote {output}")
+        return
     figure = plots.timeline(trace)
     output.parent.mkdir(parents=True, exist_ok=True)
     if output.suffix == ".html":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import Replicas
+from pipekit.cli.options import Quiet, Replicas
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 DRAWN_BATCHES = 8
 """More make bars too narrow to tell apart."""
+
+
+class Autocast(StrEnum):
+    """What forwards compute in where that is safe."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
 
 
 class Transport(StrEnum):
@@ -47,6 +54,18 @@ def train(
         typer.Option(help="In each batch; methods that update every minibatch do not split it."),
     ] = 4,
     lr: Annotated[float, typer.Option(min=0, help="Learning rate of Adam.")] = 0.002,
+    autocast: Annotated[
+        Autocast | None,
+        typer.Option(help="Mixed precision, with weights in float32.", show_default=False),
+    ] = None,
+    loss_scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|dynamic",
+            help="Multiply losses, and skip updates whose gradient is not finite.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of weights, shuffling and dropout.")] = 0,
     checkpoints: Annotated[
         Path | None,
@@ -64,12 +83,14 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint, if there is one.")
     ] = False,
+    quiet: Quiet = False,
     output: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
             file_okay=False,
-            help="Write the timeline (SVG, CSV), the last epoch's events and the provenance here.",
+            help="Write the timeline (SVG, CSV), the last epoch's events (CSV, and for Perfetto) "
+            "and the provenance here.",
             show_default=False,
         ),
     ] = None,
@@ -80,6 +101,7 @@ def train(
     [b]Examples[/b]
       pipekit train
       pipekit train --method pipedream --stages 2 --epochs 3
+      pipekit train --method 2bw --autocast fp16 --loss-scale dynamic
       pipekit train --method pipedream --replicas 2-1
       pipekit cluster --workers 3 --link 1gbit -- pipekit train \\
         --method pipedream --replicas 2-1 --transport distributed
@@ -109,6 +131,8 @@ def train(
         optimizer=partial(torch.optim.Adam, lr=lr),
         loss=torch.nn.CrossEntropyLoss(),
         transport=transport.value,
+        autocast={None: None, "bf16": torch.bfloat16, "fp16": torch.float16}[autocast],
+        loss_scale=_number(loss_scale),
         seed=seed,
     )
     data = datasets.mnist()
@@ -117,14 +141,28 @@ def train(
     if begin >= epochs:
         raise ValueError(f"{checkpoints} is of epoch {begin + 1}: name at least as many --epochs")
     for epoch in range(begin, epochs):
-        batches = data.batches(batch_rows, seed, epoch)
-        runs.append(pipeline.train(batches, progress=shown, checkpoints=checkpoints, every=every))
+        runs.append(
+            pipeline.train(
+                data.batches(batch_rows, seed, epoch),
+                progress=shown and not quiet,
+                checkpoints=checkpoints,
+                every=every,
+            )
+        )
         accuracies.append(pipeline.evaluate(data.test_batches(batch_rows), metric=_accuracy))
     if shown:
         _print(runs, accuracies, begin + 1)
     if shown and output is not None and not runs[-1].trace.frame.empty:
         for path in _write(runs[-1], output):
             typer.echo(f"wrote {path}")
+
+
+def _number(text: str | None) -> float | str | None:
+    """Return the number that a text is, or the text."""
+    try:
+        return text if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def _accuracy(logits: "Tensor", classes: "Tensor") -> float:
@@ -142,7 +180,9 @@ def _print(runs: list["Run"], accuracies: list[float], first: int) -> None:
         caption=f"measured on {machine['cores']} cores of {machine['cpu']}, "
         f"torch {machine['torch']}, seed {machine['seed']}",
     )
-    columns = "epoch", "mean loss", "test accuracy", "wall (s)", "bubble", "weight versions"
+    columns = ["epoch", "mean loss", "test accuracy", "wall (s)", "bubble", "weight versions"]
+    if last.loss_scales:
+        columns.append("skipped updates")
     for column in columns:
         table.add_column(column, justify="right")
     for epoch, (run, accuracy) in enumerate(zip(runs, accuracies, strict=True), start=first):
@@ -154,6 +194,7 @@ def _print(runs: list["Run"], accuracies: list[float], first: int) -> None:
             f"{run.wall_s:.2f}",
             f"{run.trace.bubble:.0%}" if trained else "",
             " ".join(map(str, run.weight_buffers)),
+            *([str(len(run.skipped_updates))] if run.loss_scales else []),
         )
     Console().print(table)
 
@@ -166,10 +207,12 @@ def _write(run: "Run", folder: Path) -> list[Path]:
     title = f"{drawn.name}, the first {DRAWN_BATCHES} batches"
     figure = plots.timeline(drawn, title=title)
     paths = plots.save(figure, folder / "timeline", drawn.frame)
-    events, record = folder / "trace.csv", folder / "provenance.json"
+    events, perfetto = folder / "trace.csv", folder / "trace.perfetto.json"
     run.trace.to_csv(events)
+    run.trace.to_perfetto(perfetto, provenance=run.provenance)
+    record = folder / "provenance.json"
     provenance.write(record, run.provenance)
-    return [*paths.values(), events, record]
+    return [*paths.values(), events, perfetto, record]
 
 
 def _first_batches(run: "Run") -> "Trace":

@@ -153,7 +153,7 @@ class Cluster:
         return math.prod(level.width for level in self.levels)
 
     def level_between(self, a: int, b: int) -> Level:
-        """Return the innermost level that joins two workers.
+        """Return the innermost level that joins the workers ``a`` and ``b``.
 
         Raises:
             ValueError: they are the same worker, or one does not exist.
@@ -168,7 +168,7 @@ class Cluster:
         raise AssertionError("the outermost level joins all workers")
 
     def bandwidth(self, a: int, b: int) -> float:
-        """Return the bytes/s from one worker to another when nobody else uses the link.
+        """Return the bytes/s from worker ``a`` to worker ``b`` when nobody else uses the link.
 
         Raises:
             ValueError: they are the same worker, or one does not exist.
@@ -176,7 +176,7 @@ class Cluster:
         return self.level_between(a, b).used_bandwidth
 
     def member(self, worker: int, level: Level) -> int:
-        """Return which member of a level a worker belongs to, and so whose link it uses there.
+        """Return which member of ``level`` a ``worker`` belongs to, and whose link it uses there.
 
         Members are numbered from 0 over the whole cluster: at the innermost level they are the
         workers themselves, at the next the servers, and so on.
@@ -210,7 +210,12 @@ class Cluster:
             )
 
     def calibrated(self, level: str, bandwidth: float, origin: str) -> "Cluster":
-        """Return this cluster with an effective bandwidth (bytes/s) for the level so named.
+        """Return this cluster with an effective bandwidth for a level.
+
+        Args:
+            level: its name.
+            bandwidth: bytes/s of a member's link.
+            origin: the measurement or the cells that it was fitted on.
 
         Raises:
             ValueError: no level has this name, or :class:`Calibrated` refuses the rest.

@@ -49,10 +49,14 @@ def pipedream_b(workers: int = 8) -> Cluster:
 
 
 def pipedream_figure1(gpu: str, workers: int = 8) -> Cluster:
-    """Return machines of PipeDream's Figure 1 (section 2.1): "K80", "Titan X" or "V100", 10 Gbps.
+    """Return the machines of PipeDream's Figure 1 (section 2.1), with links of 10 Gbps.
 
     The text gives every GPU generation the same 10 Gbps, also the Titan X that has 25 Gbps in
     section 5.1, and takes "GPU", "worker" and "machine" to mean the same (its footnote 1).
+
+    Args:
+        gpu: "K80", "Titan X" or "V100".
+        workers: how many machines with one of them.
 
     Raises:
         ValueError: the figure has no such GPU, or there is no worker.

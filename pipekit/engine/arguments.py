@@ -5,11 +5,12 @@ from operator import le
 from typing import Any, Protocol, cast, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipekit.clusters import Cluster
+from pipekit.engine.cut import cut
 from pipekit.plans import Plan, Recompute
-from pipekit.schedules import Schedule, ScheduleError
+from pipekit.schedules import Schedule, ScheduleError, check
 
 
 class Batches(Protocol):
@@ -31,10 +32,10 @@ def require_model(model: object) -> None:
         raise ValueError("the model has no layers")
 
 
-def require_choice(name: str, value: object, choices: Collection[str]) -> None:
+def require_choice(name: str, value: object, choices: Collection[object]) -> None:
     """Raise ValueError unless ``value`` is one of ``choices``."""
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, not {value!r}")
 
 
 def require_callable(**functions: object) -> None:
@@ -64,7 +65,7 @@ def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: 
         raise ValueError(
             f"balance {list(balance)} sums to {sum(balance)} layers and the model has {len(model)}"
         )
-    require_untied(model, balance)
+    require_own_buffers(model, balance)
 
 
 def require_one_lane(schedule: Schedule) -> None:
@@ -95,20 +96,47 @@ def require_replicas(plan: Plan, schedule: Schedule) -> None:
         )
 
 
-def require_untied(model: nn.Sequential, balance: Sequence[int]) -> None:
-    """Raise ValueError if two stages share a parameter or buffer."""
-    owner: dict[int, int] = {}
-    layers = iter(model)
-    for stage, count in enumerate(balance):
-        for _ in range(count):
-            layer = next(layers)
-            for name, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
-                other = owner.setdefault(id(tensor), stage)
-                if other != stage:
-                    raise ValueError(
-                        f"stages {other} and {stage} share the tensor {name!r}: choose a balance "
-                        f"that keeps the layers that share it in one stage"
-                    )
+def require_own_buffers(model: nn.Sequential, balance: Sequence[int]) -> None:
+    """Raise ValueError if two stages share a buffer: unlike weights, nobody keeps copies equal."""
+    owner: dict[Tensor, int] = {}
+    for stage, layers in enumerate(cut(model, balance)):
+        for name, buffer in layers.named_buffers():
+            other = owner.setdefault(buffer, stage)
+            if other != stage:
+                raise ValueError(
+                    f"stages {other} and {stage} share the buffer {name!r}: choose a balance "
+                    f"that keeps the layers that share it in one stage"
+                )
+
+
+def require_ties_on_one_device(
+    stages: Sequence[nn.Sequential], devices: Sequence[torch.device]
+) -> None:
+    """Raise ValueError if stages on different devices share a parameter."""
+    home: dict[Tensor, torch.device] = {}
+    for stage, device in zip(stages, devices, strict=True):
+        for name, parameter in stage.named_parameters():
+            other = home.setdefault(parameter, device)
+            if other != device:
+                raise ValueError(
+                    f"the parameter {name!r} is shared by stages on {other} and {device}: put them "
+                    f"on one device, or train with pipekit.Pipeline, which keeps a copy on each"
+                )
+
+
+def require_joint_updates(schedule: Schedule, reason: str) -> None:
+    """Raise ScheduleError if the stages cannot make each update together."""
+    try:
+        check(schedule, joint_updates=True)
+    except ScheduleError as error:
+        raise ScheduleError(
+            f"with {reason} the updates of a batch wait for one another, and so {error}"
+        ) from None
+    if len(set(schedule.updates)) > 1:
+        raise ScheduleError(
+            f"with {reason} an update must sum the same microbatches on all stages: let every "
+            f"stage update after the same ones"
+        )
 
 
 def require_every(every: int | None, checkpoints: object) -> None:

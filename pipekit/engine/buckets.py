@@ -1,6 +1,6 @@
 """A bucket of gradients, as one tensor that can be sent."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -98,9 +98,16 @@ class ParameterBucket:
 
 
 def parameter_buckets(
-    parameters: Sequence[nn.Parameter], take: Callable[[int, Iterable[int]], Gradients]
+    parameters: Mapping[int, nn.Parameter], take: Callable[[int, Iterable[int]], Gradients]
 ) -> list[Bucket]:
-    """Return the buckets of a stage's trained parameters; see :func:`pipekit.bucketing.buckets`."""
-    sizes = [max(1, p.nbytes) for p in parameters]  # an empty one too has a gradient
-    groups = buckets(sizes, [p.dtype for p in parameters])
+    """Return the buckets of trained parameters, given by their numbers in the stage.
+
+    See :func:`pipekit.bucketing.buckets`.
+    """
+    numbers = list(parameters)
+    sizes = [max(1, p.nbytes) for p in parameters.values()]  # an empty one too has a gradient
+    groups = [
+        [numbers[place] for place in group]
+        for group in buckets(sizes, [p.dtype for p in parameters.values()])
+    ]
     return [ParameterBucket(group, [parameters[n] for n in group], take) for group in groups]

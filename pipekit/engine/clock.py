@@ -45,6 +45,11 @@ class Clock:
         return self._origin_s + float(self._origin.elapsed_time(mark)) / 1e3
 
 
+def unix_ns(seconds: float) -> int:
+    """Return a time on the scale of ``time.perf_counter()`` as nanoseconds of Unix time."""
+    return time.time_ns() - round((time.perf_counter() - seconds) * 1e9)
+
+
 def new_stream(device: torch.device) -> "torch.cuda.Stream | None":
     """Return a stream of a GPU's for one worker's computing; None on a CPU."""
     return torch.cuda.Stream(device) if device.type == "cuda" else None

@@ -43,7 +43,7 @@ class DistributedLinks:
         rank: this worker.
         feed: tells the shapes of each microbatch's input.
         device: this worker's.
-        members: the workers of each stage.
+        sums: the workers of each sum of gradients.
         read_ahead: whether a batch may be read only to post a receive for its messages.  Without
             it a receive is posted late, and a slow link that is busy in the other direction lets
             the sender know later still.
@@ -55,7 +55,7 @@ class DistributedLinks:
         rank: int,
         feed: Feed,
         device: torch.device,
-        members: Sequence[Sequence[int]],
+        sums: Sequence[Sequence[int]],
         read_ahead: bool,
     ) -> None:
         self._rank, self._feed, self._device = rank, feed, device
@@ -76,8 +76,8 @@ class DistributedLinks:
             link: dist.new_group(sorted(set(link))) if device.type == "cuda" else None
             for link in sorted(links)
         }
-        # A group of their own, as sums are made in a thread of their own.  All processes make all.
-        self._stages = {tuple(m): dist.new_group(list(m)) for m in members if len(m) > 1}
+        # Groups of their own, as sums are made in threads of their own.  All processes make all.
+        self._sums = {tuple(m): dist.new_group(list(m)) for m in sums}
 
     def require_peers(self) -> None:
         """See :class:`pipekit.engine.links.Links`; here whoever starts the processes ends them."""
@@ -116,9 +116,9 @@ class DistributedLinks:
             dist.all_reduce(values)
         return values
 
-    def exchange(self, members: Sequence[int]) -> Exchange:
+    def exchange(self, members: Sequence[int], tied: bool = False) -> Exchange:
         """See :class:`pipekit.engine.links.Links`."""
-        return DirectExchange(members, self._rank, _GroupChannel(self._stages[tuple(members)]))
+        return DirectExchange(members, self._rank, _GroupChannel(self._sums[tuple(members)]))
 
     def finish(self) -> None:
         """See :class:`pipekit.engine.links.Links`."""

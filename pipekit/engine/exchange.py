@@ -22,9 +22,9 @@ class Round(NamedTuple):
     """Which sum a message belongs to: the same for all workers.
 
     Attributes:
-        stage: whose gradients.
+        stage: whose gradients, or the number of a tie.
         number: of the bucket, counted over all updates.
-        contributors: the workers that have gradients for it, in order.
+        contributors: the workers that have gradients for it, in the order of their sum.
     """
 
     stage: int
@@ -33,7 +33,7 @@ class Round(NamedTuple):
 
 
 class Channel(Protocol):
-    """How the workers of a stage reach one another, beside the links between stages."""
+    """How workers reach one another that sum gradients, beside the links between stages."""
 
     def send(self, worker: int, key: tuple[int, int, int], content: Flat) -> None:
         """Send without waiting; the tensors must not be written before they are received."""
@@ -49,7 +49,7 @@ class Channel(Protocol):
 
 
 class Exchange(Protocol):
-    """Sums over the workers of a stage.
+    """Sums over the workers that have copies of the same weights.
 
     Attributes:
         sent: bytes of gradients sent by this worker, by receiver.
@@ -58,14 +58,17 @@ class Exchange(Protocol):
     sent: Counter[int]
 
     def sum(self, round: Round, content: Flat) -> Flat:
-        """Return the sum of all contributors' contents; every worker of the stage calls this."""
+        """Return the sum of all contributors' contents; every one of the workers calls this.
+
+        It is the caller's to edit, as is what he gave.
+        """
 
 
 class DirectExchange:
     """Each worker sends each other one its part.
 
     Args:
-        members: the workers of the stage, in order.
+        members: all of the workers, in order.
         worker: this one.
         channel: to the others.
     """
@@ -138,8 +141,8 @@ class DirectExchange:
 
 def _sum(contents: Sequence[Flat]) -> Flat:
     first, *others = contents
-    if not others:
-        return first
+    if not others:  # a copy: it may lie in the memory of the one who sent it
+        return Flat(first.numbers.clone(), first.present)
     second, *others = others
     numbers = first.numbers + second.numbers.to(first.numbers.device)
     present = first.present | second.present

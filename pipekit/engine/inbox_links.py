@@ -12,7 +12,7 @@ from pipekit.schedules import MAIN, Message, Op
 from pipekit.trees import Tree
 
 Key = tuple[int, int, int]  # kind; stage, skip, source or 0; microbatch, update or batch
-FORWARD, BACKWARD, SKIP_FORWARD, SKIP_BACKWARD, SUM, BATCH = range(6)
+FORWARD, BACKWARD, SKIP_FORWARD, SKIP_BACKWARD, SUM, BATCH, EXCHANGE = range(7)
 
 
 class Inboxes(Protocol):
@@ -63,7 +63,8 @@ class InboxLinks:
         self, index: int, workers: Sequence[int], inboxes: Inboxes, lanes: Inboxes | None = None
     ) -> None:
         self._index, self._workers, self._inboxes, self._lanes = index, workers, inboxes, lanes
-        self.wait = Mail(inboxes, self.require_peers).wait
+        self._mail = Mail(inboxes, self.require_peers)
+        self.wait = self._mail.wait
 
     def require_peers(self) -> None:
         """See :class:`pipekit.engine.links.Links`; here whoever started the workers ends them."""
@@ -83,10 +84,14 @@ class InboxLinks:
         received = [self.wait((SUM, worker, update)) for worker in self._workers]
         return torch.stack(received).sum(0).to(values.device)
 
-    def exchange(self, members: Sequence[int]) -> Exchange:
+    def exchange(self, members: Sequence[int], tied: bool = False) -> Exchange:
         """See :class:`pipekit.engine.links.Links`."""
-        assert self._lanes is not None
-        return DirectExchange(members, self._index, _Channel(self._lanes, self.require_peers))
+        if tied:
+            channel = _Channel(self._inboxes, self._mail)
+        else:
+            assert self._lanes is not None
+            channel = _Channel(self._lanes, Mail(self._lanes, self.require_peers))
+        return DirectExchange(members, self._index, channel)
 
     def finish(self) -> None:
         """See :class:`pipekit.engine.links.Links`; here nothing that was sent is still here."""
@@ -103,14 +108,22 @@ def _key(message: Message) -> Key:
 class _Channel:
     """Through inboxes; see :class:`pipekit.engine.exchange.Channel`."""
 
-    def __init__(self, inboxes: Inboxes, require_peers: Callable[[], None]) -> None:
-        self._put, self._mail = inboxes.put, Mail(inboxes, require_peers)
+    def __init__(self, inboxes: Inboxes, mail: Mail) -> None:
+        self._put, self._wait = inboxes.put, mail.wait
 
     def send(self, worker: int, key: Key, content: Flat) -> None:
-        self._put(worker, key, content)
+        if content.numbers.is_cuda:  # who receives it reads it on a stream of his own
+            torch.cuda.current_stream(content.numbers.device).synchronize()
+        self._put(worker, _beyond(key), content)
 
     def expect(self, worker: int, key: Key, room: Flat) -> Callable[[], Flat]:
-        return lambda: Flat(*self._mail.wait(key))
+        return lambda: Flat(*self._wait(_beyond(key)))
 
     def flush(self) -> None:
         """Nothing that was sent is still here."""
+
+
+def _beyond(key: Key) -> Key:
+    """Return the name of an exchange's message among those of all kinds."""
+    kind, place, number = key
+    return EXCHANGE + kind, place, number

@@ -126,6 +126,8 @@ class _Restored:
         self._stage = stage
         content = checkpoints.load_part(resumption.home, stage.spec.index, worker)
         set_buffers(stage.versions.newest, content["buffers"])
+        if stage.scaler:
+            stage.scaler.take_up(content["scales"])
         losses += [(k, torch.tensor(x, dtype=torch.float64)) for k, x in content["losses"]]
         newest = resumption.boundary.versions[stage.spec.index]
         self._versions: dict[int, Tensors] = content["older"] | {newest: content["parameters"]}
@@ -208,6 +210,7 @@ class _Saved:
             "older": {version: self._weights[version] for version in older},
             "buffers": statistics,
             "state": self._stage.state(),
+            "scales": self._stage.scaler and self._stage.scaler.course(),
             "losses": [(k, x.item()) for k, x in losses if k < boundary.microbatches],
         }
         saving = self._saving

@@ -25,8 +25,12 @@ class Links(Protocol):
     def all_reduce(self, values: Tensor, update: int) -> Tensor:
         """Return the sum of all busy workers' ``values``, added in the order of the workers."""
 
-    def exchange(self, members: Sequence[int]) -> Exchange:
-        """Return what sums over the workers of a stage, this one among them."""
+    def exchange(self, members: Sequence[int], tied: bool = False) -> Exchange:
+        """Return what sums over some workers, this one among them.
+
+        They are those of a stage, who sum in a thread beside the worker's own, or ``tied``: those
+        who have copies of the weights that stages share, in the worker's own thread.
+        """
 
     def finish(self) -> None:
         """Wait until everything that was sent has left this worker."""

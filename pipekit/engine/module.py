@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from typing import Any, NoReturn, get_args
 
 import pandas as pd
@@ -14,7 +14,8 @@ from pipekit import skips
 from pipekit.batch_norm import convert_batch_norm
 from pipekit.engine import arguments
 from pipekit.engine.backward_order import Place, link
-from pipekit.engine.clock import Clock, new_stream
+from pipekit.engine.clock import Clock, new_stream, unix_ns
+from pipekit.engine.cut import cut
 from pipekit.engine.microbatches import split
 from pipekit.engine.minibatch import Minibatch, Stations
 from pipekit.engine.passes import Section
@@ -90,6 +91,7 @@ class PipelinedModule(nn.Module):
             arguments.require_choice("without", component, COMPONENTS)
         self.balance, self.chunks, self.checkpoint = list(balance), chunks, checkpoint
         self.devices = arguments.resolve_devices(devices, len(balance))
+        arguments.require_ties_on_one_device(cut(sequential, self.balance), self.devices)
         self._without, self._traced = frozenset(without), trace
         if deferred_batch_norm:
             convert_batch_norm(sequential)
@@ -100,7 +102,7 @@ class PipelinedModule(nn.Module):
         ends = [(skip.source, skip.destination) for skip in self._skips]
         self._steps = cache(lambda chunks: _passes(len(self.balance), chunks, ends))
         # In a tuple, so that the layers have one name only.
-        self._stages = tuple(_cut(run, self.balance))
+        self._stages = tuple(cut(run, self.balance))
         for stage, device in zip(self._stages, self.devices, strict=True):
             stage.to(device)
         self._stations = Stations(
@@ -160,8 +162,11 @@ class PipelinedModule(nn.Module):
             raise RuntimeError("no minibatch was recorded: use PipelinedModule(..., trace=True)")
         rows = [(w, *event) for w, events in enumerate(self._last.events) for event in events]
         frame = pd.DataFrame(rows, columns=COLUMNS)
-        frame[["start_s", "end_s"]] -= frame["start_s"].min()
-        return Trace(frame, "measured", "PipelinedModule", len(self.balance))
+        origin = frame["start_s"].min()
+        frame[["start_s", "end_s"]] -= origin
+        return Trace(
+            frame, "measured", "PipelinedModule", len(self.balance), origin_ns=unix_ns(origin)
+        )
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -173,13 +178,20 @@ class PipelinedModule(nn.Module):
         return self.children()
 
     def cuda(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse to move the layers."""
+        """Refuse to move the layers.
+
+        Raises:
+            TypeError: always.
+        """
         raise TypeError("the stages are on devices of their own: pass devices=[...] instead")
 
     cpu = cuda
 
     def to(self, *args: Any, **kwargs: Any) -> "PipelinedModule":
-        """Convert the layers to another dtype; see :meth:`torch.nn.Module.to`.
+        """Convert the layers to another dtype.
+
+        Args:
+            args, kwargs: those of :meth:`torch.nn.Module.to`.
 
         Raises:
             TypeError: a device is given.
@@ -231,10 +243,6 @@ def _rows(x: Tree) -> int:
             f"are {[tuple(tensor.shape) for tensor in leaves(x)]}"
         )
     return counts.pop()
-
-
-def _cut(layers: nn.Sequential, balance: Sequence[int]) -> Iterator[nn.Sequential]:
-    return (layers[first:behind] for first, behind in pairwise([0, *accumulate(balance)]))
 
 
 def _passes(stages: int, chunks: int, ends: Skips) -> list[Step]:

@@ -10,42 +10,53 @@ NamedState = dict[str, dict[str, Any]]
 """For each parameter: ``state``, what the optimizer keeps of it, and ``options``, its group's."""
 
 
-def by_name(optimizer: Optimizer, names: Mapping[nn.Parameter, str]) -> NamedState:
-    """Return the state of each parameter under its name."""
-    packed = optimizer.state_dict()
-    found: NamedState = {}
-    for group, numbered in zip(optimizer.param_groups, packed["param_groups"], strict=True):
-        options = {key: value for key, value in numbered.items() if key != "params"}
-        for parameter, number in zip(group["params"], numbered["params"], strict=True):
-            state = packed["state"].get(number, {})
-            found[names[parameter]] = {"state": state, "options": options}
-    return found
+class NamedOptimizer:
+    """An optimizer whose state is by the names of its parameters.
 
-
-def load_by_name(
-    optimizer: Optimizer, names: Mapping[nn.Parameter, str], saved: NamedState
-) -> None:
-    """Give an optimizer the state that :func:`by_name` returned, of its parameters and maybe more.
-
-    A group takes the options of its first parameter.
-
-    Raises:
-        ValueError: the state is another kind of optimizer's, or lacks a parameter.
+    Args:
+        optimizer: steps the parameters.
+        names: of these.
     """
-    packed = optimizer.state_dict()
-    for group, numbered in zip(optimizer.param_groups, packed["param_groups"], strict=True):
-        entries = [saved.get(names[parameter]) for parameter in group["params"]]
-        for number, parameter, entry in zip(
-            numbered["params"], group["params"], entries, strict=True
+
+    def __init__(self, optimizer: Optimizer, names: Mapping[nn.Parameter, str]) -> None:
+        self._optimizer, self._names = optimizer, names
+
+    def state_dict(self) -> NamedState:
+        """Return the state of each parameter under its name."""
+        packed = self._optimizer.state_dict()
+        found: NamedState = {}
+        for group, numbered in zip(
+            self._optimizer.param_groups, packed["param_groups"], strict=True
         ):
-            if entry is None or entry["options"].keys() != numbered.keys() - {"params"}:
-                raise ValueError(
-                    f"the saved state of {names[parameter]!r} is not that of a "
-                    f"{type(optimizer).__name__} with these options: resume with the optimizer and "
-                    f"the lr_scheduler of the saved run"
-                )
-            if entry["state"]:
-                packed["state"][number] = entry["state"]
-        if entries and entries[0]:
-            numbered |= entries[0]["options"]
-    optimizer.load_state_dict(packed)
+            options = {key: value for key, value in numbered.items() if key != "params"}
+            for parameter, number in zip(group["params"], numbered["params"], strict=True):
+                state = packed["state"].get(number, {})
+                found[self._names[parameter]] = {"state": state, "options": options}
+        return found
+
+    def load_state_dict(self, saved: NamedState) -> None:
+        """Take over the state of the parameters; there may be more in it.
+
+        A group takes the options of its first parameter.
+
+        Raises:
+            ValueError: the state is another kind of optimizer's, or lacks a parameter.
+        """
+        packed = self._optimizer.state_dict()
+        for group, numbered in zip(
+            self._optimizer.param_groups, packed["param_groups"], strict=True
+        ):
+            names = [self._names[parameter] for parameter in group["params"]]
+            for number, name in zip(numbered["params"], names, strict=True):
+                entry = saved.get(name)
+                if entry is None or entry["options"].keys() != numbered.keys() - {"params"}:
+                    raise ValueError(
+                        f"the saved state of {name!r} is not that of a "
+                        f"{type(self._optimizer).__name__} with these options: resume with the "
+                        f"optimizer and the lr_scheduler of the saved run"
+                    )
+                if entry["state"]:
+                    packed["state"][number] = entry["state"]
+            if names:
+                numbered |= saved[names[0]]["options"]
+        self._optimizer.load_state_dict(packed)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pipekit.engine.autocast import autocast
 from pipekit.engine.held import Held
 from pipekit.engine.module_buffers import buffers_untouched
 from pipekit.engine.seeded import Seeded
@@ -112,7 +113,7 @@ class Passes:
 
     def infer(self, x: Flow, microbatch: int) -> Flow:
         """Return the output for ``x``, keeping nothing."""
-        with torch.no_grad(), self._casting():
+        with torch.no_grad(), autocast(self.device, self.section.autocast):
             return self._run(0, x, microbatch, keep=False)
 
     def forward(
@@ -160,6 +161,12 @@ class Passes:
         self._pending[microbatch] = pending._replace(output=output)
         return True
 
+    def output(self, microbatch: int) -> Flow:
+        """Return what a pending forward gave, with its graph; recomputed if need be."""
+        output = self._pending[microbatch].output
+        assert output is not None, "recompute() comes first"
+        return output
+
     def backward(
         self, microbatch: int, buffer: int, update: int, gradients: FlowGradients | None
     ) -> FlowGradients:
@@ -169,7 +176,7 @@ class Passes:
             microbatch: one whose forward is pending, and recomputed if need be.
             buffer: the weight buffer that its graph reads.
             update: the update that sums these gradients, for whoever has several.
-            gradients: of the output; None on the last stage.
+            gradients: of the output; None if that is a loss, for ones.
 
         Returns:
             Likewise those of the input, for the stages that it came from.
@@ -177,8 +184,8 @@ class Passes:
         Raises:
             ValueError: a layer draws random numbers in its backward.
         """
-        _, output, _, arrived = self._pending.pop(microbatch)
-        assert output is not None, "recompute() comes first"
+        output = self.output(microbatch)
+        arrived = self._pending.pop(microbatch).gradients
         roots: list[Tensor] = [output.main]
         seeds: list[Tensor] | None = None
         if gradients is not None:
@@ -215,7 +222,7 @@ class Passes:
         return self.held.follow(microbatch)
 
     def _compute(self, x: Flow, microbatch: int, buffer: int, target: Target | None) -> Flow:
-        with self._casting():
+        with autocast(self.device, self.section.autocast):
             output = self._run(buffer, x, microbatch)
             if target is None:
                 return output
@@ -247,15 +254,12 @@ class Passes:
                 x = layer(x)
         return x
 
-    def _casting(self) -> AbstractContextManager[Any]:
-        dtype = self.section.autocast
-        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
-
     def _own(self, x: Tree) -> Tree:
         """Return an input that the layers may edit: neither the sender's tensor nor a leaf."""
         return tree_map(torch.clone, x) if self.section.edits_input else x
 
 
-def _take(gradients: dict[int, Tensor], number: int, gradient: Tensor) -> None:
-    # An alias: autograd copies the gradient of a leaf if somebody else holds the tensor itself.
-    gradients[number] = gradient.detach()
+def _take(gradients: dict[int, Tensor], number: int, gradient: Tensor | None) -> None:
+    if gradient is not None:  # as an autograd function of the user's may return
+        # An alias: autograd copies the gradient of a leaf if somebody else holds the tensor itself.
+        gradients[number] = gradient.detach()

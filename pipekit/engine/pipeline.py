@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from pipekit import skips
 from pipekit.clusters import Cluster
 from pipekit.engine import arguments, transports
+from pipekit.engine.autocast import DTYPES
 from pipekit.engine.balance import layer_costs
 from pipekit.engine.course import Course
+from pipekit.engine.cut import cut
 from pipekit.engine.keeper import Resumption, Saving
 from pipekit.engine.microbatches import Batch, read_batch, read_rest, split
 from pipekit.engine.passes import Loss
@@ -25,8 +27,10 @@ from pipekit.engine.probe import probe
 from pipekit.engine.progress import LossBar
 from pipekit.engine.run import Run
 from pipekit.engine.stage import StageSpec
+from pipekit.engine.ties import find_ties, parameter_numbers, separated
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory
 from pipekit.engine.worker import Job, Report
+from pipekit.loss_scale import LossScale
 from pipekit.partition import balance_by_cost
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import (
@@ -34,6 +38,7 @@ from pipekit.schedules import (
     ScheduleError,
     check,
     inference,
+    loss_versions,
     lower,
     steps_after,
     sums,
@@ -65,6 +70,15 @@ class Pipeline:
         seed: of the layers' random numbers; with it, results are equal to the bit whatever the
             transport and, if workers have equally many operator threads (OMP_NUM_THREADS), whatever
             the balance.
+        autocast: ``torch.bfloat16`` or ``torch.float16``: mixed precision (PipeDream-2BW, section
+            5.1).  Forwards and the loss compute in it where that is safe (:class:`torch.autocast`),
+            and activations travel as they come; weights, their gradients and the optimizer's state
+            keep their types.
+        loss_scale: a number by which losses are multiplied, and gradients divided at their update,
+            so that small ones survive in float16; "dynamic": it follows the rule of
+            ``torch.amp.GradScaler``; or a :class:`pipekit.LossScale`, that rule with other numbers.
+            An update whose gradient is not finite on any stage is then skipped on all of them:
+            neither optimizer nor scheduler takes a step.  1 skips without scaling.
         clip_norm: largest norm of an update's gradient over all stages, or None.
         lr_scheduler: makes a learning-rate scheduler from an optimizer; stepped after each update.
         cluster: links to slow the messages between workers down to; over "threads" only.
@@ -87,6 +101,8 @@ class Pipeline:
         devices: Sequence[torch.device | str] | None = None,
         recompute: Recompute | Sequence[Recompute] | None = None,
         seed: int = 0,
+        autocast: torch.dtype | None = None,
+        loss_scale: float | str | LossScale | None = None,
         clip_norm: float | None = None,
         lr_scheduler: LRSchedulerFactory | None = None,
         cluster: Cluster | None = None,
@@ -97,6 +113,8 @@ class Pipeline:
         arguments.require_callable(optimizer=optimizer, loss=loss)
         self._optimizer, self._lr_scheduler, self._loss = optimizer, lr_scheduler, loss
         self._seed, self._clip_norm, self._cluster = seed, clip_norm, cluster
+        arguments.require_choice("autocast", autocast, DTYPES)
+        self._autocast, self._loss_scale = autocast, LossScale.of(loss_scale)
         self._schedule = schedule
         plan, example = balance, schedule(1) if callable(schedule) else schedule
         if isinstance(balance, Plan):
@@ -117,6 +135,8 @@ class Pipeline:
         self._keys = list(model.state_dict())
         self._specs: list[StageSpec] = []
         self._skips: list[skips.Skip] = []  # between stages
+        self._ties = find_ties(cut(model, self.balance)) if self.balance else ()
+        self._require_joint(example)
         dtypes = [p.dtype for p in model.parameters() if p.requires_grad]
         self._trained_parameters = len(dtypes)
         self._norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
@@ -231,6 +251,10 @@ class Pipeline:
 
         The layers are in evaluation mode; the batches stream through the pipeline.
 
+        Args:
+            batches: pairs (input, target), each [rows, ...].
+            metric: gives a number for the rows of a batch.
+
         Raises:
             ValueError: there are no batches, or one cannot be read.
         """
@@ -286,6 +310,8 @@ class Pipeline:
         resumption: Resumption | None = None,
     ) -> list[Report]:
         """Run a schedule over batches; the stages' specs are then those after the run."""
+        if training:
+            self._require_joint(schedule)
         lowered = lower(schedule, [(skip.source, skip.destination) for skip in self._skips])
         if resumption:
             lowered = steps_after(lowered, resumption.boundary)
@@ -300,6 +326,9 @@ class Pipeline:
             clip_norm=self._clip_norm,
             parameters=self._trained_parameters,
             norm_dtype=self._norm_dtype,
+            loss_versions=loss_versions(schedule) if self._loss_scale else (),
+            ties=self._ties,
+            autocast=self._autocast,
             trace=trace,
             memory=memory,
             cluster=self._cluster,
@@ -335,17 +364,18 @@ class Pipeline:
 
     def _build(self, sample: Tree) -> None:
         """Cut the model into stages; ``sample`` is tried on it first."""
-        tried = probe(self._model, sample)
+        tried = probe(self._model, sample, self._autocast)
         if self.balance is None:
             balance = balance_by_cost(layer_costs(self._model, tried.flops), self.stages)
-            arguments.require_untied(self._model, balance)
+            arguments.require_own_buffers(self._model, balance)
             self.balance = balance
-        named, first, first_parameter = list(self._model._modules.items()), 0, 0
-        self._skips = skips.between(skips.links(list(self._model)), self.balance)
+        first = 0
+        self._skips = skips.between(skips.links(self._model), self.balance)
+        stages = cut(self._model, self.balance)
+        self._ties, numbers = find_ties(stages), parameter_numbers(stages)
         specs = []
-        for index, count in enumerate(self.balance):
-            here = range(first, first + count)
-            stage = nn.Sequential(OrderedDict(named[first : here.stop]))
+        for index, stage in enumerate(separated(stages)):
+            here = range(first, first + len(stage))
             specs.append(
                 StageSpec(
                     index=index,
@@ -358,13 +388,14 @@ class Pipeline:
                     lr_scheduler=self._lr_scheduler,
                     seed=self._seed,
                     recompute=self._recompute[index],
-                    first_parameter=first_parameter,
+                    numbers=numbers[index],
+                    autocast=self._autocast,
+                    loss_scale=self._loss_scale,
                     pops={s.name: n for n, s in enumerate(self._skips) if s.destination == index},
                     stashes={s.name: n for n, s in enumerate(self._skips) if s.source == index},
                 )
             )
-            first += count
-            first_parameter += sum(p.requires_grad for p in stage.parameters())
+            first += len(stage)
         if self._course.interrupted:
             for spec in specs:
                 spec.state = self._course.interrupted.state_for(spec)
@@ -396,13 +427,16 @@ class Pipeline:
             raise ScheduleError("the schedule has no backward: it cannot train")
         check(schedule)
         arguments.require_one_lane(schedule)
-        if self._clip_norm is not None:
-            try:
-                check(schedule, joint_updates=True)
-            except ScheduleError as error:
-                raise ScheduleError(
-                    f"with clip_norm the updates of a batch wait for one another, and so {error}"
-                ) from None
+
+    def _require_joint(self, schedule: Schedule) -> None:
+        """Raise ScheduleError if stages have to update together and cannot."""
+        reasons = {
+            "clip_norm": self._clip_norm is not None,
+            "loss_scale": self._loss_scale is not None,
+            "weights that stages share": bool(self._ties),
+        }
+        for reason in (reason for reason, given in reasons.items() if given):
+            arguments.require_joint_updates(schedule, reason)
 
     def _require_sound(self) -> None:
         if self._failed:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from pipekit.engine.autocast import autocast
 from pipekit.engine.module_buffers import buffers_untouched
 from pipekit.engine.seeded import Seeded
 from pipekit.trees import Tree, leaves, tree_map
@@ -27,8 +28,10 @@ class Probe:
     edited_inputs: frozenset[int]
 
 
-def probe(model: nn.Sequential, x: Tree) -> Probe:
+def probe(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Probe:
     """Run ``x`` through ``model`` in training mode; leave model, ``x`` and generators untouched.
+
+    Operators compute in ``dtype`` where that is safe (:func:`pipekit.engine.autocast.autocast`).
 
     Raises:
         TypeError: a layer's output is not made of tensors; the message names the layer.
@@ -41,7 +44,7 @@ def probe(model: nn.Sequential, x: Tree) -> Probe:
     modes = {module: module.training for module in model.modules()}
     model.train()
     try:
-        with buffers_untouched(model), torch.no_grad():
+        with buffers_untouched(model), torch.no_grad(), autocast(device, dtype):
             for number, layer in enumerate(model):
                 inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
                 with Seeded(0, device) as seeded, FlopCounterMode(display=False) as counter:

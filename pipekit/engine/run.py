@@ -3,15 +3,18 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pandas as pd
 
+from pipekit.engine.clock import unix_ns
 from pipekit.engine.worker import Report
 from pipekit.memory import PARTS, Memory
 from pipekit.provenance import provenance
 from pipekit.schedules import Schedule
 from pipekit.traces import COLUMNS, Trace
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,9 @@ class Run:
         trace: what every worker did and when; empty if tracing was off.
         wall_s: seconds from the start of the workers to the end of the last one.
         schedule: what was run.
+        loss_scales: of each update's losses, if they are scaled.
+        skipped_updates: those whose gradient was not finite, from 1: update t makes W(t), which is
+            then a copy of the weights before it.
         weight_buffers: for each worker, the weight versions that it held in memory.
         peak_in_flight: for each worker, the most microbatches that waited for their backward.
         traffic: bytes that crossed from worker to worker, a row for each (source, destination,
@@ -36,6 +42,8 @@ class Run:
     trace: Trace = field(repr=False)
     wall_s: float
     schedule: Schedule
+    loss_scales: tuple[float, ...]
+    skipped_updates: tuple[int, ...]
     weight_buffers: tuple[int, ...]
     peak_in_flight: tuple[int, ...]
     traffic: pd.DataFrame = field(repr=False)
@@ -50,7 +58,7 @@ class Run:
         seed: int,
         losses: Iterable[tuple[int, float]] = (),
     ) -> Self:
-        """Put together what the workers report.
+        """Return what all workers' reports amount to.
 
         Args:
             schedule: what they ran.
@@ -64,6 +72,8 @@ class Run:
             trace=_trace(schedule, reports),
             wall_s=wall_s,
             schedule=schedule,
+            loss_scales=_known_to_all(report.loss_scales for report in reports),
+            skipped_updates=_known_to_all(report.skipped for report in reports),
             weight_buffers=tuple(report.weight_buffers for report in reports),
             peak_in_flight=tuple(report.most_pending for report in reports),
             traffic=_traffic(reports),
@@ -98,7 +108,13 @@ def _trace(schedule: Schedule, reports: Sequence[Report]) -> Trace:
         schedule.name,
         len(schedule.workers),
         memory=Memory(memory, "measured") if held else None,
+        origin_ns=unix_ns(origin) if rows or held else None,
     )
+
+
+def _known_to_all(each: Iterable[list[T]]) -> tuple[T, ...]:
+    """Return what every worker reports that has done anything."""
+    return tuple(next(filter(None, each), ()))
 
 
 def _traffic(reports: Sequence[Report]) -> pd.DataFrame:

@@ -25,7 +25,7 @@ class Calendar:
     def __init__(self, cluster: Cluster) -> None:
         self._traffic, self._lock = Traffic(cluster), threading.Lock()
         self._arrivals: dict[Message, float] = {}
-        self._sums: dict[tuple[int, int], float] = {}
+        self._sums: dict[tuple[tuple[int, ...], int], float] = {}
 
     def sent(self, message: Message, source: int, destination: int, size: float) -> None:
         """Note that ``size`` bytes set out now."""
@@ -42,7 +42,7 @@ class Calendar:
 
         It sets out when the first of them calls, which is when all have given their part.
         """
-        key = round.stage, round.number
+        key = tuple(members), round.number
         with self._lock:
             if key not in self._sums:
                 now = time.perf_counter()
@@ -86,9 +86,9 @@ class SlowLinks:
         """See :class:`pipekit.engine.links.Links`; a norm's few bytes are not slowed."""
         return self._links.all_reduce(values, update)
 
-    def exchange(self, members: Sequence[int]) -> Exchange:
+    def exchange(self, members: Sequence[int], tied: bool = False) -> Exchange:
         """See :class:`pipekit.engine.links.Links`."""
-        return _SlowExchange(self._links.exchange(members), members, self._calendar)
+        return _SlowExchange(self._links.exchange(members, tied), members, self._calendar)
 
 
 class _SlowExchange:

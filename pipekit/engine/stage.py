@@ -1,15 +1,20 @@
 """A stage in training: its layers, their weight versions, and the passes that are pending."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from pipekit.engine.optimizer_state import by_name, load_by_name
+from pipekit.engine.joint_updates import JointUpdates
+from pipekit.engine.loss_scaler import LossScaler
+from pipekit.engine.optimizer_state import NamedOptimizer
 from pipekit.engine.passes import FlowGradients, Passes, Section
 from pipekit.engine.reducer import Reducer
+from pipekit.engine.ties import TiedSum
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory, WeightVersions
+from pipekit.loss_scale import LossScale
 from pipekit.plans import Recompute
 
 
@@ -22,15 +27,18 @@ class StageSpec(Section):
         optimizer: makes its optimizer.
         lr_scheduler: makes its learning-rate scheduler, or None.
         recompute: which microbatches of a batch are recomputed.
-        first_parameter: index of its first trained parameter in the unsplit model.
-        state: of its optimizer and scheduler, from an earlier run, or None.
+        numbers: of its trained parameters in the unsplit model; None for the copy of an earlier
+            stage's.
+        loss_scale: how the scale of the losses changes, or None.
+        state: of its optimizer, scheduler and loss scaler, from an earlier run, or None.
     """
 
     layers: nn.Sequential
     optimizer: OptimizerFactory
     lr_scheduler: LRSchedulerFactory | None
     recompute: Recompute = "never"
-    first_parameter: int = 0
+    numbers: Sequence[int | None] = ()
+    loss_scale: LossScale | None = None
     state: dict[str, Any] | None = None
 
     def build(self, device: torch.device) -> "Stage":
@@ -50,27 +58,38 @@ class Stage(Passes):
         self.spec = spec
         self.versions = WeightVersions(spec.layers.to(device), spec.optimizer, spec.lr_scheduler)
         super().__init__(spec, self.versions.modules, device)
+        self.scaler = LossScaler(spec.loss_scale) if spec.loss_scale else None
         if spec.state is not None:
             self._load(spec.state)
         self.reducer: Reducer | None = None  # on several workers, in training
+        self.ties: list[TiedSum] = []  # with other stages, in training
+        self.joint: JointUpdates | None = None  # if stages settle updates together, likewise
 
-    def prepare(self, buffers: int, training: bool) -> None:
-        """Make ready for a run that needs ``buffers`` weight buffers."""
+    def prepare(self, buffers: int, training: bool, loss_versions: Sequence[int] = ()) -> None:
+        """Make ready for a run that needs ``buffers`` weight buffers.
+
+        ``loss_versions`` are those of :meth:`LossScaler.begin`.
+        """
         self.versions.prepare(buffers, training)
+        if self.scaler:
+            self.scaler.begin(loss_versions)
 
     def backward(
         self, microbatch: int, buffer: int, update: int, gradients: FlowGradients | None
     ) -> FlowGradients:
         """Add the microbatch's gradients to ``update``'s sum; see :meth:`Passes.backward`."""
         self.versions.accumulate(buffer, update)
+        if self.scaler and gradients is None:
+            loss = self.output(microbatch).main
+            # By way of float64: a scale beyond what the loss's dtype can hold becomes infinite.
+            scale = torch.full_like(loss, self.scaler.scale(update), dtype=torch.float64)
+            gradients = FlowGradients({0: scale.to(loss.dtype)}, {})
         return super().backward(microbatch, buffer, update, gradients)
 
     def state(self) -> dict[str, Any]:
-        """Return the optimizer's state by the names of the parameters, and the scheduler's."""
-        optimizer, scheduler = self.versions.optimizer, self.versions.lr_scheduler
+        """Return the state of the optimizer (by parameter), the scheduler and the loss scaler."""
         return {
-            "optimizer": by_name(optimizer, self.versions.names) if optimizer else None,
-            "lr_scheduler": scheduler.state_dict() if scheduler else None,
+            name: part.state_dict() if part else None for name, part in self._stateful().items()
         }
 
     def to_spec(self) -> StageSpec:
@@ -78,7 +97,15 @@ class Stage(Passes):
         return replace(self.spec, layers=self.versions.newest, state=self.state())
 
     def _load(self, state: dict[str, Any]) -> None:
-        if self.versions.optimizer and state["optimizer"]:
-            load_by_name(self.versions.optimizer, self.versions.names, state["optimizer"])
-        if self.versions.lr_scheduler and state["lr_scheduler"]:
-            self.versions.lr_scheduler.load_state_dict(state["lr_scheduler"])
+        for name, part in self._stateful().items():
+            if part and state[name]:
+                part.load_state_dict(state[name])
+
+    def _stateful(self) -> dict[str, Any]:
+        versions = self.versions
+        optimizer = versions.optimizer and NamedOptimizer(versions.optimizer, versions.names)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": versions.lr_scheduler,
+            "loss_scaler": self.scaler,
+        }

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pipekit.engine.cores import share_cores
 from pipekit.engine.distributed import DistributedLinks
+from pipekit.engine.loopback import stay_on_loopback
 from pipekit.engine.microbatches import Batch, Feed, Needs
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.worker import Job, LossCallback, Report, work
@@ -54,7 +55,7 @@ def run_under_torchrun(
     cores = torch.get_num_threads()
     share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", len(lowered))))
     feed = Feed(batches, Needs.of(lowered[index]))
-    links = DistributedLinks(lowered, index, feed, device, job.members, read_ahead=True)
+    links = DistributedLinks(lowered, index, feed, device, job.sharing, read_ahead=True)
 
     def report_loss(microbatch: int, loss: Tensor) -> None:
         assert on_loss is not None
@@ -68,11 +69,18 @@ def run_under_torchrun(
         )
     finally:
         torch.set_num_threads(cores)
-    events = [e._replace(start=e.start - origin, end=e.end - origin) for e in report.events]
-    memory = [(when - origin, held) for when, held in report.memory]
-    reports = everybodys(replace(report, events=events, memory=memory, specs=[]))
+    reports = [
+        _later(other, origin) for other in everybodys(replace(_later(report, -origin), specs=[]))
+    ]
     reports[index] = replace(reports[index], specs=report.specs)
     return reports
+
+
+def _later(report: Report, seconds: float) -> Report:
+    """Return a report of everything so much later."""
+    events = [e._replace(start=e.start + seconds, end=e.end + seconds) for e in report.events]
+    memory = [(when + seconds, held) for when, held in report.memory]
+    return replace(report, events=events, memory=memory)
 
 
 def everybodys(value: Any) -> list[Any]:
@@ -96,6 +104,8 @@ def _join_group(workers: int) -> int:
         ValueError: torchrun started another number of processes than the schedule has workers.
     """
     if not dist.is_initialized():
+        if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
+            stay_on_loopback()
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     if dist.get_world_size() != workers:
         raise ValueError(

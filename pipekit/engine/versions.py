@@ -72,7 +72,7 @@ class WeightVersions:
 
     def buckets(self) -> list[Bucket]:
         """Return how the gradients travel between the workers of a stage."""
-        return parameter_buckets(self._aliases[0], self.take)
+        return parameter_buckets(dict(enumerate(self._aliases[0])), self.take)
 
     def weights(self) -> dict[str, Tensor]:
         """Return the newest version's trained parameters by their names in the layers."""
@@ -124,8 +124,7 @@ class WeightVersions:
         """Write the next version into ``buffer``: one optimizer step from the newest version."""
         if self.optimizer is None:
             return
-        if buffer != self._newest:
-            self._move_optimizer(buffer)
+        self.skip(buffer)
         for alias, gradient in zip(self._aliases[buffer], gradients, strict=True):
             alias.grad = gradient
         self.optimizer.step()
@@ -134,15 +133,18 @@ class WeightVersions:
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
 
+    def skip(self, buffer: int) -> None:
+        """Make ``buffer`` the next version as a copy of the newest: no step is taken."""
+        if self.optimizer is not None and buffer != self._newest:
+            self._move_optimizer(buffer)
+
     @torch.no_grad()
     def restore(self, buffer: int, weights: Mapping[str, Tensor]) -> None:
         """Write a version into ``buffer`` that an earlier run has made."""
-        if self.optimizer is None:
-            return
-        if buffer != self._newest:
-            self._move_optimizer(buffer)
-        for alias, name in self.names.items():
-            alias.copy_(weights[name])
+        self.skip(buffer)
+        if self.optimizer is not None:
+            for alias, name in self.names.items():
+                alias.copy_(weights[name])
 
     def _make(self, optimizer: OptimizerFactory) -> Optimizer:
         """Return the stage's optimizer.

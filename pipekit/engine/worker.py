@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from pipekit.clusters import Cluster
-from pipekit.engine.buckets import Gradients
+from pipekit.engine.autocast import autocast
 from pipekit.engine.clock import Clock
 from pipekit.engine.executor import Ends, Event, Executor
 from pipekit.engine.held import NOTHING, Bytes, Held
+from pipekit.engine.joint_updates import JointUpdates
 from pipekit.engine.keeper import Execute, Keeper, Resumption, Saving
 from pipekit.engine.lane import Lane
 from pipekit.engine.links import Links
@@ -19,10 +20,10 @@ from pipekit.engine.microbatches import Feed
 from pipekit.engine.passes import Flow, FlowGradients, Loss, Target
 from pipekit.engine.reducer import Reducer
 from pipekit.engine.stage import Stage, StageSpec
+from pipekit.engine.ties import Tie, TiedSum
 from pipekit.schedules import Op, Step, Sum, buffer_count
 from pipekit.trees import Tree, tree_map
 
-_ABSENT = -1.0  # stands for the norm of a gradient that there is not
 LossCallback = Callable[[int, float], None]
 
 
@@ -42,6 +43,9 @@ class Job:
         clip_norm: largest global norm of an update's gradient, or None.
         parameters: trained parameters of the whole model.
         norm_dtype: of the norm over them all.
+        loss_versions: of which each update's losses have the scale, if they are scaled.
+        ties: weights that stages share.
+        autocast: what the loss is computed in, where that is safe, or None.
         trace: whether to record events.
         memory: whether to follow what lies in memory.
         cluster: links to slow the messages down to, or None.
@@ -59,6 +63,9 @@ class Job:
     clip_norm: float | None
     parameters: int
     norm_dtype: torch.dtype
+    loss_versions: tuple[int, ...]
+    ties: tuple[Tie, ...]
+    autocast: torch.dtype | None
     trace: bool
     memory: bool = False
     cluster: Cluster | None = None
@@ -69,6 +76,12 @@ class Job:
     def busy(self) -> list[int]:
         """The workers that have anything to do."""
         return sorted({worker for workers in self.members for worker in workers})
+
+    @property
+    def sharing(self) -> list[tuple[int, ...]]:
+        """The workers that have a stage together, and those that have copies of tied weights."""
+        tied = (tie.members(self.members) for tie in self.ties)
+        return [*(workers for workers in self.members if len(workers) > 1), *tied]
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,8 @@ class Report:
         rows: rows of each microbatch.
         memory: (when, what its stages held), if the job asked for it.
         sent: bytes sent, by receiver and purpose ("activation", "gradient", "weights").
+        loss_scales: of each update, if losses are scaled.
+        skipped: updates that were not made, likewise.
     """
 
     specs: list[StageSpec]
@@ -94,6 +109,8 @@ class Report:
     rows: list[int]
     memory: list[tuple[float, Bytes]]
     sent: dict[tuple[int, str], int]
+    loss_scales: list[float]
+    skipped: list[int]
 
 
 def work(
@@ -120,7 +137,7 @@ def work(
     """
     stages = {spec.index: spec.build(device) for spec in specs}
     for number, stage in stages.items():
-        stage.prepare(buffer_count(steps, number), job.training)
+        stage.prepare(buffer_count(steps, number), job.training, job.loss_versions)
     ends = (_Training if job.training else _Evaluation)(job, feed, device, on_loss)
     worker = Worker(index, stages, job, links, ends, Clock(device))
     keeper = None
@@ -131,6 +148,7 @@ def work(
     if keeper:
         keeper.end()
     links.finish()
+    scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return Report(
         [stage.to_spec() for stage in stages.values()],
         worker.events(),
@@ -140,6 +158,8 @@ def work(
         feed.rows,
         worker.memory,
         dict(worker.sent),
+        scaler.scales if scaler else [],
+        scaler.skipped if scaler else [],
     )
 
 
@@ -181,7 +201,9 @@ class _Evaluation(_Training):
     def output(self, microbatch: int, output: Tree) -> None:
         target, _ = self.feed.target(microbatch)
         there = tree_map(lambda t: t.to(self.device), target)
-        super().output(microbatch, torch.as_tensor(self.job.loss(output, there)))
+        with autocast(self.device, self.job.autocast):
+            value = self.job.loss(output, there)
+        super().output(microbatch, torch.as_tensor(value))
 
 
 class Worker(Executor):
@@ -230,16 +252,20 @@ class Worker(Executor):
             for stage in self.trained.values():
                 stage.held = Held(stage.versions, self._weigh)
         if self.job.training:
-            self._meet_replicas()
+            for stage in self.trained.values():
+                self._meet_others(stage)
         try:
             super().run(steps)
         finally:
             for stage in self.trained.values():
                 if stage.held:
                     stage.held.stop()
+                sums: list[Reducer | TiedSum] = [*stage.ties]
                 if stage.reducer:
                     stage.reducer.close()
-                    for receiver, size in stage.reducer.sent.items():
+                    sums.append(stage.reducer)
+                for each in sums:
+                    for receiver, size in each.sent.items():
                         self.sent[receiver, "weights"] += size
 
     def _differentiate(
@@ -257,46 +283,59 @@ class Worker(Executor):
         _, index, _, version = step.task
         stage = self.trained[index]
         gradients = (stage.reducer or stage.versions).gradients(version)
+        for tie in stage.ties:
+            tie.sum(gradients, version)
         batches = self.job.sums[index][version - 1].batches
         if self.job.mean_loss and batches > 1:
             for gradient in gradients:
                 if gradient is not None:
                     gradient.div_(batches)
-        if self.job.clip_norm is not None:
-            self._clip(gradients, self.job.clip_norm, stage, version)
+        made = stage.joint is None or stage.joint.settle(gradients, version)
         start = self.clock.now()
-        stage.versions.update(step.buffer, gradients)
+        if made:
+            stage.versions.update(step.buffer, gradients)
+        else:
+            stage.versions.skip(step.buffer)
         self._record(step, Op.UPDATE.name, start)
 
-    def _clip(self, gradients: Gradients, limit: float, stage: Stage, update: int) -> None:
-        """Scale the gradients by the norm over all stages, summed as for the unsplit model."""
-        norms = torch.zeros(self.job.parameters, dtype=self.job.norm_dtype, device=self.device)
-        if self.index == self.job.members[stage.spec.index][0]:  # the others have the same
-            for place, gradient in enumerate(gradients, start=stage.spec.first_parameter):
-                norms[place] = _ABSENT if gradient is None else torch.linalg.vector_norm(gradient)
-        norms = self.links.all_reduce(norms, update)
-        total = torch.linalg.vector_norm(norms[norms != _ABSENT])
-        scale = torch.clamp(limit / (total + 1e-6), max=1.0)
-        for gradient in gradients:
-            if gradient is not None:
-                gradient.mul_(scale.to(gradient.dtype))
-
-    def _meet_replicas(self) -> None:
-        """Get ready to sum gradients with the other workers of a stage."""
-        for index, stage in self.trained.items():
-            members = self.job.members[index]
-            if len(members) > 1 and stage.versions.buckets():
-                resumed = self.job.resumption
-                stage.reducer = Reducer(
-                    index,
-                    self.index,
-                    stage.versions,
-                    self.job.sums[index],
-                    self.links.exchange(members),
-                    Lane(f"pipekit lane {self.index}", self.device, self.job.workers),
-                    self.device,
-                    first=1 + (resumed.boundary.versions[index] if resumed else 0),
-                )
+    def _meet_others(self, stage: Stage) -> None:
+        """Get ready to settle updates with the workers of this stage and of all others."""
+        job, index, versions = self.job, stage.spec.index, stage.versions
+        members = job.members[index]
+        if len(members) > 1 and versions.buckets():
+            stage.reducer = Reducer(
+                index,
+                self.index,
+                versions,
+                job.sums[index],
+                self.links.exchange(members),
+                Lane(f"pipekit lane {self.index}", self.device, job.workers),
+                self.device,
+                first=1 + (job.resumption.boundary.versions[index] if job.resumption else 0),
+            )
+        if job.clip_norm is not None or stage.scaler:
+            stage.joint = JointUpdates(
+                job.clip_norm,
+                stage.scaler,
+                job.parameters,
+                stage.spec.numbers if self.index == members[0] else (),  # the others' are the same
+                job.norm_dtype,
+                self.links,
+                self.device,
+            )
+        stage.ties = [
+            TiedSum(
+                number,
+                tie,
+                index,
+                job.members,
+                versions,
+                self.links.exchange(tie.members(job.members), tied=True),
+                self.device,
+            )
+            for number, tie in enumerate(job.ties)
+            if index in tie.stages
+        ]
 
     def _record(
         self, step: Step, op: str, start: object, result: Flow | FlowGradients | None = None

@@ -4,7 +4,6 @@ import contextlib
 import os
 import pickle
 import signal
-import socket
 import threading
 import traceback
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from pipekit.engine.distributed import DistributedLinks
 from pipekit.engine.feeder import received_batches
 from pipekit.engine.inbox_links import InboxLinks
 from pipekit.engine.links import Aborted, Links
+from pipekit.engine.loopback import stay_on_loopback
 from pipekit.engine.microbatches import Feed, Needs
 from pipekit.engine.shared_inboxes import Port, SharedInboxes
 from pipekit.engine.stage import StageSpec
@@ -87,7 +87,7 @@ def _run(
     if assignment.store is not None:
         _join_group(assignment.store, index, workers, device)
         # The feeder sends no batch before the first stage has come near it.
-        links = DistributedLinks(lowered, index, feed, device, job.members, read_ahead=False)
+        links = DistributedLinks(lowered, index, feed, device, job.sharing, read_ahead=False)
 
     def on_loss(microbatch: int, loss: Tensor) -> None:
         report.send_bytes(pickle.dumps(("loss", (microbatch, loss.item()))))
@@ -100,7 +100,7 @@ def _join_group(store: str, index: int, workers: int, device: torch.device) -> N
     """Connect a process with a GPU to the others."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    _stay_on_loopback()
+    stay_on_loopback()
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
         store=dist.FileStore(store, workers),  # type: ignore[attr-defined]
@@ -108,13 +108,6 @@ def _join_group(store: str, index: int, workers: int, device: torch.device) -> N
         world_size=workers,
         timeout=timedelta(days=1),
     )
-
-
-def _stay_on_loopback() -> None:
-    """Make gloo listen on the loopback interface, unless told otherwise."""
-    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
-    if loopback is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
 
 
 def _end_with_parent(lifeline: Connection) -> None:

@@ -14,6 +14,7 @@ def bert_large(
     vocabulary: int = 30_522,
     sequence: int = 512,
     dropout: float = 0.1,
+    tied: bool = False,
     device: Device = None,
 ) -> nn.Sequential:
     """Return BERT of ``layers + 5`` layers; by default BERT-large (Devlin et al., 2019).
@@ -23,9 +24,10 @@ def bert_large(
     - L + 1 to L + 3: linear layer, GELU and norm of the head, ``[B, T, h]``
     - L + 4: logits ``[B, T, V]``
 
-    Published as 340M parameters; counted with this head 335,174,458.  Here the last layer has
-    weights of its own in place of the tied token embeddings, V h more: 366,428,986 (:func:`gpt`
-    says what that changes).  Every sequence is one segment, without padding.
+    Published as 340M parameters; counted with this head 335,174,458.  So many it has if the last
+    layer is tied to the token embeddings, as BERT's is; with weights of its own V h more:
+    366,428,986 (:func:`gpt` says what that changes).  Every sequence is one segment, without
+    padding.
 
     Train with :func:`pipekit.models.token_loss`.
 
@@ -36,6 +38,7 @@ def bert_large(
         vocabulary: number of word pieces.
         sequence: most tokens in a sequence.
         dropout: probability of dropping an attention weight, or a feature.
+        tied: whether the last layer's weights are the token embeddings.
         device: where the weights are made; "meta" for shapes without data.
 
     Raises:
@@ -53,6 +56,8 @@ def bert_large(
             nn.LayerNorm(hidden),
             nn.Linear(hidden, vocabulary),
         )
+        if tied:
+            model[-1].weight = model.get_parameter("0.embedding.token.weight")
         initialise(model)
     return model
 

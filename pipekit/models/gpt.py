@@ -10,7 +10,13 @@ from pipekit.models.transformer import Block, Embedding, initialise
 
 
 class Layout(NamedTuple):
-    """The sizes that tell one GPT from another: L blocks of hidden size h with so many heads."""
+    """The sizes that tell one GPT from another.
+
+    Attributes:
+        layers: how many blocks.
+        hidden: features of a token.
+        heads: of each block's attention.
+    """
 
     layers: int
     hidden: int
@@ -37,6 +43,7 @@ def gpt(
     vocabulary: int = 51_200,
     sequence: int = 512,
     dropout: float = 0.0,
+    tied: bool = False,
     device: Device = None,
 ) -> nn.Sequential:
     """Return a GPT of ``layers + 3`` layers, e.g. ``gpt(*LAYOUTS["1.3B"], device="meta")``.
@@ -47,10 +54,9 @@ def gpt(
     - L + 2: head, to logits ``[B, T, V]``
 
     With h hidden, V vocabulary and s sequence there are 12 L h^2 (1 + 13 / (12 h)) + (V + s) h
-    parameters, as Megatron counts, and 2 h of the final norm.  The head's V h come on top: it has
-    weights of its own, because the first stage and the last could not share one tensor.  Megatron
-    ties the two, yet keeps a copy on either stage, so memory agrees; what tying adds is an
-    all-reduce of the copies' gradients at each update.
+    parameters, as Megatron counts, and 2 h of the final norm.  Unless the head is tied to the token
+    embeddings, as Megatron's is, its V h come on top.  Either way the first stage and the last have
+    V h each; what tying adds is a sum of the two copies' gradients at each update.
 
     Train with :func:`pipekit.models.token_loss`.
 
@@ -62,6 +68,7 @@ def gpt(
             eight GPUs.
         sequence: most tokens in a sequence; 512 in PipeDream-2BW (section 5.1).
         dropout: probability of dropping an attention weight, or a feature.
+        tied: whether the head's weights are the token embeddings.
         device: where the weights are made; "meta" for shapes without data.
 
     Raises:
@@ -77,5 +84,7 @@ def gpt(
             nn.LayerNorm(hidden),
             nn.Linear(hidden, vocabulary, bias=False),
         )
+        if tied:
+            model[-1].weight = model.get_parameter("0.token.weight")
         initialise(model)
     return model

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from pipekit.planning.progress import planning_bar
 from pipekit.planning.spans import Floats
 
 TIE = 1e-9
@@ -73,14 +74,18 @@ class BottleneckProgram:
         self._replicate = replicate
         self._best = cache(self._solve)
 
-    def optimum(self) -> tuple[float, tuple[Node, ...]]:
+    def optimum(self, progress: bool = False) -> tuple[float, tuple[Node, ...]]:
         """Return the least value for all layers, and the plan that has it; infinite if none fits.
 
         It may leave members of the outermost level idle.  Of equal plans it takes one on the
         fewest members; of these, one whose first stage has the most layers, then the fewest
         replicas, then likewise for its second stage, and so on.
+
+        Args:
+            progress: whether to show a bar, if it takes more than a second.
         """
-        tables = [self._best(self._top, m, Fraction(0)) for m in range(1, self._widths[-1] + 1)]
+        sizes = planning_bar(range(1, self._widths[-1] + 1), progress)
+        tables = [self._best(self._top, members, Fraction(0)) for members in sizes]
         values = [float(table[0, self._layers]) for table in tables]
         limit = min(values) * (1 + TIE)
         if limit == np.inf:

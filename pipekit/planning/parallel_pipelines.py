@@ -21,6 +21,7 @@ def parallel_pipelines(
     *,
     max_batch: int,
     optimizer_states: float = 2,
+    progress: bool = False,
 ) -> Plan:
     """Return the fastest of all parallel pipelines that fit (PipeDream-2BW, section 4).
 
@@ -36,11 +37,18 @@ def parallel_pipelines(
         optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
             plain SGD, 1 with momentum, 2 for Adam; 6 for Adam in mixed precision, where weights
             of 2 bytes have a copy and two moments of 4 bytes each.
+        progress: whether to show a bar, if it takes more than a second.
 
     Raises:
         ValueError: nothing fits the memory or the batch; the message says what would.
     """
-    table = sweep(profile, cluster, max_batch=max_batch, optimizer_states=optimizer_states)
+    table = sweep(
+        profile,
+        cluster,
+        max_batch=max_batch,
+        optimizer_states=optimizer_states,
+        progress=progress,
+    )
     fits = table[table["fits"]]
     if fits.empty:
         least = table.loc[table["memory_bytes"].idxmin()]

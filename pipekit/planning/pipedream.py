@@ -20,6 +20,7 @@ def pipedream(
     cost: Cost = "paper",
     replicate: bool = True,
     optimizer_states: float = 1,
+    progress: bool = False,
 ) -> Plan:
     """Return the plan with the least seconds a minibatch in steady state (PipeDream, 3.2).
 
@@ -52,6 +53,7 @@ def pipedream(
         replicate: False for a straight pipeline, each stage on one worker.
         optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
             plain SGD, 1 with momentum, 2 for Adam.
+        progress: whether to show a bar, if it takes more than a second.
 
     Raises:
         ValueError: no plan fits the workers' memory; the message says how much would do.
@@ -59,7 +61,7 @@ def pipedream(
     if cost not in ("paper", "released"):
         raise ValueError(f"cost must be 'paper' or 'released', not {cost!r}")
     memory = Bytes(Spans(profile), optimizer_states)
-    planner = _Planner(profile, cluster, cost, memory)
+    planner = _Planner(profile, cluster, cost, memory, progress)
     best = planner.best(replicate)
     if best is None:
         raise ValueError(planner.why_nothing_fits(replicate))
@@ -77,7 +79,10 @@ def pipedream(
 class _Planner:
     """One profile, cluster and cost."""
 
-    def __init__(self, profile: Profile, cluster: Cluster, cost: Cost, memory: Bytes) -> None:
+    def __init__(
+        self, profile: Profile, cluster: Cluster, cost: Cost, memory: Bytes, progress: bool
+    ) -> None:
+        self._progress = progress
         self._spans = Spans(profile)
         self._cluster = cluster
         self._cost = cost
@@ -94,7 +99,7 @@ class _Planner:
             program = BottleneckProgram(
                 objective, self._spans.layers, [level.width for level in levels], replicate
             )
-            _, nodes = program.optimum()
+            _, nodes = program.optimum(self._progress)
             if nodes:
                 found.append(self._timing.chain(nodes, levels))
         if not found:
@@ -130,7 +135,7 @@ class _Planner:
         program = BottleneckProgram(
             self._memory, self._spans.layers, [self._cluster.workers], replicate
         )
-        least, _ = program.optimum()
+        least, _ = program.optimum(self._progress)
         return (
             f"no plan fits the {bytes_text(self._cluster.device.memory_bytes)} of a worker: on up "
             f"to {self._cluster.workers} workers, give each at least {bytes_text(least)}"

@@ -21,6 +21,8 @@ def plan(
     profile: Profile | Mapping[int, Profile],
     cluster: Cluster,
     method: str = "pipedream",
+    *,
+    progress: bool = False,
     **options: Any,
 ) -> Plan:
     """Return the best plan that a paper's planner finds.
@@ -31,6 +33,7 @@ def plan(
         method: "pipedream" (:func:`pipedream`), "parallel_pipelines" (PipeDream-2BW's,
             :func:`parallel_pipelines`) or "balance" (GPipe's and torchgpipe's,
             :func:`balanced`).
+        progress: whether to show a bar, if it takes more than a second.
         options: the planner's own, such as ``cost="released"`` for "pipedream", ``max_batch`` for
             "parallel_pipelines" or ``by="variance"`` for "balance".
 
@@ -54,4 +57,6 @@ def plan(
             raise ValueError(f"{method} needs the option {name!r}")
     if planner is not parallel_pipelines and not isinstance(profile, Profile):
         raise ValueError(f"{method} plans for one microbatch size: give one profile")
+    if "progress" in known:
+        options["progress"] = progress
     return planner(profile, cluster, **options)

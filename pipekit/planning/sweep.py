@@ -10,6 +10,7 @@ import pandas as pd
 from pipekit.clusters import Cluster
 from pipekit.partition import balance_by_cost
 from pipekit.planning.placement import Placement
+from pipekit.planning.progress import planning_bar
 from pipekit.planning.spans import Floats, Spans
 from pipekit.profiling.profile import LayerProfile, Profile
 
@@ -22,6 +23,7 @@ def sweep(
     *,
     max_batch: int,
     optimizer_states: float = 2,
+    progress: bool = False,
 ) -> pd.DataFrame:
     """Return what every configuration would do: one row each.
 
@@ -46,6 +48,7 @@ def sweep(
         cluster: the workers and their links.
         max_batch: rows that a global batch may have at most.
         optimizer_states: tensors of a parameter's size that the optimizer keeps for each.
+        progress: whether to show a bar, if it takes more than a second.
 
     Returns:
         Columns width, depth, microbatch_rows, microbatches, batch_rows, recompute, seconds (a
@@ -57,7 +60,7 @@ def sweep(
     """
     spans = {rows: Spans(scaled) for rows, scaled in _by_rows(profile, max_batch).items()}
     records: list[dict[str, Any]] = []
-    for depth, balance in balances(profile, cluster).items():
+    for depth, balance in planning_bar(balances(profile, cluster).items(), progress):
         stop = np.cumsum(balance)
         placements = {w: Placement(cluster, w, depth) for w in _widths(cluster, depth)}
         for (rows, span), recompute in product(spans.items(), (False, True)):

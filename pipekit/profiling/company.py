@@ -16,7 +16,9 @@ from pipekit.trees import Tree, differentiable, tree_map
 
 
 @contextmanager
-def company(model: nn.Sequential, x: Tree, others: int) -> Iterator[None]:
+def company(
+    model: nn.Sequential, x: Tree, others: int, dtype: torch.dtype | None = None
+) -> Iterator[None]:
     """Have ``others`` threads train copies of a model, as the engine's other workers would.
 
     The cores are shared out, and the interpreter's turns are as short, as in a run over threads.
@@ -26,7 +28,9 @@ def company(model: nn.Sequential, x: Tree, others: int) -> Iterator[None]:
         return
     over = threading.Event()
     threads = [
-        threading.Thread(target=_train, args=(copy.deepcopy(model), x, others, over), daemon=True)
+        threading.Thread(
+            target=_train, args=(copy.deepcopy(model), x, others, dtype, over), daemon=True
+        )
         for _ in range(others)
     ]
     cores, interval = torch.get_num_threads(), sys.getswitchinterval()
@@ -44,9 +48,11 @@ def company(model: nn.Sequential, x: Tree, others: int) -> Iterator[None]:
         sys.setswitchinterval(interval)
 
 
-def _train(model: nn.Sequential, x: Tree, others: int, over: threading.Event) -> None:
+def _train(
+    model: nn.Sequential, x: Tree, others: int, dtype: torch.dtype | None, over: threading.Event
+) -> None:
     share_cores(others + 1)
     while not over.is_set():
         model.zero_grad()
-        y = run_forward(model, "the whole model", tree_map(torch.clone, x))
+        y = run_forward(model, "the whole model", tree_map(torch.clone, x), dtype)
         run_backward("the whole model", y, [torch.ones_like(t) for t in differentiable(y)])

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import networkx as nx
 
 from pipekit.profiling.profile import LayerProfile, Profile
+from pipekit.reading import read_text
 
 _NUMBER = r"[-+.\deE]+"
 _NODE = re.compile(
@@ -104,7 +105,7 @@ def _parse(path: Path) -> _Graph:
     layers: dict[str, LayerProfile] = {}
     inputs: dict[str, float] = {}
     edges: list[tuple[int, str, str]] = []
-    for number, line in enumerate(path.read_text("utf-8").split("\n"), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         where = f"{path}, line {number}"
         line = line.rstrip()
         if found := _EDGE.fullmatch(line):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from pipekit.engine.arguments import require_choice, require_model
+from pipekit.engine.autocast import DTYPES
 from pipekit.engine.versions import OptimizerFactory
 from pipekit.profiling.company import company
 from pipekit.profiling.passes import Input, run_backward, run_forward
@@ -35,6 +36,7 @@ def profile(
     loss: Callable[[Any, Any], Tensor] | None = None,
     target: Tree = None,
     optimizer: OptimizerFactory | None = None,
+    autocast: torch.dtype | None = None,
     others: int = 0,
     tolerance: float = 0.1,
     progress: bool = False,
@@ -64,6 +66,7 @@ def profile(
         target: what the loss compares the sample's output with.
         optimizer: makes an optimizer from a list of parameters; its step is then timed too, layer
             by layer, and the copying of weights.  By default updates and copies count 0 s.
+        autocast: what forwards compute in where that is safe, as :class:`pipekit.Pipeline` has it.
         others: how many workers will share the machine's cores: so many threads train copies of the
             model meanwhile, with an equal share of the cores each.  On one CPU the workers of a
             pipeline slow one another down; a GPU of one's own needs none.
@@ -72,10 +75,10 @@ def profile(
         progress: whether to show a bar.
 
     Returns:
-        A profile labelled "measured".  Its provenance adds ``device``, ``dtype``, ``rows``,
-        ``repeats``, ``others``; ``threads`` on a CPU and ``tf32`` on a GPU; ``step_s`` (the
-        undivided model's forward and backward), ``conservation`` (the layers' own sum over it) and
-        ``tolerance``; and ``spread``, the largest interquartile range over median of a layer's
+        A profile labelled "measured".  Its provenance adds ``device``, ``dtype``, ``autocast``,
+        ``rows``, ``repeats``, ``others``; ``threads`` on a CPU and ``tf32`` on a GPU; ``step_s``
+        (the undivided model's forward and backward), ``conservation`` (the layers' own sum over it)
+        and ``tolerance``; and ``spread``, the largest interquartile range over median of a layer's
         time, with its ``spread_layer``, among the layers that take at least 1 % of the time.
 
     Raises:
@@ -84,6 +87,7 @@ def profile(
             names the layer.
     """
     require_model(model)
+    require_choice("autocast", autocast, DTYPES)
     where = _device(device)
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, not {repeats}")
@@ -99,16 +103,22 @@ def profile(
     watch = Stopwatch(where)
     gpus = [torch.cuda.current_device()] if where.type == "cuda" else []
     with torch.random.fork_rng(gpus), torch.enable_grad():
-        found, skips = sizes(ours, tree_map(torch.clone, x))
-        with company(ours, x, others):
+        found, skips = sizes(ours, tree_map(torch.clone, x), autocast)
+        with company(ours, x, others, autocast):
             threads = torch.get_num_threads()
-            for repeat in tqdm(range(WARM_UP + repeats), disable=not progress, leave=False):
+            for repeat in tqdm(
+                range(WARM_UP + repeats),
+                desc="profiling",
+                unit="repeat",
+                disable=not progress,
+                leave=False,
+            ):
                 if repeat == WARM_UP:
                     watch.reset()
-                _step(ours, x, found, watch)
+                _step(ours, x, found, autocast, watch)
                 watch.collect()
             if optimizer is not None:
-                _time_updates(ours, x, optimizer, repeats, watch)
+                _time_updates(ours, x, optimizer, autocast, repeats, watch)
     alone = [_with_times(layer.profile, number, watch) for number, layer in enumerate(found)]
     step_s = watch.median("whole forward", "whole backward")
     conservation = sum(layer.forward_s + layer.backward_s for layer in alone) / step_s
@@ -125,6 +135,7 @@ def profile(
     record = provenance(
         "measured",
         dtype=dtype_of(ours, x),
+        autocast=str(autocast).removeprefix("torch."),
         rows=rows,
         repeats=repeats,
         others=others,
@@ -137,7 +148,13 @@ def profile(
     return Profile(layers, rows, tree_bytes(sample), record, skips)
 
 
-def _step(model: nn.Sequential, x: Tree, found: Sequence[LayerSizes], watch: Stopwatch) -> None:
+def _step(
+    model: nn.Sequential,
+    x: Tree,
+    found: Sequence[LayerSizes],
+    dtype: torch.dtype | None,
+    watch: Stopwatch,
+) -> None:
     """Time two microbatches, one through the undivided model and one layer by layer.
 
     The two are in flight together, so that a backward finds its tensors no warmer in the caches
@@ -145,7 +162,7 @@ def _step(model: nn.Sequential, x: Tree, found: Sequence[LayerSizes], watch: Sto
     """
     whole, layered = (tree_map(torch.clone, x) for _ in range(2))  # a layer may write into its own
     with watch.time("whole forward"):
-        whole = run_forward(model, "the whole model", whole)
+        whole = run_forward(model, "the whole model", whole, dtype)
     skips = crossing(model)
     under_way: dict[Name, Tensor] = {}
     pending = []
@@ -154,7 +171,7 @@ def _step(model: nn.Sequential, x: Tree, found: Sequence[LayerSizes], watch: Sto
         entered = Input(layered, found[number].edits_input, popped)
         opened = partial(call, layer, incoming=entered.skips)
         with watch.time(("forward", number)):
-            passed = run_forward(opened, found[number].profile.name, entered.tree)
+            passed = run_forward(opened, found[number].profile.name, entered.tree, dtype)
         pending.append((number, entered, passed))
         layered, stashed = passed
         under_way |= stashed
@@ -172,7 +189,12 @@ def _step(model: nn.Sequential, x: Tree, found: Sequence[LayerSizes], watch: Sto
 
 
 def _time_updates(
-    model: nn.Sequential, x: Tree, make: OptimizerFactory, repeats: int, watch: Stopwatch
+    model: nn.Sequential,
+    x: Tree,
+    make: OptimizerFactory,
+    dtype: torch.dtype | None,
+    repeats: int,
+    watch: Stopwatch,
 ) -> None:
     """Time the optimizer's step and a copy of each layer, after passes that leave no cache warm.
 
@@ -187,11 +209,11 @@ def _time_updates(
     unheard = Stopwatch(torch.device("cpu"))
     for repeat in range(1 + repeats):
         heard = watch if repeat else unheard
-        run_forward(model, "the whole model", tree_map(torch.clone, x))
+        run_forward(model, "the whole model", tree_map(torch.clone, x), dtype)
         for number, optimizer in optimizers.items():
             with heard.time(("update", number)):
                 optimizer.step()
-        run_forward(model, "the whole model", tree_map(torch.clone, x))
+        run_forward(model, "the whole model", tree_map(torch.clone, x), dtype)
         for number, twins in copies.items():
             with heard.time(("copy", number)), torch.no_grad():
                 for twin, parameter in zip(twins, model[number].parameters(), strict=True):

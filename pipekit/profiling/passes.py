@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
+from pipekit.engine.autocast import autocast
 from pipekit.skips import Name
 from pipekit.trees import Tree, differentiable, leaves, refill
 
@@ -53,15 +54,21 @@ class Input:
         return {name: t.grad for name, t in self._popped.items()}
 
 
-def run_forward(layer: Callable[[Tree], Tree], name: str, x: Tree) -> Tree:
-    """Return a layer's output.
+def run_forward(
+    layer: Callable[[Tree], Tree], name: str, x: Tree, dtype: torch.dtype | None = None
+) -> Tree:
+    """Return a layer's output, computed in ``dtype`` where that is safe; None: as it comes.
 
     Raises:
         ValueError: the layer, called by ``name``, fails.
         TypeError: its output is not made of tensors.
     """
     try:
-        y = layer(x)
+        if dtype is None:
+            y = layer(x)
+        else:
+            with autocast(next(leaves(x)).device, dtype):
+                y = layer(x)
     except Exception as error:
         raise _failure(name, "forward", error) from error
     try:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from pipekit.reading import read_json
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from pipekit.trees import Tree
 
 _FORMAT = "pipekit profile 1"
+_MOST_ROWS = 10**9
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ class Profile:
         skips: what goes from a layer to one far behind it, beside the chain.
 
     Raises:
-        ValueError: there is no layer, or no row, or a skip's ends are no two layers in order.
+        ValueError: there is no layer, or no row, or a skip's ends are no two layers in order, or
+            ``input_bytes`` is negative or not finite.
     """
 
     layers: tuple[LayerProfile, ...]
@@ -124,8 +128,10 @@ class Profile:
         object.__setattr__(self, "skips", tuple(self.skips))
         if not self.layers:
             raise ValueError("a profile needs at least one layer")
-        if self.rows < 1:
-            raise ValueError(f"a profile is of at least one row, not {self.rows}")
+        if not 1 <= self.rows <= _MOST_ROWS:
+            raise ValueError(f"a profile is of 1 to {_MOST_ROWS:,} rows, not {self.rows}")
+        if not 0 <= self.input_bytes < math.inf:
+            raise ValueError(f"input_bytes must be 0 or a positive number, not {self.input_bytes}")
         for skip in self.skips:
             if not 0 <= skip.source < skip.destination < len(self):
                 raise ValueError(
@@ -143,7 +149,14 @@ class Profile:
         output_bytes: float = 0.0,
         parameter_bytes: float = 0.0,
     ) -> "Profile":
-        """Return ``stages`` equal layers, for studies by hand; a layer's output is saved."""
+        """Return equal layers, for studies by hand; a layer's output is saved.
+
+        Args:
+            stages: how many layers.
+            forward_s, backward_s: seconds of each.
+            output_bytes: of each one's output, and of the input.
+            parameter_bytes: of each.
+        """
         layer = LayerProfile(
             "layer", forward_s, backward_s, output_bytes, parameter_bytes, output_bytes, True
         )
@@ -205,7 +218,7 @@ class Profile:
         return sum(layer.parameter_bytes for layer in self.layers)
 
     def stage(self, first: int, stop: int) -> LayerProfile:
-        """Return layers ``first`` to ``stop - 1`` as one.
+        """Return the layers from ``first`` to the one before ``stop`` as one.
 
         Raises:
             ValueError: there are no such layers.
@@ -281,27 +294,4 @@ class Profile:
             ValueError: the file is not a profile; the message says where it is not.
             OSError: there is no such file, or it cannot be opened.
         """
-        try:
-            record = json.loads(Path(path).read_text("utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is not a profile: {error}") from None
-        if not isinstance(record, dict) or record.get("format") != _FORMAT:
-            raise ValueError(f"{path} is not a profile: it does not say {_FORMAT!r}")
-        layers = []
-        try:
-            for number, layer in enumerate(record["layers"]):
-                try:
-                    layers.append(LayerProfile(**layer))
-                except (TypeError, ValueError) as error:
-                    raise ValueError(f"layer {number}: {error}") from None
-            return cls(
-                tuple(layers),
-                record["rows"],
-                record["input_bytes"],
-                record["provenance"],
-                tuple(SkipProfile(**skip) for skip in record.get("skips", ())),
-            )
-        except KeyError as error:
-            raise ValueError(f"{path} is not a profile: {error} is missing") from None
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path} is not a profile: {error}") from None
+        return read_json(path, cls, "a profile", _FORMAT, ["rows", "input_bytes", "provenance"])

@@ -62,10 +62,11 @@ class _Found(NamedTuple):
     backward: Work
 
 
-def sizes(model: nn.Sequential, x: Tree) -> Sizes:
+def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Sizes:
     """Run ``x`` through a model once, layer by layer, and return what each layer holds and does.
 
-    Gradients are added, buffers and perhaps ``x`` are edited: pass copies.
+    Forwards compute in ``dtype`` where that is safe; None: as they come.  Gradients are added,
+    buffers and perhaps ``x`` are edited: pass copies.
 
     Raises:
         ValueError: a layer fails, or skips do not match; the message names the layer.
@@ -83,7 +84,7 @@ def sizes(model: nn.Sequential, x: Tree) -> Sizes:
         entered = Input(x, editable=True, skips=popped)
         opened = partial(call, layer, incoming=entered.skips)
         with saved_tensors_hooks(storages.pack, lambda t: t), CountWork() as forward:
-            passed = run_forward(opened, name, entered.tree)
+            passed = run_forward(opened, name, entered.tree, dtype)
         storages.end_layer(number, leaves(passed))
         ones = [torch.ones_like(t) for t in differentiable(passed)]
         with CountWork() as backward:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from pipekit.reproduction import runs
 from pipekit.reproduction.execution import execute, kill_kernels

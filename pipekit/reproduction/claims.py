@@ -1,14 +1,16 @@
 """Write what a notebook found about the papers' claims, and read it back."""
 
 import json
-import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
+from pydantic import BaseModel
 
 from pipekit.provenance import LABELS, provenance
+from pipekit.reading import parse_json, read_text
 from pipekit.reproduction.ledger import Claim, load
 from pipekit.reproduction.outcomes import Outcome, Record, judge
 
@@ -117,7 +119,7 @@ def _plain(value: Any, id: str) -> Any:
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [_plain(element, id) for element in value]
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float | int) and not abs(value) <= sys.float_info.max:
         raise ValueError(f"the value of {id} is {value}: record a finite number, or nothing")
     if isinstance(value, bool | int | float | str):
         return value
@@ -143,14 +145,34 @@ def _newest(folder: Path) -> dict[str, Record]:
     return {record.id: record for record in records}
 
 
+class _Provenance(BaseModel, extra="allow"):
+    label: Literal["measured", "emulated", "simulated", "exact"]
+    utc: str
+
+
+class _Entry(BaseModel):
+    """A line of the file of records."""
+
+    id: str
+    value: Any
+    note: str
+    figure: str | None
+    provenance: _Provenance
+
+
 def _read(folder: Path) -> Iterator[Record]:
     claims = load()
     for path in sorted(folder.rglob(FILE)):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        # Notes may hold what splitlines() takes for the end of a line.
+        for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
             try:
-                record = Record(**json.loads(line), folder=path.parent.resolve())
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{path}, line {number} is no record: delete it") from error
+                entry = parse_json(line, _Entry)
+                _plain(entry.value, entry.id)
+            except ValueError as error:
+                raise ValueError(
+                    f"{path}, line {number} is no record, delete it: {error}"
+                ) from None
+            record = Record(**entry.model_dump(), folder=path.parent.resolve())
             if record.id not in claims:
                 raise ValueError(f"{path}, line {number}: the ledger has no claim {record.id!r}")
             yield record

@@ -20,15 +20,21 @@ assigned in the notebook's cell tagged ``parameters``, or it would be set and ne
 import ast
 import hashlib
 import json
+import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import nbformat
 import yaml
+from pydantic import BaseModel
+
+from pipekit.reading import read_json, read_text
 
 SCALES = ("quick", "full")
+_NAME = re.compile(r"\w[\w -]{0,99}")
+_LONGEST_S = 10**6
 GIVEN = ("scale", "results_dir")
 """Parameters that the batch runner sets in every notebook."""
 
@@ -107,14 +113,17 @@ def load(file: Path, scale: str = "quick") -> Experiment:
         raise ValueError(f"scale must be {' or '.join(SCALES)}, not {scale!r}")
     if not file.is_file():
         raise ValueError(f"there is no experiment file {file}")
+    text = read_text(file)
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+        content = yaml.load(text, _PlainLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
     _check_keys(content, str(file), {"name": str, "notebooks": list}, {"cell_timeout_s": int})
     # Half an hour a cell unless the file says otherwise: without a limit a lost reply of the kernel
     # would hang the batch for ever (nbclient issue 312).
     timeout_s = content.get("cell_timeout_s", 1800)
+    if not 1 <= timeout_s <= _LONGEST_S:
+        raise ValueError(f"{file}: 'cell_timeout_s' must be 1 to {_LONGEST_S}, not {timeout_s}")
     jobs = tuple(
         _job(entry, f"{file}, notebook {number}", file.parent, scale, timeout_s)
         for number, entry in enumerate(content["notebooks"], start=1)
@@ -133,20 +142,22 @@ def _job(entry: Any, where: str, folder: Path, scale: str, cell_timeout_s: int) 
     _check_keys(entry, where, {"notebook": str}, {"name": str, **per_scale, "alone": bool})
     path = folder / entry["notebook"]
     name = entry.get("name", path.stem)
-    if Path(name).name != name:
-        raise ValueError(f"{where}: the name {name!r} must be usable as a file name")
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{where}: the name {name!r} must be usable as a file name: at most 100 letters, "
+            f"digits, spaces, '-' and '_'"
+        )
     parameters = entry.get("parameters", {}) | entry.get(scale, {})
     try:
         json.dumps(parameters, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: parameters must be JSON values ({error})") from error
-    if not path.is_file():
+    if not os.path.isfile(path):  # False, where is_file() raises: for a name that none can have
         raise ValueError(f"{where}: there is no notebook {path}")
     try:
-        content = path.read_bytes()
-        notebook = nbformat.reads(content.decode(), as_version=4)
-        declared = _declared(notebook)
-    except (ValueError, SyntaxError, nbformat.ValidationError) as error:
+        notebook = read_json(path, _Notebook, "a notebook")
+        declared = notebook.declared()
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:  # the parser's, too
         raise ValueError(f"{where}: {path} cannot be read as a notebook ({error})") from error
     for parameter in (*GIVEN, *parameters):
         if parameter not in declared:
@@ -155,20 +166,42 @@ def _job(entry: Any, where: str, folder: Path, scale: str, cell_timeout_s: int) 
             )
     if given := sorted(set(GIVEN) & parameters.keys()):
         raise ValueError(f"{where}: {given[0]!r} is set by the runner, leave it out")
-    sha256 = hashlib.sha256(content).hexdigest()
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     alone = entry.get("alone", False)
     return Job(name, path, parameters, len(notebook.cells), sha256, cell_timeout_s, alone)
 
 
-def _declared(notebook: nbformat.NotebookNode) -> set[str]:
-    """Return the names assigned in the cells tagged ``parameters``."""
-    names = set()
-    for cell in notebook.cells:
-        if cell.cell_type == "code" and "parameters" in cell.metadata.get("tags", []):
-            for node in ast.walk(ast.parse(cell.source)):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                    names.add(node.id)
-    return names
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases: some lines of them stand for more than any memory holds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("write out what *aliases stand for")
+        return super().compose_node(parent, index)
+
+
+class _Metadata(BaseModel):
+    tags: list[str] = []
+
+
+class _Cell(BaseModel):
+    cell_type: str
+    metadata: _Metadata
+    source: str | list[str]
+
+
+class _Notebook(BaseModel):
+    """What a batch must know of a notebook before it runs."""
+
+    nbformat: Literal[4]
+    cells: list[_Cell]
+
+    def declared(self) -> set[str]:
+        """Return the names assigned in the cells tagged ``parameters``."""
+        tagged = (cell for cell in self.cells if "parameters" in cell.metadata.tags)
+        trees = [ast.parse("".join(c.source)) for c in tagged if c.cell_type == "code"]
+        nodes = (node for tree in trees for node in ast.walk(tree))
+        return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 _KINDS = {

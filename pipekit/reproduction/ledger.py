@@ -2,11 +2,14 @@
 
 import csv
 import functools
-import json
-from dataclasses import dataclass
+import io
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
+from pipekit.reading import read_text
 from pipekit.reproduction.criteria import parse
 
 OUT_OF_REACH = "out-of-reach"
@@ -22,11 +25,22 @@ _PLACES = (
 class Claim:
     """One testable claim of a paper, a row of the ledger.
 
-    ``value`` is the paper's, as printed.  ``label`` is how it is wanted here (one of
-    :data:`pipekit.provenance.LABELS`, or "out-of-reach").  ``tolerance`` states the criterion in
-    prose and has the last word; ``check`` says the same in the language of
-    :mod:`pipekit.reproduction.criteria`, ``target`` what it compares with (by default ``value``),
-    and ``record`` what to record where that is not simply ``quantity`` in ``unit``.
+    Attributes:
+        id: what :func:`pipekit.claims.record` names it by.
+        paper: pipedream, gpipe, torchgpipe or pipedream-2bw.
+        where: its section, table or figure.
+        kind: of claim, say throughput or memory.
+        claim: in a sentence.
+        quantity: what was measured.
+        value: the paper's, as printed.
+        unit: of it.
+        conditions: under which it holds.
+        label: how it is wanted here: one of :data:`pipekit.provenance.LABELS`, or "out-of-reach".
+        tolerance: the criterion in prose, which has the last word.
+        note: what else there is to know, contradictions of the paper among it.
+        check: the criterion in the language of :mod:`pipekit.reproduction.criteria`.
+        target: what it compares with; by default ``value``.
+        record: what to record where that is not simply ``quantity`` in ``unit``.
     """
 
     id: str
@@ -76,25 +90,31 @@ def load(path: Path | None = None) -> dict[str, Claim]:
             "data/claims.csv is missing: install pipekit from its checkout (pip install -e .)"
         )
     claims: dict[str, Claim] = {}
-    with found.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
+    reader = csv.DictReader(io.StringIO(read_text(found)), strict=True)
+    try:
+        if reader.fieldnames != (columns := [field.name for field in fields(Claim)]):
+            raise ValueError(f"{found.name} must have the columns {', '.join(columns)}")
+        for row in reader:
             claim = _claim(row, found)
             if claim.id in claims:
                 raise ValueError(f"{found.name}: the id {claim.id} stands twice; rename one")
             claims[claim.id] = claim
+    except csv.Error as error:
+        raise ValueError(f"{found.name}, line {reader.line_num}: {error}") from None
     return claims
 
 
-def _claim(row: dict[str, str], path: Path) -> Claim:
+def _claim(row: dict[str, Any], path: Path) -> Claim:
+    if None in row or None in row.values():
+        raise ValueError(f"{path.name}, {row['id']}: the row has not one cell for each column")
     try:
-        fields: dict[str, Any] = dict(row)
-        terms = parse(fields["check"])
-        fields["target"] = json.loads(row["target"]) if row["target"] else None
-        if fields["target"] is None and any(term.needs_target for term in terms):
-            fields["target"] = float(row["value"])
-        return Claim(**fields)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path.name}, {row.get('id')}: {error}") from error
+        terms = parse(row["check"])
+        target = from_json(row["target"]) if row["target"] else None
+        if target is None and any(term.needs_target for term in terms):
+            target = float(row["value"])
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name}, {row['id']}: {error}") from error
+    return Claim(**{**row, "target": target})
 
 
 def _number(text: str) -> float | None:

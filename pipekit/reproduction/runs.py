@@ -5,7 +5,6 @@ be killed at any moment: the record then lists what was complete.
 """
 
 import fcntl
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from pipekit.provenance import provenance, write
+from pipekit.reading import read_json
 from pipekit.reproduction.experiment import Experiment, Job
 
 RECORD = "provenance.json"
@@ -110,11 +112,10 @@ def unfinished(results: Path, experiment: Experiment) -> Path | None:
     names = {job.name for job in experiment.jobs}
     for folder in sorted((file.parent for file in results.glob(f"*/{RECORD}")), reverse=True):
         record = _read(folder)
-        if (record.get("experiment"), record.get("scale")) != (experiment.name, experiment.scale):
+        if (record.experiment, record.scale) != (experiment.name, experiment.scale):
             continue
-        if record["parameters"].keys() == names:
-            entries = record.get("notebooks", [])
-            if names == {entry["name"] for entry in entries if not entry["error"]}:
+        if record.parameters.keys() == names:
+            if names == {entry.name for entry in record.notebooks if not entry.error}:
                 return None
             try:
                 with locked(folder):
@@ -141,20 +142,38 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _read(folder: Path) -> dict[str, Any]:
+class _Entry(BaseModel, extra="allow"):
+    """What a record says of a notebook that has ended."""
+
+    name: str
+    notebook: str
+    files: str
+    seconds: float
+    error: str | None
+    sha256: str | None = None
+
+
+class _Record(BaseModel):
+    experiment: str | None = None
+    scale: str | None = None
+    parameters: dict[str, dict[str, Any]] = {}
+    notebooks: list[_Entry] = []
+
+
+def _read(folder: Path) -> _Record:
     try:
-        content = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        return read_json(folder / RECORD, _Record, "a batch's record")
     except (FileNotFoundError, ValueError):  # new, or written while the disk was full
-        return {}
-    return content if isinstance(content, dict) else {}
+        return _Record()
 
 
-def _complete(record: dict[str, Any], experiment: Experiment) -> dict[str, dict[str, Any]]:
+def _complete(record: _Record, experiment: Experiment) -> dict[str, dict[str, Any]]:
     jobs = {job.name: job for job in experiment.jobs}
     return {
-        entry["name"]: entry
-        for entry in record.get("notebooks", [])
-        if not entry["error"]
-        and entry.get("sha256") == jobs[entry["name"]].sha256
-        and record["parameters"][entry["name"]] == jobs[entry["name"]].parameters
+        entry.name: entry.model_dump()
+        for entry in record.notebooks
+        if not entry.error
+        and entry.name in jobs
+        and entry.sha256 == jobs[entry.name].sha256
+        and record.parameters.get(entry.name) == jobs[entry.name].parameters
     }

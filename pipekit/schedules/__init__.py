@@ -6,7 +6,17 @@ from pipekit.schedules.check import Report, check
 from pipekit.schedules.flush import flush
 from pipekit.schedules.gpipe import gpipe
 from pipekit.schedules.inference import inference
-from pipekit.schedules.lower import MAIN, Message, Skips, Step, Sum, buffer_count, lower, sums
+from pipekit.schedules.lower import (
+    MAIN,
+    Message,
+    Skips,
+    Step,
+    Sum,
+    buffer_count,
+    loss_versions,
+    lower,
+    sums,
+)
 from pipekit.schedules.model_parallel import model_parallel
 from pipekit.schedules.picture import draw, parse
 from pipekit.schedules.pipedream import optimal_in_flight, pipedream
@@ -36,6 +46,7 @@ __all__ = [
     "flush",
     "gpipe",
     "inference",
+    "loss_versions",
     "lower",
     "model_parallel",
     "older_versions",

@@ -145,8 +145,20 @@ def sums(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:
     )
 
 
+def loss_versions(schedule: Schedule) -> tuple[int, ...]:
+    """Return the oldest version that the last stage reads for the losses of each update."""
+    last = schedule.stages - 1
+    read = {
+        task.microbatch: task.version
+        for tasks in schedule.workers
+        for task in tasks
+        if task.op is Op.FORWARD and task.stage == last
+    }
+    return tuple(min(read[k] for k in summed) for summed in schedule.updates[last])
+
+
 def buffer_count(steps: Sequence[Step], stage: int) -> int:
-    """Return how many weight buffers a stage needs to run its steps."""
+    """Return how many weight buffers ``stage`` needs to run its part of a worker's ``steps``."""
     return 1 + max((step.buffer for step in steps if step.task.stage == stage), default=0)
 
 

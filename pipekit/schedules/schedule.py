@@ -143,7 +143,7 @@ class Schedule:
     def __repr__(self) -> str:
         return (
             f"<Schedule {self.name}: {len(self.workers)} workers, {self.stages} stages, "
-            f"{self.microbatches} microbatches in {len(self.batches)} batches>"
+            f"{self.microbatches} microbatches>"
         )
 
     def _all(self) -> Iterator[Task]:

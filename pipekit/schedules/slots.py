@@ -19,7 +19,11 @@ def slots(
 
     Every task starts as soon as its worker is free and its data is there; sending takes no time,
     and neither does summing the gradients of a stage's workers, for which their updates wait.
-    By default a backward takes two slots, as in PipeDream-2BW's Figure 2, and an update none.
+
+    Args:
+        schedule: the table.
+        durations: slots of each op; by default a backward takes two, as in PipeDream-2BW's Figure
+            2, and an update none.
 
     Raises:
         ScheduleError: the workers would wait for one another for ever.

@@ -19,7 +19,11 @@ class Task(NamedTuple):
     ``version`` from the newest one; its ``microbatch`` is the last of those whose gradients it sums
     (as PipeDream-2BW's Figure 2 labels a version by the last input in it).
 
-    Stages, microbatches (over the whole run) and versions all count from 0.
+    Attributes:
+        op: what it does.
+        stage: whose layers; stages, microbatches and versions all count from 0.
+        microbatch: over the whole run.
+        version: of the stage's weights.
     """
 
     op: Op

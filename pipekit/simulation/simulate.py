@@ -80,7 +80,8 @@ def _events(schedule: Schedule, costs: list[StageCosts], times: Times) -> pd.Dat
             seconds = np.array([cost.whole.forward_s for cost in costs])
             extra["end_s"] = extra["start_s"] + seconds[extra["stage"]]
             frame = pd.concat([frame, extra]).sort_values("start_s", kind="stable")
-        frames.append(frame)
+        if len(frame):  # an empty one's columns would make the others' numbers floats
+            frames.append(frame)
     return pd.concat(frames, ignore_index=True)[COLUMNS]
 
 

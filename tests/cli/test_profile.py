@@ -30,11 +30,19 @@ def test_it_prints_what_was_measured_and_writes_it(
     assert "mlp, 2 rows, float32" in text
     assert re.search(r"│ 1 Linear +│ +\d+\.\d{3} │ +\d+\.\d{3} │ +0\.00 │ +0\.40 │ +0\.00 │", text)
     assert re.search(r"│ all ", text)
-    assert re.search(r"measured on \d+ threads of .*, 1 repeats: layers / whole \d", text)
+    assert re.search(r"measured on \d+ threads of .*, 1 repeats: layers / whole\s+\d", text)
     assert text.splitlines()[-1] == "wrote new/p.json"
     made = Profile.load("new/p.json")
     assert made.rows == 2
     assert len(made) == 16
+
+
+@pytest.mark.parametrize(("option", "shown"), [("", True), ("--quiet", False)])
+def test_a_bar_unless_it_is_to_be_quiet(
+    pipekit: Callable[[str], Any], option: str, shown: bool
+) -> None:
+    result = pipekit(f"profile mlp --rows 2 --repeats 1 {option}")
+    assert ("profiling: " in result.stderr) == shown
 
 
 def test_it_reckons_for_a_named_device(printed: Printed) -> None:

@@ -39,6 +39,15 @@ def test_two_files_share_a_folder_and_are_continued(
     assert printed("run good.yaml bad.yaml --resume").splitlines()[-1] == where
 
 
+@pytest.mark.slow
+def test_a_quiet_run_shows_no_bar_and_still_says_where_its_results_are(
+    pipekit: Callable[[str], Any],
+) -> None:
+    result = pipekit("run good.yaml --quiet")
+    assert result.stderr == ""
+    assert result.stdout.splitlines()[-1].startswith("results: ")
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

@@ -9,6 +9,7 @@ import pytest
 
 from pipekit import Plan, Profile
 from pipekit.plans import StagePlan
+from pipekit.traces import Trace
 
 Printed = Callable[[str], str]
 
@@ -65,7 +66,23 @@ def test_it_draws_the_timeline(printed: Printed, profile: str, tmp_path: Path) -
     assert len(pd.read_csv(tmp_path / "timeline.csv")) == 4 * (8 * 4 * 2 + 4)
 
 
+def test_it_writes_for_perfetto(printed: Printed, profile: str, tmp_path: Path) -> None:
+    printed(f"simulate flush {profile} --batches 1 --output {tmp_path}/trace.perfetto.json")
+    trace = Trace.from_perfetto(tmp_path / "trace.perfetto.json")
+    assert (trace.name, trace.label, len(trace.frame)) == ("PipeDream-Flush", "simulated", 68)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"{}", b"9" * 5000])
+def test_files_that_are_none_are_named_in_one_line(
+    refused: Callable[[str], str], profile: str, tmp_path: Path, content: bytes
+) -> None:
+    other = tmp_path / "other.json"
+    other.write_bytes(content)
+    assert "other.json is not a profile: " in refused(f"simulate gpipe {other}")
+    assert "other.json is not a plan: " in refused(f"simulate gpipe {profile} --plan {other}")
+
+
 def test_other_files_are_refused(pipekit: Callable[[str], Any], profile: str) -> None:
     result = pipekit(f"simulate flush {profile} --output timeline.png")
     assert result.exit_code == 2
-    assert "must end in .svg or .html" in result.stderr
+    assert "must end in .svg, .html, .perfetto.json" in result.stderr

@@ -1,6 +1,6 @@
 """Buckets: every gradient into one, in the backward's order, and out again as it was."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -28,6 +28,10 @@ def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[nn.Param
     return [nn.Parameter(torch.zeros(size, dtype=dtype)) for size in sizes]
 
 
+def numbered(given: Sequence[nn.Parameter]) -> dict[int, nn.Parameter]:
+    return dict(enumerate(given))
+
+
 def nothing(update: int, numbers: Iterable[int]) -> Gradients:
     return [None for _ in numbers]
 
@@ -41,34 +45,34 @@ def numbers_of(buckets: list[Bucket]) -> list[list[int]]:
 
 def test_they_are_filled_from_the_last_parameter_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucketing, "BUCKET_BYTES", 4 * 7)
-    found = parameter_buckets(parameters(1, 2, 3, 4, 5), nothing)
+    found = parameter_buckets(numbered(parameters(1, 2, 3, 4, 5)), nothing)
     assert numbers_of(found) == [[4], [3, 2], [1, 0]]
 
 
 def test_a_parameter_that_is_larger_has_one_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucketing, "BUCKET_BYTES", 8)
-    found = parameter_buckets(parameters(1, 100, 1, 1), nothing)
+    found = parameter_buckets(numbered(parameters(1, 100, 1, 1)), nothing)
     assert numbers_of(found) == [[3, 2], [1], [0]]
 
 
 def test_each_has_one_dtype() -> None:
     mixed = [*parameters(1, 1), *parameters(1, dtype=torch.float64), *parameters(1)]
-    assert numbers_of(parameter_buckets(mixed, nothing)) == [[3], [2], [1, 0]]
+    assert numbers_of(parameter_buckets(numbered(mixed), nothing)) == [[3], [2], [1, 0]]
 
 
 def test_an_empty_parameter_is_in_one_too() -> None:
-    assert numbers_of(parameter_buckets(parameters(1, 0), nothing)) == [[1, 0]]
+    assert numbers_of(parameter_buckets(numbered(parameters(1, 0)), nothing)) == [[1, 0]]
 
 
 def test_without_parameters_there_is_none() -> None:
-    assert parameter_buckets([], nothing) == []
+    assert parameter_buckets(numbered([]), nothing) == []
 
 
 def test_by_default_they_are_those_of_distributed_data_parallel() -> None:
     """25 MB; the paper's VGG16 has one for its large layers, few for the others."""
     two = BUCKET_BYTES // 8
-    assert numbers_of(parameter_buckets(parameters(two, two), nothing)) == [[1, 0]]
-    assert numbers_of(parameter_buckets(parameters(two, two + 1), nothing)) == [[1], [0]]
+    assert numbers_of(parameter_buckets(numbered(parameters(two, two)), nothing)) == [[1, 0]]
+    assert numbers_of(parameter_buckets(numbered(parameters(two, two + 1)), nothing)) == [[1], [0]]
 
 
 @given(
@@ -81,7 +85,7 @@ def test_every_parameter_is_in_one_in_reverse_order_and_none_is_too_large(
     given = [nn.Parameter(torch.zeros(size, dtype=dtype)) for size, dtype in wanted]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bucketing, "BUCKET_BYTES", largest)
-        found = numbers_of(parameter_buckets(given, nothing))
+        found = numbers_of(parameter_buckets(numbered(given), nothing))
     assert [n for numbers in found for n in numbers] == list(reversed(range(len(given))))
     for numbers in found:
         assert len({given[n].dtype for n in numbers}) == 1
@@ -162,7 +166,7 @@ def test_taking_a_bucket_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> N
         torch.autograd.backward(versions.modules[buffer](torch.ones(2, 6)).sum())
     expected = [2 * p.grad for p in versions.parameters[0] if p.grad is not None]
     monkeypatch.setattr(bucketing, "BUCKET_BYTES", 100)
-    last, first = parameter_buckets(versions.parameters[0], versions.take)
+    last, first = parameter_buckets(numbered(versions.parameters[0]), versions.take)
     assert [list(last.parameters), list(first.parameters)] == [[3, 2, 1], [0]]
     for number, gradient in zip(last.parameters, last.take(1), strict=True):
         torch.testing.assert_close(gradient, expected[number])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pipekit.engine.buckets import Flat
-from pipekit.engine.exchange import DirectExchange, Exchange, Round
+from pipekit.engine.exchange import SCATTER, DirectExchange, Exchange, Round
 from pipekit.engine.inbox_links import Inboxes, InboxLinks, Mail
 from pipekit.engine.links import Aborted
 from pipekit.engine.shared_inboxes import Port, SharedInboxes
@@ -168,6 +168,32 @@ def test_the_sums_of_one_do_not_change_when_another_edits_its_own(transport: str
     found = summed(transport, range(2), [range(2)], [[content(torch.ones(4))] for _ in range(2)])
     found.totals[0][0].numbers.zero_()
     assert found.totals[1][0].numbers.tolist() == [2] * 4
+
+
+@TRANSPORTS
+def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -> None:
+    edited = threading.Event()
+    with inboxes(transport, 2) as views:
+        first, second = (
+            InboxLinks(w, range(2), views[w], views[w]).exchange([0, 1]) for w in (0, 1)
+        )
+
+        def edit() -> None:
+            first.sum(Round(0, 0, [0]), content(torch.ones(4))).numbers.zero_()
+            edited.set()
+
+        def read() -> Tensor:
+            return second.sum(Round(0, 0, [0]), content(torch.zeros(4), present=0)).numbers
+
+        assert isinstance(second, DirectExchange)
+        expect = second._channel.expect
+
+        def late(worker: int, key: tuple[int, int, int], room: Flat) -> Callable[[], Flat]:
+            wait = expect(worker, key, room)
+            return wait if key[0] == SCATTER else lambda: (edited.wait(LIMIT_S), wait())[1]
+
+        second._channel.expect = late  # type: ignore[method-assign]
+        assert together([edit, read])[1].tolist() == [1] * 4
 
 
 @TRANSPORTS

@@ -402,9 +402,9 @@ def not_a_number(output: Tensor, target: Tensor) -> Tensor:
     return (output - target) ** 2
 
 
-def tied() -> nn.Sequential:
-    model = mlp(6, 6, 6, 6)
-    model[2].weight = model[0].weight
+def sharing() -> nn.Sequential:
+    model = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 6), nn.BatchNorm1d(6))
+    model[2].running_mean = model[0].running_mean
     return model
 
 
@@ -432,7 +432,9 @@ class NoTensor(nn.Module):
         ({"devices": ["cpu", "cpu", "cuda:99"]}, ValueError, "cuda:99 does not exist"),
         ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, TypeError, "optimizer must be a func"),
         ({"loss": 3}, TypeError, "loss must be a function"),
-        ({"model": tied()}, ValueError, "stages 0 and 2 share the tensor 'weight': choose"),
+        ({"model": sharing()}, ValueError, "stages 0 and 2 share the buffer '2.running_mean'"),
+        ({"autocast": torch.int8}, ValueError, r"torch.bfloat16, torch.float16, not torch.int8"),
+        ({"loss_scale": "static"}, ValueError, "a number, 'dynamic', a pipekit.LossScale or None"),
         (
             {
                 "schedule": lambda n: schedules.pipedream(3, n, stashing=False),
@@ -512,9 +514,9 @@ def test_a_schedule_that_changes_its_stages() -> None:
         pipe.train(data(3))
 
 
-def test_automatic_balance_does_not_forget_tied_weights() -> None:
-    pipe = build(model=tied(), balance="auto")
+def test_automatic_balance_does_not_forget_shared_buffers() -> None:
+    pipe = build(model=sharing(), balance="auto")
     batches: Batches = [(x, x) for x, _ in data(2)]
     for _ in range(2):
-        with pytest.raises(ValueError, match="share the tensor"):
+        with pytest.raises(ValueError, match="share the buffer"):
             pipe.train(batches)

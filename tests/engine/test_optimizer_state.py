@@ -8,10 +8,16 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from pipekit.engine.optimizer_state import by_name, load_by_name
+from pipekit.engine.optimizer_state import NamedOptimizer
 from tests.engine.examples import OPTIMIZERS, mlp
 
 NAMES = ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+def named(
+    optimizer: Optimizer, parameters: list[nn.Parameter], names: list[str] = NAMES
+) -> NamedOptimizer:
+    return NamedOptimizer(optimizer, dict(zip(parameters, names, strict=True)))
 
 
 def stepped(optimizer: Optimizer, parameters: list[nn.Parameter], seed: int) -> None:
@@ -29,7 +35,7 @@ def test_one_optimizer_goes_on_as_two(kind: str) -> None:
     for seed in (1, 2):
         stepped(optimizer, whole, seed)
     optimizer.param_groups[0]["lr"] *= 0.5
-    saved = copy.deepcopy(by_name(optimizer, dict(zip(whole, NAMES, strict=True))))
+    saved = copy.deepcopy(named(optimizer, whole, NAMES).state_dict())
     with torch.no_grad():
         for mine, theirs in zip(split, whole, strict=True):
             mine.copy_(theirs)
@@ -41,7 +47,7 @@ def test_one_optimizer_goes_on_as_two(kind: str) -> None:
     for half, part, names in zip(
         halves, (split[:2], split[2:]), (NAMES[:2], NAMES[2:]), strict=True
     ):
-        load_by_name(half, dict(zip(part, names, strict=True)), saved)
+        named(half, part, names).load_state_dict(saved)
         half.step()
     assert all(map(torch.equal, split, whole))
 
@@ -54,11 +60,10 @@ def test_groups_keep_their_options() -> None:
         return torch.optim.SGD(groups, lr=0.1)
 
     parameters = list(mlp(6, 6, 3).parameters())
-    names = dict(zip(parameters, NAMES, strict=True))
     first = grouped(parameters)
     first.param_groups[1]["lr"] = 0.25
     second = grouped(parameters)
-    load_by_name(second, names, by_name(first, names))
+    named(second, parameters).load_state_dict(named(first, parameters).state_dict())
     assert [group["lr"] for group in second.param_groups] == [0.1, 0.25]
     assert [group["params"] for group in second.param_groups] == [parameters[1::2], parameters[::2]]
 
@@ -66,10 +71,10 @@ def test_groups_keep_their_options() -> None:
 @pytest.mark.parametrize("what", ["another kind", "a parameter is missing"])
 def test_a_state_that_does_not_fit(what: str) -> None:
     parameters = list(mlp(6, 6, 3).parameters())
-    names = dict(zip(parameters, NAMES, strict=True))
-    saved: dict[str, Any] = by_name(torch.optim.Adam(parameters), names)
+    saved = named(torch.optim.Adam(parameters), parameters).state_dict()
     if what == "a parameter is missing":
         del saved["1.bias"]
     other = torch.optim.Adam if "missing" in what else torch.optim.SGD
+    mine = named(other(parameters, lr=0.1), parameters)
     with pytest.raises(ValueError, match="resume with the optimizer and the lr_scheduler"):
-        load_by_name(other(parameters, lr=0.1), names, saved)
+        mine.load_state_dict(saved)

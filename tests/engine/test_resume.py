@@ -72,6 +72,8 @@ STRAIGHT = st.fixed_dictionaries(
         "model": st.sampled_from([*MODELS.values(), model_with_skips]),
         "recompute": st.sampled_from(["never", "always"]),
         "clip_norm": st.sampled_from([None, 0.1]),
+        # So large that the first updates are skipped, and soon grown again.
+        "loss_scale": st.sampled_from([None, pk.LossScale(initial=2.0**126, interval=1)]),
     }
 )
 
@@ -88,7 +90,7 @@ def test_any_method_any_model_interrupted_anywhere(
     at: int,
     draw: Any,
 ) -> None:
-    """Weights, stashed versions, statistics, optimizer, scheduler, losses: all that is saved."""
+    """Weights, stashed versions, statistics, optimizer, scheduler, scales, losses: everything."""
     options = dict(chosen)
     model, method = options.pop("model"), options.pop("method")
     if method == "no_stashing":

@@ -20,8 +20,9 @@ def test_parameters_are_megatrons_formula_with_a_final_norm_and_an_untied_head(s
     ("size", "billions"), [("355M", 0.355), ("1.3B", 1.3), ("2.2B", 2.2), ("3.8B", 3.9)]
 )
 def test_with_a_tied_head_sizes_are_the_papers_within_3_percent(size: str, billions: float) -> None:
-    model = gpt(*LAYOUTS[size], device="meta")
-    tied = sum(p.numel() for p in model[:-1].parameters())
+    model = gpt(*LAYOUTS[size], tied=True, device="meta")
+    assert model.get_parameter("0.token.weight") is next(iter(model[-1].parameters()))
+    tied = sum(p.numel() for p in model.parameters())
     assert tied / 1e9 == pytest.approx(billions, rel=0.03)
 
 

@@ -1,30 +1,32 @@
 """experiments/gpu/profiles.py, as far as a machine without a GPU can try it."""
 
-import os
-import subprocess
-import sys
+import runpy
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
+from typer.testing import CliRunner
 
 from pipekit import Profile
 
 
-def run(repository: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, str(repository / "experiments" / "gpu" / "profiles.py"), *arguments],
-        env=os.environ | {"PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+@pytest.fixture
+def script(repository: Path) -> Callable[..., Any]:
+    """Run the script with arguments, in this process, which has torch already."""
+    main = runpy.run_path(str(repository / "experiments" / "gpu" / "profiles.py"))["main"]
+    app = typer.Typer()
+    app.command()(main)
+    return lambda *arguments: CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 
 @pytest.mark.slow
-def test_a_dry_run_on_the_cpu_writes_a_profile(repository: Path, tmp_path: Path) -> None:
+def test_a_dry_run_on_the_cpu_writes_a_profile(script: Callable[..., Any], tmp_path: Path) -> None:
     network = ["--models", "alexnet", "--dtypes", "float32", "--rows", "2"]
-    done = run(repository, "--device", "cpu", *network, "--repeats", "1", "--output", str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    done = script("--device", "cpu", *network, "--repeats", "1", "--output", str(tmp_path))
+    assert done.exit_code == 0, done.stderr
     (path,) = tmp_path.iterdir()
     assert path.name == "alexnet-float32-cpu.json"
     made = Profile.load(path)
@@ -33,9 +35,8 @@ def test_a_dry_run_on_the_cpu_writes_a_profile(repository: Path, tmp_path: Path)
     assert "alexnet" in done.stdout.partition("wrote")[2]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so(repository: Path) -> None:
-    done = run(repository)
-    assert done.returncode == 1
+def test_without_a_gpu_it_says_so(script: Callable[..., Any]) -> None:
+    done = script()
+    assert done.exit_code == 1
     assert done.stderr.startswith("no GPU here")

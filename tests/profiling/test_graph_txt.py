@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pipekit import Profile
 from pipekit.profiling import LayerProfile, SkipProfile
+from tests.hostile import damaged_text, read_or_refuse
 
 COSTS = "forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
 
@@ -225,3 +226,15 @@ class TestErrors:
     def test_a_missing_file(self, graph: Path) -> None:
         with pytest.raises(FileNotFoundError):
             Profile.from_pipedream_graph(graph)
+
+
+@given(
+    content=damaged_text(
+        "\n".join([node("1 Input0"), node("2"), node("3", out="[4; 4]"), *edges("1-2 2-3")])
+    )
+)
+def test_whatever_stands_in_a_file_it_is_a_profile_or_refused(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "graph.txt"
+    read_or_refuse(Profile.from_pipedream_graph, content, path)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import pipekit
-from pipekit import Profile, models, profile
+from pipekit import Profile, models, profile, schedules
 from pipekit.models.transformer import Block
 from pipekit.profiling import SkipProfile
 from pipekit.skips import Skippable
@@ -516,3 +516,25 @@ def test_with_an_optimizer_updates_and_copies_are_timed_where_there_are_paramete
         assert linear > 0
         assert relu == 0
         assert last > 0
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+def test_layers_give_as_many_bytes_as_a_run_sends(dtype: torch.dtype | None) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4))
+    made = profile(model, torch.ones(2, 8), repeats=1, autocast=dtype)
+    size = 2 if dtype else 4
+    assert [layer.output_bytes for layer in made.layers] == [2 * n * size for n in (16, 16, 4)]
+    schedule = schedules.flush(3, 2, 1)
+    pipeline = pipekit.Pipeline(
+        model,
+        schedule,
+        balance=[1, 1, 1],
+        optimizer=torch.optim.SGD,
+        loss=nn.MSELoss(),
+        autocast=dtype,
+    )
+    ran = pipeline.train([(torch.ones(4, 8), torch.ones(4, 4))]).trace.frame
+    simulated = pipekit.simulate(schedule, made).frame
+    both = ran.merge(simulated, on=["op", "stage", "microbatch"])
+    assert len(both) == len(ran)
+    assert both["bytes_x"].tolist() == both["bytes_y"].tolist()

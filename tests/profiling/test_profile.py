@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from pipekit import Profile
 from pipekit.profiling import LayerProfile, SkipProfile
+from tests.hostile import damaged_json, read_or_refuse
 
 A = LayerProfile("a", 1, 2, 10, 100, 7, True, 3, 1000, 0.5)
 B = LayerProfile("b", 3, 4, 20, 200, 8, False, 4, 2000, 0.25)
 C = LayerProfile("c", 5, 6, 30, 300, 9, True, 5, 3000, 0.125)
 CHAIN = Profile((A, B, C), rows=4, input_bytes=40)
 SKIPPING = Profile((A, B, C), 4, 40, {}, (SkipProfile("s", 0, 2, 8, saved=False),))
+SKIPPING_FILE = json.loads(json.dumps({"format": "pipekit profile 1", **asdict(SKIPPING)}))
 
 numbers = st.floats(0, 1e300, allow_nan=False)
 layers = st.builds(
@@ -115,14 +117,20 @@ class TestJson:
     @pytest.mark.parametrize(
         ("change", "says"),
         [
-            ({"skips": [{"name": "s"}]}, "is not a profile: .*source"),
+            ({"skips": [{"name": "s"}]}, r"is not a profile: skips\[0\]\.source: Field required"),
             ({"format": "other"}, "does not say 'pipekit profile 1'"),
             ({"rows": None}, "is not a profile"),
-            ({"rows": 0}, "at least one row, not 0"),
+            ({"rows": 0}, "rows, not 0"),
             ({"layers": []}, "needs at least one layer"),
-            ({"layers": [{"name": "a"}]}, "layer 0: .*forward_s"),
-            ({"layers": [asdict(A) | {"flops": -1}]}, "layer 0: .*flops must be 0 or a positive"),
-            ({"layers": [asdict(A), asdict(B) | {"colour": 1}]}, "layer 1: .*colour"),
+            ({"layers": [{"name": "a"}]}, r"layers\[0\]\.forward_s: Field required"),
+            (
+                {"layers": [asdict(A) | {"flops": -1}]},
+                r"layers\[0\]: .*flops must be 0 or a positive",
+            ),
+            (
+                {"layers": [asdict(A), asdict(B) | {"colour": 1}]},
+                r"layers\[1\]\.colour: Unexpected",
+            ),
         ],
     )
     def test_a_file_that_is_no_profile_says_why(
@@ -142,7 +150,7 @@ class TestJson:
         record = json.loads(path.read_text())
         del record[key]
         path.write_text(json.dumps(record))
-        with pytest.raises(ValueError, match=f"'{key}' is missing"):
+        with pytest.raises(ValueError, match=f"{key}('|:) (is missing|Field required)"):
             Profile.load(path)
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "3"])
@@ -151,6 +159,17 @@ class TestJson:
         path.write_text(text)
         with pytest.raises(ValueError, match="is not a profile"):
             Profile.load(path)
+
+
+@given(content=damaged_json(SKIPPING_FILE))
+def test_whatever_stands_in_a_file_it_is_a_profile_or_refused(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    def read(path: Path) -> None:
+        profile = Profile.load(path)
+        profile.scaled(7).stage(0, len(profile))
+
+    read_or_refuse(read, content, tmp_path_factory.getbasetemp() / "profile.json")
 
 
 class TestErrors:
@@ -164,7 +183,7 @@ class TestErrors:
     def test_there_is_something_to_profile(self) -> None:
         with pytest.raises(ValueError, match="at least one layer"):
             Profile(())
-        with pytest.raises(ValueError, match="at least one row, not 0"):
+        with pytest.raises(ValueError, match="1 to 1,000,000,000 rows, not 0"):
             Profile((A,), rows=0)
 
     @pytest.mark.parametrize(("source", "destination"), [(1, 1), (2, 1), (-1, 1), (1, 3)])

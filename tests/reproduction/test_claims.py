@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
 
 from pipekit.provenance import LABELS
 from pipekit.reproduction import claims
 from pipekit.reproduction.criteria import parse
 from pipekit.reproduction.ledger import OUT_OF_REACH, Claim, load
 from pipekit.reproduction.outcomes import Outcome, Status, weaker
+from pipekit.reproduction.report import write
+from tests.hostile import damaged_json, damaged_text, read_or_refuse
 
 SPEEDUP = "pipedream-table1-vgg16-8A-pp-speedup"  # 7.04 x, within 15%, wanted emulated
 LEDGER = Path(__file__).parents[2] / "data" / "claims.csv"
@@ -180,7 +183,7 @@ class TestOutcomes:
 
     @pytest.mark.parametrize(
         ("line", "says"),
-        [("{", "line 1 is no record: delete it"), ('{"id": "x"}', "line 1 is no record")],
+        [("{", "line 1 is no record, delete it"), ('{"id": "x"}', "line 1 is no record")],
     )
     def test_a_broken_line_is_named(self, line: str, says: str, tmp_path: Path) -> None:
         (tmp_path / "claims.jsonl").write_text(line + "\n")
@@ -245,3 +248,44 @@ class TestTable:
     def test_without_records_it_is_empty(self, tmp_path: Path) -> None:
         assert list(claims.table(tmp_path).columns)[:2] == ["paper", "ours"]
         assert claims.table(tmp_path).empty
+
+
+RECORD = {
+    "id": SPEEDUP,
+    "value": [7.0, {"a": 1}],
+    "note": "a note",
+    "figure": "bars.svg",
+    "provenance": {"label": "emulated", "utc": "2026-01-01T00:00:00+00:00", "cpu": "one"},
+}
+
+
+@settings(max_examples=30)
+@given(content=damaged_json(RECORD))
+def test_whatever_stands_in_a_line_it_is_a_record_or_refused(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "records"
+    folder.mkdir(exist_ok=True)
+
+    def read(path: Path) -> None:
+        claims.table(folder)
+        write(claims.outcomes(folder), folder)
+
+    read_or_refuse(read, content, folder / "claims.jsonl")
+
+
+def test_a_note_may_hold_any_character(tmp_path: Path) -> None:
+    note = "one\u2028two\x85three\nfour"
+    claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path, note=note)
+    assert claims.table(tmp_path).loc[SPEEDUP, "note"].startswith(note)
+
+
+HEAD, FIRST = LEDGER.read_text().splitlines()[:2]
+
+
+@given(content=damaged_text(f"{HEAD}\n{FIRST}\n"))
+def test_whatever_stands_in_a_ledger_it_is_one_or_refused(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "ledger.csv"
+    read_or_refuse(load.__wrapped__, content, path)

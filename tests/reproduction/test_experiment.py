@@ -1,10 +1,15 @@
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from nbformat.v4 import new_code_cell, new_notebook
 
 from pipekit.reproduction.experiment import Experiment, load, load_all
+from tests.hostile import damaged_json, damaged_text, read_or_refuse
 
 Notebook = Callable[..., Path]
 
@@ -91,7 +96,13 @@ def test_a_notebooks_name_in_two_files_is_refused_naming_both(
             "{name: x, notebooks: [{notebook: a.ipynb}, {notebook: a.ipynb}]}",
             "two notebooks called a",
         ),
-        ("{name: x, notebooks: [{notebook: a.ipynb, name: ../a}]}", "usable as a file name"),
+        *[
+            (f"{{name: x, notebooks: [{{notebook: a.ipynb, name: '{name}'}}]}}", "as a file name")
+            for name in ("../a", "..", "/a", "", ".lock", "provenance.json", "a" * 101)
+        ],
+        ("{name: x, notebooks: [{notebook: a.ipynb}], cell_timeout_s: -1}", "must be 1 to 1000000"),
+        ("{name: x, notebooks: [{notebook: a.ipynb, quick: {steps: 2001-13-45}}]}", "valid YAML"),
+        ("{name: x, notebooks: !!python/name:os.system }", "is not valid YAML"),
         ("{name: x, notebooks: [{notebook: a.ipynb, quick: {stepz: 1}}]}", "must assign 'stepz'"),
         ("{name: x, notebooks: [{notebook: a.ipynb, quick: {scale: 1}}]}", "'scale' is set by the"),
         (
@@ -110,6 +121,45 @@ def test_mistakes_in_the_file_are_named_in_one_line(
         load(write(tmp_path, text))
     assert "experiment.yaml" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_aliases_which_can_stand_for_more_than_memory_holds_are_refused(
+    tmp_path: Path, notebook: Notebook
+) -> None:
+    """Nine lists of nine lists of ... nine texts: a billion, in 400 characters."""
+    notebook("a")
+    bomb = "".join(f"    a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
+    start = "name: x\nnotebooks:\n- notebook: a.ipynb\n  parameters:\n    a0: &a0 lol\n"
+    with pytest.raises(ValueError, match=r"write out what \*aliases stand for"):
+        load(write(tmp_path, start + bomb))
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=damaged_text(FILE))
+def test_whatever_stands_in_a_file_it_is_an_experiment_or_refused(
+    content: bytes, tmp_path: Path, notebook: Notebook
+) -> None:
+    notebook("a")
+    read_or_refuse(load, content, tmp_path / "experiment.yaml")
+
+
+CELL = new_code_cell("scale = results_dir = 1", metadata={"tags": ["parameters"]})
+NOTEBOOK: dict[str, Any] = json.loads(json.dumps(new_notebook(cells=[CELL])))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=damaged_json(NOTEBOOK))
+def test_whatever_stands_in_a_notebook_it_is_one_or_refused(content: bytes, tmp_path: Path) -> None:
+    file = write(tmp_path, "{name: x, notebooks: [{notebook: a.ipynb}]}")
+    read_or_refuse(lambda _: load(file), content, tmp_path / "a.ipynb")
+
+
+@pytest.mark.parametrize("source", ["(" * 5000, "x = " + "-" * 20_000 + "1", "x\0", "%magic"])
+def test_a_parameters_cell_that_is_no_python(source: str, tmp_path: Path) -> None:
+    cell = dict(NOTEBOOK["cells"][0], source=source)
+    (tmp_path / "a.ipynb").write_text(json.dumps(NOTEBOOK | {"cells": [cell]}))
+    with pytest.raises(ValueError, match=r"a\.ipynb cannot be read as a notebook"):
+        load(write(tmp_path, "{name: x, notebooks: [{notebook: a.ipynb}]}"))
 
 
 @pytest.mark.parametrize("parameters", ["results_dir = 1", 'scale == "quick"', "# empty"])

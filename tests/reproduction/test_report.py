@@ -2,6 +2,8 @@
 
 import base64
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +151,8 @@ class TestDestination:
 
     def test_a_folder_without_runs_gets_it_itself(self, tmp_path: Path) -> None:
         assert destination(tmp_path) == tmp_path
+
+
+def test_who_reads_results_does_not_wait_for_torch() -> None:
+    code = "import sys, pipekit.reproduction.report; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -115,7 +115,7 @@ def test_a_worker_has_the_stage_it_begins_with() -> None:
 
 def test_its_repr_is_one_line_of_counts() -> None:
     assert repr(two_bw(2, 4, 3)) == (
-        "<Schedule PipeDream-2BW: 2 workers, 2 stages, 12 microbatches in 3 batches>"
+        "<Schedule PipeDream-2BW: 2 workers, 2 stages, 12 microbatches>"
     )
 
 

@@ -65,8 +65,9 @@ def test_without_flushes_there_is_no_bubble_in_steady_state(
     m = p + more
     profile = Profile.uniform(p, f, b)
     for schedule in (pipedream(p, 6 * p), two_bw(p, m, 6)):
+        trace = simulate(schedule, profile)
         for worker in range(p):
-            assert _idle_in_steady_state(simulate(schedule, profile), worker) == 0
+            assert _idle_in_steady_state(trace, worker) == 0
 
 
 def _idle_in_steady_state(trace: Trace, worker: int) -> float:
@@ -275,3 +276,10 @@ def test_a_schedule_that_cannot_run_is_refused() -> None:
 def _times(trace: Trace, query: str) -> list[tuple[float, float]]:
     rows = trace.frame.query(query)
     return list(zip(rows["start_s"], rows["end_s"], strict=True))
+
+
+def test_an_idle_worker_leaves_the_others_numbers_whole() -> None:
+    busy = gpipe(2, 2)
+    schedule = Schedule((*busy.workers, ()), "one more worker")
+    frame = simulate(schedule, Profile.uniform(2)).frame
+    assert [frame[column].dtype.kind for column in ("worker", "stage", "microbatch")] == ["i"] * 3

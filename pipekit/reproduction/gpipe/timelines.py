@@ -1,9 +1,8 @@
 """GPipe's Figure 2 and section 3.2: who waits for whom, and how much of the time is bubble."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 
-from pipekit.reproduction.pipedream.timelines import starts
+from pipekit.reproduction.timelines import starts
 from pipekit.schedules import Op, Schedule, ScheduleError, Task, check, lower
 from pipekit.traces import Trace
 
@@ -14,23 +13,6 @@ Edge = tuple[str, str]
 def bubble(stages: int, microbatches: int) -> float:
     """Return GPipe's bubble fraction (K-1)/(T+K-1) for K stages and T microbatches (3.2)."""
     return (stages - 1) / (microbatches + stages - 1)
-
-
-def as_drawn(stages: int, microbatches: int, batches: int = 1) -> Schedule:
-    """Return GPipe's schedule with the backwards from the last microbatch to the first.
-
-    So Figure 2c draws it.  :func:`pipekit.schedules.gpipe` runs them from the first to the last,
-    which idles no less.
-    """
-
-    def worker(stage: int) -> Iterator[Task]:
-        for t in range(batches):
-            batch = range(t * microbatches, (t + 1) * microbatches)
-            yield from (Task(Op.FORWARD, stage, k, t) for k in batch)
-            yield from (Task(Op.BACKWARD, stage, k, t) for k in reversed(batch))
-            yield Task(Op.UPDATE, stage, batch[-1], t + 1)
-
-    return Schedule(tuple(tuple(worker(s)) for s in range(stages)), "GPipe as drawn")
 
 
 def figure_2c(stages: int, microbatches: int) -> dict[tuple[str, int, int], int]:

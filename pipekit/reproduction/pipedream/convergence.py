@@ -6,7 +6,6 @@ momentum and rows a machine are those that the paper gives VGG16 (section 5.1), 
 
 import json
 import math
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -24,6 +23,7 @@ from tqdm.auto import tqdm
 
 from pipekit.cores import available_cores
 from pipekit.datasets import mnist
+from pipekit.engine.processes import forkserver
 from pipekit.models.small import image_mlp
 from pipekit.provenance import provenance, write
 from pipekit.reproduction.pipedream.settings import TRAININGS
@@ -124,7 +124,7 @@ def train_all(cases: Sequence[Case], folder: Path) -> pd.DataFrame:
     with (
         ProcessPoolExecutor(
             min(available_cores(), max(1, len(missing))),
-            multiprocessing.get_context("spawn"),  # fork deadlocks after a threaded matmul
+            forkserver(),
             initializer=_one_thread,
         ) as pool,
         tqdm(total=len(missing), desc="training", unit="run") as bar,

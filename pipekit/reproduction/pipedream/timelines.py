@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -16,14 +16,12 @@ from pipekit.clusters.traffic import Traffic
 from pipekit.engine.buckets import Flat
 from pipekit.engine.inbox_links import BACKWARD, FORWARD
 from pipekit.engine.threads import Queues
-from pipekit.plots import compare
 from pipekit.profiling import LayerProfile, Profile
+from pipekit.reproduction.timelines import passes_of, rows_figure
 from pipekit.schedules import Op, Schedule, Task, lower, optimal_in_flight
 from pipekit.traces import TRANSFERS, Trace
 from pipekit.trees import leaves
 
-EQUAL_SLOTS: Mapping[Op, float] = {Op.FORWARD: 1, Op.BACKWARD: 1, Op.UPDATE: 0}
-"""Both passes take one time unit, as in PipeDream's Figures 3 and 8."""
 LINK_LOOKS = {"activation": "FORWARD", "gradient": "BACKWARD", "weights": "UPDATE"}
 """A message has the colour of what makes it."""
 
@@ -158,13 +156,6 @@ def profile_of(
     return Profile(layers, input_bytes=output_bytes, provenance={"label": "exact"})
 
 
-def starts(trace: Trace) -> dict[tuple[str, int, int], float]:
-    """Return when each pass begins, by (op, stage, minibatch), all as the trace counts."""
-    passes = _passes(trace)
-    keys = zip(passes["op"], passes["stage"], passes["microbatch"], strict=True)
-    return dict(zip(keys, passes["start_s"].tolist(), strict=True))
-
-
 def runs_on(schedule: Schedule) -> dict[tuple[Op, int, int], int]:
     """Return the worker of each pass, by (op, stage, minibatch)."""
     return {
@@ -201,15 +192,6 @@ def alternates(schedule: Schedule) -> bool:
     return True
 
 
-def most_active(trace: Trace) -> int:
-    """Return the most workers that compute at the same time."""
-    passes = _passes(trace)
-    begins = passes.assign(time=passes["start_s"], change=1)
-    ends = passes.assign(time=passes["end_s"], change=-1)
-    changes = pd.concat([begins, ends]).sort_values(["time", "change"])
-    return int(changes["change"].cumsum().max())
-
-
 def steady(trace: Trace, replicas: Sequence[int]) -> tuple[float, float, int]:
     """Return start and end of the steady state, and how many minibatches end in it.
 
@@ -220,7 +202,7 @@ def steady(trace: Trace, replicas: Sequence[int]) -> tuple[float, float, int]:
     Raises:
         ValueError: the run is too short to have one.
     """
-    ends = _passes(trace).query("op == 'BACKWARD' and stage == 0")["end_s"].sort_values().tolist()
+    ends = passes_of(trace).query("op == 'BACKWARD' and stage == 0")["end_s"].sort_values().tolist()
     round_, fill = math.lcm(*replicas), max(3 * sum(replicas), len(ends) // 3)
     count = (len(ends) - 2 * fill) // round_ * round_
     if count < round_:
@@ -238,7 +220,7 @@ def utilisation(trace: Trace, replicas: Sequence[int]) -> float:
     gets ahead of it only slowly, and meanwhile works on more minibatches than end.
     """
     start, end, _ = steady(trace, replicas)
-    passes = _passes(trace)
+    passes = passes_of(trace)
     last = passes.query("op == 'BACKWARD' and stage == 0")
     counted = last[(last["end_s"] > start) & (last["end_s"] <= end)]["microbatch"]
     own = passes[passes["microbatch"].isin(counted)]
@@ -248,7 +230,7 @@ def utilisation(trace: Trace, replicas: Sequence[int]) -> float:
 def clock_utilisation(trace: Trace, replicas: Sequence[int]) -> float:
     """Return the same by the clock: whatever they compute between its start and its end."""
     start, end, _ = steady(trace, replicas)
-    return _busy(_passes(trace), start, end) / (trace.workers * (end - start))
+    return _busy(passes_of(trace), start, end) / (trace.workers * (end - start))
 
 
 def seconds_a_minibatch(trace: Trace, replicas: Sequence[int]) -> float:
@@ -271,7 +253,7 @@ def link_times(trace: Trace, cluster: Cluster, schedule: Schedule) -> pd.DataFra
     """
     sends = {step.task: step.sends for steps in lower(schedule) for step in steps}
     traffic, rows = Traffic(cluster), []
-    for row in _passes(trace).sort_values("end_s").itertuples():
+    for row in passes_of(trace).sort_values("end_s").itertuples():
         for _, to in sends[Task(Op[row.op], row.stage, row.microbatch, row.version)]:
             sent = traffic.send(row.worker, to, row.bytes, row.end_s)
             purpose = "activation" if row.op == "FORWARD" else "gradient"
@@ -286,7 +268,7 @@ def hidden_fraction(trace: Trace, transfers: pd.DataFrame, replicas: Sequence[in
     """
     start, end, _ = steady(trace, replicas)
     within = transfers[(transfers["start_s"] >= start) & (transfers["end_s"] <= end)]
-    passes = _passes(trace)
+    passes = passes_of(trace)
     hidden = total = 0.0
     for machine in range(trace.workers):
         own = passes[passes["worker"] == machine]
@@ -315,11 +297,7 @@ def machine_and_links(
 
 def machine_figure(machines: Sequence[Trace], titles: Sequence[str]) -> go.Figure:
     """Draw what :func:`machine_and_links` returns, one under another; titles without the label."""
-    figure = compare(*machines)
-    for trace, title, note in zip(machines, titles, figure.layout.annotations, strict=True):
-        note.text = f"{title} ({trace.label})"
-    figure.update_yaxes(tickvals=[0, 1, 2], ticktext=["computes", "sends", "receives"])
-    return figure
+    return rows_figure(machines, titles, ["computes", "sends", "receives"])
 
 
 def messages(train: Callable[[], Any]) -> Counter[str]:
@@ -345,10 +323,6 @@ def _kind(kind: int, message: Any) -> str:
     if kind in (FORWARD, BACKWARD) and any(True for _ in leaves(message[0])):
         return "activation" if kind == FORWARD else "gradient"
     return "control"
-
-
-def _passes(trace: Trace) -> pd.DataFrame:
-    return trace.frame[trace.frame["op"].isin(["FORWARD", "BACKWARD"])]
 
 
 def _busy(passes: pd.DataFrame, start: float, end: float) -> float:

@@ -18,7 +18,7 @@ from pipekit.models.unet import DEPTH, unet
 from pipekit.planning.balance import balance
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
-from pipekit.reproduction.gpipe.timelines import as_drawn
+from pipekit.reproduction.timelines import as_drawn
 from pipekit.reproduction.torchgpipe.settings import Benchmark
 from pipekit.simulation import simulate
 from pipekit.skips import Skippable

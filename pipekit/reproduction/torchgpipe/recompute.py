@@ -1,6 +1,6 @@
 """Which microbatches are recomputed, when, at what price (torchgpipe, section 2.1)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -13,8 +13,8 @@ from pipekit.engine import Pipeline, emulate
 from pipekit.engine.versions import OptimizerFactory
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
-from pipekit.reproduction.gpipe.timelines import as_drawn
 from pipekit.reproduction.pipedream.overhead import update_ends
+from pipekit.reproduction.timelines import as_drawn
 from pipekit.simulation import simulate
 from pipekit.traces import RECOMPUTE, Trace
 
@@ -80,34 +80,23 @@ def batch_seconds(trace: Trace) -> float:
     return min(b - a for a, b in pairwise(update_ends(trace)))
 
 
-class Step(NamedTuple):
-    """A batch, really trained on one stage.
+class Held(NamedTuple):
+    """What a batch holds, really trained on one stage.
 
     Attributes:
-        seconds: of the fastest batch.
-        peak_bytes: the most held at once.
-        intermediate_bytes: the most activations held at once, without the batch itself, inputs and
+        peak_bytes: the most at once.
+        intermediate_bytes: the most activations at once, without the batch itself, inputs and
             targets, which stay in all modes.
         bytes_per_parameter: of weights and gradients together.
     """
 
-    seconds: float
     peak_bytes: int
     intermediate_bytes: float
     bytes_per_parameter: float
 
 
-def train(
-    model: nn.Sequential,
-    inputs: Tensor,
-    targets: Tensor,
-    microbatches: int,
-    *,
-    loss: nn.Module,
-    optimizer: OptimizerFactory,
-    rounds: int,
-) -> Mapping[Recompute, Step]:
-    """Really train on a batch in each mode on one device, in turn, and count its bytes.
+class OneStage:
+    """A batch on one device, to be trained in each mode of recomputation.
 
     Args:
         model: the network.
@@ -116,37 +105,57 @@ def train(
         microbatches: m.
         loss: of a microbatch.
         optimizer: makes an optimizer.
-        rounds: how many times each mode is timed, over :data:`BATCHES` batches; bytes are counted
-            in a run of their own.
     """
-    pipelines = {
-        mode: Pipeline(
-            model,
-            partial(as_drawn, 1, microbatches),
-            balance=[len(model)],
-            optimizer=optimizer,
-            loss=loss,
-            recompute=mode,
-            devices=["cpu"],
+
+    def __init__(
+        self,
+        model: nn.Sequential,
+        inputs: Tensor,
+        targets: Tensor,
+        microbatches: int,
+        *,
+        loss: nn.Module,
+        optimizer: OptimizerFactory,
+    ) -> None:
+        self._parameters = sum(p.numel() for p in model.parameters())
+        self._batch = inputs, targets
+        self._pipelines = {
+            mode: Pipeline(
+                model,
+                partial(as_drawn, 1, microbatches),
+                balance=[len(model)],
+                optimizer=optimizer,
+                loss=loss,
+                recompute=mode,
+                devices=["cpu"],
+            )
+            for mode in MODES
+        }
+
+    def held(self) -> dict[Recompute, Held]:
+        """Return the bytes of a batch in each mode (measured)."""
+        return {mode: self._held(pipeline) for mode, pipeline in self._pipelines.items()}
+
+    def seconds(self, rounds: int) -> dict[Recompute, float]:
+        """Return the seconds of the fastest batch in each mode (measured).
+
+        Args:
+            rounds: how many times each mode is timed, in turn, over :data:`BATCHES` batches.
+        """
+        batches = [self._batch] * BATCHES
+        found = pd.DataFrame(
+            {mode: batch_seconds(p.train(batches).trace) for mode, p in self._pipelines.items()}
+            for _ in range(rounds)
         )
-        for mode in MODES
-    }
-    batch = [(inputs, targets)]
-    held = {mode: pipelines[mode].train(batch, memory=True).trace.memory for mode in MODES}
-    seconds = pd.DataFrame(
-        {mode: batch_seconds(pipelines[mode].train(batch * BATCHES).trace) for mode in MODES}
-        for _ in range(rounds)
-    )
-    parameters = sum(p.numel() for p in model.parameters())
-    steps: dict[Recompute, Step] = {}
-    for mode, memory in held.items():
+        return {mode: float(found[mode].min()) for mode in MODES}
+
+    def _held(self, pipeline: Pipeline) -> Held:
+        memory = pipeline.train([self._batch], memory=True).trace.memory
         assert memory is not None
         frame = memory.frame
         kept = frame["activations"] + frame["recompute"]
-        steps[mode] = Step(
-            float(seconds[mode].min()),
+        return Held(
             memory.peak_bytes[0],
-            float(kept.max()) - inputs.nbytes - targets.nbytes,
-            float(frame["weights"].max() + frame["gradients"].max()) / parameters,
+            float(kept.max()) - sum(tensor.nbytes for tensor in self._batch),
+            float(frame["weights"].max() + frame["gradients"].max()) / self._parameters,
         )
-    return steps

@@ -148,6 +148,9 @@ TABLE4: tuple[Benchmark, ...] = (
 )
 """U-Net (5, 64) for speed."""
 
+TABLE1 = Benchmark("table1", "unet-5-64", 8, 128, unet_balance([34, 76, 70, 61], 5), "except_last")
+"""U-Net (5, 64) with and without the components (section 4.1; benchmarks/unet-timeline)."""
+
 
 @dataclass(frozen=True)
 class Protocol:

@@ -7,25 +7,21 @@ repository's.
 import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-import pandas as pd
 import torch
-from torch import Tensor, nn
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import P40, torchgpipe_p40
-from pipekit.engine import Pipeline, emulate
-from pipekit.engine.versions import OptimizerFactory
+from pipekit.engine import emulate
 from pipekit.models import PUBLISHED
 from pipekit.planning.balance import balance
-from pipekit.plans import Plan, Recompute
+from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.reproduction.gpipe.timelines import as_drawn
 from pipekit.reproduction.pipedream.calibration import faster_links, stretched
-from pipekit.reproduction.torchgpipe.recompute import BATCHES, batch_seconds
+from pipekit.reproduction.timelines import as_drawn
 from pipekit.reproduction.torchgpipe.settings import Benchmark
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
@@ -76,16 +72,10 @@ def throughput(cell: Benchmark, profile: Profile, faster: float) -> Throughput:
     cluster = torchgpipe_p40(cell.stages)
     trace = simulated(cell, profile, cluster)
     own = simulated(cell, profile, cluster, blocks(profile, cell.stages))
-    run = emulate(
-        as_drawn(cell.stages, cell.microbatches),
-        stretched(profile, 1 / faster),
-        cell.plan(),
-        faster_links(cluster, faster),
-    )
     assert trace.memory is not None
     return Throughput(
         cell.batch / trace.makespan_s,
-        cell.batch / run.trace.makespan_s / faster,
+        cell.batch / emulated_s(cell, profile, cluster, faster),
         cell.batch / own.makespan_s,
         max(trace.memory.peak_bytes),
     )
@@ -107,6 +97,14 @@ def simulated(
     """
     table = as_drawn(cell.stages, cell.microbatches)
     return simulate(table, profile, cell.plan(balance), cluster)
+
+
+def emulated_s(cell: Benchmark, profile: Profile, cluster: Cluster, faster: float) -> float:
+    """Return the seconds of a batch on the engine, run in time ``faster`` times as fast."""
+    table = as_drawn(cell.stages, cell.microbatches)
+    links = faster_links(cluster, faster)
+    run = emulate(table, stretched(profile, 1 / faster), cell.plan(), links)
+    return run.trace.makespan_s * faster
 
 
 def least_rows(cells: Sequence[Benchmark]) -> dict[str, int]:
@@ -181,90 +179,3 @@ def closed_form(microbatches: int) -> float:
         for recompute in ("never", "except_last")
     }
     return seconds["never"] / seconds["except_last"]
-
-
-class Small(NamedTuple):
-    """A benchmark that this machine can really train.
-
-    Attributes:
-        stages: one worker each.
-        microbatches: of a batch.
-        recompute: which are recomputed.
-        batch: rows.
-    """
-
-    stages: int
-    microbatches: int
-    recompute: Recompute
-    batch: int
-
-
-def measured(
-    model: nn.Sequential,
-    image: Tensor,
-    target: Tensor,
-    cells: Mapping[str, Small],
-    *,
-    loss: nn.Module,
-    optimizer: OptimizerFactory,
-    rounds: int,
-) -> pd.DataFrame:
-    """Really train some cells in turn, a few batches each a round.
-
-    The first cell is the baseline.  The fastest batch counts.
-
-    Args:
-        model: the network; its partition is by :func:`blocks`, of its costs reckoned for the P40.
-        image: one row of input, [1, ...].
-        target: its target, [1, ...].
-        cells: by name.
-        loss: of a microbatch.
-        optimizer: makes an optimizer.
-        rounds: how many times each is timed.
-
-    Returns:
-        A row a cell: cell, rows/s, speedup, and the speedup simulated for stages of equal
-        time and free links.
-    """
-    costs = Profile.analytic(model, image, P40)
-    pipelines, batches = {}, {}
-    for name, cell in cells.items():
-        pipelines[name] = Pipeline(
-            model,
-            partial(as_drawn, cell.stages, cell.microbatches),
-            balance=blocks(costs, cell.stages),
-            optimizer=optimizer,
-            loss=loss,
-            recompute=cell.recompute,
-            devices=["cpu"] * cell.stages,
-        )
-        batches[name] = [(_rows(image, cell.batch), _rows(target, cell.batch))] * BATCHES
-        pipelines[name].train(batches[name][:1])  # to warm up
-    seconds = pd.DataFrame(
-        {name: batch_seconds(pipelines[name].train(batches[name]).trace) for name in cells}
-        for _ in range(rounds)
-    )
-    rate = pd.Series({name: cell.batch for name, cell in cells.items()}) / seconds.min()
-    baseline = next(iter(cells))
-    return pd.DataFrame(
-        {
-            "cell": name,
-            "rows/s": rate[name],
-            "speedup": rate[name] / rate[baseline],
-            "speedup (simulated)": _equal(cell) / _equal(cells[baseline]),
-        }
-        for name, cell in cells.items()
-    )
-
-
-def _rows(one: Tensor, count: int) -> Tensor:
-    return one.expand(count, *one.shape[1:]).contiguous()
-
-
-def _equal(cell: Small) -> float:
-    """Return rows a second with equal stages, of which all together take 3 s a row."""
-    rows = cell.batch / cell.microbatches
-    stage = Profile.uniform(cell.stages, rows / cell.stages, 2 * rows / cell.stages)
-    plan = Plan.by_hand([1] * cell.stages, recompute=cell.recompute)
-    trace = simulate(as_drawn(cell.stages, cell.microbatches), stage, plan)
-    return cell.batch / trace.makespan_s

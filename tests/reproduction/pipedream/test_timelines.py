@@ -11,6 +11,7 @@ from torch import nn
 from pipekit import Pipeline, emulate, schedules, simulate
 from pipekit.clusters import flat
 from pipekit.reproduction.pipedream import timelines as tl
+from pipekit.reproduction.timelines import EQUAL_SLOTS, most_active, starts
 from pipekit.schedules import Op, Schedule
 from pipekit.traces import Trace
 
@@ -54,10 +55,10 @@ def test_a_limit_on_admission_is_kept() -> None:
 
 
 def test_figure_3_has_one_worker_active_and_figure_8_four() -> None:
-    one = Trace.from_schedule(schedules.model_parallel(4, 2), tl.EQUAL_SLOTS)
-    four = Trace.from_schedule(schedules.pipedream(4, 30), tl.EQUAL_SLOTS)
-    assert (tl.most_active(one), tl.most_active(four)) == (1, 4)
-    assert tl.starts(four)["BACKWARD", 0, 0] == 7
+    one = Trace.from_schedule(schedules.model_parallel(4, 2), EQUAL_SLOTS)
+    four = Trace.from_schedule(schedules.pipedream(4, 30), EQUAL_SLOTS)
+    assert (most_active(one), most_active(four)) == (1, 4)
+    assert starts(four)["BACKWARD", 0, 0] == 7
     assert tl.utilisation(four, STRAIGHT) == 1
 
 
@@ -137,6 +138,6 @@ def test_busy_time_counts_only_the_window() -> None:
 def test_by_the_clock_a_stage_that_gets_ahead_looks_busier() -> None:
     times = [(5.0, 5.0), (5.0, 4.9), (5.0, 5.05)]
     trace = simulate(schedules.pipedream(3, 60), tl.profile_of(times))
-    equal = Trace.from_schedule(schedules.pipedream(3, 60), tl.EQUAL_SLOTS)
+    equal = Trace.from_schedule(schedules.pipedream(3, 60), EQUAL_SLOTS)
     assert tl.clock_utilisation(equal, [1, 1, 1]) == tl.utilisation(equal, [1, 1, 1]) == 1
     assert tl.clock_utilisation(trace, [1, 1, 1]) >= tl.utilisation(trace, [1, 1, 1]) - 1e-9

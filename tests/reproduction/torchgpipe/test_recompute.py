@@ -47,19 +47,19 @@ def test_the_fastest_batch_counts_but_not_the_first() -> None:
 
 def test_bytes_fall_by_the_number_of_microbatches() -> None:
     layers = [nn.Linear(16, 16), nn.Tanh()] * 3
-    steps = recompute.train(
+    stage = recompute.OneStage(
         nn.Sequential(*layers),
         torch.rand(32, 16),
         torch.rand(32, 16),
         4,
         loss=nn.MSELoss(),
         optimizer=partial(torch.optim.SGD, lr=0.1),
-        rounds=1,
     )
-    kept = {mode: step.intermediate_bytes for mode, step in steps.items()}
+    held = stage.held()
+    kept = {mode: each.intermediate_bytes for mode, each in held.items()}
     # Three outputs of a tanh, [32, 16] floats each, and the loss of each microbatch.
     assert kept["never"] == 3 * 32 * 16 * 4 + 4 * 4
     assert kept["never"] == 4 * kept["except_last"] == 4 * kept["always"]
-    assert steps["always"].peak_bytes == steps["except_last"].peak_bytes
-    assert {step.bytes_per_parameter for step in steps.values()} == {8}
-    assert all(step.seconds > 0 for step in steps.values())
+    assert held["always"].peak_bytes == held["except_last"].peak_bytes
+    assert {each.bytes_per_parameter for each in held.values()} == {8}
+    assert all(seconds > 0 for seconds in stage.seconds(rounds=1).values())

@@ -1,0 +1,79 @@
+"""Reads files that somebody may have edited: they become what they should be, or one sentence."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
+
+T = TypeVar("T")
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Return a file's text.
+
+    Raises:
+        ValueError: it is not UTF-8.
+        OSError: there is no such file, or it cannot be opened.
+    """
+    try:
+        return Path(path).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text: {error}") from None
+
+
+def read_json(
+    path: str | os.PathLike[str],
+    shape: type[T],
+    what: str,
+    form: str | None = None,
+    required: Sequence[str] = (),
+) -> T:
+    """Return a JSON file's content as a ``shape``.
+
+    Args:
+        path: the file.
+        shape: a dataclass or a model of pydantic's.
+        what: what the file should be, for the error.
+        form: what its key "format" says; it has no key then but this and the shape's.
+        required: keys that it then must have, although the shape could do without.
+
+    Raises:
+        ValueError: it is none; the message names the file and the first wrong value in it.
+        OSError: there is no such file, or it cannot be opened.
+    """
+    content = Path(path).read_bytes()
+    try:
+        if form is None:
+            return parse_json(content, shape)
+        record = from_json(content, allow_inf_nan=False)
+        if not isinstance(record, dict) or record.pop("format", None) != form:
+            raise ValueError(f"it does not say {form!r}")
+        if missing := [key for key in required if key not in record]:
+            raise ValueError(f"{missing[0]!r} is missing")
+        return parse_json(to_json(record), shape, exact=True)
+    except ValueError as error:
+        raise ValueError(f"{path} is not {what}: {error}") from None
+
+
+def parse_json(content: str | bytes, shape: type[T], *, exact: bool = False) -> T:
+    """Return JSON text as a ``shape``; types are taken strictly.
+
+    Args:
+        content: the text.
+        shape: as for :func:`read_json`.
+        exact: whether keys that the shape has not are wrong.
+
+    Raises:
+        ValueError: it is none; the message names the first wrong value, say ``layers[3].name``.
+    """
+    try:
+        known = TypeAdapter(shape)
+        return known.validate_json(content, strict=True, extra="forbid" if exact else None)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in wrong["loc"])
+        message = wrong["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{where.lstrip('.')}: {message}" if where else message) from None

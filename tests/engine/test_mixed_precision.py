@@ -1,0 +1,334 @@
+"""Mixed precision judged: autocast, loss scales and skipped updates, bit for bit.
+
+The judges are the papers' equations, and PyTorch's own autocast and GradScaler.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LinearLR, LRScheduler, SequentialLR
+
+from pipekit import LossScale, Pipeline, Schedule, oracle, schedules
+from tests.engine.examples import (
+    METHODS,
+    OPTIMIZERS,
+    Batches,
+    On,
+    by_equations,
+    cut,
+    data,
+    different,
+    mixed,
+    mlp,
+    pipeline,
+)
+
+BF16, FP16 = torch.bfloat16, torch.float16
+
+
+class Overflow(torch.autograd.Function):
+    """The identity, of which the gradient is infinite where it is beyond a limit."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, limit: Tensor) -> Tensor:
+        ctx.save_for_backward(limit)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
+        (limit,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        (gradient,) = gradients
+        return gradient.masked_fill(gradient.abs() > limit, math.inf), None
+
+
+class Fragile(nn.Linear):
+    """A layer whose weight's gradient overflows, and no other, as in a narrow type."""
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        x, limit = pair
+        weight = Overflow.apply(self.weight, limit.min())
+        return nn.functional.linear(x, weight, self.bias), limit
+
+
+class Last(nn.Linear):
+    """Lets go of the limit."""
+
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
+        return super().forward(pair[0])
+
+
+def fragile(place: int) -> nn.Sequential:
+    """Six layers that pass (x, limit) on; one of them can overflow."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [On(0, nn.Linear(6, 6)) for _ in range(3)]
+    layers.insert(1, On(0, nn.Sequential(nn.Tanh(), nn.Dropout(0.3))))
+    layers.insert(place, Fragile(6, 6))
+    return nn.Sequential(*layers, Last(6, 3))
+
+
+def limited(limits: Sequence[float], rows: int = 8) -> Batches:
+    """Batches in which a fragile layer has these limits."""
+    return [
+        ((x, torch.full((rows, 1), limit)), y)
+        for (x, y), limit in zip(data(len(limits), rows), limits, strict=True)
+    ]
+
+
+REPLICATED: dict[str, tuple[Callable[[int], Schedule], list[int], int]] = {
+    "asp": (lambda n: schedules.asp(3, n), [3], 1),
+    "pipedream": (lambda n: schedules.pipedream([2, 2], n), [2, 2], 1),
+    "2bw": (lambda n: schedules.replicate(schedules.two_bw(2, 2, n), 2), [2, 2], 4),
+}
+"""By their names in the oracle: schedule, workers of each stage, microbatches of a batch."""
+
+
+def warm_up(optimizer: Optimizer) -> LRScheduler:
+    """Two updates of linear warm-up, then four of linear decay."""
+    return SequentialLR(
+        optimizer,
+        [LinearLR(optimizer, 0.25, total_iters=2), LinearLR(optimizer, 1.0, 0.1, total_iters=4)],
+        milestones=[2],
+    )
+
+
+def assert_same(pipe: Pipeline, runs: Sequence[Any], truth: oracle.OracleRun) -> None:
+    """Losses, scales, skipped updates, weights and the optimizers' states."""
+    assert [loss for run in runs for loss in run.losses] == truth.losses
+    assert [scale for run in runs for scale in run.loss_scales] == truth.loss_scales
+    assert [update for run in runs for update in run.skipped_updates] == truth.skipped
+    state = pipe.state_dict()
+    assert different({k: state[k] for k in truth.weights[-1]}, truth.weights[-1]) == []
+    ours = [(spec.state or {})["optimizer"] or {} for spec in pipe._specs]
+    for one, other in zip(ours, truth.optimizers, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def judge(method: str, batches: Batches, balance: list[int], place: int, **options: Any) -> Any:
+    """Train both ways; return the pipeline's run."""
+    own = {name: options.pop(name) for name in ("transport", "recompute") if name in options}
+    pipe = pipeline(fragile(place), method, balance, **options, **own)
+    run = pipe.train(batches, trace=False)
+    truth = by_equations(fragile(place), batches, method, balance, **options)
+    assert_same(pipe, [run], truth)
+    return run
+
+
+# --- Every method, to the bit --------------------------------------------------------------------
+
+rules = st.builds(
+    LossScale,
+    initial=st.sampled_from([1.0, 1000.0, 2.0**12, 2.0**20]),
+    growth=st.sampled_from([1.0, 2.0]),
+    backoff=st.sampled_from([0.5, 2.0**-6]),
+    interval=st.integers(1, 3),
+)
+
+
+@settings(max_examples=6)
+@given(data_=st.data())
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_its_equation(method: str, data_: st.DataObject) -> None:
+    draw = data_.draw
+    balance = cut(6, draw(st.sets(st.integers(1, 5), max_size=3), "edges"))
+    scale = draw(st.none() | rules, "loss_scale")
+    # Without skipping, one overflow would make all later weights NaN.
+    limits = st.sampled_from([math.inf, math.inf, 100.0, 1.0, 0.0] if scale else [math.inf])
+    judge(
+        method,
+        limited(draw(st.lists(limits, min_size=1, max_size=6), "limits")),
+        balance,
+        draw(st.integers(0, 4), "place"),
+        optimizer=OPTIMIZERS[draw(st.sampled_from(["nesterov", "adam"]), "optimizer")],
+        autocast=draw(st.sampled_from([None, BF16, FP16]), "autocast"),
+        loss_scale=scale,
+        clip_norm=draw(st.sampled_from([None, 0.1]), "clip_norm"),
+        lr_scheduler=draw(st.sampled_from([None, warm_up]), "lr_scheduler"),
+        recompute=draw(st.sampled_from(["never", "except_last", "always"]), "recompute")
+        if method != "no_stashing"
+        else "never",
+    )
+
+
+@pytest.mark.parametrize(("method", "clip_norm"), [("2bw", 0.1), ("pipedream", None)])
+def test_processes_too(method: str, clip_norm: float | None) -> None:
+    run = judge(
+        method,
+        limited([100.0, 100.0, math.inf, 0.0, 0.0, math.inf]),
+        [2, 2, 2],
+        3,
+        transport="distributed",
+        autocast=BF16,
+        loss_scale=LossScale(2.0**16, interval=2),
+        clip_norm=clip_norm,
+    )
+    assert run.skipped_updates
+
+
+@pytest.mark.parametrize(
+    ("method", "transport"),
+    [("asp", "threads"), ("asp", "distributed"), ("pipedream", "threads"), ("2bw", "distributed")],
+)
+def test_stages_on_several_workers(method: str, transport: str) -> None:
+    made, replicas, m = REPLICATED[method]
+    how: dict[str, Any] = {
+        "balance": [6] if len(replicas) == 1 else [3, 3],
+        "optimizer": OPTIMIZERS["adam"],
+        "loss": nn.MSELoss(),
+        "loss_scale": LossScale(2.0**16, interval=2),
+        "clip_norm": 0.1,
+    }
+    batches = limited([100.0, math.inf, 0.0, math.inf, 100.0, math.inf, math.inf])
+    pipe = Pipeline(fragile(1), made, transport=transport, **how)
+    run = pipe.train(batches, trace=False)
+    truth = oracle.train(
+        fragile(1), batches, method=method, replicas=replicas, microbatches=m, **how
+    )
+    assert_same(pipe, [run], truth)
+    assert run.skipped_updates
+
+
+def test_stages_that_update_at_different_times_cannot_skip_together() -> None:
+    pipe = Pipeline(
+        mlp(6, 6, 3),
+        lambda n: schedules.pipedream([2, 1], n),
+        balance=[1, 1],
+        optimizer=OPTIMIZERS["sgd"],
+        loss=nn.MSELoss(),
+        loss_scale="dynamic",
+    )
+    with pytest.raises(schedules.ScheduleError, match="with loss_scale the updates of a batch"):
+        pipe.train(data(4))
+
+
+# --- PyTorch's own -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
+@pytest.mark.parametrize("initial", [2.0**26, 1000.0])
+def test_it_is_autocast_and_grad_scaler(dtype: torch.dtype, initial: float) -> None:
+    """Gradient clipping in between, as PyTorch's recipe has it; float16 overflows of itself."""
+    model, batches = mlp(6, 6, 6, 3), data(9)
+    scaler = torch.amp.GradScaler("cpu", initial, growth_interval=2)
+    pipe = pipeline(
+        model,
+        "gpipe",
+        [1, 1, 1],
+        m=1,
+        autocast=dtype,
+        loss_scale=LossScale(initial, interval=2),
+        clip_norm=0.1,
+    )
+    run = pipe.train(batches)
+    optimizer = OPTIMIZERS["nesterov"](list(model.parameters()))
+    scales = []
+    for x, y in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype):
+            loss = nn.functional.mse_loss(model(x), y)
+        scaled = scaler.scale(loss)
+        scales.append(scaler.get_scale())
+        torch.autograd.backward(scaled)
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+    assert different(pipe.state_dict(), dict(model.state_dict())) == []
+    assert list(run.loss_scales) == scales
+    assert bool(run.skipped_updates) == (dtype == FP16 and initial > 2.0**20)
+
+
+# --- What it means for a run ---------------------------------------------------------------------
+
+
+def test_a_skipped_update_changes_nothing_but_the_scale() -> None:
+    """Four updates of which the second is skipped are three: weights, momentum, learning rate."""
+    how: dict[str, Any] = {"optimizer": OPTIMIZERS["adam"], "lr_scheduler": warm_up, "m": 2}
+    limits = [math.inf, 0.0, math.inf, math.inf]
+    model = fragile(3)
+    for layer in model.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0  # its masks belong to microbatches, of which there are fewer
+    skipping = pipeline(model, "flush", [3, 3], loss_scale=1.0, **how)
+    without = pipeline(model, "flush", [3, 3], **how)
+    batches = limited(limits)
+    assert skipping.train(batches).skipped_updates == (2,)
+    without.train([batches[0], *batches[2:]])
+    assert different(skipping.state_dict(), without.state_dict()) == []
+
+
+def test_the_learning_rate_of_2bw_counts_updates_that_were_made() -> None:
+    limits = [math.inf, math.inf, 0.0, math.inf, math.inf, 0.0, math.inf]
+    run = judge(
+        "2bw",
+        limited(limits),
+        [2, 2, 2],
+        2,
+        lr_scheduler=warm_up,
+        loss_scale=LossScale.of(64.0),
+        m=3,
+    )
+    assert run.skipped_updates == (3, 6)
+    assert set(run.loss_scales) == {64.0}
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_the_scale_is_carried_to_the_next_run(transport: str) -> None:
+    """A pipeline without delay does not notice where a run ends."""
+    batches = limited([100.0, math.inf, math.inf, 0.0, math.inf, math.inf, math.inf])
+    how: dict[str, Any] = {"loss_scale": LossScale(2.0**16, interval=2)}
+    pipe = pipeline(fragile(3), "flush", [3, 3], transport=transport, **how)
+    runs = [pipe.train(batches[:3]), pipe.train(batches[3:])]
+    truth = by_equations(fragile(3), batches, "flush", [3, 3], **how)
+    assert [scale for run in runs for scale in run.loss_scales] == truth.loss_scales
+    assert different(pipe.state_dict(), truth.weights[-1]) == []
+    assert runs[1].skipped_updates == (1,)
+
+
+def test_without_a_loss_scale_there_is_none() -> None:
+    run = pipeline(mixed(), "flush", [4, 4]).train(data(2))
+    assert (run.loss_scales, run.skipped_updates) == ((), ())
+
+
+def test_activations_travel_as_they_come() -> None:
+    """After a linear layer bfloat16, half the bytes, and its gradient too; weights stay float32."""
+    bytes_of = {}
+    for dtype in (None, BF16):
+        pipe = pipeline(mlp(6, 6, 6, 3), "flush", [1, 1, 1], autocast=dtype)
+        run = pipe.train(data(2))
+        bytes_of[dtype] = run.traffic.groupby("purpose")["bytes"].sum()
+        assert run.trace.frame["bytes"].sum() == bytes_of[dtype].sum()
+        assert {t.dtype for t in pipe.state_dict().values()} == {torch.float32}
+    assert (2 * bytes_of[BF16] == bytes_of[None]).all()
+
+
+def test_evaluation_computes_the_loss_as_training_does() -> None:
+    torch.manual_seed(0)
+    model, classes = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 50)), nn.CrossEntropyLoss()
+    batches = [(x, torch.arange(8)) for x, _ in data(1)]
+    pipe = pipeline(model, "gpipe", [1, 1], autocast=BF16, loss=classes, m=1)
+    before = pipe.evaluate(batches)
+    assert pipe.train(batches).losses == [before]
+    outside = pipe.evaluate(batches, metric=lambda output, _: output.sum())
+    assert outside != before
+
+
+class Narrow(nn.Module):
+    """A layer that runs under autocast only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.dtype == BF16
+        return x
+
+
+def test_a_model_may_need_autocast() -> None:
+    """Also where it is tried before training, and cut automatically."""
+    model = nn.Sequential(nn.Linear(6, 6), Narrow(), nn.Linear(6, 3))
+    pipeline(model, "flush", "auto", stages=2, autocast=BF16).train(data(1))

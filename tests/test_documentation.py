@@ -1,0 +1,104 @@
+"""Whatever is public says what it takes, gives and refuses."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import pydoc
+import re
+import textwrap
+from collections.abc import Iterator
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import pytest
+
+MODULES = [
+    "pipekit",
+    *["pipekit." + name for name in ("batch_norm", "clusters", "datasets", "engine", "models")],
+    *["pipekit." + name for name in ("planning", "plots", "profiling", "schedules", "skips")],
+    "pipekit.reproduction.claims",
+]
+DESCRIBED_ELSEWHERE = re.compile(r"\A[^\n]*\b[Ss]ee :(?:func|meth):`(?:pipekit\.)?([\w.]+)`\.")
+
+
+def exported(module: str) -> Iterator[tuple[str, Any]]:
+    """Yield the functions and classes of ``__all__``; without one, those defined there."""
+    home = importlib.import_module(module)
+    defined = [
+        name
+        for name, value in vars(home).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module
+    ]
+    for name in getattr(home, "__all__", defined):
+        if inspect.isroutine(value := getattr(home, name)) or inspect.isclass(value):
+            yield f"{module}.{name}", value
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """Yield every public function, class, method and property by its name."""
+    for module in MODULES:
+        for name, value in exported(module):
+            yield name, value
+            for inner, member in vars(value).items() if inspect.isclass(value) else ():
+                function = _function(member)
+                if not inner.startswith("_") and function is not None:
+                    yield f"{name}.{inner}", function
+
+
+def _function(member: Any) -> Any:
+    if isinstance(member, property):
+        return member.fget
+    if isinstance(member, cached_property):
+        return member.func
+    if isinstance(member, classmethod | staticmethod):
+        return member.__func__
+    return member if inspect.isfunction(member) else None
+
+
+PUBLIC = dict(public())
+
+
+def parameters(value: Any) -> list[str]:
+    if inspect.isclass(value) and issubclass(value, Enum | BaseException):
+        return []
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value)]
+    if inspect.isclass(value) and not {"__init__", "__new__"} & vars(value).keys():
+        return []  # they are its base's
+    names = inspect.signature(value).parameters
+    return [name for name in names if name not in ("self", "cls") and not name.startswith("_")]
+
+
+def raised(value: Any) -> set[str]:
+    """Return the exceptions that a function raises itself, or a class when it is made."""
+    if inspect.isclass(value):
+        made = vars(value).get("__post_init__" if dataclasses.is_dataclass(value) else "__init__")
+        return raised(made) if inspect.isfunction(made) else set()
+    found = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(value))))
+    calls = [node.exc for node in found if isinstance(node, ast.Raise)]
+    names = {c.func.id for c in calls if isinstance(c, ast.Call) and isinstance(c.func, ast.Name)}
+    return names - {"AssertionError"}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_it_says_what_it_takes_and_what_it_refuses(name: str) -> None:
+    value = PUBLIC[name]
+    text = inspect.getdoc(value)
+    assert text, f"{name} has no docstring"
+    if elsewhere := DESCRIBED_ELSEWHERE.search(text):
+        assert pydoc.locate(f"pipekit.{elsewhere[1]}") is not None, f"{name}: {elsewhere[0]}"
+        return
+    taken = parameters(value)
+    unsaid = [p for p in taken if not re.search(rf"(?m)^ +(.*, )?{p}(, .*)?:|``{p}\b", text)]
+    assert len(taken) < 2 or not unsaid, f"{name} does not say what {', '.join(unsaid)} is"
+    unnamed = sorted(error for error in raised(value) if f"{error}:" not in text)
+    assert not unnamed, f"{name} does not say when it raises {', '.join(unnamed)}"
+
+
+def test_the_walk_meets_the_whole_of_what_is_public() -> None:
+    assert {"pipekit.Pipeline.train", "pipekit.Trace.to_perfetto", "pipekit.skips.Skippable"} < set(
+        PUBLIC
+    )
+    assert len(PUBLIC) > 150
