@@ -208,12 +208,38 @@ class TestTrain:
             ("--stages 40", "40 stages"),
             ("--batch-rows 5000", "batch_rows must be 1 to 4000"),
             ("--batch-rows 4 --microbatches 5", "5 microbatches"),
+            ("--resume", "name it, --checkpoints"),
+            ("--every 5", "name their folder as well"),
             ("--loss-scale static", "loss_scale must be a number, 'dynamic'"),
             ("--replicas 2-1 --method pipedream --loss-scale 1", "wait for one another"),
         ],
     )
     def test_wrong_input_gets_one_sentence(self, arguments: str, says: str) -> None:
         assert says in refused("train", *arguments.split())
+
+    @pytest.mark.slow
+    def test_resumes_from_checkpoints(self, elsewhere: Path) -> None:
+        options = [
+            "train",
+            "--model",
+            "mlp",
+            "--method",
+            "pipedream",
+            "--stages",
+            "2",
+            "--batch-rows",
+            "400",
+        ]
+        whole = printed(*options, "--epochs", "2")
+        saving = [*options, "--checkpoints", "saved", "--resume"]
+        printed(*saving, "--epochs", "1", "--every", "4")
+        resumed = printed(*saving, "--epochs", "2")
+        results = [re.findall(r"│ +(\d) │ +(\S+) │ +(\S+%) │", t) for t in (whole, resumed)]
+        assert results[0] == results[1]
+        assert len(results[0]) == 2
+        assert "of epoch 2: name at least as many" in refused(*saving, "--epochs", "1")
+        again = "call resume('"
+        assert again in refused(*options, "--checkpoints", "saved")
 
     @pytest.mark.parametrize(
         ("arguments", "says"), [("--transport pigeons", "threads"), ("--lr -1", "--lr")]

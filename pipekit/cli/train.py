@@ -67,6 +67,22 @@ def train(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of weights, shuffling and dropout.")] = 0,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            file_okay=False,
+            help="Write checkpoints here, at the end of each epoch at least.",
+            show_default=False,
+        ),
+    ] = None,
+    every: Annotated[
+        int | None,
+        typer.Option(min=1, help="Batches from one checkpoint to the next.", show_default=False),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint, if there is one.")
+    ] = False,
     quiet: Quiet = False,
     output: Annotated[
         Path | None,
@@ -90,6 +106,9 @@ def train(
       pipekit cluster --workers 3 --link 1gbit -- pipekit train \\
         --method pipedream --replicas 2-1 --transport distributed
       pipekit train --model mlp --method 2bw --transport distributed --output mine
+      pipekit train --epochs 3 --checkpoints saved --every 20 --resume
+      torchrun --nproc-per-node 2 --max-restarts 3 --no-python pipekit train --stages 2 \\
+        --transport distributed --checkpoints saved --every 20 --resume
     """
     import torch
 
@@ -99,6 +118,8 @@ def train(
     from pipekit.engine.arguments import require_choice
     from pipekit.methods import METHODS, parse_replicas
 
+    if resume and checkpoints is None:
+        raise ValueError("--resume needs the folder of the checkpoints: name it, --checkpoints")
     require_choice("model", model, models.NAMED)
     require_choice("method", method, METHODS)
     split = stages if replicas is None else parse_replicas(replicas)
@@ -116,14 +137,22 @@ def train(
     )
     data = datasets.mnist()
     runs, accuracies = [], []
-    for epoch in range(epochs):
+    begin = pipeline.resume(checkpoints) if resume and checkpoints else 0
+    if begin >= epochs:
+        raise ValueError(f"{checkpoints} is of epoch {begin + 1}: name at least as many --epochs")
+    for epoch in range(begin, epochs):
         runs.append(
-            pipeline.train(data.batches(batch_rows, seed, epoch), progress=shown and not quiet)
+            pipeline.train(
+                data.batches(batch_rows, seed, epoch),
+                progress=shown and not quiet,
+                checkpoints=checkpoints,
+                every=every,
+            )
         )
         accuracies.append(pipeline.evaluate(data.test_batches(batch_rows), metric=_accuracy))
     if shown:
-        _print(runs, accuracies)
-    if shown and output is not None:
+        _print(runs, accuracies, begin + 1)
+    if shown and output is not None and not runs[-1].trace.frame.empty:
         for path in _write(runs[-1], output):
             typer.echo(f"wrote {path}")
 
@@ -140,7 +169,7 @@ def _accuracy(logits: "Tensor", classes: "Tensor") -> float:
     return (logits.argmax(1) == classes).float().mean().item()
 
 
-def _print(runs: list["Run"], accuracies: list[float]) -> None:
+def _print(runs: list["Run"], accuracies: list[float], first: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -156,13 +185,14 @@ def _print(runs: list["Run"], accuracies: list[float]) -> None:
         columns.append("skipped updates")
     for column in columns:
         table.add_column(column, justify="right")
-    for epoch, (run, accuracy) in enumerate(zip(runs, accuracies, strict=True), start=1):
+    for epoch, (run, accuracy) in enumerate(zip(runs, accuracies, strict=True), start=first):
+        trained = not run.trace.frame.empty  # else the checkpoint was of the epoch's end
         table.add_row(
             str(epoch),
-            f"{sum(run.losses) / len(run.losses):.4f}",
+            f"{sum(run.losses) / len(run.losses):.4f}" if run.losses else "",
             f"{accuracy:.1%}",
             f"{run.wall_s:.2f}",
-            f"{run.trace.bubble:.0%}",
+            f"{run.trace.bubble:.0%}" if trained else "",
             " ".join(map(str, run.weight_buffers)),
             *([str(len(run.skipped_updates))] if run.loss_scales else []),
         )

@@ -1,7 +1,7 @@
 """Runs an ordered list of passes: waits for what each needs, computes, and sends what it gives."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from pipekit.engine.clock import Clock
@@ -76,7 +76,9 @@ class Executor:
         self.index, self.stages, self.recompute = index, stages, recompute
         self.links, self.ends, self.clock, self.device = links, ends, clock, clock.device
         self._first_microbatch, self._trace = first_microbatch, trace
-        self._execute = {Op.FORWARD: self._forward if keeps else self._infer}
+        self._execute: dict[Op, Callable[[Step], None]] = {
+            Op.FORWARD: self._forward if keeps else self._infer
+        }
         self._execute[Op.BACKWARD] = self._backward
         self._marks: list[tuple[Step, str, object, object, int]] = []
         self.sent: Counter[tuple[int, str]] = Counter()

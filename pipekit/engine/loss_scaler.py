@@ -68,6 +68,15 @@ class LossScaler:
             scale = max(min(scale, self.scale(update) * rule.backoff), _FLOAT32.tiny)
         self._after.append(scale)
 
+    def course(self) -> dict[str, Any]:
+        """Return all that has been noted in this run, for :meth:`take_up`."""
+        return {"after": list(self._after), "good": self._good, "skipped": list(self.skipped)}
+
+    def take_up(self, course: dict[str, Any]) -> None:
+        """Be as far in a run that was interrupted as the scaler was that gave ``course``."""
+        self._after, self._good = course["after"], course["good"]
+        self.skipped = course["skipped"]
+
     def state_dict(self) -> dict[str, Any]:
         """Return what the next run needs."""
         return {"scale": self._after[-1], "good": self._good}

@@ -70,6 +70,22 @@ def read_batch(batch: Any, parts: int, number: int) -> Batch:
     return Batch(batch[0], batch[1], rows, tuple(tuple(t.shape[1:]) for t in inputs), parts)
 
 
+def read_rest(batches: Iterator[Any], parts: Sequence[int]) -> Iterator[Batch]:
+    """Yield the batches from the second on.
+
+    Raises:
+        ValueError: a batch cannot be read, or there are fewer than the batches' length promised.
+    """
+    for number, microbatches in enumerate(parts, start=1):
+        try:
+            batch = next(batches)
+        except StopIteration:
+            raise ValueError(
+                f"the batches ended after {number}, though their len() is {len(parts) + 1}"
+            ) from None
+        yield read_batch(batch, microbatches, number)
+
+
 def split(tree: Tree, parts: int) -> list[Tree]:
     """Cut a structure of tensors [rows, ...] along the rows, as evenly as can be."""
     if isinstance(tree, Tensor):

@@ -1,11 +1,13 @@
 """The user's door to the engine: a model, a schedule, and training."""
 
 import copy
+import os
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import reduce
-from itertools import chain
+from functools import partial, reduce
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +18,10 @@ from pipekit.clusters import Cluster
 from pipekit.engine import arguments, transports
 from pipekit.engine.autocast import DTYPES
 from pipekit.engine.balance import layer_costs
+from pipekit.engine.course import Course
 from pipekit.engine.cut import cut
-from pipekit.engine.microbatches import Batch, read_batch, split
+from pipekit.engine.keeper import Resumption, Saving
+from pipekit.engine.microbatches import Batch, read_batch, read_rest, split
 from pipekit.engine.passes import Loss
 from pipekit.engine.probe import probe
 from pipekit.engine.progress import LossBar
@@ -36,6 +40,7 @@ from pipekit.schedules import (
     inference,
     loss_versions,
     lower,
+    steps_after,
     sums,
 )
 from pipekit.trees import Tree
@@ -127,7 +132,6 @@ class Pipeline:
         self._devices = arguments.resolve_devices(devices, self.workers)
         self._run_workers = transports.runner(transport)
         self._model = copy.deepcopy(model)
-        self._names = list(model._modules)
         self._keys = list(model.state_dict())
         self._specs: list[StageSpec] = []
         self._skips: list[skips.Skip] = []  # between stages
@@ -136,7 +140,9 @@ class Pipeline:
         dtypes = [p.dtype for p in model.parameters() if p.requires_grad]
         self._trained_parameters = len(dtypes)
         self._norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
-        self._microbatches_seen = 0
+        self._course = Course(
+            partial(transports.from_first, run=self._run_workers, workers=self.workers)
+        )
         self._failed = False
 
     def train(
@@ -146,6 +152,8 @@ class Pipeline:
         trace: bool = True,
         memory: bool = False,
         progress: bool = False,
+        checkpoints: str | os.PathLike[str] | None = None,
+        every: int | None = None,
     ) -> Run:
         """Train on every batch once; the pipeline is empty again when this returns.
 
@@ -155,29 +163,86 @@ class Pipeline:
             memory: whether to follow what lies in every worker's memory, for
                 :func:`pipekit.measure_memory`; it takes time.
             progress: whether to show a bar with the loss.
+            checkpoints: a folder where every worker writes its part of a checkpoint, without
+                waiting for the others or for the pipeline to drain (PipeDream, section 4); for
+                workers on several machines, one that they share.  The last two complete ones stay.
+            every: batches from one checkpoint to the next (rounded up to where all stages have
+                made whole updates); by default there is one at the end.
 
         Returns:
             The losses, the trace and what was measured.
 
         Raises:
-            ValueError: the schedule does not fit the batches, or a batch cannot be split.
+            ValueError: the schedule does not fit the batches, a batch cannot be split, or the
+                folder holds checkpoints of another training.
             Exception: the first that any worker raised; the pipeline cannot be used after it.
         """
+        arguments.require_every(every, checkpoints)
+        folder = None if checkpoints is None else self._course.claim(checkpoints)
+        self._course.begin()
         batches = arguments.sized(batches)
-        schedule = self._schedule_for(len(batches))
-        start = time.perf_counter()
-        reports = self._run(
-            schedule,
-            batches,
-            self._loss,
-            training=True,
-            trace=trace,
-            memory=memory,
-            progress=progress,
-        )
-        wall = time.perf_counter() - start
-        self._microbatches_seen += schedule.microbatches
-        return Run.of(schedule, reports, wall, self._seed)
+        start = self._course.start(len(batches), self._schedule_for, self.balance)
+        begin = time.perf_counter()
+        ready = self._ready(start.schedule, islice(batches, start.offset, len(batches)))
+        reports = []
+        if start.is_end:
+            deque(ready, maxlen=0)  # whoever makes them may draw random numbers
+        else:
+            assert self.balance is not None
+            saving = self._course.saving(folder, every, start, self.balance) if folder else None
+            reports = self._run(
+                start.schedule,
+                ready,
+                self._loss,
+                first_microbatch=start.microbatches,
+                saving=saving,
+                resumption=start.resumption,
+                training=True,
+                trace=trace,
+                memory=memory,
+                progress=progress,
+            )
+        self._course.end(start, len(batches))
+        wall = time.perf_counter() - begin
+        return Run.of(start.schedule, reports, wall, self._seed, start.losses)
+
+    def resume(self, checkpoints: str | os.PathLike[str]) -> int:
+        """Go on from the newest complete checkpoint in a folder, if there is one.
+
+        A checkpoint holds tensors and numbers only, never code: build the pipeline as the one that
+        wrote it was built, and call this before training.  The next ``train`` call is then the one
+        that was interrupted: it passes over the batches that had been trained on, and its weights,
+        optimizer, losses and random numbers, those of a ``DataLoader`` that shuffles included, are
+        equal to the bit to an uninterrupted run's, on any transport.  If that run was at its end,
+        there is nothing left for the call to train on.
+
+        With another schedule, or other stages, training goes on from the newest weights and the
+        parameters' optimizer state, with an empty pipeline: for methods that flush it after every
+        batch this is the same.
+
+        Args:
+            checkpoints: the folder that ``train`` was given.
+
+        Returns:
+            How many earlier ``train`` calls to leave out, 0 if there is no checkpoint, so that a
+            script may always begin ``for epoch in range(pipeline.resume(folder), epochs)``.
+
+        Raises:
+            ValueError: the checkpoint is of another model or another kind of optimizer.
+
+        Warns:
+            UserWarning: naming a damaged file, for which an earlier checkpoint is used.
+        """
+        found = self._course.resume(Path(checkpoints).absolute())
+        if found is None:
+            return 0
+        found.load_into(self._modules)
+        for spec in self._specs:
+            spec.state = found.state_for(spec)
+        if self.balance is None and len(found.stages) == self.stages:
+            self.balance = found.about["balance"]
+        self._failed = False
+        return found.position.runs
 
     def evaluate(
         self, batches: Iterable[tuple[Any, Any]], metric: Callable[[Any, Any], Any] | None = None
@@ -195,7 +260,14 @@ class Pipeline:
         """
         batches = arguments.sized(batches)
         schedule = inference(self.stages, len(batches), self._homes, self.workers)
-        reports = self._run(schedule, batches, metric or self._loss, training=False)
+        ready = self._ready(schedule, iter(batches))
+        reports = self._run(
+            schedule,
+            ready,
+            metric or self._loss,
+            first_microbatch=self._course.position.microbatches,
+            training=False,
+        )
         rows = max((report.rows for report in reports), key=len)  # not all workers see all data
         values = [value for report in reports for _, value in sorted(report.losses)]
         weights = rows if _is_mean(metric or self._loss) else [1] * len(rows)
@@ -204,40 +276,45 @@ class Pipeline:
     def state_dict(self) -> "OrderedDict[str, Tensor]":
         """Return the newest weights and buffers under the names of the unsplit model."""
         self._require_sound()
-        state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._named_state()}
+        here = chain.from_iterable(module.state_dict().items() for module in self._modules)
+        state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in here}
         gathered = transports.gather(state, self._run_workers)
         return OrderedDict((name, gathered[name]) for name in self._keys)
 
-    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the weights and buffers that are here under their names in the unsplit model."""
+    @property
+    def _modules(self) -> list[nn.Sequential]:
+        """The layers that are here, under their names in the unsplit model."""
+        return [spec.layers for spec in self._specs] or [self._model]
+
+    def _ready(self, schedule: Schedule, raw: Iterator[Any]) -> Iterator[Batch]:
+        """Return the batches, checked; the first one serves to build the stages, if need be."""
+        self._require_sound()
+        parts = [len(batch) for batch in schedule.batches]
+        first = read_batch(next(raw), parts[0], 0)
         if not self._specs:
-            yield from self._model.state_dict().items()
-        for spec in self._specs:
-            for number, layer in enumerate(spec.layers, start=spec.first_layer):
-                yield from layer.state_dict(prefix=f"{self._names[number]}.").items()
+            self._build(split(first.input, first.parts)[0])
+        return chain([first], read_rest(raw, parts[1:]))
 
     def _run(
         self,
         schedule: Schedule,
-        batches: arguments.Batches,
+        batches: Iterator[Batch],
         loss: Loss,
         *,
         training: bool,
+        first_microbatch: int,
         trace: bool = False,
         memory: bool = False,
         progress: bool = False,
+        saving: Saving | None = None,
+        resumption: Resumption | None = None,
     ) -> list[Report]:
         """Run a schedule over batches; the stages' specs are then those after the run."""
-        self._require_sound()
-        parts = [len(batch) for batch in schedule.batches]
-        raw = iter(batches)
-        first = read_batch(next(raw), parts[0], 0)
-        rest = _read_each(raw, parts[1:])
-        if not self._specs:
-            self._build(split(first.input, first.parts)[0])
         if training:
             self._require_joint(schedule)
         lowered = lower(schedule, [(skip.source, skip.destination) for skip in self._skips])
+        if resumption:
+            lowered = steps_after(lowered, resumption.boundary)
         job = Job(
             workers=len(schedule.workers),
             members=schedule.homes,
@@ -245,7 +322,7 @@ class Pipeline:
             loss=loss,
             mean_loss=_is_mean(loss),
             training=training,
-            first_microbatch=self._microbatches_seen,
+            first_microbatch=first_microbatch,
             clip_norm=self._clip_norm,
             parameters=self._trained_parameters,
             norm_dtype=self._norm_dtype,
@@ -255,15 +332,18 @@ class Pipeline:
             trace=trace,
             memory=memory,
             cluster=self._cluster,
+            saving=saving,
+            resumption=resumption,
         )
+        done = resumption.boundary.batches if resumption else 0
         specs = [self._specs_for(worker, schedule) for worker in range(len(lowered))]
         self._failed = training
-        with LossBar(schedule.batches, progress) as bar:
+        with LossBar(schedule.batches, progress, done) as bar:
             reports = self._run_workers(
                 lowered,
                 specs,
                 job,
-                chain([first], rest),
+                batches,
                 self._devices,
                 bar.add if progress else None,
             )
@@ -316,6 +396,9 @@ class Pipeline:
                 )
             )
             first += len(stage)
+        if self._course.interrupted:
+            for spec in specs:
+                spec.state = self._course.interrupted.state_for(spec)
         self._specs, self._model = specs, nn.Sequential()  # the stages own the layers now
 
     def _schedule_for(self, batches: int) -> Schedule:
@@ -359,26 +442,10 @@ class Pipeline:
         if self._failed:
             raise RuntimeError(
                 "the last run did not end, and left its stages at different updates: build the "
-                "pipeline again"
+                "pipeline again, or resume() from a checkpoint"
             )
 
 
 def _is_mean(loss: Loss) -> bool:
     """Return whether a loss is a mean over rows: all but those that say that they sum."""
     return getattr(loss, "reduction", "mean") != "sum"
-
-
-def _read_each(batches: Iterator[Any], parts: Sequence[int]) -> Iterator[Batch]:
-    """Yield the batches from the second on.
-
-    Raises:
-        ValueError: a batch cannot be read, or there are fewer than the batches' length promised.
-    """
-    for number, microbatches in enumerate(parts, start=1):
-        try:
-            batch = next(batches)
-        except StopIteration:
-            raise ValueError(
-                f"the batches ended after {number}, though their len() is {len(parts) + 1}"
-            ) from None
-        yield read_batch(batch, microbatches, number)

@@ -12,13 +12,16 @@ class LossBar:
     Args:
         batches: the microbatches of each batch.
         shown: False to show nothing.
+        done: batches that count already.
     """
 
-    def __init__(self, batches: Sequence[range], shown: bool) -> None:
+    def __init__(self, batches: Sequence[range], shown: bool, done: int = 0) -> None:
         self._batch_of = [b for b, batch in enumerate(batches) for _ in batch]
         self._left = [len(batch) for batch in batches]
         self._totals = [0.0] * len(batches)
-        self._bar = tqdm(total=len(batches), unit="batch", disable=not shown, leave=False)
+        self._bar = tqdm(
+            total=len(batches), initial=done, unit="batch", disable=not shown, leave=False
+        )
 
     def add(self, microbatch: int, loss: float) -> None:
         """Count a microbatch's part of its batch's loss."""

@@ -31,6 +31,7 @@ class Reducer:
         exchange: with the other workers.
         lane: where the sums are done.
         device: where the gradients lie.
+        first: the first update to be summed.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Reducer:
         exchange: Exchange,
         lane: Lane,
         device: torch.device,
+        first: int = 1,
     ) -> None:
         self._stage, self._worker, self._sums = stage, worker, sums
         self._versions, self._exchange, self._lane = versions, exchange, lane
@@ -51,7 +53,7 @@ class Reducer:
             p: b for b, bucket in enumerate(self._buckets) for p in bucket.parameters
         }
         self._computed: set[int] = set()  # updates whose last backward here is done
-        self._next = 1, 0  # update and bucket to be summed next
+        self._next = first, 0  # update and bucket to be summed next
         self._current: int | None = None  # the update whose last backward runs
         self._left: list[set[int]] = []  # gradients of each bucket that it has not computed yet
         self._futures: dict[int, list[Future[Flat]]] = {}

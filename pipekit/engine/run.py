@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol, Self, TypeVar
 
 import pandas as pd
@@ -21,7 +22,8 @@ class Run:
     """The outcome of one ``train`` call.
 
     Attributes:
-        losses: of each batch, the loss averaged over its rows.
+        losses: of each batch, the loss averaged over its rows; of a run that was taken up again
+            from a checkpoint, also of the batches before it.
         trace: what every worker did and when; empty if tracing was off.
         wall_s: seconds from the start of the workers to the end of the last one.
         schedule: what was run.
@@ -48,10 +50,25 @@ class Run:
     provenance: dict[str, Any] = field(repr=False)
 
     @classmethod
-    def of(cls, schedule: Schedule, reports: Sequence[Report], wall_s: float, seed: int) -> Self:
-        """Return what all workers' reports amount to."""
+    def of(
+        cls,
+        schedule: Schedule,
+        reports: Sequence[Report],
+        wall_s: float,
+        seed: int,
+        losses: Iterable[tuple[int, float]] = (),
+    ) -> Self:
+        """Return what all workers' reports amount to.
+
+        Args:
+            schedule: what they ran.
+            reports: of each worker.
+            wall_s: seconds that it took.
+            seed: of the layers' random numbers.
+            losses: of microbatches that the reports do not have.
+        """
         return cls(
-            losses=_batch_losses(schedule, reports),
+            losses=_batch_losses(schedule, chain(losses, *(r.losses for r in reports))),
             trace=as_trace([report.record for report in reports], schedule.name),
             wall_s=wall_s,
             schedule=schedule,
@@ -91,14 +108,14 @@ def measure_memory(run: Traced) -> Memory:
     return run.trace.memory
 
 
-def _batch_losses(schedule: Schedule, reports: Sequence[Report]) -> list[float]:
+def _batch_losses(schedule: Schedule, losses: Iterable[tuple[int, float]]) -> list[float]:
     """Return each batch's loss, added up in the order of its microbatches."""
-    losses = dict(pair for report in reports for pair in report.losses)
+    known = dict(losses)
     totals = []
-    for batch in schedule.batches:
+    for batch in schedule.batches if known else ():
         total = 0.0
         for microbatch in batch:
-            total += losses[microbatch]
+            total += known[microbatch]
         totals.append(total)
     return totals
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from pipekit.engine.joint_updates import JointUpdates
 from pipekit.engine.loss_scaler import LossScaler
+from pipekit.engine.optimizer_state import NamedOptimizer
 from pipekit.engine.passes import FlowGradients, Passes, Section
 from pipekit.engine.reducer import Reducer
 from pipekit.engine.ties import TiedSum
@@ -22,7 +23,7 @@ class StageSpec(Section):
     """What a stage is made of; it can be sent to another process.
 
     Attributes:
-        layers: its layers, with the newest weights.
+        layers: its layers under their names in the unsplit model, with the newest weights.
         optimizer: makes its optimizer.
         lr_scheduler: makes its learning-rate scheduler, or None.
         recompute: which microbatches of a batch are recomputed.
@@ -86,7 +87,7 @@ class Stage(Passes):
         return super().backward(microbatch, buffer, update, gradients)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the optimizer, the scheduler and the loss scaler."""
+        """Return the state of the optimizer (by parameter), the scheduler and the loss scaler."""
         return {
             name: part.state_dict() if part else None for name, part in self._stateful().items()
         }
@@ -101,8 +102,10 @@ class Stage(Passes):
                 part.load_state_dict(state[name])
 
     def _stateful(self) -> dict[str, Any]:
+        versions = self.versions
+        optimizer = versions.optimizer and NamedOptimizer(versions.optimizer, versions.names)
         return {
-            "optimizer": self.versions.optimizer,
-            "lr_scheduler": self.versions.lr_scheduler,
+            "optimizer": optimizer,
+            "lr_scheduler": versions.lr_scheduler,
             "loss_scaler": self.scaler,
         }

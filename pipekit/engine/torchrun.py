@@ -2,9 +2,9 @@
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,8 @@ from pipekit.engine.microbatches import Batch, Feed, Needs
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.worker import Job, LossCallback, Report, work
 from pipekit.schedules import Step
+
+T = TypeVar("T")
 
 
 def launched() -> bool:
@@ -78,6 +80,13 @@ def everybodys(value: Any) -> list[Any]:
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
+
+
+def from_first(function: Callable[[], T], workers: int) -> T:
+    """Return in every process what ``function`` returns in the first one."""
+    values: list[T | None] = [function() if _join_group(workers) == 0 else None]
+    dist.broadcast_object_list(values)
+    return cast(T, values[0])
 
 
 def _join_group(workers: int) -> int:

@@ -1,7 +1,7 @@
 """The ways to run workers, by name."""
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from pipekit.engine.stage import StageSpec
 from pipekit.engine.threads import run_threads
 from pipekit.engine.worker import Job, LossCallback, Report
 from pipekit.schedules import Step
+
+T = TypeVar("T")
 
 NAMES = ("threads", "distributed")
 
@@ -47,3 +49,13 @@ def gather(state: dict[str, Tensor], run: Runner) -> dict[str, Tensor]:
     # Of a stage's workers the first counts: each has running statistics of its own.
     parts = reversed(torchrun.everybodys(state))
     return {name: t for part in parts for name, t in part.items()}
+
+
+def from_first(function: Callable[[], T], run: Runner, workers: int) -> T:
+    """Return what ``function`` returns in the first of the processes that ``run`` leaves stages in.
+
+    What it finds, or makes up, is then the same for all of them.
+    """
+    if run is not torchrun.run_under_torchrun:
+        return function()
+    return torchrun.from_first(function, workers)

@@ -8,7 +8,7 @@ what the schedule's check has proved, does not see the edit.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -61,6 +61,11 @@ class WeightVersions:
         return len(self._aliases[0])
 
     @property
+    def names(self) -> dict[nn.Parameter, str]:
+        """The name in the layers of each parameter of the optimizer."""
+        return dict(zip(self._aliases[self._newest], self.weights(), strict=True))
+
+    @property
     def parameters(self) -> list[list[nn.Parameter]]:
         """The trained parameters of each buffer."""
         return self._parameters
@@ -68,6 +73,10 @@ class WeightVersions:
     def buckets(self) -> list[Bucket]:
         """Return how the gradients travel between the workers of a stage."""
         return parameter_buckets(dict(enumerate(self._aliases[0])), self.take)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the newest version's trained parameters by their names in the layers."""
+        return {name: p for name, p in self.newest.named_parameters() if p.requires_grad}
 
     def prepare(self, buffers: int, training: bool) -> None:
         """Make ready for a run: the newest version in buffer 0, at least ``buffers`` buffers."""
@@ -128,6 +137,14 @@ class WeightVersions:
         """Make ``buffer`` the next version as a copy of the newest: no step is taken."""
         if self.optimizer is not None and buffer != self._newest:
             self._move_optimizer(buffer)
+
+    @torch.no_grad()
+    def restore(self, buffer: int, weights: Mapping[str, Tensor]) -> None:
+        """Write a version into ``buffer`` that an earlier run has made."""
+        self.skip(buffer)
+        if self.optimizer is not None:
+            for alias, name in self.names.items():
+                alias.copy_(weights[name])
 
     def _make(self, optimizer: OptimizerFactory) -> Optimizer:
         """Return the stage's optimizer.

@@ -14,6 +14,7 @@ from pipekit.engine.clock import Clock
 from pipekit.engine.executor import Ends, Executor
 from pipekit.engine.held import NOTHING, Bytes, Held
 from pipekit.engine.joint_updates import JointUpdates
+from pipekit.engine.keeper import Execute, Keeper, Resumption, Saving
 from pipekit.engine.lane import Lane
 from pipekit.engine.links import Links
 from pipekit.engine.microbatches import Feed
@@ -50,6 +51,8 @@ class Job:
         trace: whether to record events.
         memory: whether to follow what lies in memory.
         cluster: links to slow the messages down to, or None.
+        saving: how checkpoints are written, or None.
+        resumption: where an interrupted run is taken up again, or None.
     """
 
     workers: int
@@ -68,6 +71,8 @@ class Job:
     trace: bool
     memory: bool = False
     cluster: Cluster | None = None
+    saving: Saving | None = None
+    resumption: Resumption | None = None
 
     @property
     def busy(self) -> list[int]:
@@ -137,7 +142,13 @@ def work(
     worker = Worker(index, stages, job, links, ends, Clock(device))
     if job.memory:
         allocator.begin(device)
+    keeper = None
+    if job.saving or job.resumption:
+        keeper = Keeper(index, stages, steps, ends.losses, job.saving, job.resumption)
+        worker.attend(keeper.around)
     worker.run(steps)
+    if keeper:
+        keeper.end()
     links.finish()
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     most_bytes = allocator.most_bytes(device) if job.memory else None
@@ -233,6 +244,10 @@ class Worker(Executor):
         self.memory: list[tuple[float, Bytes]] = []
         self._execute[Op.UPDATE] = self._update
 
+    def attend(self, around: Callable[[Execute], Execute]) -> None:
+        """Let somebody else do something around every step."""
+        self._execute = {op: around(execute) for op, execute in self._execute.items()}
+
     def run(self, steps: Sequence[Step]) -> None:
         """Execute every step; see :meth:`Executor.run`."""
         if self.job.memory:
@@ -301,6 +316,7 @@ class Worker(Executor):
                 self.links.exchange(members),
                 Lane(f"pipekit lane {self.index}", self.device, job.workers),
                 self.device,
+                first=1 + (job.resumption.boundary.versions[index] if job.resumption else 0),
             )
         if job.clip_norm is not None or stage.scaler:
             stage.joint = JointUpdates(

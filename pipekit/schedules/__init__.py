@@ -1,6 +1,7 @@
 """Pipeline methods as tables of tasks: built, drawn, checked and lowered to what workers run."""
 
 from pipekit.schedules.asp import asp
+from pipekit.schedules.boundaries import Boundary, boundaries, older_versions, steps_after
 from pipekit.schedules.check import Report, check
 from pipekit.schedules.flush import flush
 from pipekit.schedules.gpipe import gpipe
@@ -27,6 +28,7 @@ from pipekit.schedules.two_bw import two_bw
 
 __all__ = [
     "MAIN",
+    "Boundary",
     "Message",
     "Op",
     "Report",
@@ -37,6 +39,7 @@ __all__ = [
     "Sum",
     "Task",
     "asp",
+    "boundaries",
     "buffer_count",
     "check",
     "draw",
@@ -46,12 +49,14 @@ __all__ = [
     "loss_versions",
     "lower",
     "model_parallel",
+    "older_versions",
     "optimal_in_flight",
     "parse",
     "pipedream",
     "read_csv",
     "replicate",
     "slots",
+    "steps_after",
     "sums",
     "two_bw",
 ]

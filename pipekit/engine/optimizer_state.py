@@ -1,0 +1,62 @@
+"""An optimizer's state by the names of its parameters, so that other stages can take it over."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+NamedState = dict[str, dict[str, Any]]
+"""For each parameter: ``state``, what the optimizer keeps of it, and ``options``, its group's."""
+
+
+class NamedOptimizer:
+    """An optimizer whose state is by the names of its parameters.
+
+    Args:
+        optimizer: steps the parameters.
+        names: of these.
+    """
+
+    def __init__(self, optimizer: Optimizer, names: Mapping[nn.Parameter, str]) -> None:
+        self._optimizer, self._names = optimizer, names
+
+    def state_dict(self) -> NamedState:
+        """Return the state of each parameter under its name."""
+        packed = self._optimizer.state_dict()
+        found: NamedState = {}
+        for group, numbered in zip(
+            self._optimizer.param_groups, packed["param_groups"], strict=True
+        ):
+            options = {key: value for key, value in numbered.items() if key != "params"}
+            for parameter, number in zip(group["params"], numbered["params"], strict=True):
+                state = packed["state"].get(number, {})
+                found[self._names[parameter]] = {"state": state, "options": options}
+        return found
+
+    def load_state_dict(self, saved: NamedState) -> None:
+        """Take over the state of the parameters; there may be more in it.
+
+        A group takes the options of its first parameter.
+
+        Raises:
+            ValueError: the state is another kind of optimizer's, or lacks a parameter.
+        """
+        packed = self._optimizer.state_dict()
+        for group, numbered in zip(
+            self._optimizer.param_groups, packed["param_groups"], strict=True
+        ):
+            names = [self._names[parameter] for parameter in group["params"]]
+            for number, name in zip(numbered["params"], names, strict=True):
+                entry = saved.get(name)
+                if entry is None or entry["options"].keys() != numbered.keys() - {"params"}:
+                    raise ValueError(
+                        f"the saved state of {name!r} is not that of a "
+                        f"{type(self._optimizer).__name__} with these options: resume with the "
+                        f"optimizer and the lr_scheduler of the saved run"
+                    )
+                if entry["state"]:
+                    packed["state"][number] = entry["state"]
+            if names:
+                numbered |= saved[names[0]]["options"]
+        self._optimizer.load_state_dict(packed)

@@ -1,0 +1,89 @@
+"""Under torchrun --max-restarts, a killed worker restarts the run by itself from its checkpoint."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipekit.engine import checkpoints
+from pipekit.reproduction.pipedream.checkpoints import differences
+from tests.engine.examples import data, different, mixed, pipeline
+
+SCRIPT = """
+    import os, signal, sys
+    from pathlib import Path
+
+    import torch
+    from pipekit.engine import checkpoints
+    from tests.engine.examples import data, mixed, pipeline
+
+    out, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+
+    def fatal(batches):
+        for number, batch in enumerate(batches):
+            if number == 30 and rank == 1 and not (out / "killed").exists():
+                (out / "killed").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    pipe = pipeline(mixed(), "pipedream", [4, 4], transport="distributed", clip_norm=0.5)
+    found = checkpoints.newest(out / "checkpoints")
+    for epoch in range(pipe.resume(out / "checkpoints"), 2):
+        batches = data(40, rows=4) if epoch == 0 else data(6)
+        pipe.train(Lazily(batches, fatal), checkpoints=out / "checkpoints", every=4)
+    state = pipe.state_dict()
+    if rank == 0:
+        torch.save(state, out / "state")
+        print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], "began after", found.name[6:14])
+    torch.distributed.destroy_process_group()
+"""
+LAZILY = """
+    class Lazily:
+        def __init__(self, batches, way):
+            self.batches, self.way = batches, way
+
+        def __len__(self):
+            return len(self.batches)
+
+        def __iter__(self):
+            return self.way(self.batches)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # five interpreters import torch one after another on a busy core
+def test_a_killed_worker_restarts_the_run_from_its_checkpoint(
+    tmp_path: Path, repository: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(LAZILY) + textwrap.dedent(SCRIPT))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "--max-restarts", "3", str(script), str(tmp_path)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(repository)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "killed").exists()
+    began = re.fullmatch(r"attempt 1 began after (\d+)", done.stdout.strip())
+    assert began
+    assert 20 <= int(began[1]) <= 28
+
+    pipe = pipeline(mixed(), "pipedream", [4, 4], clip_norm=0.5)
+    for batches in (data(40, rows=4), data(6)):
+        pipe.train(batches, checkpoints=tmp_path / "whole", every=4)
+    assert different(torch.load(tmp_path / "state"), pipe.state_dict()) == []
+    homes = [checkpoints.newest(tmp_path / folder) for folder in ("whole", "checkpoints")]
+    assert homes[0] is not None
+    assert homes[1] is not None
+    # The main processes of the two are seeded alike, and their default generators never drawn from.
+    assert differences(homes[0], homes[1]) == []

@@ -1,0 +1,390 @@
+"""A training that was interrupted goes on from its checkpoint as if nothing had been."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pipekit as pk
+from pipekit import schedules
+from pipekit.engine import checkpoints
+from pipekit.reproduction.pipedream.checkpoints import Struck, differences, kill
+from tests.engine.examples import METHODS, MODELS, data, different, mixed, pipeline
+from tests.engine.test_skips import model as model_with_skips
+
+StepLR = torch.optim.lr_scheduler.StepLR
+MSE = nn.MSELoss()
+
+
+class Interruption(Exception):
+    pass
+
+
+class Interrupting:
+    """A loss that raises when it is computed for the n-th time in training."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            self.left -= 1
+            if self.left < 0:
+                raise Interruption
+        return nn.functional.mse_loss(output, target)
+
+
+def end(folder: Path) -> Path:
+    home = checkpoints.newest(folder)
+    assert home is not None
+    return home
+
+
+def saved_after(folder: Path) -> int:
+    """How many batches the newest checkpoint has been trained on."""
+    return int(end(folder).name.split("-")[1])
+
+
+def parallel(method: str, replicas: int) -> Callable[[int], schedules.Schedule]:
+    """A method on 2 stages, or 1, each on several workers."""
+    return {
+        "2 x flush": lambda n: schedules.replicate(schedules.flush(2, 2, n), replicas),
+        "2 x 2bw": lambda n: schedules.replicate(schedules.two_bw(2, 2, n), replicas),
+        "pipedream 2-1": lambda n: schedules.pipedream([replicas, 1], n),
+        "pipedream 1-2": lambda n: schedules.pipedream([1, replicas], n),
+        "asp": lambda n: schedules.asp(replicas, n),
+        "bsp": lambda n: schedules.pipedream([replicas], n),
+    }[method]
+
+
+# --- To the bit ----------------------------------------------------------------------------------
+
+STRAIGHT = st.fixed_dictionaries(
+    {
+        "method": st.sampled_from(list(METHODS)),
+        "model": st.sampled_from([*MODELS.values(), model_with_skips]),
+        "recompute": st.sampled_from(["never", "always"]),
+        "clip_norm": st.sampled_from([None, 0.1]),
+        # So large that the first updates are skipped, and soon grown again.
+        "loss_scale": st.sampled_from([None, pk.LossScale(initial=2.0**126, interval=1)]),
+    }
+)
+
+
+@settings(
+    max_examples=15,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(STRAIGHT, st.integers(1, 4), st.integers(1, 24), st.randoms(use_true_random=False))
+def test_any_method_any_model_interrupted_anywhere(
+    tmp_path_factory: pytest.TempPathFactory,
+    chosen: dict[str, Any],
+    every: int,
+    at: int,
+    draw: Any,
+) -> None:
+    """Weights, stashed versions, statistics, optimizer, scheduler, scales, losses: everything."""
+    options = dict(chosen)
+    model, method = options.pop("model"), options.pop("method")
+    if method == "no_stashing":
+        options["recompute"] = "never"
+    balance = draw.choice([[2, 3, 3], [4, 4], [1, 1, 6], [8]])
+
+    def build(loss: Any = MSE) -> pk.Pipeline:
+        scheduler = partial(StepLR, step_size=2, gamma=0.5)
+        return pipeline(model(), method, balance, loss=loss, lr_scheduler=scheduler, **options)
+
+    folder, batches = tmp_path_factory.mktemp("resume"), data(6)
+    whole = build().train(batches, trace=False, checkpoints=folder / "whole", every=every)
+    passes = len(whole.schedule.batches[0]) * len(batches)
+    with pytest.raises(Interruption):
+        build(Interrupting(at % passes)).train(
+            batches, trace=False, checkpoints=folder / "mine", every=every
+        )
+    again = build()
+    assert again.resume(folder / "mine") == 0
+    run = again.train(batches, trace=False, checkpoints=folder / "mine", every=every)
+    assert run.losses == whole.losses
+    assert differences(end(folder / "whole"), end(folder / "mine")) == []
+
+
+@pytest.mark.parametrize(
+    "method", ["2 x flush", "2 x 2bw", "pipedream 2-1", "pipedream 1-2", "asp", "bsp"]
+)
+def test_replicas_go_on_each_with_its_own_statistics(method: str, tmp_path: Path) -> None:
+    one_stage = method in ("asp", "bsp")
+
+    def build(loss: Any = MSE) -> pk.Pipeline:
+        return pk.Pipeline(
+            pk.convert_batch_norm(mixed()),  # type: ignore[arg-type]  # it stays a Sequential
+            parallel(method, 2),
+            balance=[8] if one_stage else [4, 4],
+            optimizer=partial(torch.optim.Adam, lr=0.01),
+            loss=loss,
+        )
+
+    batches = data(9)
+    whole = build().train(batches, checkpoints=tmp_path / "whole", every=2)
+    for at in (9, 13):
+        folder = tmp_path / f"{at}"
+        interrupted = build(Interrupting(at if method.startswith("2 x") else at - 6))
+        with pytest.raises(Interruption):
+            interrupted.train(batches, checkpoints=folder, every=2)
+        again = build()
+        again.resume(folder)
+        assert again.train(batches, checkpoints=folder, every=2).losses == whole.losses
+        assert differences(end(tmp_path / "whole"), end(folder)) == []
+
+
+def test_backwards_that_mix_updates_sum_as_they_did(tmp_path: Path) -> None:
+    """A gradient set aside before the boundary is set aside when it is computed again."""
+    F, B, U = pk.schedules.Op.FORWARD, pk.schedules.Op.BACKWARD, pk.schedules.Op.UPDATE
+    order = [(F, k) for k in range(6)] + [(B, k) for k in (3, 0, 4, 5, 1, 2)]
+    tasks = [pk.schedules.Task(op, 0, k, 0) for op, k in order]
+    tasks += [pk.schedules.Task(U, 0, 2, 1), pk.schedules.Task(U, 0, 5, 2)]
+    schedule = pk.Schedule((tuple(tasks),), batch_size=3)
+
+    def build() -> pk.Pipeline:
+        return pk.Pipeline(
+            mixed(), schedule, balance=[8], optimizer=partial(torch.optim.SGD, lr=0.3), loss=MSE
+        )
+
+    batches = data(2, rows=9)
+    build().train(batches, checkpoints=tmp_path, every=1)
+    whole = end(tmp_path)
+    kept = checkpoints.load(checkpoints.parts_of(whole)[0])
+    for part in checkpoints.parts_of(whole):
+        part.path.unlink()
+    again = build()
+    again.resume(tmp_path)
+    again.train(batches, checkpoints=tmp_path)
+    for name, weight in again.state_dict().items():
+        if name in kept["parameters"]:
+            assert torch.equal(weight, kept["parameters"][name])
+
+
+# --- Data, and several runs ----------------------------------------------------------------------
+
+
+def shuffled() -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(7)
+    inputs, targets = (torch.randn(40, n, generator=generator) for n in (6, 3))
+    return DataLoader(TensorDataset(inputs, targets), batch_size=8, shuffle=True)
+
+
+@pytest.mark.parametrize("at", [3, 5, 7, 14])
+@pytest.mark.parametrize("reads", ["a loader", "a generator"])
+def test_the_order_of_the_data_is_the_same(at: int, reads: str, tmp_path: Path) -> None:
+    """Over three epochs whose order torch's default generator draws, with a test after each."""
+
+    def epochs(folder: Path, loss: Any = MSE) -> list[float]:
+        pipe = pipeline(mixed(), "pipedream", [3, 5], loss=loss)
+        torch.manual_seed(3 if not folder.exists() else 4)
+        values = []
+        for _ in range(pipe.resume(folder), 3):
+            batches: Any = shuffled() if reads == "a loader" else (b for b in shuffled())
+            values += pipe.train(batches, checkpoints=folder, every=2).losses
+            values.append(pipe.evaluate(shuffled()))
+        return [*values, torch.rand(()).item()]
+
+    expected = epochs(tmp_path / "whole")
+    with pytest.raises(Interruption):
+        epochs(tmp_path / "mine", Interrupting(at))
+    found = epochs(tmp_path / "mine")
+    assert found == expected[-len(found) :]
+    assert differences(end(tmp_path / "whole"), end(tmp_path / "mine")) == []
+
+
+def test_a_run_that_was_at_its_end_is_not_trained_again(tmp_path: Path) -> None:
+    batches = data(4)
+    first = pipeline(mixed(), "2bw", [3, 5])
+    runs = [first.train(batches, checkpoints=tmp_path) for _ in range(2)]
+    again = pipeline(mixed(), "2bw", [3, 5])
+    assert again.resume(tmp_path) == 1
+    run = again.train(batches, checkpoints=tmp_path)
+    assert run.losses == runs[1].losses
+    assert run.trace.frame.empty
+    assert different(again.state_dict(), first.state_dict()) == []
+    assert again.train(batches).losses == first.train(batches).losses
+
+
+def test_resumed_for_evaluation_only(tmp_path: Path) -> None:
+    first = pipeline(mixed(), "pipedream", [3, 5])
+    first.train(data(4), checkpoints=tmp_path)
+    again = pipeline(mixed(), "pipedream", [3, 5])
+    again.resume(tmp_path)
+    assert different(again.state_dict(), first.state_dict()) == []
+    assert again.evaluate(data(2)) == first.evaluate(data(2))
+
+
+def test_the_same_pipeline_goes_on_after_an_error(tmp_path: Path) -> None:
+    whole = pipeline(mixed(), "2bw", [3, 5])
+    losses = whole.train(data(6)).losses
+    pipe = pipeline(mixed(), "2bw", [3, 5], loss=(loss := Interrupting(18)))
+    with pytest.raises(Interruption):
+        pipe.train(data(6), checkpoints=tmp_path, every=2)
+    loss.left = 1000
+    with pytest.raises(RuntimeError, match=r"or resume\(\) from a checkpoint"):
+        pipe.train(data(6))
+    pipe.resume(tmp_path)
+    assert pipe.train(data(6), checkpoints=tmp_path, every=2).losses == losses
+    assert different(pipe.state_dict(), whole.state_dict()) == []
+
+
+# --- With other stages, or another method --------------------------------------------------------
+
+
+@pytest.mark.parametrize("balance", [[4, 4], [1, 2, 5], [8], "auto"])
+@pytest.mark.parametrize("method", ["gpipe", "flush"])
+def test_a_method_that_flushes_is_exact_also_on_other_stages(
+    method: str, balance: Any, tmp_path: Path
+) -> None:
+    def build(balance: Any, method: str, loss: Any = MSE) -> pk.Pipeline:
+        options = {"lr_scheduler": partial(StepLR, step_size=2, gamma=0.5), "stages": 2}
+        if balance != "auto":
+            options["stages"] = len(balance)
+        return pipeline(mixed(), method, balance, loss=loss, **options)
+
+    whole = build([2, 6], "flush")
+    losses = whole.train(data(7)).losses
+    with pytest.raises(Interruption):
+        build([2, 6], "flush", Interrupting(22)).train(data(7), checkpoints=tmp_path, every=2)
+    done = saved_after(tmp_path)
+    assert done >= 2
+    again = build(balance, method)
+    again.resume(tmp_path)
+    run = again.train(data(7), checkpoints=tmp_path, every=2)
+    same_table = method == "flush" and balance == "auto"  # which takes the saved borders
+    assert run.losses == losses[0 if same_table else done :]
+    assert different(again.state_dict(), whole.state_dict()) == []
+
+
+def test_interrupted_again_after_a_change_of_stages(tmp_path: Path) -> None:
+    whole = pipeline(mixed(), "flush", [8])
+    losses = whole.train(data(9)).losses
+    for balance, at in [([2, 6], 14), ([4, 4], 14)]:
+        pipe = pipeline(mixed(), "flush", balance, loss=Interrupting(at))
+        pipe.resume(tmp_path)
+        with pytest.raises(Interruption):
+            pipe.train(data(9), checkpoints=tmp_path, every=2)
+    done = saved_after(tmp_path)
+    again = pipeline(mixed(), "flush", [4, 4])
+    again.resume(tmp_path)
+    run = again.train(data(9), checkpoints=tmp_path, every=2)
+    assert done > len(losses) - len(run.losses) > 0
+    assert run.losses == losses[-len(run.losses) :]
+    assert different(again.state_dict(), whole.state_dict()) == []
+
+
+def test_pipedream_on_other_stages_begins_with_the_newest_weights(tmp_path: Path) -> None:
+    first = pipeline(mixed(), "pipedream", [2, 6])
+    first.train(data(4), checkpoints=tmp_path)
+    again = pipeline(mixed(), "pipedream", [2, 3, 3])
+    again.resume(tmp_path)
+    assert again.train(data(4)).losses == []
+    assert different(again.state_dict(), first.state_dict()) == []
+    assert len(again.train(data(3)).losses) == 3
+
+
+# --- Killed --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "worker", "then"), [("pipedream", 1, "distributed"), ("2bw", 0, "threads")]
+)
+def test_kill_9(method: str, worker: int, then: str, tmp_path: Path) -> None:
+    batches = data(60)
+    whole = pipeline(mixed(), method, [3, 5])
+    losses = whole.train(batches, checkpoints=tmp_path / "whole", every=3).losses
+    folder = tmp_path / "mine"
+    with pytest.raises(pk.WorkerDied, match=f"worker {worker}.*killed"):
+        pipeline(mixed(), method, [3, 5], transport="distributed").train(
+            Struck(batches, 40, partial(kill, worker)), checkpoints=folder, every=3
+        )
+    assert 0 < saved_after(folder) < 60
+    again = pipeline(mixed(), method, [3, 5], transport=then)
+    again.resume(folder)
+    assert again.train(batches, checkpoints=folder, every=3).losses == losses
+    assert differences(end(tmp_path / "whole"), end(folder)) == []
+
+
+# --- What goes wrong -----------------------------------------------------------------------------
+
+
+def test_from_an_empty_folder_training_begins_at_its_beginning(tmp_path: Path) -> None:
+    pipe = pipeline(mixed(), "flush", [3, 5])
+    assert pipe.resume(tmp_path / "none") == 0
+    assert pipe.train(data(2)).losses == pipeline(mixed(), "flush", [3, 5]).train(data(2)).losses
+
+
+def test_a_damaged_checkpoint_costs_some_batches_and_no_bit(tmp_path: Path) -> None:
+    with pytest.raises(Interruption):
+        pipeline(mixed(), "2bw", [3, 5], loss=Interrupting(25)).train(
+            data(8), checkpoints=tmp_path, every=2
+        )
+    newest = saved_after(tmp_path)
+    path = checkpoints.parts_of(end(tmp_path))[1].path
+    path.write_bytes(path.read_bytes()[:-1])
+    again = pipeline(mixed(), "2bw", [3, 5])
+    with pytest.warns(UserWarning, match=path.name):
+        again.resume(tmp_path)
+    with pytest.warns(UserWarning, match=path.name):
+        assert saved_after(tmp_path) == newest - 2
+    losses = pipeline(mixed(), "2bw", [3, 5]).train(data(8)).losses
+    assert again.train(data(8), checkpoints=tmp_path, every=2).losses == losses
+
+
+def wrong_folder(pipe: pk.Pipeline, folder: Path) -> None:
+    pipe.train(data(2), checkpoints=folder)
+
+
+def another_model(pipe: pk.Pipeline, folder: Path) -> None:
+    layers = list(mixed())
+    layers[4] = nn.Linear(8, 8, bias=False)
+    pipeline(nn.Sequential(*layers), "flush", [3, 5]).resume(folder)
+
+
+def another_optimizer(pipe: pk.Pipeline, folder: Path) -> None:
+    pipe = pipeline(mixed(), "flush", [3, 5], optimizer=torch.optim.Adagrad)
+    pipe.resume(folder)
+    pipe.train(data(4))  # nothing is left of it
+    pipe.train(data(4))
+
+
+def too_few_batches(pipe: pk.Pipeline, folder: Path) -> None:
+    pipe.resume(folder)
+    pipe.train(data(1))
+
+
+def every_alone(pipe: pk.Pipeline, folder: Path) -> None:
+    pipe.train(data(1), every=3)
+
+
+def every_zero(pipe: pk.Pipeline, folder: Path) -> None:
+    pipe.train(data(1), checkpoints=folder / "other", every=0)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (wrong_folder, r"holds checkpoints of another training: call resume"),
+        (another_model, r"another model: .*'4.bias'.*build the model of the saved run"),
+        (another_optimizer, "resume with the optimizer and the lr_scheduler of the saved run"),
+        (too_few_batches, "after 4 batches of a run, and this one has 1: pass all batches"),
+        (every_alone, "name their folder"),
+        (every_zero, "at least 1 batch, not 0"),
+    ],
+)
+def test_mistakes_name_the_remedy(
+    mistake: Callable[[pk.Pipeline, Path], None], message: str, tmp_path: Path
+) -> None:
+    pipeline(mixed(), "flush", [3, 5]).train(data(4), checkpoints=tmp_path)
+    with pytest.raises(ValueError, match=message):
+        mistake(pipeline(mixed(), "flush", [3, 5]), tmp_path)
