@@ -9,6 +9,8 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from pipekit.engine.cores import share_cores
 from pipekit.engine.distributed import DistributedLinks
@@ -98,7 +100,15 @@ def _join_group(workers: int) -> int:
     if not dist.is_initialized():
         if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
             stay_on_loopback()
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        store, number, size = next(rendezvous("env://"))
+        # A restarted process must not find where those of the last attempt were to be reached.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+            store=PrefixStore(f"attempt {attempt}", store),
+            rank=number,
+            world_size=size,
+        )
     if dist.get_world_size() != workers:
         raise ValueError(
             f"torchrun started {dist.get_world_size()} processes and the schedule has {workers} "
