@@ -2,6 +2,7 @@
 
 from pipekit.models.amoebanet import amoebanet_d
 from pipekit.models.bert import bert_large
+from pipekit.models.classifier import classifier
 from pipekit.models.gpt import LAYOUTS, Layout, gpt
 from pipekit.models.loss import token_loss
 from pipekit.models.published import PUBLISHED, Published
@@ -19,6 +20,7 @@ __all__ = [
     "alexnet",
     "amoebanet_d",
     "bert_large",
+    "classifier",
     "convnet",
     "gpt",
     "image_mlp",

@@ -3,6 +3,7 @@
 B is the batch, T the tokens of a sequence, h the hidden size, a the attention heads.
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -127,9 +128,17 @@ class Embedding(nn.Module):
 
 
 def initialise(model: nn.Module) -> None:
-    """Draw linear and embedding weights from N(0, 0.02^2), as GPT-2 and BERT, and clear biases."""
+    """Draw linear and embedding weights from N(0, 0.02^2), as GPT-2 and BERT, and clear biases.
+
+    Where blocks normalise what goes in, what 2 L halves of L blocks add up is drawn sqrt(2 L) times
+    smaller, as in GPT-2 (section 2.3), so that the sum does not grow with the depth.
+    """
     for module in model.modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
+    pre = [m for m in model.modules() if isinstance(m, Block) and m.norm == "pre"]
+    for block in pre:
+        for linear in (block.attention.output, block.contract):
+            nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * len(pre)))

@@ -1,5 +1,6 @@
 """Pictures of schedules, runs and results: plotly figures, each saved as a static SVG and a CSV."""
 
+from pipekit.plots.bands import bands
 from pipekit.plots.breakdown import breakdown
 from pipekit.plots.curves import curves
 from pipekit.plots.grid import grid
@@ -10,6 +11,7 @@ from pipekit.plots.save import save
 from pipekit.plots.timeline import compare, timeline
 
 __all__ = [
+    "bands",
     "breakdown",
     "compare",
     "curves",

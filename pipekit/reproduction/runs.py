@@ -20,6 +20,9 @@ from pipekit.reading import read_json
 from pipekit.reproduction.experiment import Experiment, Job
 
 RECORD = "provenance.json"
+KEPT = "trainings"
+"""The folder among a notebook's files that outlives an interruption: see
+:mod:`pipekit.reproduction.trainings`."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,18 @@ class Run:
         )
 
     def prepare(self, job: Job) -> tuple[Path, Path]:
-        """Return the places of a notebook's executed copy and of its files, empty ones."""
+        """Return the places of a notebook's executed copy and of its files.
+
+        Of an earlier attempt nothing is left but the trainings that it completed.
+        """
         executed, files = self.folder / f"{job.name}.ipynb", self.folder / job.name
         executed.unlink(missing_ok=True)
-        shutil.rmtree(files, ignore_errors=True)
-        files.mkdir()
+        files.mkdir(exist_ok=True)
+        for path in files.iterdir():
+            if path.is_file():
+                path.unlink()
+            elif path.name != KEPT:
+                shutil.rmtree(path)
         return executed, files
 
     def add(self, job: Job, result: NotebookResult) -> None:

@@ -89,3 +89,10 @@ def test_sequences_without_positions_are_refused() -> None:
     model = gpt(layers=1, hidden=32, heads=2, vocabulary=256, sequence=8)
     with pytest.raises(ValueError, match="make the model with sequence=9"):
         model(torch.zeros(1, 9, dtype=torch.int64))
+
+
+def test_what_is_added_up_starts_smaller_the_deeper_the_model() -> None:
+    torch.manual_seed(0)
+    weights = gpt(layers=8, hidden=128, heads=2, vocabulary=256, sequence=8).state_dict()
+    for layer, std in [("expand", 0.02), ("contract", 0.005), ("attention.output", 0.005)]:
+        assert weights[f"1.{layer}.weight"].std().item() == pytest.approx(std, rel=0.05)

@@ -34,6 +34,15 @@ def experiment(folder: Path, *names: str, alone: tuple[str, ...] = (), **keys: o
     return file
 
 
+TRAINS = """
+import os
+os.mkdir(f"{results_dir}/trainings")
+for path in ("trainings/done.json", "half_a_claim.jsonl"):
+    open(f"{results_dir}/{path}", "x").close()
+"""
+TRAINED = 'open(f"{results_dir}/trainings/done.json").close()'
+
+
 @pytest.mark.slow
 def test_one_failure_does_not_stop_the_others_and_all_is_recorded(
     tmp_path: Path, notebook: Notebook, capfd: pytest.CaptureFixture[str]
@@ -167,13 +176,13 @@ def test_a_failed_or_changed_notebook_is_run_again_and_no_other(
 ) -> None:
     for name in ("kept", "changed"):
         notebook(name, "open(f'{results_dir}/was_here', 'x').close()")
-    notebook("bad", "1 / 0")
+    notebook("bad", TRAINS, "1 / 0")
     file = experiment(tmp_path, "kept", "bad", "changed")
     runs = tmp_path / "runs"
     first = run(file, results=runs, quiet=True)
     kept = (first.folder / "kept.ipynb").stat().st_mtime_ns
 
-    notebook("bad", "'mended'")
+    notebook("bad", "import os; assert os.listdir(results_dir) == ['trainings']", TRAINED)
     notebook("changed", "assert not list(__import__('pathlib').Path(results_dir).iterdir())")
     second = run(file, results=runs, resume=True, quiet=True)
     assert second.folder == first.folder

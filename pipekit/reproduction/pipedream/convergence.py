@@ -4,11 +4,8 @@ Real trainings of a small network on real images, one for each method and seed. 
 momentum and rows a machine are those that the paper gives VGG16 (section 5.1), for every method.
 """
 
-import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,13 +16,11 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import nn
-from tqdm.auto import tqdm
 
-from pipekit.cores import available_cores
 from pipekit.datasets import mnist
-from pipekit.engine.processes import forkserver
 from pipekit.models.small import image_mlp
-from pipekit.provenance import provenance, write
+from pipekit.provenance import provenance
+from pipekit.reproduction import trainings
 from pipekit.reproduction.pipedream.settings import TRAININGS
 from pipekit.reproduction.training import PipelineTraining, Recipe, accuracy, train_pipeline
 from pipekit.schedules import Schedule, asp, pipedream
@@ -108,9 +103,6 @@ def training(case: Case) -> PipelineTraining:
 def train_all(cases: Sequence[Case], folder: Path) -> pd.DataFrame:
     """Return the course of all trainings, measured; those that the folder has are not run again.
 
-    They run side by side, each process on one core, since four stages of so small a network wait
-    for one another more than they compute.
-
     Args:
         cases: what to train.
         folder: keeps a JSON file for each case that is done.
@@ -120,19 +112,10 @@ def train_all(cases: Sequence[Case], folder: Path) -> pd.DataFrame:
         :class:`Case`, ``epoch``, ``accuracy`` (of the test images, %), ``loss`` (the mean of the
         epoch's minibatches; none before the first) and ``seconds`` that the epoch took.
     """
-    missing = [case for case in cases if _read(case, folder) is None]
-    with (
-        ProcessPoolExecutor(
-            min(available_cores(), max(1, len(missing))),
-            forkserver(),
-            initializer=_one_thread,
-        ) as pool,
-        tqdm(total=len(missing), desc="training", unit="run") as bar,
-    ):
-        for done in as_completed([pool.submit(_train_and_write, c, folder) for c in missing]):
-            done.result()
-            bar.update()
-    return pd.DataFrame([row for case in cases for row in _rows(case, _read(case, folder) or {})])
+    records = trainings.train_all(cases, _record, folder)
+    return pd.DataFrame(
+        [row for case, record in zip(cases, records, strict=True) for row in _rows(case, record)]
+    )
 
 
 def epochs_to(accuracies: Sequence[float], target: float) -> float:
@@ -247,36 +230,19 @@ def _balance(model: nn.Sequential, stages: int) -> list[int]:
     return np.diff(starts).tolist()
 
 
-def _one_thread() -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"  # the engine's limit for each worker
-    torch.set_num_threads(1)
-
-
-def _train_and_write(case: Case, folder: Path) -> None:
+def _record(case: Case) -> trainings.Record:
     data = mnist()
     with torch.no_grad():
         untrained = accuracy(_network(case)(data.test_inputs), data.test_targets)
     done = training(case)
     losses = np.reshape(done.losses, (case.epochs, -1)).mean(axis=1)
-    record = {
+    return {
         "case": asdict(case),
         "accuracies": [float(untrained), *done.accuracies],
         "losses": [float(loss) if np.isfinite(loss) else None for loss in losses],
         "epoch_s": done.epoch_s,
         "provenance": provenance("measured", case.seed, data=data.source),
     }
-    # Whole or not at all: a run that is interrupted goes on from what is there.
-    unfinished = folder / f"{case.name}.part"
-    write(unfinished, record)
-    unfinished.replace(folder / f"{case.name}.json")
-
-
-def _read(case: Case, folder: Path) -> dict[str, Any] | None:
-    path = folder / f"{case.name}.json"
-    if not path.exists():
-        return None
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return record
 
 
 def _rows(case: Case, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -239,25 +239,18 @@ def banded(
         label: what the numbers are.
         x_title: with its unit.
     """
-    grouped = frame.groupby([color, x], sort=False)["accuracy"].agg(["mean", "min", "max"])
-    grouped = grouped.reset_index()
-    figure = plots.curves(
-        grouped,
+    figure = plots.bands(
+        frame,
         x,
-        "mean",
+        "accuracy",
         color,
         title=title,
         label=label,
         x_title=x_title,
         y_title="test accuracy (%), mean and range of seeds",
     )
-    for position, (_, rows) in enumerate(grouped.groupby(color, sort=False)):
-        tint = style.line(position)["color"]
-        edge = {"mode": "lines", "line": {"color": tint, "width": 0.5}, "showlegend": False}
-        figure.add_scatter(x=rows[x], y=rows["min"], hoverinfo="skip", **edge)
-        figure.add_scatter(x=rows[x], y=rows["max"], fill="tonexty", hoverinfo="skip", **edge)
     figure.add_scatter(
-        x=[0, grouped[x].max()],
+        x=[0, frame[x].max()],
         y=[target, target],
         name=f"target {target:.3g} %",
         mode="lines",

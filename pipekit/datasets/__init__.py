@@ -1,0 +1,19 @@
+"""Small real data that needs no network: it comes with Python, or with packages of pipekit's."""
+
+from pipekit.datasets.dataset import Batch, Dataset
+from pipekit.datasets.images import digits, mnist
+from pipekit.datasets.masking import MaskedText, masked
+from pipekit.datasets.snippets import python_snippets
+from pipekit.datasets.text import python_source, text_file
+
+__all__ = [
+    "Batch",
+    "Dataset",
+    "MaskedText",
+    "digits",
+    "masked",
+    "mnist",
+    "python_snippets",
+    "python_source",
+    "text_file",
+]

@@ -1,0 +1,54 @@
+"""Curves of repeated runs: their mean, in a band from the least to the greatest."""
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit.plots import style
+from pipekit.plots.curves import curves
+from pipekit.plots.frames import require
+
+
+def bands(
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    color: str,
+    *,
+    title: str,
+    label: str,
+    x_title: str | None = None,
+    y_title: str | None = None,
+) -> go.Figure:
+    """Draw, for each value of column ``color``, the mean over the rows of equal ``x``.
+
+    Args:
+        frame: a row for each run and point, say each seed's loss after each epoch.
+        x: the column along the horizontal axis.
+        y: the column along the vertical axis.
+        color: the column that names the curves.
+        title: what is shown, without the label.
+        label: what the numbers are: measured, emulated, simulated, exact or paper.
+        x_title: with its unit; by default the column's name.
+        y_title: the same for the vertical axis.
+
+    Raises:
+        ValueError: the frame is empty or lacks a column.
+    """
+    require(frame, (x, y, color))
+    grouped = frame.groupby([color, x], sort=False)[y].agg(["mean", "min", "max"]).reset_index()
+    figure = curves(
+        grouped,
+        x,
+        "mean",
+        color,
+        title=title,
+        label=label,
+        x_title=x_title or x,
+        y_title=y_title or y,
+    )
+    for position, (_, rows) in enumerate(grouped.groupby(color, sort=False)):
+        tint = style.line(position)["color"]
+        edge = {"mode": "lines", "line": {"color": tint, "width": 0.5}, "showlegend": False}
+        figure.add_scatter(x=rows[x], y=rows["min"], hoverinfo="skip", **edge)
+        figure.add_scatter(x=rows[x], y=rows["max"], fill="tonexty", hoverinfo="skip", **edge)
+    return figure

@@ -1,0 +1,28 @@
+import pandas as pd
+import pytest
+
+from pipekit.plots import bands
+
+RUNS = pd.DataFrame(
+    [
+        (m, step, base + seed)
+        for m, base in [("a", 1.0), ("b", 5.0)]
+        for seed in (0, 3, 9)
+        for step in (0, 1)
+    ],
+    columns=["method", "step", "loss"],
+)
+
+
+def test_each_series_is_its_mean_in_a_band_from_least_to_greatest() -> None:
+    figure = bands(RUNS, "step", "loss", "method", title="t", label="measured")
+    named = {trace.name: list(trace.y) for trace in figure.data if trace.showlegend is not False}
+    assert named == {"a": [5.0, 5.0], "b": [9.0, 9.0]}
+    edges = [list(trace.y) for trace in figure.data if trace.showlegend is False]
+    assert edges == [[1.0, 1.0], [10.0, 10.0], [5.0, 5.0], [14.0, 14.0]]
+    assert [trace.fill for trace in figure.data if trace.fill] == ["tonexty", "tonexty"]
+
+
+def test_missing_columns_are_named() -> None:
+    with pytest.raises(ValueError, match="lacks the column 'loss'"):
+        bands(RUNS.drop(columns="loss"), "step", "loss", "method", title="t", label="measured")
