@@ -49,7 +49,14 @@ class Run:
 
     @classmethod
     def of(cls, schedule: Schedule, reports: Sequence[Report], wall_s: float, seed: int) -> Self:
-        """Return what all workers' reports amount to."""
+        """Return what all workers' reports amount to.
+
+        Args:
+            schedule: what was run.
+            reports: every worker's.
+            wall_s: seconds that it took.
+            seed: of the layers' random numbers.
+        """
         return cls(
             losses=_batch_losses(schedule, reports),
             trace=as_trace([report.record for report in reports], schedule.name),
