@@ -95,7 +95,7 @@ def photographed(lab: Lab, name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "slider"), [("timeline", "stages"), ("memory", "microbatches"), ("planner", "workers")]
+    ("name", "slider"), [("timeline", "stages"), ("memory", "stages"), ("planner", "workers")]
 )
 def test_an_explorer_follows_a_slider(name: str, slider: str, lab: Lab, screenshots: Path) -> None:
     notebook = opened(lab, name)
