@@ -269,14 +269,12 @@ function render({ model, el }) {
 
   const resized = new ResizeObserver(fit);
   resized.observe(box);
-  const themed = new MutationObserver(ask); // JupyterLab says its theme in the body's attributes
-  themed.observe(document.body, { attributes: true });
+  box.addEventListener("transitionend", ask); // the theme's colours have changed
   model.on("change:picture", load);
   model.on("change:view", ask);
   load();
   return () => {
     resized.disconnect();
-    themed.disconnect();
     model.off("change:picture", load);
     model.off("change:view", ask);
   };
