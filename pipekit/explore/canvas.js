@@ -101,7 +101,11 @@ function render({ model, el }) {
     context.beginPath();
     context.rect(left, 0, right - left, height);
     context.clip();
-    picture.looks.forEach((look, kind) => paintKind(look, kind, range, barPx, ratio));
+    let visible = 1;
+    for (let i = 0; i < bars.start.length; i++) visible += bars.end[i] >= range[0] && bars.start[i] <= range[1];
+    // Where bars are only pixels wide, updates must not bury what is between them.
+    const leastPx = Math.min(2, ((right - left) * picture.lanes.length) / (4 * visible));
+    picture.looks.forEach((look, kind) => paintKind(look, kind, range, barPx, leastPx, ratio));
     context.restore();
     margins(css.color);
     performance.measure("pipekit timeline", { start: began, end: performance.now() });
@@ -109,7 +113,7 @@ function render({ model, el }) {
     canvas.dataset.bars = bars.start.length;
   }
 
-  function paintKind(look, kind, range, barPx, ratio) {
+  function paintKind(look, kind, range, barPx, leastPx, ratio) {
     const edged = [], hatched = [], labelled = [];
     const snap = (x) => Math.round(x * ratio) / ratio;
     context.fillStyle = look.color;
@@ -118,8 +122,8 @@ function render({ model, el }) {
       let x = xOf(bars.start[i], range), long = xOf(bars.end[i], range) - x;
       const y = rowOf(bars.lane[i]);
       if (look.edge_px > 1) { // an update takes little time or none, and must be seen
-        x -= 1;
-        long = Math.max(2, long);
+        x -= leastPx / 2;
+        long = Math.max(leastPx, long);
       } else if (long >= EDGED_PX) {
         [x, long] = [snap(x), snap(x + long) - snap(x)];
         edged.push([x, y, long, barPx]);
@@ -265,14 +269,12 @@ function render({ model, el }) {
 
   const resized = new ResizeObserver(fit);
   resized.observe(box);
-  const themed = new MutationObserver(ask); // JupyterLab says its theme in the body's attributes
-  themed.observe(document.body, { attributes: true });
+  box.addEventListener("transitionend", ask); // the theme's colours have changed
   model.on("change:picture", load);
   model.on("change:view", ask);
   load();
   return () => {
     resized.disconnect();
-    themed.disconnect();
     model.off("change:picture", load);
     model.off("change:view", ask);
   };

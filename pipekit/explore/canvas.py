@@ -35,7 +35,7 @@ class TimelineCanvas(anywidget.AnyWidget):
     """
 
     _esm = HERE / "canvas.js"
-    _css = HERE / "canvas.css"
+    _css = HERE / "explore.css"
     picture = traitlets.Dict().tag(sync=True)
     view = traitlets.List(traitlets.Float()).tag(sync=True)
 

@@ -19,34 +19,27 @@ async function render({ model, el }) {
   box.className = "pipekit-chart";
   el.append(box);
   const Plotly = await plotly(model);
-  let light, width;
+  let width;
 
   async function draw() {
-    light = document.body.dataset.jpThemeLight;
     width = box.clientWidth;
     if (!width) return; // not on the page yet
     const began = performance.now();
-    const text = getComputedStyle(document.body).getPropertyValue("--jp-ui-font-color1").trim();
     const figure = model.get("figure");
     if (!figure) return;
-    const { data, layout } = JSON.parse(figure.replaceAll(model.get("grey"), text || model.get("grey")));
+    const { data, layout } = JSON.parse(figure);
     await Plotly.react(box, data, { width, ...layout }, { displaylogo: false });
     performance.measure("pipekit chart", { start: began, end: performance.now() });
     box.dataset.painted = Number(box.dataset.painted ?? 0) + 1;
   }
 
-  const themed = new MutationObserver(() => {
-    if (light !== document.body.dataset.jpThemeLight) draw();
-  });
   const resized = new ResizeObserver(() => {
     if (width !== box.clientWidth) draw();
   });
-  themed.observe(document.body, { attributes: true });
   resized.observe(box);
   model.on("change:figure", draw);
   return () => {
     resized.disconnect();
-    themed.disconnect();
     model.off("change:figure", draw);
     Plotly.purge(box);
   };

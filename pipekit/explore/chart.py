@@ -8,8 +8,6 @@ import plotly.graph_objects as go
 import traitlets
 from plotly.offline import get_plotlyjs
 
-from pipekit.plots import style
-
 
 class Chart(anywidget.AnyWidget):
     """A figure, drawn by plotly in the page's own text colour.
@@ -19,12 +17,11 @@ class Chart(anywidget.AnyWidget):
 
     Attributes:
         figure: plotly's JSON.
-        grey: what the figure's texts are in there.
     """
 
     _esm = Path(__file__).with_name("chart.js")
+    _css = Path(__file__).with_name("explore.css")
     figure = traitlets.Unicode().tag(sync=True)
-    grey = traitlets.Unicode(style.GREY).tag(sync=True)
 
     def __init__(self) -> None:
         super().__init__()

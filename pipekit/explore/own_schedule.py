@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import ipywidgets as widgets
@@ -32,7 +32,7 @@ ROWS = 64
 """Of a microbatch."""
 LEAST_BATCHES = 30
 """The schedule is run again and again until it has trained on so many."""
-LR = 0.001
+OPTIMIZER = partial(torch.optim.Adam, lr=0.001)
 PICTURE = str(flush(3, 4, 2))
 
 
@@ -144,7 +144,7 @@ def _train(schedule: Schedule) -> tuple[Run, list[float]]:
         _network(),
         schedule,
         balance=planned,
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=LR),
+        optimizer=OPTIMIZER,
         loss=torch.nn.CrossEntropyLoss(),
     )
     losses: list[float] = []
@@ -180,6 +180,7 @@ def _costs() -> Profile:
         data.train_inputs[:ROWS],
         loss=torch.nn.CrossEntropyLoss(),
         target=data.train_targets[:ROWS],
+        optimizer=OPTIMIZER,
         tolerance=math.inf,  # a rough prediction will do, and a busy machine is no news here
     )
 
