@@ -4,7 +4,7 @@ STAMP := .venv/.installed
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce predictions test lint browser benchmark clean
+.PHONY: help reproduce papers predictions test lint browser benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -12,6 +12,11 @@ help: ## show this list
 
 reproduce: $(STAMP) ## train, reproduce PipeDream's tables and figures, report; see the last lines
 	@.venv/bin/pipekit run experiments/quickstart.yaml experiments/pipedream.yaml --jobs 2; \
+	  status=$$?; .venv/bin/pipekit report; exit $$status
+
+papers: $(STAMP) ## the notebooks of all four papers, and the report (half an hour)
+	@.venv/bin/pipekit run experiments/quickstart.yaml experiments/pipedream.yaml experiments/gpipe.yaml \
+	  experiments/torchgpipe.yaml experiments/pipedream_2bw.yaml --jobs 2; \
 	  status=$$?; .venv/bin/pipekit report; exit $$status
 
 predictions: $(STAMP) ## compare what the simulator predicts with emulated and real runs
