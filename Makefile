@@ -1,9 +1,10 @@
 # Every target works on a fresh checkout: what it needs is installed first, into .venv.
 PYTHON ?= $(shell command -v python3 || command -v python3.11 || echo python3)
 STAMP := .venv/.installed
+SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce predictions test lint benchmark clean
+.PHONY: help reproduce predictions test lint browser benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +24,15 @@ lint: $(STAMP) ## check style and types only
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+browser: ## install Debian's Chromium, in which the tests open the notebooks
+	@if command -v chromium >/dev/null; then echo "chromium is there"; \
+	elif ! command -v apt-get >/dev/null; then \
+	  echo "there is no apt-get here: install Chromium as 'chromium' yourself" >&2; exit 1; \
+	else \
+	  $(SUDO) apt-get update -qq && \
+	  $(SUDO) apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	fi
 
 benchmark: $(STAMP) ## time engine (beside torch.distributed.pipelining), planners, simulator
 	.venv/bin/python experiments/benchmarks/engine.py

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipekit import datasets, models, plots, schedules
     from pipekit.batch_norm import DeferredBatchNorm, convert_batch_norm
-    from pipekit.engine import Pipeline, PipelinedModule, Run, WorkerDied, emulate
+    from pipekit.engine import Pipeline, PipelinedModule, Run, WorkerDied, emulate, measure_memory
     from pipekit.loss_scale import LossScale
     from pipekit.memory import Memory
     from pipekit.pass_state import is_checkpointing, is_recomputing
@@ -38,6 +38,7 @@ __all__ = [
     "emulate",
     "is_checkpointing",
     "is_recomputing",
+    "measure_memory",
     "models",
     "plan",
     "plots",
@@ -58,6 +59,7 @@ _HOMES = {
     "WorkerDied": "engine",
     "emulate": "engine",
     "LossScale": "loss_scale",
+    "measure_memory": "engine",
     "Memory": "memory",
     "is_checkpointing": "pass_state",
     "is_recomputing": "pass_state",

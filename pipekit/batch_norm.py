@@ -77,8 +77,19 @@ class DeferredBatchNorm(_BatchNorm):
         share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(self.batch_mean, share)
         self.running_var.lerp_(self.batch_squares / (self.batch_count - 1), share)
+        self.forget_batch()
+
+    def forget_batch(self) -> None:
+        """Drop what the batch so far has added."""
         for tensor in self.batch_mean, self.batch_squares, self.batch_count:
             tensor.zero_()
+
+
+def forget_batch(module: nn.Module) -> None:
+    """Drop what a batch that failed has left in every :class:`DeferredBatchNorm` of ``module``."""
+    for layer in module.modules():
+        if isinstance(layer, DeferredBatchNorm):
+            layer.forget_batch()
 
 
 def convert_batch_norm(module: nn.Module) -> nn.Module:

@@ -68,14 +68,13 @@ class StageCosts:
     def gradients_at_height(self) -> float:
         """How far the bytes rise above the activations' in a batch's first backward.
 
-        When layer l goes backward, the activations of layers up to l are still there, and the
-        gradients of layers from l on are there already.
+        Before layer l goes backward, the activations of layers up to l are still there, and the
+        gradients of layers behind l are there already; within it the ones come as the others go.
         """
-        highest = kept = gradients = 0.0
+        highest = height = 0.0
         for layer in reversed(self.layers):
-            gradients += layer.parameter_bytes
-            highest = max(highest, gradients - kept)
-            kept += layer.saved_bytes
+            height += layer.parameter_bytes - layer.saved_bytes
+            highest = max(highest, height)
         return highest
 
 

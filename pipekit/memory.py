@@ -1,6 +1,7 @@
 """Bytes over time on every worker, from simulation or measurement."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -16,11 +17,16 @@ class Memory:
             on: weights (all their versions, and the layers' buffers), gradients, optimizer,
             activations (what forwards keep for their backwards), recompute (what a recomputed
             forward keeps for the backward that follows it at once).
-        label: what the numbers are: measured, emulated, simulated or exact.
+        label: what the numbers are: measured, simulated or exact.
+        allocated_bytes: of a measured run on GPUs, by worker, the most bytes that PyTorch's
+            allocator had given out on the worker's GPU at once: whatever ``frame`` counts of all
+            its workers, and besides it gradients of activations, what waits for its pass, and what
+            operators use for a moment.
     """
 
     frame: pd.DataFrame
     label: str
+    allocated_bytes: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def total(self) -> pd.Series:

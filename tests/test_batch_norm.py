@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipekit import DeferredBatchNorm, PipelinedModule, convert_batch_norm
 
@@ -47,6 +47,29 @@ def test_without_it_every_microbatch_counts() -> None:
     model = PipelinedModule(network(), [2, 2], chunks=4)
     model(torch.randn(8, 1, 6, 6)).sum().backward()
     assert model.state_dict()["1.num_batches_tracked"] == 4
+
+
+class _Breaks(nn.Module):
+    """Passes everything on until it is broken."""
+
+    broken = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.broken:
+            raise ValueError("broken")
+        return x
+
+
+def test_a_minibatch_that_fails_leaves_nothing() -> None:
+    breaks = _Breaks()
+    layers = nn.Sequential(nn.BatchNorm1d(2), breaks, nn.Identity())
+    model = PipelinedModule(layers, [2, 1], chunks=2, deferred_batch_norm=True)
+    model(torch.randn(4, 2))
+    breaks.broken = True
+    with pytest.raises(ValueError, match="broken"):
+        model(torch.randn(4, 2))
+    so_far = [buffer for name, buffer in model.named_buffers() if name.startswith("0.batch")]
+    assert [statistic.abs().sum() for statistic in so_far] == [0, 0, 0]
 
 
 def test_outside_a_pipeline_it_is_ordinary() -> None:

@@ -4,6 +4,6 @@ from pipekit.engine.emulated import emulate
 from pipekit.engine.module import PipelinedModule
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.processes import WorkerDied
-from pipekit.engine.run import Run
+from pipekit.engine.run import Run, measure_memory
 
-__all__ = ["Pipeline", "PipelinedModule", "Run", "WorkerDied", "emulate"]
+__all__ = ["Pipeline", "PipelinedModule", "Run", "WorkerDied", "emulate", "measure_memory"]

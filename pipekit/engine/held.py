@@ -1,19 +1,41 @@
 """What a stage holds in memory, measured: the tensors themselves are counted.
 
-Activations are counted by autograd's own hooks, which see every tensor that a backward will need;
-they are followed by weak references, so that they count until they are really gone.  Gradients of
-activations and what operators use for a moment are not seen.
+Activations are counted by autograd's own hooks, which see every tensor that a backward will need,
+until their storage is really freed.  Gradients of activations and what operators use for a moment
+are not seen.
 """
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
+from weakref import finalize
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim import Optimizer
 
-from pipekit.engine.versions import WeightVersions
 from pipekit.trees import Tree, leaves
+
+
+class Weights(Protocol):
+    """The weights of a stage, in one version or several."""
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        """The layers, once for each version."""
+
+    @property
+    def parameters(self) -> Sequence[Sequence[Tensor]]:
+        """The tensors that gradients come to, for each version."""
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """What updates them, if it is known."""
+
+    def all_gradients(self) -> Iterable[Tensor]:
+        """Return every gradient that is in memory."""
 
 
 class Bytes(NamedTuple):
@@ -37,53 +59,52 @@ class Held:
     """Follows the tensors of one stage.
 
     Args:
-        versions: its weights, gradients and optimizer.
-        changed: called after each gradient and each update that comes within a task.
+        weights: its weights, gradients and optimizer.
+        changed: called whenever something has come or gone.
     """
 
-    def __init__(self, versions: WeightVersions, changed: Callable[[], None]) -> None:
-        self._versions = versions
+    def __init__(self, weights: Weights, changed: Callable[[], None]) -> None:
+        self._weights, self._changed = weights, changed
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(lambda _: changed())
-            for module in versions.modules
-            for parameter in module.parameters()
-            if parameter.requires_grad
+            for parameter in chain(*weights.parameters)
         ]
-        if versions.optimizer:
-            self._hooks.append(versions.optimizer.register_step_post_hook(lambda *_: changed()))
-        self._weights = {
-            _storage(t): t.untyped_storage().nbytes()
-            for module in versions.modules
+        self._optimizer_bytes = 0
+        if weights.optimizer:
+            self._optimizer_bytes = _state_bytes(weights.optimizer)
+            self._hooks.append(weights.optimizer.register_step_post_hook(self._stepped))
+        self._weight_storages = {
+            StorageWeakRef(t.untyped_storage()): t.untyped_storage().nbytes()
+            for module in weights.modules
             for t in [*module.parameters(), *module.buffers()]
         }
-        self._weight_bytes = sum(self._weights.values())
+        self._weight_bytes = sum(self._weight_storages.values())
         # By microbatch: what its first forward keeps, and what its second one does.
-        self._first: dict[int, dict[StorageWeakRef, int]] = {}
-        self._second: dict[int, dict[StorageWeakRef, int]] = {}
+        self._first: defaultdict[int, _Storages] = defaultdict(dict)
+        self._second: defaultdict[int, _Storages] = defaultdict(dict)
 
     def follow(self, microbatch: int, again: bool = False) -> saved_tensors_hooks:
         """Return a context in which a forward of ``microbatch`` runs."""
-        kept = (self._second if again else self._first).setdefault(microbatch, {})
 
         def pack(tensor: Tensor) -> Tensor:
-            storage = _storage(tensor)
-            if storage not in self._weights and storage not in self._first[microbatch]:
-                kept[storage] = tensor.untyped_storage().nbytes()
+            storage = tensor.untyped_storage()
+            self._count(microbatch, again, storage, storage.nbytes())
             return tensor
 
         return saved_tensors_hooks(pack, lambda tensor: tensor)
 
     def keep(self, microbatch: int, tree: Tree, again: bool = False) -> None:
         """Count a structure that stays until the backward: a stage's input or output."""
-        kept = (self._second if again else self._first).setdefault(microbatch, {})
         for tensor in leaves(tree):
             # A microbatch is a view of its batch: only its own rows count.
-            kept.setdefault(_storage(tensor), tensor.nbytes)
+            self._count(microbatch, again, tensor.untyped_storage(), tensor.nbytes)
+        self._changed()
 
     def drop(self, microbatch: int) -> None:
         """Count a microbatch no more: its backward is done."""
         self._first.pop(microbatch, None)
         self._second.pop(microbatch, None)
+        self._changed()
 
     def stop(self) -> None:
         """Follow no more."""
@@ -92,20 +113,35 @@ class Held:
 
     def now(self) -> Bytes:
         """Return what is held."""
-        optimizer = self._versions.optimizer
-        state = optimizer.state.values() if optimizer else ()
         return Bytes(
             self._weight_bytes,
-            sum(t.nbytes for t in self._versions.all_gradients()),
-            sum(v.nbytes for entry in state for v in entry.values() if isinstance(v, Tensor)),
-            _alive(self._first.values()),
-            _alive(self._second.values()),
+            sum(gradient.nbytes for gradient in self._weights.all_gradients()),
+            self._optimizer_bytes,
+            _total(self._first.values()),
+            _total(self._second.values()),
         )
 
+    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        self._optimizer_bytes = _state_bytes(optimizer)
+        self._changed()
 
-def _alive(kept: Iterable[dict[StorageWeakRef, int]]) -> int:
-    return sum(n for storages in kept for s, n in storages.items() if not s.expired())
+    def _count(self, microbatch: int, again: bool, storage: UntypedStorage, size: int) -> None:
+        """Count a storage until it is freed, unless it is a weight or is counted already."""
+        key, first = StorageWeakRef(storage), self._first[microbatch]
+        kept = self._second[microbatch] if again else first
+        if key not in self._weight_storages and key not in first and key not in kept:
+            kept[key] = size
+            finalize(storage, kept.pop, key, None)
 
 
-def _storage(tensor: Tensor) -> StorageWeakRef:
-    return StorageWeakRef(tensor.untyped_storage())
+_Storages = dict[StorageWeakRef, int]
+"""The bytes of each; a reference keeps the storage's place from being taken by another."""
+
+
+def _state_bytes(optimizer: Optimizer) -> int:
+    entries = optimizer.state.values()
+    return sum(t.nbytes for entry in entries for t in entry.values() if isinstance(t, Tensor))
+
+
+def _total(kept: Iterable[_Storages]) -> int:
+    return sum(sum(storages.values()) for storages in kept)

@@ -1,7 +1,8 @@
 """One minibatch of a :class:`pipekit.PipelinedModule`: its forward, and its backward if ever."""
 
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,10 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from pipekit.engine import allocator
 from pipekit.engine.backward_order import Place
 from pipekit.engine.clock import Clock, on_stream
-from pipekit.engine.executor import Event, Executor
+from pipekit.engine.executor import Executor
+from pipekit.engine.held import Held
 from pipekit.engine.passes import FlowGradients, Passes, Section
+from pipekit.engine.record import Record
 from pipekit.engine.threads import ThreadNetwork
 from pipekit.engine.together import Tell, together
 from pipekit.plans import Recompute
@@ -30,6 +34,7 @@ class Stations:
         streams: where each stage computes; None on a CPU.
         copy_streams: whether tensors travel between GPUs beside the computing.
         trace: whether to record events.
+        memory: whether to follow what lies in memory.
     """
 
     modules: Sequence[nn.Sequential]
@@ -37,6 +42,7 @@ class Stations:
     streams: "Sequence[torch.cuda.Stream | None]"
     copy_streams: bool
     trace: bool
+    memory: bool
 
 
 class Minibatch:
@@ -82,7 +88,11 @@ class Minibatch:
         self._rows: list[int] = []
         self._output_gradients: Sequence[Tensor | None] = ()
         self._input_gradients: dict[int, FlowGradients] = {}
-        self.events: list[list[Event]] = [[] for _ in sections]
+        self.records = [Record() for _ in sections]
+        if stations.memory:
+            for stage, clock in enumerate(stations.clocks):
+                allocator.begin(clock.device)
+                self._follow(stage)
 
     def forward(self, passes: Iterable[Place]) -> Tree:
         """Return the output [rows, ...] of all microbatches."""
@@ -159,7 +169,7 @@ class Minibatch:
         )
         before = [_mark(stream) for stream in stations.streams]
 
-        def work(stage: int, tell: Tell) -> list[Event]:
+        def work(stage: int, tell: Tell) -> None:
             clock, stream = stations.clocks[stage], stations.streams[stage]
             with on_stream(clock.device, stream):
                 for mark in before:
@@ -177,13 +187,25 @@ class Minibatch:
                 )
                 run = partial(executor.run, steps[stage])
                 _with_weights(stations.modules[stage], self._aliases[stage], run)
-                return executor.events() if stations.trace else []
+                record = self.records[stage]
+                record.events += executor.events()
+                if stations.memory:
+                    record.allocated_bytes = allocator.most_bytes(clock.device)
 
-        events = together([partial(work, stage) for stage in stages], network.abort)
-        for stage, stream in enumerate(stations.streams):
-            self.events[stage] += events[stage]
+        together([partial(work, stage) for stage in stages], network.abort)
+        for stream in stations.streams:
             if stream is not None:
                 torch.cuda.current_stream(stream.device).wait_stream(stream)
+
+    def _follow(self, stage: int) -> None:
+        """Note what a stage holds whenever it changes."""
+
+        def note() -> None:
+            self.records[stage].memory.append((time.perf_counter(), held.now()))
+
+        weights = _Weights(self._stations.modules[stage], self._aliases[stage])
+        held = self._passes[stage].held = Held(weights, note)
+        note()
 
     def _gradients_of_inputs(self) -> list[Tensor | None]:
         """Return the gradients of the whole minibatch's input tensors."""
@@ -192,6 +214,26 @@ class Minibatch:
             None if any(n not in piece for piece in pieces) else torch.cat([p[n] for p in pieces])
             for n in range(self._differentiable_inputs)
         ]
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """A stage's weights in a minibatch; see :class:`pipekit.engine.held.Weights`."""
+
+    module: nn.Module
+    aliases: Mapping[str, Tensor]
+    optimizer: None = None
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        return [self.module]
+
+    @property
+    def parameters(self) -> list[list[Tensor]]:
+        return [[alias for alias in self.aliases.values() if alias.requires_grad]]
+
+    def all_gradients(self) -> Iterator[Tensor]:
+        return (alias.grad for alias in self.aliases.values() if alias.grad is not None)
 
 
 def _mark(stream: "torch.cuda.Stream | None") -> "torch.cuda.Event | None":

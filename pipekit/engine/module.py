@@ -6,23 +6,23 @@ from functools import cache
 from itertools import chain
 from typing import Any, NoReturn, get_args
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from pipekit import skips
-from pipekit.batch_norm import convert_batch_norm
+from pipekit.batch_norm import convert_batch_norm, forget_batch
 from pipekit.engine import arguments
 from pipekit.engine.backward_order import Place, link
-from pipekit.engine.clock import Clock, new_stream, unix_ns
+from pipekit.engine.clock import Clock, new_stream
 from pipekit.engine.cut import cut
 from pipekit.engine.microbatches import split
 from pipekit.engine.minibatch import Minibatch, Stations
 from pipekit.engine.passes import Section
 from pipekit.engine.probe import probe
+from pipekit.engine.record import as_trace
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Skips, Step, gpipe, lower
-from pipekit.traces import COLUMNS, Trace
+from pipekit.traces import Trace
 from pipekit.trees import Tree, differentiable, leaves, refill, tree_map
 
 COMPONENTS = ("order", "streams", "portals")
@@ -58,6 +58,8 @@ class PipelinedModule(nn.Module):
         without: any of "order" (of backwards), "streams" (copies beside the computing on GPUs) and
             "portals" (skip connections straight to their stage), to see what they are good for.
         trace: record every minibatch for :attr:`trace`.
+        memory: follow what lies in every worker's memory, for :func:`pipekit.measure_memory`; it
+            takes time.
 
     Attributes:
         balance: layers of each stage.
@@ -79,6 +81,7 @@ class PipelinedModule(nn.Module):
         deferred_batch_norm: bool = False,
         without: Collection[str] = (),
         trace: bool = False,
+        memory: bool = False,
     ) -> None:
         super().__init__()
         arguments.require_model(sequential)
@@ -92,7 +95,7 @@ class PipelinedModule(nn.Module):
         self.balance, self.chunks, self.checkpoint = list(balance), chunks, checkpoint
         self.devices = arguments.resolve_devices(devices, len(balance))
         arguments.require_ties_on_one_device(cut(sequential, self.balance), self.devices)
-        self._without, self._traced = frozenset(without), trace
+        self._without, self._recorded = frozenset(without), trace or memory
         if deferred_batch_norm:
             convert_batch_norm(sequential)
         for name, layer in sequential.named_children():
@@ -111,6 +114,7 @@ class PipelinedModule(nn.Module):
             streams=[new_stream(device) for device in self.devices],
             copy_streams="streams" not in self._without,
             trace=trace,
+            memory=memory,
         )
         self._sections: list[Section] = []
         self._last: Minibatch | None = None
@@ -143,8 +147,12 @@ class PipelinedModule(nn.Module):
             keeps,
         )
         passes = list(_clock_cycles(len(self.balance), len(inputs)))
-        output = minibatch.forward(passes)
-        if self._traced:
+        try:
+            output = minibatch.forward(passes)
+        except BaseException:
+            forget_batch(self)
+            raise
+        if self._recorded:
             self._last = minibatch
         if not keeps:
             return output
@@ -155,18 +163,15 @@ class PipelinedModule(nn.Module):
     def trace(self) -> Trace:
         """What was done for the last minibatch, measured.
 
+        Of its memory the gradients are those of the minibatch until its backward ends; what they
+        are added to then, and the optimizer, are the caller's.
+
         Raises:
             RuntimeError: nothing was recorded.
         """
         if self._last is None:
             raise RuntimeError("no minibatch was recorded: use PipelinedModule(..., trace=True)")
-        rows = [(w, *event) for w, events in enumerate(self._last.events) for event in events]
-        frame = pd.DataFrame(rows, columns=COLUMNS)
-        origin = frame["start_s"].min()
-        frame[["start_s", "end_s"]] -= origin
-        return Trace(
-            frame, "measured", "PipelinedModule", len(self.balance), origin_ns=unix_ns(origin)
-        )
+        return as_trace(self._last.records, "PipelinedModule")
 
     def __len__(self) -> int:
         return len(self._modules)

@@ -160,8 +160,8 @@ class Pipeline:
         Args:
             batches: pairs (input, target), each [rows, ...]; read one by one if it has a length.
             trace: whether to record what every worker does.
-            memory: whether to follow what lies in every worker's memory, into ``Run.trace.memory``;
-                it takes time.
+            memory: whether to follow what lies in every worker's memory, for
+                :func:`pipekit.measure_memory`; it takes time.
             progress: whether to show a bar with the loss.
             checkpoints: a folder where every worker writes its part of a checkpoint, without
                 waiting for the others or for the pipeline to drain (PipeDream, section 4); for

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import pandas as pd
 
-from pipekit.engine.clock import unix_ns
+from pipekit.engine.record import as_trace
 from pipekit.engine.worker import Report
-from pipekit.memory import PARTS, Memory
+from pipekit.memory import Memory
 from pipekit.provenance import provenance
 from pipekit.schedules import Schedule
-from pipekit.traces import COLUMNS, Trace
+from pipekit.traces import Trace
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class Run:
         """
         return cls(
             losses=_batch_losses(schedule, chain(losses, *(r.losses for r in reports))),
-            trace=_trace(schedule, reports),
+            trace=as_trace([report.record for report in reports], schedule.name),
             wall_s=wall_s,
             schedule=schedule,
             loss_scales=_known_to_all(report.loss_scales for report in reports),
@@ -79,6 +79,33 @@ class Run:
             traffic=_traffic(reports),
             provenance=provenance("measured", seed=seed),
         )
+
+
+class Traced(Protocol):
+    """A :class:`Run`, or a :class:`pipekit.PipelinedModule` after a minibatch."""
+
+    @property
+    def trace(self) -> Trace:
+        """What every worker did."""
+
+
+def measure_memory(run: Traced) -> Memory:
+    """Return what lay in every worker's memory over time: bytes of live tensors, measured.
+
+    A tensor counts from when the engine or autograd takes hold of it until its storage is freed.
+    On GPUs times are those at which the host issued the work, and the result also has the peaks of
+    PyTorch's allocator.
+    :func:`pipekit.simulate` predicts the same, as ``Trace.memory``.
+
+    Raises:
+        ValueError: memory was not followed.
+    """
+    if run.trace.memory is None:
+        raise ValueError(
+            "memory was not followed: pass memory=True to Pipeline.train() or PipelinedModule() "
+            "(an emulated run has no memory: simulate it)"
+        )
+    return run.trace.memory
 
 
 def _batch_losses(schedule: Schedule, losses: Iterable[tuple[int, float]]) -> list[float]:
@@ -91,25 +118,6 @@ def _batch_losses(schedule: Schedule, losses: Iterable[tuple[int, float]]) -> li
             total += known[microbatch]
         totals.append(total)
     return totals
-
-
-def _trace(schedule: Schedule, reports: Sequence[Report]) -> Trace:
-    """Return the workers' events, and bytes if they were followed, as tables from time 0."""
-    rows = [(worker, *e) for worker, report in enumerate(reports) for e in report.events]
-    frame = pd.DataFrame(rows, columns=COLUMNS)
-    held = [(w, when, *held) for w, report in enumerate(reports) for when, held in report.memory]
-    memory = pd.DataFrame(held, columns=["worker", "time_s", *PARTS])
-    origin = frame["start_s"].min() if rows else memory["time_s"].min()
-    frame[["start_s", "end_s"]] -= origin
-    memory["time_s"] -= origin
-    return Trace(
-        frame,
-        "measured",
-        schedule.name,
-        len(schedule.workers),
-        memory=Memory(memory, "measured") if held else None,
-        origin_ns=unix_ns(origin) if rows or held else None,
-    )
 
 
 def _known_to_all(each: Iterable[list[T]]) -> tuple[T, ...]:

@@ -69,18 +69,10 @@ def run_under_torchrun(
         )
     finally:
         torch.set_num_threads(cores)
-    reports = [
-        _later(other, origin) for other in everybodys(replace(_later(report, -origin), specs=[]))
-    ]
+    shared = replace(report, record=report.record.later(-origin), specs=[])
+    reports = [replace(other, record=other.record.later(origin)) for other in everybodys(shared)]
     reports[index] = replace(reports[index], specs=report.specs)
     return reports
-
-
-def _later(report: Report, seconds: float) -> Report:
-    """Return a report of everything so much later."""
-    events = [e._replace(start=e.start + seconds, end=e.end + seconds) for e in report.events]
-    memory = [(when + seconds, held) for when, held in report.memory]
-    return replace(report, events=events, memory=memory)
 
 
 def everybodys(value: Any) -> list[Any]:

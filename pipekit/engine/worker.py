@@ -8,16 +8,18 @@ import torch
 from torch import Tensor
 
 from pipekit.clusters import Cluster
+from pipekit.engine import allocator
 from pipekit.engine.autocast import autocast
 from pipekit.engine.clock import Clock
-from pipekit.engine.executor import Ends, Event, Executor
+from pipekit.engine.executor import Ends, Executor
 from pipekit.engine.held import NOTHING, Bytes, Held
 from pipekit.engine.joint_updates import JointUpdates
 from pipekit.engine.keeper import Execute, Keeper, Resumption, Saving
 from pipekit.engine.lane import Lane
 from pipekit.engine.links import Links
 from pipekit.engine.microbatches import Feed
-from pipekit.engine.passes import Flow, FlowGradients, Loss, Target
+from pipekit.engine.passes import FlowGradients, Loss, Target
+from pipekit.engine.record import Record
 from pipekit.engine.reducer import Reducer
 from pipekit.engine.stage import Stage, StageSpec
 from pipekit.engine.ties import Tie, TiedSum
@@ -90,24 +92,22 @@ class Report:
 
     Attributes:
         specs: its stages as they stand after the run.
-        events: what it did, if the job asked for a trace.
+        record: what the job asked to be recorded.
         losses: on the last stage, (microbatch, weighted loss); elsewhere empty.
         weight_buffers: weight versions that its stages held in memory.
         most_pending: most microbatches that waited for their backward at once.
         rows: rows of each microbatch.
-        memory: (when, what its stages held), if the job asked for it.
         sent: bytes sent, by receiver and purpose ("activation", "gradient", "weights").
         loss_scales: of each update, if losses are scaled.
         skipped: updates that were not made, likewise.
     """
 
     specs: list[StageSpec]
-    events: list[Event]
+    record: Record
     losses: list[tuple[int, float]]
     weight_buffers: int
     most_pending: int
     rows: list[int]
-    memory: list[tuple[float, Bytes]]
     sent: dict[tuple[int, str], int]
     loss_scales: list[float]
     skipped: list[int]
@@ -144,19 +144,21 @@ def work(
     if job.saving or job.resumption:
         keeper = Keeper(index, stages, steps, ends.losses, job.saving, job.resumption)
         worker.attend(keeper.around)
+    if job.memory:
+        allocator.begin(device)
     worker.run(steps)
     if keeper:
         keeper.end()
     links.finish()
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
+    most_bytes = allocator.most_bytes(device) if job.memory else None
     return Report(
         [stage.to_spec() for stage in stages.values()],
-        worker.events(),
+        Record(worker.events(), worker.memory, most_bytes),
         [(microbatch, loss.item()) for microbatch, loss in ends.losses],
         sum(len(stage.versions.modules) for stage in stages.values()),
         max((stage.most_pending for stage in stages.values()), default=0),
         feed.rows,
-        worker.memory,
         dict(worker.sent),
         scaler.scales if scaler else [],
         scaler.skipped if scaler else [],
@@ -251,6 +253,7 @@ class Worker(Executor):
         if self.job.memory:
             for stage in self.trained.values():
                 stage.held = Held(stage.versions, self._weigh)
+            self._weigh()
         if self.job.training:
             for stage in self.trained.values():
                 self._meet_others(stage)
@@ -297,6 +300,8 @@ class Worker(Executor):
         else:
             stage.versions.skip(step.buffer)
         self._record(step, Op.UPDATE.name, start)
+        if stage.held:
+            self._weigh()
 
     def _meet_others(self, stage: Stage) -> None:
         """Get ready to settle updates with the workers of this stage and of all others."""
@@ -336,13 +341,6 @@ class Worker(Executor):
             for number, tie in enumerate(job.ties)
             if index in tie.stages
         ]
-
-    def _record(
-        self, step: Step, op: str, start: object, result: Flow | FlowGradients | None = None
-    ) -> None:
-        super()._record(step, op, start, result)
-        if self.job.memory:
-            self._weigh()
 
     def _weigh(self) -> None:
         """Note what is in memory now."""

@@ -51,7 +51,7 @@ class Spans:
         self._unsaved_output = np.array(
             [0.0, *(0.0 if layer.saves_output else layer.output_bytes for layer in layers)]
         )
-        self._lead = _largest_within(self._saved[1:] - self._parameters[:-1])
+        self._lead = _largest_within(self._saved - self._parameters)
 
     def forward_s(self, first: Index, stop: Index) -> Floats:
         """Return seconds of the forward."""
@@ -72,9 +72,9 @@ class Spans:
     def first_gradient_bytes(self, first: Index, stop: Index) -> Floats:
         """Return how far gradients raise the bytes in the first backward of a batch.
 
-        There they come layer by layer as activations go: when layer l goes backward, there are the
-        gradients from l on, and of the activations only those up to l.  In later backwards of a
-        batch all gradients are there from the start.
+        There they come layer by layer as activations go: before layer l goes backward, there are
+        the gradients of the layers behind l, and of the activations only those up to l.  In later
+        backwards of a batch all gradients are there from the start.
         """
         return self._parameters[stop] - self._saved[stop] + self._lead[first, stop]
 
@@ -127,11 +127,10 @@ def _cumulative(layers: tuple[LayerProfile, ...], cost: Callable[[LayerProfile],
 
 
 def _largest_within(values: Floats) -> Floats:
-    """Return the largest of values i to j - 1 at ``[i, j]``, and 0 where j <= i."""
-    size = len(values) + 1
-    table = np.zeros((size, size))
+    """Return the largest of values i to j at ``[i, j]``, and 0 where j < i."""
+    table = np.zeros((len(values), len(values)))
     for i in range(len(values)):
-        table[i, i + 1 :] = np.maximum.accumulate(values[i:])
+        table[i, i:] = np.maximum.accumulate(values[i:])
     return table
 
 

@@ -2,6 +2,7 @@
 
 from pipekit.plots.breakdown import breakdown
 from pipekit.plots.curves import curves
+from pipekit.plots.grid import grid
 from pipekit.plots.in_flight import in_flight, in_flight_table
 from pipekit.plots.memory import memory
 from pipekit.plots.points import points
@@ -12,6 +13,7 @@ __all__ = [
     "breakdown",
     "compare",
     "curves",
+    "grid",
     "in_flight",
     "in_flight_table",
     "memory",

@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
-from pipekit.plots.worker_panels import steps, worker_panels
+from pipekit.plots.worker_panels import panel, steps, worker_panels
 from pipekit.schedules import Schedule, check, slots
 
 ROW_PX = 52
@@ -51,38 +51,35 @@ def in_flight(schedule: Schedule) -> go.Figure:
     """
     table = in_flight_table(schedule)
     workers = range(len(schedule.workers))
-    figure = worker_panels(workers, ROW_PX, columns=len(PANELS))
     peaks = {column: int(table[column].max()) for column in PANELS}
-    figure.update_layout(
-        title=style.heading(
-            f"{schedule.name}: at most {_count(peaks['versions'], 'weight version')} and "
-            f"{_count(peaks['in_flight'], 'microbatch', 'es')} in flight (exact)",
-        )
-    )
     end = float(table["slot"].max())
+    layout = worker_panels(
+        workers,
+        ROW_PX,
+        style.axis("time (slots)", range=[0, end]),
+        [style.axis(range=[0, 1.15 * peak], tickvals=[0, peak]) for peak in peaks.values()],
+        title=f"{schedule.name}: at most {_count(peaks['versions'], 'weight version')} and "
+        f"{_count(peaks['in_flight'], 'microbatch', 'es')} in flight (exact)",
+    )
+    traces = []
     for worker in workers:
         rows = table[table["worker"] == worker]
-        for col, (column, (name, color)) in enumerate(PANELS.items(), start=1):
-            figure.add_scatter(
-                row=worker + 1,
-                col=col,
-                **steps(rows["slot"], rows[column], end),
-                name=name,
-                legendgroup=name,
-                showlegend=worker == 0,
-                mode="lines",
-                line={"shape": "hv", "color": color, "width": 2},
-                fill="tozeroy",
-                hovertemplate=f"worker {worker}, slot %{{x}}: %{{y}} {name}<extra></extra>",
+        for column, (held, (name, color)) in enumerate(PANELS.items()):
+            traces.append(
+                {
+                    "type": "scatter",
+                    **panel(worker, column, len(PANELS)),
+                    **steps(rows["slot"], rows[held], end),
+                    "name": name,
+                    "legendgroup": name,
+                    "showlegend": worker == 0,
+                    "mode": "lines",
+                    "line": {"shape": "hv", "color": color, "width": 2},
+                    "fill": "tozeroy",
+                    "hovertemplate": f"worker {worker}, slot %{{x}}: %{{y}} {name}<extra></extra>",
+                }
             )
-            figure.update_yaxes(
-                style.axis(range=[0, 1.15 * peaks[column]], tickvals=[0, peaks[column]]),
-                row=worker + 1,
-                col=col,
-            )
-    figure.update_xaxes(style.axis(range=[0, end]))
-    figure.update_xaxes(style.axis("time (slots)"), row=len(workers))
-    return figure
+    return go.Figure(traces, layout)
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:

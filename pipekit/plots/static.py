@@ -202,7 +202,7 @@ def _strokes(trace: Any) -> dict[str, Any]:
         }
     line = trace.line
     dash = DASHES[line.dash or "solid"]
-    return {"color": line.color, "linestyle": dash, "linewidth": line.width * PT}
+    return {"color": _rgba(line.color), "linestyle": dash, "linewidth": line.width * PT}
 
 
 def _filled(color: str, pattern: Any) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _texts(canvas: Figure, figure: go.Figure) -> None:
         canvas.text(
             x + (note.xshift or 0) / (figure.layout.width or style.WIDTH_PX),
             y + (note.yshift or 0) / figure.layout.height,
-            note.text,
+            note.text.replace("<br>", "\n"),
             color=figure.layout.font.color,
             fontsize=(note.font.size or figure.layout.font.size) * PT,
             ha=note.xanchor,

@@ -37,7 +37,7 @@ def timeline(
     """
     trace = _as_trace(source)
     figure = _draw([trace], versions)
-    figure.update_layout(title=style.heading(_title(trace, title)))
+    figure.update_layout(title=style.heading(summary(trace, title)))
     return figure
 
 
@@ -63,7 +63,7 @@ def compare(
     traces = [_as_trace(source) for source in sources]
     figure = _draw(traces, versions)
     for row, trace in enumerate(traces, start=1):
-        text = _title(trace, titles[row - 1] if titles else None)
+        text = summary(trace, titles[row - 1] if titles else None)
         top = next(figure.select_yaxes(row=row)).domain[1]
         figure.add_annotation(
             text=text,
@@ -101,7 +101,7 @@ def _draw(traces: Sequence[Trace], versions: bool) -> go.Figure:
     first_axis: dict[str, str] = {}
     for row, trace in enumerate(traces, start=1):
         peers = [other for other in traces if other.unit == trace.unit]
-        scale, unit = _readable(trace.unit, max(peer.makespan_s for peer in peers))
+        scale, unit = time_scale(trace.unit, max(peer.makespan_s for peer in peers))
         for bar in bars(trace, scale, unit, versions):
             bar.showlegend = bar.name not in in_legend
             in_legend.add(bar.name)
@@ -153,12 +153,19 @@ def _row_px(workers: int) -> float:
     return max(20, min(44, 640 / workers))
 
 
-def _readable(unit: str, makespan: float) -> tuple[float, str]:
-    return units.readable(makespan, units.SECONDS) if unit == "s" else (1, unit)
+def time_scale(unit: str, longest: float) -> tuple[float, str]:
+    """Return (factor, unit) that make a trace's times readable, if ``longest`` is among them."""
+    return units.readable(longest, units.SECONDS) if unit == "s" else (1, unit)
 
 
-def _title(trace: Trace, name: str | None) -> str:
-    scale, unit = _readable(trace.unit, trace.makespan_s)
+def summary(trace: Trace, name: str | None = None) -> str:
+    """Return a trace's title: bubble, makespan, and what kind of numbers they are.
+
+    Args:
+        trace: what is drawn.
+        name: in place of the trace's own.
+    """
+    scale, unit = time_scale(trace.unit, trace.makespan_s)
     percent = 100 * trace.bubble
     bubble = f"{percent:.0f}" if percent >= 10 else f"{percent:z.1f}"
     return (

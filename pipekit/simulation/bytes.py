@@ -27,7 +27,8 @@ def memory(
     Skips from and to other stages are received and sent like any input and output: each takes
     memory at both its ends and nowhere between.  In a batch's first backward gradients come layer
     by layer as activations go; all of it shows the height in between.  What has arrived and waits
-    for its forward, gradients of activations, and what operators use for a moment are not counted.
+    for its forward, targets and what the loss saves, gradients of activations, and what operators
+    use for a moment are not counted.
     """
     frames = []
     for worker, tasks in enumerate(schedule.workers):

@@ -61,7 +61,7 @@ def test_every_method(printed: Printed) -> None:
         ("p.json --cluster local --memory 5", "in place of --cluster"),
         ("p.json --cluster 2bw-v100 --workers 9", "ask for 16 workers in place of 9"),
         ("p.json --workers 2 --bandwidth 0", "must be above zero"),
-        ("p.json --workers 2 --bandwidth 1e9 --memory 5", "give each at least 602,000,000 bytes"),
+        ("p.json --workers 2 --bandwidth 1e9 --memory 5", "give each at least 601,000,000 bytes"),
         ("p.json --cluster pipedream-a --method luck", "method must be one of pipedream"),
         ("p.json --cluster pipedream-a --by max", "pipedream has no option 'by', only cost"),
         ("p.json --cluster pipedream-a --method balance", "use at most 6 stages"),

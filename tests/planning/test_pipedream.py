@@ -86,9 +86,8 @@ def fullest(profile: Profile, stages: Sequence[tuple[int, int, int]], states: fl
         activations += 0 if chosen[-1].saves_output else chosen[-1].output_bytes
         peak = now = sum(x.buffer_bytes for x in chosen) + activations * in_flight
         for layer in reversed(chosen):  # gradients come as activations go
-            now += layer.parameter_bytes
+            now += layer.parameter_bytes - layer.saved_bytes
             peak = max(peak, now)
-            now -= layer.saved_bytes
         found.append(peak + weights * (in_flight + states))
     return max(found)
 

@@ -71,12 +71,38 @@ def test_capacity_is_a_dashed_line_that_the_axes_reach() -> None:
     ]
 
 
-def test_the_total_of_another_memory_is_a_line_named_by_its_label() -> None:
+def test_the_total_of_another_memory_is_a_line_in_a_time_stretched_to_the_first_ones() -> None:
+    frame = held().frame.assign(time_s=lambda frame: 2 * frame["time_s"], recompute=1 * MB)
+    figure = memory(held(), Memory(frame, "measured"))
+    lines = named(figure, "total, measured, time x 0.5")
+    assert [line.y.tolist() for line in lines] == [[41, 71, 91, 41, 41], [41, 61, 61]]
+    assert [line.x.tolist() for line in lines] == [[0, 10, 20, 30, 40], [0, 40, 40]]
+    texts = [note.text for note in figure.layout.annotations]
+    assert texts[2:4] == ["peak 90 MB<br>91 MB measured", "peak 60 MB<br>61 MB measured"]
+    assert figure.layout.title.text == (
+        "Memory: at most 90 MB on worker 0 (simulated), 91 MB on worker 0 (measured)"
+    )
+
+
+def test_equal_times_are_not_stretched() -> None:
+    assert named(memory(held(), Memory(held().frame, "measured")), "total, measured")
+
+
+def test_of_the_same_kind_both_keep_their_times_and_may_be_named() -> None:
     frame = held().frame.assign(time_s=lambda frame: 2 * frame["time_s"])
-    figure = memory(held(), other=Memory(frame, "measured"))
-    lines = named(figure, "total, measured")
+    figure = memory(held(), Memory(frame, "simulated"), other_name="GPipe")
+    lines = named(figure, "total, GPipe")
     assert [line.y.tolist() for line in lines] == [[40, 70, 90, 40, 40], [40, 60, 60]]
+    assert [line.showlegend for line in lines] == [True, False]
     assert [area.x[-1] for area in named(figure, "weights")] == [80, 80]
+
+
+def test_the_other_total_is_set_off_from_the_areas_also_in_the_static_picture() -> None:
+    figure = memory(held(), other=held())
+    upper, _ = static.draw(figure).axes
+    halo, total, _dot = upper.lines
+    assert halo.get_linewidth() > total.get_linewidth()
+    assert list(halo.get_xdata()) == list(total.get_xdata())  # type: ignore[arg-type]
 
 
 def test_all_workers_have_the_same_axes() -> None:

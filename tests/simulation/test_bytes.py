@@ -31,6 +31,12 @@ def peak(memory: Memory, part: str) -> list[float]:
     return [float(most) for most in memory.frame.groupby("worker")[part].max()]
 
 
+def without_gradients(memory: Memory) -> list[float]:
+    """Return each worker's most bytes as the paper counts them."""
+    rest = memory.total - memory.frame["gradients"]
+    return [float(most) for most in rest.groupby(memory.frame["worker"]).max()]
+
+
 # --- PipeDream-2BW, section 3 ---------------------------------------------------------------------
 
 
@@ -45,14 +51,14 @@ def test_2bw_keeps_two_versions_and_at_most_d_activations(d: int, more: int) -> 
 def test_recomputing_2bw_keeps_d_inputs_and_one_microbatch_whole(d: int, more: int) -> None:
     """2|W|/d + |A_total(b)|/d + d |A_input(b)| (section 3.1); the whole one's input is of the d."""
     found = memory(two_bw(d, d + more, 4), "always")
-    assert found.peak_bytes[0] == 2 * W + W + (A - I) + d * I, "and a batch's gradients, W"
+    assert without_gradients(found)[0] == 2 * W + (A - I) + d * I
 
 
 @given(st.integers(1, 5), st.integers(1, 12))
 def test_gpipe_keeps_all_m_inputs(d: int, m: int) -> None:
     """|W|/d + |A_total(b)|/d + m |A_input(b)| (section 3.1)."""
     found = memory(gpipe(d, m), "always")
-    assert found.peak_bytes == (W + W + (A - I) + m * I,) * d, "and a batch's gradients, W"
+    assert without_gradients(found) == [W + (A - I) + m * I] * d
 
 
 @given(st.integers(1, 6), st.integers(1, 12))
@@ -95,10 +101,10 @@ def test_gradients_are_there_from_the_first_backward_to_the_update() -> None:
     frame = memory(flush(1, 2, 2)).frame
     assert frame[["time_s", "gradients"]].to_numpy().tolist() == [
         [0, 0],
-        [1, W],
+        [1, W - (A - I)],  # the first backward: they come as the activations go
         [3, W],
         [6, 0],
-        [7, W],
+        [7, W - (A - I)],
         [9, W],
         [12, 0],
     ]
@@ -140,9 +146,12 @@ def test_inference_keeps_nothing_but_the_weights() -> None:
 
 
 def test_gradients_come_layer_by_layer_as_activations_go() -> None:
-    """Backward of two layers: 10 of gradients beside all 200 of activations, 20 beside 100."""
-    layer = LayerProfile("layer", 1, 1, 0, 10, saved_bytes=100, saves_output=True)
-    trace = simulate(flush(1, 1), Profile((layer, layer)), Plan.by_hand([2]))
+    """Backward of two layers: first 150 of gradients take the place of 100 of activations."""
+    layers = [
+        LayerProfile("layer", 1, 1, 0, size, saved_bytes=100, saves_output=True)
+        for size in (10, 150)
+    ]
+    trace = simulate(flush(1, 1), Profile(tuple(layers)), Plan.by_hand([2]))
     assert trace.memory is not None
-    assert trace.memory.peak_bytes == (20 + 200 + 10,)
-    assert trace.memory.frame["gradients"].tolist() == [0, 10, 0]
+    assert trace.memory.peak_bytes == (160 + 100 + 150,)
+    assert trace.memory.frame["gradients"].tolist() == [0, 50, 0]

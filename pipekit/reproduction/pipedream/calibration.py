@@ -214,10 +214,11 @@ def stretched(profile: Profile, factor: float) -> Profile:
 
 
 def faster_links(cluster: Cluster, factor: float) -> Cluster:
-    """Return a cluster of one level whose links carry ``factor`` times as much a second."""
-    (level,) = cluster.levels
-    origin = f"{level.effective.origin if level.effective else 'nominal'}, times {factor:g}"
-    return cluster.calibrated(level.name, level.used_bandwidth * factor, origin)
+    """Return a cluster whose links carry ``factor`` times as much a second."""
+    for level in cluster.levels:
+        origin = f"{level.effective.origin if level.effective else 'nominal'}, times {factor:g}"
+        cluster = cluster.calibrated(level.name, level.used_bandwidth * factor, origin)
+    return cluster
 
 
 def printed(setting: Setting, column: str) -> str:

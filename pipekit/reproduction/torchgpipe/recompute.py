@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pipekit.clusters import Cluster
 from pipekit.engine import Pipeline, emulate
+from pipekit.engine.passes import Loss
 from pipekit.engine.versions import OptimizerFactory
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
@@ -114,7 +115,7 @@ class OneStage:
         targets: Tensor,
         microbatches: int,
         *,
-        loss: nn.Module,
+        loss: Loss,
         optimizer: OptimizerFactory,
     ) -> None:
         self._parameters = sum(p.numel() for p in model.parameters())

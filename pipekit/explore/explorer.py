@@ -1,0 +1,192 @@
+"""Controls above, pictures below: what all explorers share, live and as static figures."""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+import pandas as pd
+from IPython.display import display
+
+from pipekit import plots
+from pipekit.explore.canvas import TimelineCanvas, picture
+from pipekit.explore.chart import Chart
+from pipekit.explore.seen import Seen
+
+See = Callable[..., Seen]
+"""From the values of the controls, by name, to what to show; its defaults are the first setting."""
+
+_GRID = "repeat(auto-fill, minmax(330px, 1fr))"
+_ERROR = "border-left: 4px solid #D55E00; padding: 2px 10px; white-space: pre-wrap;"
+_TEXT = "white-space: pre-wrap; padding: 2px 0; line-height: 1.4;"
+
+
+class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotated
+    """Controls, and what ``see`` shows for them; it follows every change of theirs.
+
+    A setting that cannot be is answered by its error's sentence, above the pictures of the last
+    one that could.  The browser holds slider moves back while the kernel is busy, so that none is
+    drawn late.
+
+    Args:
+        see: what to show.
+        controls: by the names of ``see``'s arguments.
+        start: values of controls that begin elsewhere than at ``see``'s defaults.
+    """
+
+    def __init__(
+        self, see: See, controls: Mapping[str, widgets.ValueWidget], start: Mapping[str, Any]
+    ) -> None:
+        self._see, self._controls = see, controls
+        first = {name: p.default for name, p in inspect.signature(see).parameters.items()}
+        for name, control in controls.items():
+            control.value = start.get(name, first[name])
+            control.observe(self._changed, names="value")
+        self._message = widgets.HTML()
+        self._text = widgets.HTML()
+        self._canvases: list[TimelineCanvas] = []
+        self._charts: list[Chart] = []
+        self._timelines, self._plots = widgets.VBox(), widgets.VBox()
+        self._table = widgets.HTML()
+        for html in (self._table, self._text):
+            html.add_class("jp-RenderedHTMLCommon")
+        self._seen = widgets.VBox([self._text, self._timelines, self._plots, self._table])
+        super().__init__([self.controls_box(), self._message, self._seen])
+        self._changed()
+
+    def controls_box(self) -> widgets.Widget:
+        """Return the controls, laid out."""
+        layout = {"grid_template_columns": _GRID, "grid_gap": "4px 24px", "width": "100%"}
+        return widgets.GridBox([*self._controls.values()], layout=layout)
+
+    def values(self) -> dict[str, Any]:
+        """Return what the controls say now."""
+        return {name: control.value for name, control in self._controls.items()}
+
+    def complain(self, error: ValueError) -> None:
+        """Say what is wrong with a setting."""
+        self._message.value = f'<div style="{_ERROR}">{escape(str(error))}</div>'
+        self._seen.add_class("pipekit-stale")
+
+    def show(self, seen: Seen) -> None:
+        """Replace all that is shown."""
+        self._message.value = ""
+        self._seen.remove_class("pipekit-stale")
+        self._text.value = f'<div style="{_TEXT}">{escape(seen.text)}</div>' if seen.text else ""
+        self._show_timelines(seen)
+        if len(seen.plots) != len(self._charts):
+            self._charts = [Chart() for _ in seen.plots]
+            self._plots.children = self._charts
+        for chart, plot in zip(self._charts, seen.plots.values(), strict=True):
+            chart.show(plot.figure)
+        self._table.value = "" if seen.table is None else styled(seen).to_html()
+
+    def _show_timelines(self, seen: Seen) -> None:
+        if len(seen.timelines) != len(self._canvases):
+            self._canvases = [TimelineCanvas() for _ in seen.timelines]
+            self._timelines.children = self._canvases
+            self._link(seen)
+        for number, (canvas, timeline) in enumerate(
+            zip(self._canvases, seen.timelines, strict=True)
+        ):
+            trace = timeline.trace
+            peers = [each.trace for each in seen.timelines if each.trace.unit == trace.unit]
+            canvas.show(
+                picture(
+                    trace,
+                    timeline.notes,
+                    title=timeline.title,
+                    longest=max(peer.makespan_s for peer in peers),
+                    legend=number == 0,
+                )
+            )
+
+    def _link(self, seen: Seen) -> None:
+        """Let canvases in the same unit zoom and pan together, within the page."""
+        first: dict[str, TimelineCanvas] = {}
+        for canvas, timeline in zip(self._canvases, seen.timelines, strict=True):
+            leader = first.setdefault(timeline.trace.unit, canvas)
+            if leader is not canvas:
+                widgets.jslink((leader, "view"), (canvas, "view"))
+
+    def _changed(self, _change: object = None) -> None:
+        try:
+            seen = self._see(**self.values())
+        except ValueError as error:
+            self.complain(error)
+        else:
+            self.show(seen)
+
+
+def styled(seen: Seen) -> Any:
+    """Return the table, ready to be shown."""
+    assert seen.table is not None
+    numbers = seen.table.select_dtypes("number").columns
+    shown = seen.table.style.hide(axis="index").format("{:,.4g}", subset=numbers)
+    return shown.set_caption(seen.caption)
+
+
+def static(seen: Seen, results_dir: str | Path) -> None:
+    """Display what an explorer shows as figures that need no kernel, and save them.
+
+    Args:
+        seen: what to show.
+        results_dir: the folder for an SVG and a CSV of each figure.
+    """
+    folder = Path(results_dir).resolve()
+    if seen.text:
+        print(seen.text)
+    if seen.timelines:
+        traces = [timeline.trace for timeline in seen.timelines]
+        figure = plots.compare(
+            *traces, titles=[each.title or each.trace.name for each in seen.timelines]
+        )
+        _show(figure, folder / "timelines", _events(seen.timelines))
+    for name, plot in seen.plots.items():
+        _show(plot.figure, folder / name, plot.data)
+    if seen.table is not None:
+        seen.table.to_csv(folder / "table.csv", index=False)
+        display(styled(seen))
+
+
+def _events(timelines: Any) -> pd.DataFrame:
+    return pd.concat(
+        [each.trace.frame.assign(shown=each.title or each.trace.name) for each in timelines]
+    )
+
+
+def _show(figure: Any, stem: Path, data: pd.DataFrame) -> None:
+    """Save a figure and display it: live in Jupyter, as SVG where no script runs (GitHub)."""
+    svg = plots.save(figure, stem, data)["svg"].read_text(encoding="utf-8")
+    live = json.loads(figure.to_json())
+    display({"application/vnd.plotly.v1+json": live, "image/svg+xml": svg}, raw=True)
+
+
+def explore(
+    see: See,
+    controls: Callable[[], Mapping[str, widgets.ValueWidget]],
+    interactive: bool,
+    results_dir: str | Path,
+    *,
+    explorer: type[Explorer] = Explorer,
+    still: See | None = None,
+    **start: Any,
+) -> None:
+    """Display an explorer, or the static figures of the setting that it would begin with.
+
+    Args:
+        see: what to show.
+        controls: makes the controls.
+        interactive: False where nobody moves a slider, as under papermill.
+        results_dir: the folder for the static figures.
+        explorer: the kind of explorer.
+        still: what to show statically; by default ``see``.
+        start: where to begin; by default at ``see``'s defaults.
+    """
+    if interactive:
+        display(explorer(see, controls(), start))
+    else:
+        static((still or see)(**start), results_dir)

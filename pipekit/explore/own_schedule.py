@@ -1,0 +1,193 @@
+"""A schedule of one's own, as text: checked, drawn, simulated, and trained with."""
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import ipywidgets as widgets
+import pandas as pd
+import torch
+from torch import nn
+
+from pipekit import plots
+from pipekit.clusters import flat
+from pipekit.datasets import Batch, Dataset, digits
+from pipekit.engine import Pipeline, Run
+from pipekit.explore.explorer import Explorer, explore
+from pipekit.explore.faults import marked
+from pipekit.explore.seen import Plot, Seen, Timeline
+from pipekit.models import mlp
+from pipekit.planning import plan
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.profiling.measured import profile
+from pipekit.schedules import Schedule, check, flush, parse
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+
+WIDTH, DEPTH = 512, 8
+"""Of the network: a perceptron of so many linear layers."""
+ROWS = 64
+"""Of a microbatch."""
+LEAST_BATCHES = 30
+"""The schedule is run again and again until it has trained on so many."""
+LR = 0.001
+PICTURE = str(flush(3, 4, 2))
+
+
+def see(picture: str = PICTURE) -> Seen:
+    """Return a picture's schedule, drawn in time slots and simulated as the network's training.
+
+    Args:
+        picture: as :func:`pipekit.schedules.parse` reads it.
+
+    Raises:
+        ScheduleError: it cannot be read, or not be executed; the message names the tasks.
+        ValueError: it has more stages than the network has layers.
+    """
+    schedule = parse(picture)
+    report = check(schedule)
+    drawn = Trace.from_schedule(schedule)
+    simulated = simulate(schedule, *_split(schedule))
+    return Seen(
+        text=f"executable: no worker waits for ever; weight versions, a worker: "
+        f"{_list(report.peak_versions)}; microbatches in flight: "
+        f"{_list(report.peak_in_flight)} (exact)",
+        timelines=[
+            Timeline(drawn, title=f"{schedule.title}, as drawn"),
+            Timeline(simulated, title=f"{schedule.title}, predicted for a core a worker"),
+        ],
+    )
+
+
+def trained(picture: str = PICTURE) -> Seen:
+    """Return what :func:`see` does, and beside it a real training by the engine.
+
+    A perceptron learns scikit-learn's digits by Adam, a thread a worker.
+
+    Raises:
+        ScheduleError: as :func:`see`, or nothing goes backward.
+        ValueError: likewise.
+    """
+    seen, schedule = see(picture), parse(picture)
+    run, losses = _train(schedule)
+    data = pd.DataFrame({"batch": range(1, len(losses) + 1), "loss": losses, "run": schedule.title})
+    figure = plots.curves(
+        data,
+        x="batch",
+        y="loss",
+        color="run",
+        title=f"Trained with it: the loss goes from {losses[0]:.2f} to {losses[-1]:.2f}",
+        label="measured",
+        y_title="loss (nats)",
+    )
+    executed = Timeline(run.trace, title=f"{schedule.title}, as executed")
+    return Seen(seen.text, [*seen.timelines, executed], {"loss": Plot(figure, data)})
+
+
+class OwnSchedule(Explorer):
+    """The text area, where an error is marked, and a button that trains."""
+
+    def controls_box(self) -> widgets.Widget:
+        """Return the text, the button, and the copy of the text that shows an error."""
+        self._marks = widgets.HTML()
+        self._button = widgets.Button(
+            description="Train with it", icon="play", button_style="primary"
+        )
+        self._button.on_click(self._train)
+        return widgets.VBox([*self._controls.values(), self._button, self._marks])
+
+    def complain(self, error: ValueError) -> None:
+        """Say what is wrong, and mark where."""
+        super().complain(error)
+        self._button.disabled = True
+        text = marked(self.values()["picture"], str(error))
+        self._marks.value = f"<pre>{text}</pre>"
+
+    def show(self, seen: Seen) -> None:
+        """Replace all that is shown."""
+        self._button.disabled = False
+        self._marks.value = ""
+        super().show(seen)
+
+    def _train(self, _button: widgets.Button) -> None:
+        self._button.disabled, self._button.description = True, "training ..."
+        try:
+            self.show(trained(**self.values()))
+        except ValueError as error:
+            self.complain(error)
+        self._button.description = "Train with it"
+
+
+def controls() -> Mapping[str, widgets.ValueWidget]:
+    """Return the control of :func:`see`."""
+    area = widgets.Textarea(rows=8, layout={"width": "100%"}, continuous_update=True)
+    area.add_class("pipekit-picture")
+    return {"picture": area}
+
+
+def own_schedule(interactive: bool, results_dir: str, **start: Any) -> None:
+    """Display the explorer; see :func:`pipekit.explore.explorer.explore`."""
+    explore(see, controls, interactive, results_dir, explorer=OwnSchedule, still=trained, **start)
+
+
+def _network() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), *mlp(WIDTH, DEPTH, inputs=8 * 8, outputs=10))
+
+
+def _train(schedule: Schedule) -> tuple[Run, list[float]]:
+    """Run a schedule until there were enough batches; return its last run, and all losses."""
+    torch.manual_seed(0)
+    _, planned = _split(schedule)
+    pipeline = Pipeline(
+        _network(),
+        schedule,
+        balance=planned,
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=LR),
+        loss=torch.nn.CrossEntropyLoss(),
+    )
+    losses: list[float] = []
+    while len(losses) < LEAST_BATCHES:
+        run = pipeline.train(_batches(schedule, len(losses)))
+        losses += run.losses
+    return run, losses
+
+
+def _batches(schedule: Schedule, seed: int) -> list[Batch]:
+    """Return a batch for each of the schedule's, of ``ROWS`` rows a microbatch."""
+    rows = [ROWS * len(batch) for batch in schedule.batches]
+    data = _data()
+    chosen = torch.randint(
+        len(data.train_inputs), (sum(rows),), generator=torch.Generator().manual_seed(seed)
+    ).split(rows)
+    return [(data.train_inputs[each], data.train_targets[each]) for each in chosen]
+
+
+def _split(schedule: Schedule) -> tuple[Profile, Plan]:
+    """Return the network's costs here, and stages of about equal time."""
+    balance = plan(_costs(), flat(schedule.stages, math.inf), "balance").balance
+    replicas = [len(workers) for workers in schedule.homes]
+    return _costs(), Plan.by_hand(balance, rows=ROWS, replicas=replicas)
+
+
+@cache
+def _costs() -> Profile:
+    """Measure what a microbatch costs a worker that has a core of its own."""
+    data = _data()
+    return profile(
+        _network(),
+        data.train_inputs[:ROWS],
+        loss=torch.nn.CrossEntropyLoss(),
+        target=data.train_targets[:ROWS],
+        tolerance=math.inf,  # a rough prediction will do, and a busy machine is no news here
+    )
+
+
+@cache
+def _data() -> Dataset:
+    return digits()
+
+
+def _list(numbers: tuple[int, ...]) -> str:
+    return " ".join(map(str, numbers))

@@ -1,0 +1,134 @@
+"""Every way to divide workers into parallel pipelines, which one wins, and why."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import ipywidgets as widgets
+import pandas as pd
+
+from pipekit import plots
+from pipekit.clusters import Cluster, named
+from pipekit.explore.controls import choice, steps
+from pipekit.explore.explorer import explore
+from pipekit.explore.memory import OPTIMIZERS
+from pipekit.explore.models import MODELS, reckoned
+from pipekit.explore.seen import Plot, Seen
+from pipekit.planning import parallel_pipelines, sweep
+from pipekit.plans import Plan
+
+CLUSTERS = ("pipedream-a", "pipedream-b", "2bw-v100", "torchgpipe-p40", "figure1-k80")
+"""Those of :data:`pipekit.clusters.NAMED` whose float32 rates are known."""
+_ONE = ["width", "depth", "microbatch_rows", "recompute"]
+_SHOWN = 5
+"""Rows of the table, beside data parallelism and the single pipeline."""
+
+
+def see(
+    model: str = "gpt-1.3B",
+    cluster: str = "2bw-v100",
+    workers: int = 16,
+    max_batch: int = 256,
+    optimizer: str = "Adam",
+) -> Seen:
+    """Return what PipeDream-2BW's planner predicts of every width and depth, and its choice.
+
+    Args:
+        model: one of :data:`MODELS`, in float32.
+        cluster: one of :data:`CLUSTERS`.
+        workers: how many.
+        max_batch: rows that a global batch may have at most.
+        optimizer: one of :data:`OPTIMIZERS`.
+
+    Raises:
+        ValueError: nothing fits, or the cluster has no such number of workers.
+    """
+    machines = named(cluster, workers)
+    profile = reckoned(model, machines.device)
+    options: Any = {"max_batch": max_batch, "optimizer_states": OPTIMIZERS[optimizer]}
+    table = sweep(profile, machines, **options)
+    free = sweep(profile, _free(machines), **options)
+    table = table.merge(free[[*_ONE, "throughput"]], on=_ONE, suffixes=("", "_free"))
+    plan = parallel_pipelines(profile, machines, **options)
+    best = _best_of_each(table)
+    won = plan.replicas[0], len(plan.stages)
+    return Seen(
+        text=str(plan),
+        plots={"throughput": Plot(_map(best, plan, model, cluster), best)},
+        table=_compared(best, won),
+        caption="the best of each width and depth; without links, if they cost nothing (simulated)",
+    )
+
+
+def controls() -> dict[str, widgets.ValueWidget]:
+    """Return the controls of :func:`see`."""
+    return {
+        "model": choice("model", MODELS),
+        "cluster": choice("cluster", CLUSTERS),
+        "optimizer": choice("optimizer", OPTIMIZERS),
+        "workers": steps("workers", [2, 4, 8, 16, 32, 64]),
+        "max_batch": steps("rows a batch", [32, 64, 128, 256, 512, 1024]),
+    }
+
+
+def planner(interactive: bool, results_dir: str, **start: Any) -> None:
+    """Display the explorer; see :func:`pipekit.explore.explorer.explore`."""
+    explore(see, controls, interactive, results_dir, **start)
+
+
+def _free(cluster: Cluster) -> Cluster:
+    """Return the cluster with links that cost nothing."""
+    levels = tuple(replace(level, bandwidth=math.inf) for level in cluster.levels)
+    return replace(cluster, levels=levels)
+
+
+def _best_of_each(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the fastest row that fits of each width and depth, or the leanest if none fits."""
+    by_speed = table.sort_values(["fits", "throughput"], ascending=False)
+    by_memory = table.sort_values("memory_bytes")
+    pair = ["width", "depth"]
+    fastest = by_speed[by_speed["fits"]].drop_duplicates(pair)
+    leanest = by_memory.drop_duplicates(pair)
+    return pd.concat([fastest, leanest]).drop_duplicates(pair).sort_values(pair, ignore_index=True)
+
+
+def _map(best: pd.DataFrame, plan: Plan, model: str, cluster: str) -> Any:
+    width, depth = plan.replicas[0], len(plan.stages)
+    fitting = best.assign(throughput=best["throughput"].where(best["fits"]))
+    return plots.grid(
+        fitting,
+        x="depth",
+        y="width",
+        value="throughput",
+        best=(depth, width),
+        title=f"{model} on {plan.workers} workers of {cluster}: width {width}, depth {depth} wins "
+        f"with {fitting['throughput'].max():,.4g} rows/s",
+        label="simulated",
+        unit="rows/s",
+        missing="does not fit",
+        x_title="depth d (stages)",
+        y_title="width w (pipelines)",
+    )
+
+
+def _compared(best: pd.DataFrame, won: tuple[int, int]) -> pd.DataFrame:
+    """Return the winner, its closest rivals and the two plain ways, with what holds each back."""
+    ranked = best.sort_values(["fits", "throughput"], ascending=False)
+    plain = ranked[(ranked["depth"] == 1) | (ranked["width"] == 1)].drop_duplicates("depth")
+    ends = [plain[plain["depth"] == 1].head(1), plain[plain["width"] == 1].head(1)]
+    winner = ranked[(ranked["width"] == won[0]) & (ranked["depth"] == won[1])]
+    rows = pd.concat([winner, ranked.head(_SHOWN), *ends]).drop_duplicates(["width", "depth"])
+    lost = 100 * (1 - rows["throughput"] / rows["throughput_free"])
+    return pd.DataFrame(
+        {
+            "width": rows["width"],
+            "depth": rows["depth"],
+            "rows a microbatch": rows["microbatch_rows"],
+            "recompute": rows["recompute"].map({True: "yes", False: "no"}),
+            "rows/s": rows["throughput"],
+            "rows/s without links": rows["throughput_free"],
+            "lost to links (%)": lost.round(1),
+            "memory (GiB)": (rows["memory_bytes"] / 2**30),
+            "fits": rows["fits"].map({True: "yes", False: "no"}),
+        }
+    )

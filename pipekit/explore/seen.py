@@ -1,0 +1,51 @@
+"""What an explorer shows for one setting, whether live or as static figures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit.traces import Trace
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A trace to draw.
+
+    Attributes:
+        trace: its events.
+        notes: what to write beside each worker's row, if anything.
+        title: in place of the trace's name.
+    """
+
+    trace: Trace
+    notes: Sequence[str] = ()
+    title: str | None = None
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plotly figure and the numbers in it."""
+
+    figure: go.Figure
+    data: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Everything to show for one setting, from the top.
+
+    Attributes:
+        text: lines to read first.
+        timelines: those in the same unit share one time axis.
+        plots: by name, which is also their file's.
+        table: labelled numbers; the caption says what they are.
+        caption: of the table.
+    """
+
+    text: str = ""
+    timelines: Sequence[Timeline] = ()
+    plots: Mapping[str, Plot] = field(default_factory=dict)
+    table: pd.DataFrame | None = None
+    caption: str = ""

@@ -1,0 +1,61 @@
+from typing import Any
+
+import ipywidgets as widgets
+import pytest
+
+from pipekit.explore.own_schedule import PICTURE, OwnSchedule, controls, see, trained
+from pipekit.schedules import parse, pipedream
+from pipekit.traces import Trace
+
+MINE = str(pipedream(2, 3))
+STUCK = "worker 0 | B0 F0^"
+
+
+def test_a_picture_is_drawn_and_simulated() -> None:
+    seen = see(MINE)
+    drawn, simulated = seen.timelines
+    assert drawn.trace.frame.equals(Trace.from_schedule(parse(MINE)).frame)
+    assert (drawn.trace.label, simulated.trace.label) == ("exact", "simulated")
+    assert len(simulated.trace.frame) == len(drawn.trace.frame)
+    assert "weight versions, a worker: 2 1; microbatches in flight: 2 1 (exact)" in seen.text
+
+
+def test_the_engine_trains_with_it() -> None:
+    seen = trained(MINE)
+    executed = seen.timelines[-1].trace
+    assert executed.label == "measured"
+    order = ["worker", "op", "microbatch", "version"]
+    expected = Trace.from_schedule(parse(MINE)).frame[order]
+    assert executed.frame[order].reset_index(drop=True).equals(expected.reset_index(drop=True))
+    losses = seen.plots["loss"].data["loss"]
+    assert losses.iloc[-1] < losses.iloc[0]
+
+
+def test_an_error_is_marked_and_nothing_can_be_trained_until_it_is_mended() -> None:
+    area = controls()["picture"]
+    live = OwnSchedule(see, {"picture": area}, {})
+    found: dict[type, list[Any]] = {widgets.Button: [], widgets.HTML: []}
+
+    def collect(widget: Any) -> None:
+        for kind in found:
+            found[kind] += [widget] if isinstance(widget, kind) else []
+        for child in getattr(widget, "children", ()):
+            collect(child)
+
+    collect(live)
+    (button,) = found[widgets.Button]
+    area.value = STUCK
+    assert button.disabled
+    assert any("<mark>B0</mark> <mark>F0</mark>^" in html.value for html in found[widgets.HTML])
+    area.value = MINE
+    assert not button.disabled
+    assert not any("<mark>" in html.value for html in found[widgets.HTML])
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    with pytest.raises(ValueError, match="layers"):
+        see(str(pipedream(17, 1)))
+
+
+def test_the_picture_to_begin_with_reads_back_as_itself() -> None:
+    assert str(parse(PICTURE)) == PICTURE

@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+
+from pipekit.clusters import named
+from pipekit.explore.models import reckoned
+from pipekit.explore.planner import CLUSTERS, controls, see
+from pipekit.explore.seen import Seen
+from pipekit.planning import parallel_pipelines, sweep
+
+
+@pytest.fixture(scope="module")
+def seen() -> Seen:
+    return see("gpt-355M", workers=8, max_batch=64)
+
+
+def test_the_plan_is_the_planners_and_leads_the_table(seen: Seen) -> None:
+    cluster = named("2bw-v100", 8)
+    plan = parallel_pipelines(reckoned("gpt-355M", cluster.device), cluster, max_batch=64)
+    assert seen.text == str(plan)
+    assert seen.table is not None
+    winner = seen.table.iloc[0]
+    assert (winner["width"], winner["depth"]) == (plan.replicas[0], len(plan.stages))
+    assert winner["fits"] == "yes"
+
+
+def test_the_map_has_the_best_that_fits_of_every_width_and_depth(seen: Seen) -> None:
+    cluster = named("2bw-v100", 8)
+    every = sweep(reckoned("gpt-355M", cluster.device), cluster, max_batch=64)
+    best = every[every["fits"]].groupby(["width", "depth"])["throughput"].max()
+    shown = seen.plots["throughput"].data.set_index(["width", "depth"])
+    assert {*shown.index} == {*every.set_index(["width", "depth"]).index}
+    fitting = shown[shown["fits"]]["throughput"]
+    np.testing.assert_allclose(fitting.sort_index(), best.sort_index())
+    title = seen.plots["throughput"].figure.layout.title.text
+    assert f"wins with {best.max():,.4g} rows/s (simulated)" in title
+
+
+def test_the_table_has_both_plain_ways_and_what_links_cost(seen: Seen) -> None:
+    assert seen.table is not None
+    assert (seen.table["depth"] == 1).any()
+    assert (seen.table["width"] == 1).any()
+    assert (seen.table["rows/s without links"] >= seen.table["rows/s"] * (1 - 1e-12)).all()
+
+
+def test_what_the_cluster_cannot_be_is_said_with_its_remedy() -> None:
+    with pytest.raises(ValueError, match="ask for 8 workers in place of 4"):
+        see("gpt-355M", "2bw-v100", workers=4)
+
+
+def test_every_argument_has_a_control_and_every_cluster_a_float32_rate() -> None:
+    assert {*controls()} == {*see.__annotations__} - {"return"}
+    assert all("float32" in named(name).device.peak_flops for name in CLUSTERS)

@@ -1,0 +1,64 @@
+import math
+
+import pytest
+
+from pipekit.explore.timeline import NOTHING, controls, see
+from pipekit.methods import METHODS
+
+
+@pytest.mark.parametrize("microbatches", [1, 4, 16])
+def test_gpipes_bubble_is_that_of_the_paper_where_links_cost_nothing(microbatches: int) -> None:
+    (gpipe,) = see("gpipe", NOTHING, 5, 1, microbatches, 1, 2.0, "never", math.inf).timelines
+    assert gpipe.trace.bubble == pytest.approx(4 / (microbatches + 4))  # (K-1)/(T+K-1), section 3.2
+
+
+def test_two_methods_are_seen_and_one_beside_itself_is_one() -> None:
+    assert [each.trace.name for each in see().timelines] == ["PipeDream", "GPipe"]
+    assert len(see("gpipe", "gpipe").timelines) == 1
+
+
+def test_notes_say_what_each_worker_keeps() -> None:
+    pipedream, gpipe = see().timelines
+    assert [note.split(",")[0] for note in pipedream.notes] == [
+        "4 versions",
+        "3 versions",
+        "2 versions",
+        "1 version",
+    ]
+    assert all(note.startswith("1 version, 4 in flight, ") for note in gpipe.notes)
+
+
+def test_the_title_compares_the_methods_memory() -> None:
+    seen = see()
+    peaks = [max(each.trace.memory.peak_bytes) for each in seen.timelines if each.trace.memory]
+    title = seen.plots["memory"].figure.layout.title.text
+    assert title.startswith(f"PipeDream needs {peaks[0] / peaks[1]:.2g} times the memory of GPipe")
+
+
+def test_recomputing_costs_a_forward_and_saves_activations() -> None:
+    kept, again = (see("gpipe", NOTHING, recompute=how) for how in ("never", "always"))
+    assert again.timelines[0].trace.makespan_s > kept.timelines[0].trace.makespan_s
+    for less, more in zip(again.timelines, kept.timelines, strict=True):
+        assert less.trace.memory is not None
+        assert more.trace.memory is not None
+        assert max(less.trace.memory.peak_bytes) < max(more.trace.memory.peak_bytes)
+
+
+def test_a_slower_link_takes_longer() -> None:
+    seconds = [see(gbit=gbit).timelines[0].trace.makespan_s for gbit in (1, 10, math.inf)]
+    assert seconds == sorted(seconds, reverse=True)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_replicas_give_every_method_more_workers(method: str) -> None:
+    seen = see(method, NOTHING, stages=2, replicas=2)
+    assert seen.timelines[0].trace.workers == 4
+
+
+def test_what_a_method_refuses_is_said_with_its_remedy() -> None:
+    with pytest.raises(ValueError, match="needs"):
+        see("2bw", stages=8, microbatches=4)
+
+
+def test_every_control_allows_the_default() -> None:
+    assert {*controls()} == {*see.__annotations__} - {"return"}
