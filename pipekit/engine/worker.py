@@ -140,12 +140,12 @@ def work(
         stage.prepare(buffer_count(steps, number), job.training, job.loss_versions)
     ends = (_Training if job.training else _Evaluation)(job, feed, device, on_loss)
     worker = Worker(index, stages, job, links, ends, Clock(device))
-    if job.memory:
-        allocator.begin(device)
     keeper = None
     if job.saving or job.resumption:
         keeper = Keeper(index, stages, steps, ends.losses, job.saving, job.resumption)
         worker.attend(keeper.around)
+    if job.memory:
+        allocator.begin(device)
     worker.run(steps)
     if keeper:
         keeper.end()
