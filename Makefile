@@ -23,7 +23,7 @@ predictions: $(STAMP) ## compare what the simulator predicts with emulated and r
 	.venv/bin/pipekit run experiments/prediction_accuracy.yaml
 
 test: lint ## check style and types, run the tests
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 lint: $(STAMP) ## check style and types only
 	.venv/bin/ruff check .

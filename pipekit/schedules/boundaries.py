@@ -85,6 +85,10 @@ def steps_after(
 
     Of the tasks before the boundary, backwards and updates stay in their places, without messages:
     they tell where the weight versions and sums of gradients lie.
+
+    Args:
+        lowered: what the workers of a whole run do.
+        boundary: after which the run is taken up.
     """
 
     def left(step: Step) -> Step | None:
