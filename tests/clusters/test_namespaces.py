@@ -128,9 +128,11 @@ def test_a_transfer_takes_the_links_time(capfd: pytest.CaptureFixture[str]) -> N
 @needs_namespaces
 @pytest.mark.parametrize(("end", "code"), [("exit 3", 3), ("kill -9 $$", 137)])
 def test_a_failure_ends_the_others(
-    sleep: str, end: str, code: int, capfd: pytest.CaptureFixture[str]
+    sleep: str, end: str, code: int, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    script = f'if [ $RANK = 1 ]; then echo "sorry" >&2; {end}; fi; {sleep}'
+    all_run = f"until [ -e {tmp_path}/0 ] && [ -e {tmp_path}/2 ]; do sleep 0.01; done"
+    fail = f'if [ $RANK = 1 ]; then {all_run}; echo "sorry" >&2; {end}; fi'
+    script = f"touch {tmp_path}/$RANK; {fail}; {sleep}"
     start = time.monotonic()
     assert run(["sh", "-c", script], 3, "1gbit") == code
     assert time.monotonic() - start < LIMIT_S
