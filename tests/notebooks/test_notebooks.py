@@ -5,7 +5,7 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from pipekit.reproduction.experiment import GIVEN, SCALES, load
+from pipekit.reproduction.experiment import GIVEN, SCALES, load_all
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
@@ -58,6 +58,5 @@ def test_every_parameter_is_a_typed_scalar_with_a_comment(notebook: NotebookNode
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_an_experiment_runs_it(path: Path, scale: str) -> None:
-    files = (ROOT / "experiments").glob("*.yaml")
-    jobs = [job for file in files for job in load(file, scale).jobs]
+    jobs = load_all(sorted((ROOT / "experiments").glob("*.yaml")), scale).jobs  # in one batch
     assert path.resolve() in [job.notebook.resolve() for job in jobs]
