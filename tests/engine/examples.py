@@ -4,6 +4,7 @@ Worker processes import this file, so that it stays free of pytest and hypothesi
 """
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -240,3 +241,22 @@ def cut(layers: int, edges: set[int]) -> list[int]:
 def cumulative(balance: Sequence[int]) -> list[int]:
     """The index of each stage's first layer."""
     return [0, *accumulate(balance)][:-1]
+
+
+class _Sleep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        time.sleep(0.2)
+        return gradient
+
+
+class SlowBackward(nn.Module):
+    """A layer whose backward takes 0.2 s."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = _Sleep.apply(x)
+        return y

@@ -1,9 +1,6 @@
 """Under torchrun --max-restarts, a killed worker restarts the run by itself from its checkpoint."""
 
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import torch
 from pipekit.engine import checkpoints
 from pipekit.reproduction.pipedream.checkpoints import differences
 from tests.engine.examples import data, different, mixed, pipeline
+from tests.engine.under_torchrun import under_torchrun
 
 SCRIPT = """
     import os, signal, sys
@@ -60,29 +58,20 @@ LAZILY = """
 def test_a_killed_worker_restarts_the_run_from_its_checkpoint(
     tmp_path: Path, repository: Path
 ) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(LAZILY) + textwrap.dedent(SCRIPT))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "--max-restarts", "3", str(script), str(tmp_path)]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": str(repository)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "killed").exists()
-    began = re.fullmatch(r"attempt 1 began after (\d+)", done.stdout.strip())
+    out = tmp_path / "out"
+    out.mkdir()
+    source = textwrap.dedent(LAZILY) + textwrap.dedent(SCRIPT)
+    printed = under_torchrun(source, out, repository, "--max-restarts", "3", limit_s=280)
+    assert (out / "killed").exists()
+    began = re.fullmatch(r"attempt 1 began after (\d+)", printed)
     assert began
     assert 20 <= int(began[1]) <= 28
 
     pipe = pipeline(mixed(), "pipedream", [4, 4], clip_norm=0.5)
     for batches in (data(40, rows=4), data(6)):
-        pipe.train(batches, checkpoints=tmp_path / "whole", every=4)
-    assert different(torch.load(tmp_path / "state"), pipe.state_dict()) == []
-    homes = [checkpoints.newest(tmp_path / folder) for folder in ("whole", "checkpoints")]
+        pipe.train(batches, checkpoints=out / "whole", every=4)
+    assert different(torch.load(out / "state"), pipe.state_dict()) == []
+    homes = [checkpoints.newest(out / folder) for folder in ("whole", "checkpoints")]
     assert homes[0] is not None
     assert homes[1] is not None
     # The main processes of the two are seeded alike, and their default generators never drawn from.

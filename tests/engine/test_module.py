@@ -2,7 +2,6 @@
 
 import copy
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from pipekit import PipelinedModule, is_checkpointing, is_recomputing
 from pipekit.engine.backward_order import link
 from pipekit.models import unet
 from pipekit.skips import Skippable
+from tests.engine.examples import SlowBackward
 from tests.engine.gloo import over_gloo
 
 
@@ -310,28 +310,13 @@ def test_the_graph_orders_the_backwards_of_a_stage(in_order: bool) -> None:
 
 def test_a_recomputation_does_not_wait_for_its_gradient() -> None:
     """It is over before the stage behind has finished (torchgpipe, section 3.2.4)."""
-    model = PipelinedModule(nn.Sequential(nn.Linear(6, 6), Slow()), [1, 1], chunks=2, trace=True)
+    model = PipelinedModule(
+        nn.Sequential(nn.Linear(6, 6), SlowBackward()), [1, 1], chunks=2, trace=True
+    )
     model(torch.randn(2, 6)).sum().backward()
     frame = model.trace.frame.set_index(["stage", "op", "microbatch"])
     again, behind = frame.loc[(0, "RECOMPUTE", 0)], frame.loc[(1, "BACKWARD", 0)]
     assert again["end_s"] < behind["end_s"]
-
-
-class _Sleep(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        time.sleep(0.2)
-        return gradient
-
-
-class Slow(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = _Sleep.apply(x)
-        return y
 
 
 # --- what goes wrong -----------------------------------------------------------------------------

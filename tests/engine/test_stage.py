@@ -1,6 +1,5 @@
 """A stage: recomputation, pending passes, and what it leaves behind."""
 
-import time
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from pipekit.engine.stage import Stage, StageSpec
 from pipekit.schedules import check
 from tests.engine.examples import (
     OPTIMIZERS,
+    SlowBackward,
     by_equations,
     data,
     different,
@@ -84,29 +84,10 @@ def test_which_microbatches_are_recomputed(recompute: str) -> None:
         assert set(events["microbatch"]) == chosen
 
 
-class SlowBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        time.sleep(0.2)
-        return gradient
-
-
-class Slow(nn.Module):
-    """A layer with a slow backward."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = SlowBackward.apply(x)
-        return y
-
-
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
 def test_recomputation_starts_before_the_gradient_arrives(transport: str) -> None:
     """Stage 0 has nothing to do but to wait while stage 1 takes 0.2 s for its first backward."""
-    model = nn.Sequential(nn.Linear(6, 6), Slow(), nn.Linear(6, 3))
+    model = nn.Sequential(nn.Linear(6, 6), SlowBackward(), nn.Linear(6, 3))
     run = pipeline(model, "gpipe", [1, 2], m=2, recompute="always", transport=transport).train(
         data(1)
     )

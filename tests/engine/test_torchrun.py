@@ -1,9 +1,5 @@
 """Under torchrun: every process runs the same script, and is one worker."""
 
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,6 +7,7 @@ import torch
 
 from pipekit.engine import torchrun
 from tests.engine.examples import data, different, mixed, pipeline
+from tests.engine.under_torchrun import under_torchrun
 
 SCRIPT = """
     import sys
@@ -30,19 +27,7 @@ SCRIPT = """
 
 @pytest.mark.slow
 def test_torchrun_gives_the_bits_of_threads(tmp_path: Path, repository: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", str(script), str(tmp_path / "out")]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": str(repository)},
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    printed = under_torchrun(SCRIPT, tmp_path / "out", repository, limit_s=90)
     losses, loss, state = torch.load(tmp_path / "out")
     pipe = pipeline(mixed(), "pipedream", [4, 4], clip_norm=0.5)
     runs = [pipe.train(data(rows=[6, 5, 6, 4])), pipe.train(data(2))]
@@ -50,7 +35,7 @@ def test_torchrun_gives_the_bits_of_threads(tmp_path: Path, repository: Path) ->
     assert loss == pipe.evaluate(data(3))
     assert different(state, pipe.state_dict()) == []
     buffers = [run.weight_buffers for run in runs]
-    assert done.stdout.strip() == f"{buffers} {len(runs[0].trace.frame)}"
+    assert printed == f"{buffers} {len(runs[0].trace.frame)}"
 
 
 def test_another_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
