@@ -33,21 +33,17 @@ def ends_batch() -> bool:
     return _now.ends_batch
 
 
+def set_ends_batch(ends_batch: bool) -> None:
+    """Set it in this thread, until the end of :func:`during`."""
+    _now.ends_batch = ends_batch
+
+
 @contextmanager
-def during(
-    *,
-    checkpointing: bool | None = None,
-    recomputing: bool | None = None,
-    ends_batch: bool | None = None,
-) -> Iterator[None]:
-    """Set what is not None, in this thread, for a while."""
+def during(*, checkpointing: bool = False, recomputing: bool = False) -> Iterator[None]:
+    """Set what is given, in this thread, for a while; what is set meanwhile ends with it."""
     before = dict(vars(_now))
-    given = {
-        "checkpointing": checkpointing,
-        "recomputing": recomputing,
-        "ends_batch": ends_batch,
-    }
-    vars(_now).update({name: value for name, value in given.items() if value is not None})
+    _now.checkpointing = checkpointing or _now.checkpointing
+    _now.recomputing = recomputing or _now.recomputing
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
 """What layers pass on: a tensor, or tuples, lists and dicts of tensors."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
@@ -28,18 +28,22 @@ def tree_map(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
     )
 
 
-def leaves(tree: Tree) -> Iterator[Tensor]:
-    """Yield the tensors of a structure, in order.
+def leaves(tree: Tree) -> list[Tensor]:
+    """Return the tensors of a structure, in order.
 
     Raises:
         TypeError: something in the structure is not a tensor.
     """
     if isinstance(tree, Tensor):
-        yield tree
-        return
+        return [tree]
     found: list[Tensor] = []
     tree_map(found.append, tree)
-    yield from found
+    return found
+
+
+def tree_bytes(tree: Tree) -> int:
+    """Return the bytes of a structure's tensors, as they would be sent."""
+    return sum(tensor.nbytes for tensor in leaves(tree))
 
 
 def refill(tree: Tree, tensors: Iterable[Tensor]) -> Tree:
@@ -50,4 +54,5 @@ def refill(tree: Tree, tensors: Iterable[Tensor]) -> Tree:
 
 def differentiable(tree: Tree) -> list[Tensor]:
     """Return the tensors through which gradients flow: the floating-point and complex ones."""
-    return [t for t in leaves(tree) if t.is_floating_point() or t.is_complex()]
+    # Asked of the dtype: a tensor's own methods let go of the interpreter.
+    return [t for t in leaves(tree) if t.dtype.is_floating_point or t.dtype.is_complex]

@@ -46,7 +46,7 @@ def test_map_keeps_the_structure(tree: Any) -> None:
 
 @given(trees)
 def test_refill_puts_tensors_back_in_order(tree: Any) -> None:
-    tensors = list(leaves(tree))
+    tensors = leaves(tree)
     assert plain(refill(tree, tensors)) == plain(tree)
     other = [torch.tensor(float(n)) for n in range(len(tensors))]
     assert [t.item() for t in leaves(refill(tree, other))] == list(range(len(tensors)))
@@ -66,4 +66,4 @@ def test_gradients_flow_through_floating_and_complex_tensors() -> None:
 @pytest.mark.parametrize("wrong", [None, 3, "text", [torch.zeros(1), None], {"x": 1.5}])
 def test_anything_else_is_refused(wrong: Any) -> None:
     with pytest.raises(TypeError, match="must pass tensors, or tuples, lists and dicts of tensors"):
-        list(leaves(wrong))
+        leaves(wrong)

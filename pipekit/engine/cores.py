@@ -7,12 +7,17 @@ import torch
 from pipekit.cores import available_cores
 
 
+def share_of_cores(workers: int) -> int:
+    """Return how many threads a worker's operators may use; at most OMP_NUM_THREADS, if set."""
+    cores = available_cores()
+    allowed = int(os.environ.get("OMP_NUM_THREADS") or cores)
+    return max(1, min(allowed, cores // workers))
+
+
 def share_cores(workers: int) -> None:
     """Let this thread's operators use one worker's share of the cores.
 
-    At most OMP_NUM_THREADS, if that is set.  Over how many threads a sum is split decides how it
-    is rounded, so that every transport must share the cores alike.
+    Over how many threads a sum is split decides how it is rounded, so that every transport must
+    share the cores alike.
     """
-    cores = available_cores()
-    allowed = int(os.environ.get("OMP_NUM_THREADS") or cores)
-    torch.set_num_threads(max(1, min(allowed, cores // workers)))
+    torch.set_num_threads(share_of_cores(workers))

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, Protocol
 from pipekit.engine.clock import Clock
 from pipekit.engine.links import Aborted, Links
 from pipekit.engine.passes import Flow, FlowGradients, Passes, Target
-from pipekit.pass_state import during
+from pipekit.pass_state import during, set_ends_batch
 from pipekit.plans import Recompute
 from pipekit.schedules import MAIN, Op, Step
 from pipekit.traces import RECOMPUTE
-from pipekit.trees import Tree, leaves, tree_map
+from pipekit.trees import Tree, tree_bytes, tree_map
 
 
 class Ends(Protocol):
@@ -90,16 +90,17 @@ class Executor:
             Exception: whatever a layer or the loss raises, with a note that names the task.
             Aborted: another worker failed.
         """
-        for step in steps:
-            try:
-                self.links.require_peers()
-                with during(ends_batch=step.ends_batch):
+        with during():
+            for step in steps:
+                try:
+                    self.links.require_peers()
+                    set_ends_batch(step.ends_batch)
                     self._execute[step.task.op](step)
-            except Aborted:
-                raise
-            except Exception as error:
-                error.add_note(f"(raised in {step.task})")
-                raise
+                except Aborted:
+                    raise
+                except Exception as error:
+                    error.add_note(f"(raised in {step.task})")
+                    raise
 
     def events(self) -> list[Event]:
         """Return what was done, with times in seconds on this host's monotonic clock."""
@@ -139,10 +140,9 @@ class Executor:
         self._give(step, start, self.stages[stage].infer(x, microbatch + self._first_microbatch))
 
     def _give(self, step: Step, start: object, output: Flow) -> None:
-        self._record(step, Op.FORWARD.name, start, output)
-        if step.sends:
-            self._send(step, output)
-        else:
+        end = self.clock.now()
+        self._record(step, Op.FORWARD.name, start, end, self._send(step, output))
+        if not step.sends:
             self.ends.output(step.task.microbatch, output.main)
 
     def _backward(self, step: Step) -> None:
@@ -151,14 +151,13 @@ class Executor:
         if step.recomputed(self.recompute[index]):
             start = self.clock.now()
             if stage.recompute(key, step.buffer):
-                self._record(step, RECOMPUTE, start)
+                self._record(step, RECOMPUTE, start, self.clock.now())
         gradients = self._gradients(step)
         start = self.clock.now()
         result = self._differentiate(step, key, gradients)
-        self._record(step, Op.BACKWARD.name, start, result)
-        if step.sends:
-            self._send(step, result)
-        else:
+        end = self.clock.now()
+        self._record(step, Op.BACKWARD.name, start, end, self._send(step, result))
+        if not step.sends:
             self.ends.input_gradients(microbatch, result)
 
     def _differentiate(
@@ -186,32 +185,28 @@ class Executor:
             message.skip: self.links.receive(message, source) for message, source in step.receives
         }
 
-    def _send(self, step: Step, result: Flow | FlowGradients) -> None:
+    def _send(self, step: Step, result: Flow | FlowGradients) -> int:
+        """Send a step's messages; return their bytes."""
+        sent = 0
         for message, receiver in step.sends:
             content: Tree = result.main
             if message.skip != MAIN:
                 content = result.skips.get(message.skip)
                 if isinstance(result, FlowGradients):
                     content = {} if content is None else {0: content}
+            size = tree_bytes(content)  # before the receiver may do with it what it likes
             self.links.send(message, receiver, content)
             if receiver != self.index:
                 purpose = "activation" if step.task.op is Op.FORWARD else "gradient"
-                self.sent[receiver, purpose] += _size(content)
+                self.sent[receiver, purpose] += size
+            sent += size
+        return sent
 
     def _here(self, tree: Tree) -> Tree:
         if self.device.type == "cpu":
             return tree
         return tree_map(lambda t: t.to(self.device, non_blocking=True), tree)
 
-    def _record(
-        self, step: Step, op: str, start: object, result: Flow | FlowGradients | None = None
-    ) -> None:
+    def _record(self, step: Step, op: str, start: object, end: object, sent: int = 0) -> None:
         if self._trace:
-            sent = 0
-            if step.sends and result is not None:
-                sent = _size(result.main) + _size(result.skips)
-            self._marks.append((step, op, start, self.clock.now(), sent))
-
-
-def _size(message: Tree) -> int:
-    return sum(tensor.nbytes for tensor in leaves(message))
+            self._marks.append((step, op, start, end, sent))

@@ -52,7 +52,7 @@ def read_batch(batch: Any, parts: int, number: int) -> Batch:
     """
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise ValueError(f"batch {number} is not a pair (input, target)")
-    inputs, targets = list(leaves(batch[0])), list(leaves(batch[1]))
+    inputs, targets = leaves(batch[0]), leaves(batch[1])
     counts = {len(tensor) if tensor.dim() else None for tensor in (*inputs, *targets)}
     rows = next(iter(counts), None)
     if len(counts) != 1 or rows is None:

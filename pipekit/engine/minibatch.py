@@ -98,7 +98,7 @@ class Minibatch:
         """Return the output [rows, ...] of all microbatches."""
         self._run(Op.FORWARD, passes)
         outputs = [self._outputs.pop(k) for k in sorted(self._outputs)]
-        pieces = [list(leaves(output)) for output in outputs]
+        pieces = [leaves(output) for output in outputs]
         if any(tensor.dim() == 0 for tensor in pieces[0]):
             raise ValueError(
                 "the last layer gives a number, not rows: the output of a pipelined module is put "

@@ -157,7 +157,7 @@ class PipelinedModule(nn.Module):
         if not keeps:
             return output
         in_order = "order" not in self._without
-        return refill(output, link(minibatch, asked, list(leaves(output)), passes, in_order))
+        return refill(output, link(minibatch, asked, leaves(output), passes, in_order))
 
     @property
     def trace(self) -> Trace:

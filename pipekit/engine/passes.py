@@ -1,7 +1,7 @@
 """The passes of a stage: what a forward leaves for its backward, recomputed if need be."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -135,18 +135,15 @@ class Passes:
             for skip, tensor in x.skips.items():
                 if differentiable(tensor):
                     tensor.requires_grad_().register_hook(partial(_take, gradients.skips, skip))
-        wanted = () if target is None else target.target
-        with (
-            self._following(microbatch, (*x, wanted)),
-            torch.no_grad() if recompute else nullcontext(),
-            during(checkpointing=recompute),
-        ):
+        if self.held:
+            self.held.keep(microbatch, (*x, () if target is None else target.target))
+        with self._keeping(microbatch, recompute):
             output = self._compute(x, microbatch, buffer, target)
         if self.held and not recompute:
             self.held.keep(microbatch, tuple(output))
         self._pending[microbatch] = _Pending(x, None if recompute else output, target, gradients)
         self.most_pending = max(self.most_pending, len(self._pending))
-        return Flow(*tree_map(Tensor.detach, tuple(output)))
+        return Flow(tree_map(Tensor.detach, output.main), tree_map(Tensor.detach, output.skips))
 
     def recompute(self, microbatch: int, buffer: int) -> bool:
         """Run a forward again if its graph was not kept; return whether it was run."""
@@ -211,15 +208,11 @@ class Passes:
             self.held.drop(microbatch)
         return FlowGradients(dict(sorted(arrived.main.items())), arrived.skips)
 
-    def _following(self, microbatch: int, given: Tree) -> AbstractContextManager[Any]:
-        """Return a context in which what a forward keeps is counted, if anybody asks.
-
-        ``given``, the input and the target, stays until the backward.
-        """
-        if self.held is None:
-            return nullcontext()
-        self.held.keep(microbatch, given)
-        return self.held.follow(microbatch)
+    def _keeping(self, microbatch: int, recompute: bool) -> AbstractContextManager[Any]:
+        """Return a context in which a forward keeps nothing, or what it keeps is counted."""
+        if recompute:
+            return _checkpointing()
+        return self.held.follow(microbatch) if self.held else nullcontext()
 
     def _compute(self, x: Flow, microbatch: int, buffer: int, target: Target | None) -> Flow:
         with autocast(self.device, self.section.autocast):
@@ -257,6 +250,12 @@ class Passes:
     def _own(self, x: Tree) -> Tree:
         """Return an input that the layers may edit: neither the sender's tensor nor a leaf."""
         return tree_map(torch.clone, x) if self.section.edits_input else x
+
+
+@contextmanager
+def _checkpointing() -> Iterator[None]:
+    with torch.no_grad(), during(checkpointing=True):
+        yield
 
 
 def _take(gradients: dict[int, Tensor], number: int, gradient: Tensor | None) -> None:

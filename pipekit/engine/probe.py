@@ -71,7 +71,7 @@ def _run(layer: nn.Module, number: int, x: Tree) -> Tree:
         error.add_note(f"(raised in {name}, tried on the first microbatch before training)")
         raise
     try:
-        list(leaves(y))
+        leaves(y)
     except TypeError as error:
         raise TypeError(f"{name} returns something that cannot be passed on: {error}") from None
     return y

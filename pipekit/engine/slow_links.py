@@ -12,7 +12,7 @@ from pipekit.engine.buckets import Flat
 from pipekit.engine.exchange import Exchange, Round
 from pipekit.engine.links import Links
 from pipekit.schedules import Message
-from pipekit.trees import Tree, leaves
+from pipekit.trees import Tree, tree_bytes
 
 
 class Calendar:
@@ -78,8 +78,7 @@ class SlowLinks:
     def send(self, message: Message, destination: int, content: Tree) -> None:
         """See :class:`pipekit.engine.links.Links`."""
         if destination != self._worker:
-            size = sum(tensor.nbytes for tensor in leaves(content))
-            self._calendar.sent(message, self._worker, destination, size)
+            self._calendar.sent(message, self._worker, destination, tree_bytes(content))
         self._links.send(message, destination, content)
 
     def all_reduce(self, values: Tensor, update: int) -> Tensor:

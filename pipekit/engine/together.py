@@ -3,12 +3,13 @@
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import torch
 
-from pipekit.engine.cores import share_cores
+from pipekit.engine.cores import share_cores, share_of_cores
+from pipekit.engine.gathering import LOOK_EVERY_S, Gathering
 
 # Operators hold the interpreter for microseconds; with Python's 5 ms, small stages are 15 % slower.
 SWITCH_INTERVAL_S = 1e-4
@@ -53,8 +54,13 @@ def together(
     try:
         for thread in threads:
             thread.start()
+        gathering = Gathering(threads, share_of_cores(len(functions)))
         while len(results) < len(threads):
-            kind, value = said.get()
+            gathering.look()
+            try:
+                kind, value = said.get(timeout=LOOK_EVERY_S)
+            except Empty:
+                continue
             if kind == "failed":
                 raise value
             if kind == "done":

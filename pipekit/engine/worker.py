@@ -299,7 +299,7 @@ class Worker(Executor):
             stage.versions.update(step.buffer, gradients)
         else:
             stage.versions.skip(step.buffer)
-        self._record(step, Op.UPDATE.name, start)
+        self._record(step, Op.UPDATE.name, start, self.clock.now())
         if stage.held:
             self._weigh()
 

@@ -12,10 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pipekit.clusters import Device
 from pipekit.engine.arguments import require_choice, require_model
 from pipekit.profiling.profile import Profile
-from pipekit.profiling.sizes import dtype_of, rows_of, sizes, tree_bytes
+from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.profiling.work import Work
 from pipekit.provenance import provenance
-from pipekit.trees import Tree, tree_map
+from pipekit.trees import Tree, tree_bytes, tree_map
 
 
 def analytic(

@@ -17,11 +17,11 @@ from pipekit.engine.versions import OptimizerFactory
 from pipekit.profiling.company import company
 from pipekit.profiling.passes import Input, run_backward, run_forward
 from pipekit.profiling.profile import LayerProfile, Profile
-from pipekit.profiling.sizes import LayerSizes, crossing, dtype_of, rows_of, sizes, tree_bytes
+from pipekit.profiling.sizes import LayerSizes, crossing, dtype_of, rows_of, sizes
 from pipekit.profiling.stopwatch import Stopwatch
 from pipekit.provenance import provenance
 from pipekit.skips import Name, call
-from pipekit.trees import Tree, differentiable, tree_map
+from pipekit.trees import Tree, differentiable, tree_bytes, tree_map
 
 WARM_UP = 2
 """Passes that are not counted, after the one that found the sizes."""

@@ -67,12 +67,12 @@ def run_forward(
         if dtype is None:
             y = layer(x)
         else:
-            with autocast(next(leaves(x)).device, dtype):
+            with autocast(leaves(x)[0].device, dtype):
                 y = layer(x)
     except Exception as error:
         raise _failure(name, "forward", error) from error
     try:
-        list(leaves(y))
+        leaves(y)
     except TypeError as error:
         raise TypeError(f"layer {name!r} cannot be profiled: {error}") from None
     return y

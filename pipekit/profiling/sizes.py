@@ -14,7 +14,7 @@ from pipekit.profiling.profile import LayerProfile, SkipProfile
 from pipekit.profiling.storages import Storages, storage_of
 from pipekit.profiling.work import CountWork, Work
 from pipekit.skips import Name, Skip, call, links, require_matched
-from pipekit.trees import Tree, differentiable, leaves
+from pipekit.trees import Tree, differentiable, leaves, tree_bytes
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,6 @@ def crossing(model: nn.Sequential) -> list[Skip]:
     return [skip for skip in links(model) if skip.source != skip.destination]
 
 
-def tree_bytes(x: Tree) -> int:
-    """Return the bytes of a structure's tensors, as they would be sent."""
-    return sum(t.numel() * t.element_size() for t in leaves(x))
-
-
 def rows_of(x: Tree) -> int:
     """Return the leading dimension of the structure's first tensor.
 
@@ -137,10 +132,10 @@ def rows_of(x: Tree) -> int:
         ValueError: there is no tensor, or it has no dimension.
         TypeError: something in the structure is not a tensor.
     """
-    first = next(iter(leaves(x)), None)
-    if first is None or not first.ndim:
+    tensors = leaves(x)
+    if not tensors or not tensors[0].ndim:
         raise ValueError("the sample needs a leading dimension of rows: pass one microbatch")
-    return first.shape[0]
+    return tensors[0].shape[0]
 
 
 def dtype_of(model: nn.Module, x: Tree) -> str:

@@ -64,7 +64,7 @@ def test_a_killed_worker_restarts_the_run_from_its_checkpoint(
     printed = under_torchrun(source, out, repository, "--max-restarts", "3", limit_s=280)
     assert (out / "killed").exists()
     began = re.fullmatch(r"attempt 1 began after (\d+)", printed)
-    assert began
+    assert began, printed
     assert 20 <= int(began[1]) <= 28
 
     pipe = pipeline(mixed(), "pipedream", [4, 4], clip_norm=0.5)

@@ -287,7 +287,7 @@ def whole_passes(model: str, rows: int, repeats: int) -> tuple[float, float]:
     for _ in range(1 + repeats):
         network.zero_grad()
         start = time.perf_counter()
-        outputs = list(leaves(network(sample)))
+        outputs = leaves(network(sample))
         middle = time.perf_counter()
         torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs])
         backwards.append(time.perf_counter() - middle)

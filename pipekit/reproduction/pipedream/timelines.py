@@ -320,7 +320,7 @@ def messages(train: Callable[[], Any]) -> Counter[str]:
 def _kind(kind: int, message: Any) -> str:
     if isinstance(message, Flat):
         return "weights"
-    if kind in (FORWARD, BACKWARD) and any(True for _ in leaves(message[0])):
+    if kind in (FORWARD, BACKWARD) and leaves(message[0]):
         return "activation" if kind == FORWARD else "gradient"
     return "control"
 

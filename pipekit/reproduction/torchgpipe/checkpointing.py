@@ -108,7 +108,7 @@ class _Device:
         """Make a microbatch's graph."""
         flow = tree_map(Tensor.requires_grad_, self._flows.pop(k))
         with self.held.follow(k, again=True), torch.enable_grad():
-            self._graphs[k] = list(leaves(flow)), self._compute(flow)
+            self._graphs[k] = leaves(flow), self._compute(flow)
         self.order.append(f"F'{k}")
         self._look()
 
@@ -122,7 +122,7 @@ class _Device:
     def _compute(self, flow: Flow) -> list[Tensor]:
         with skips.carrying(flow[1]) as carried:
             y = self.layers(flow[0])
-        return list(leaves((y, carried.under_way)))
+        return leaves((y, carried.under_way))
 
     def _over(self, k: int) -> None:
         self.order.append(f"B{k}")

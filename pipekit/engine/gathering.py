@@ -1,0 +1,98 @@
+"""Threads that take turns all the time are faster on one core than on several.
+
+Python's interpreter serves one thread at a time, and operators let go of it for as long as they
+compute.  If that is microseconds, and the next thread is on another core, waking it costs more than
+the operator did: a pipeline of four tiny stages runs at less than half its speed on two cores, and
+spends twice the processor time.  So threads are watched from outside, by what they compute between
+two times that they wait, and gathered on one core while that is little.
+
+The system does not do so by itself, for it cannot know that they wait for each other.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+LOOK_EVERY_S = 0.05
+FEWEST_WAITS = 50  # fewer say nothing
+
+# Measured with multilayer perceptrons of width 16 to 512 on 2 and 4 stages.  On two cores, those
+# that are faster on one compute for 60 to 110 us between two waits (2 stages: to 200), the others
+# for 210 us and more; on one core, the former for 90 to 400 us, the latter for 370 us and more.
+GATHER_BELOW_S = 150e-6
+SPREAD_ABOVE_S = 450e-6
+
+
+class Use(NamedTuple):
+    """What this process has used so far.
+
+    Attributes:
+        computed: processor time of all its threads, in seconds.
+        waits: how often any of them gave up its core to wait.
+    """
+
+    computed: float
+    waits: int
+
+    @classmethod
+    def now(cls) -> "Use":
+        """Return what has been used until now."""
+        import resource  # not on Windows, where no thread can be placed either
+
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return cls(used.ru_utime + used.ru_stime, used.ru_nvcsw)
+
+
+class Gathering:
+    """Gathers threads on one core while they compute little between two waits.
+
+    It leaves them alone where a thread cannot be placed (outside Linux), and if operators may use
+    several threads: those would be born on that core and stay there.
+
+    Args:
+        threads: they have started.
+        operator_threads: how many an operator may use.
+        use: returns what the process has used.
+        now: returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        threads: Sequence[threading.Thread],
+        operator_threads: int,
+        use: Callable[[], Use] = Use.now,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._threads, self._use, self._now = threads, use, now
+        can = operator_threads == 1 and hasattr(os, "sched_setaffinity")
+        self._cores = os.sched_getaffinity(0) if can else set()
+        self._before, self._next = use() if can else Use(0.0, 0), now() + LOOK_EVERY_S
+        self.gathered = False
+
+    def look(self) -> None:
+        """Place the threads by what they have done since the last look, if that was long ago."""
+        if len(self._cores) < 2 or self._now() < self._next:
+            return
+        self._next = self._now() + LOOK_EVERY_S
+        use = self._use()
+        waits = use.waits - self._before.waits
+        if waits < FEWEST_WAITS:
+            return
+        between_waits = (use.computed - self._before.computed) / waits
+        self._before = use
+        if self.gathered and between_waits > SPREAD_ABOVE_S:
+            self._place(self._cores)
+        elif not self.gathered and between_waits < GATHER_BELOW_S:
+            # By chance, so that programs beside this one gather elsewhere.
+            self._place({random.choice(sorted(self._cores))})
+
+    def _place(self, cores: set[int]) -> None:
+        self.gathered = len(cores) == 1
+        for thread in self._threads:
+            if thread.is_alive() and thread.native_id is not None:
+                with suppress(ProcessLookupError):  # it has ended just now
+                    os.sched_setaffinity(thread.native_id, cores)
