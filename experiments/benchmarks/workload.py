@@ -44,12 +44,12 @@ class Case(NamedTuple):
     @property
     def warm_up(self) -> int:
         """Batches before the clock starts."""
-        return max(1, (128 if self._narrow else 16) // self.microbatches)
+        return max(1, (128 if self._narrow else 32) // self.microbatches)
 
     @property
     def timed(self) -> int:
         """Batches on the clock."""
-        return max(1, (512 if self._narrow else 64) // self.microbatches)
+        return max(1, (512 if self._narrow else 128) // self.microbatches)
 
     @property
     def balance(self) -> list[int]:

@@ -20,11 +20,14 @@ from typing import NamedTuple
 LOOK_EVERY_S = 0.05
 FEWEST_WAITS = 50  # fewer say nothing
 
-# Measured with multilayer perceptrons of width 16 to 512 on 2 and 4 stages.  On two cores, those
-# that are faster on one compute for 60 to 110 us between two waits (2 stages: to 200), the others
-# for 210 us and more; on one core, the former for 90 to 400 us, the latter for 370 us and more.
-GATHER_BELOW_S = 150e-6
-SPREAD_ABOVE_S = 450e-6
+# Measured on two cores with multilayer perceptrons: those that are faster on one compute for 40 to
+# 110 us between two waits (of width 16 to 128, on 4 stages; on 2 stages, of width 16, to 200), the
+# others for 190 us and more.
+SHORT_S = 160e-6
+
+# Gathered threads wait less often, so that only spread ones show what is good for them: they are
+# spread again for a look after the first of these times, and after twice as long each time.
+FIRST_REST_S, LAST_REST_S = 0.4, 3.2
 
 
 class Use(NamedTuple):
@@ -70,28 +73,33 @@ class Gathering:
         self._threads, self._use, self._now = threads, use, now
         can = operator_threads == 1 and hasattr(os, "sched_setaffinity")
         self._cores = os.sched_getaffinity(0) if can else set()
-        self._before, self._next = use() if can else Use(0.0, 0), now() + LOOK_EVERY_S
+        self._next, self._rest = now() + LOOK_EVERY_S, FIRST_REST_S
+        self._before: Use | None = None  # at the beginning of this look; None: at none
         self.gathered = False
 
     def look(self) -> None:
-        """Place the threads by what they have done since the last look, if that was long ago."""
+        """Place the threads by what they do while they are spread; call it every LOOK_EVERY_S."""
         if len(self._cores) < 2 or self._now() < self._next:
             return
-        self._next = self._now() + LOOK_EVERY_S
-        use = self._use()
-        waits = use.waits - self._before.waits
-        if waits < FEWEST_WAITS:
-            return
-        between_waits = (use.computed - self._before.computed) / waits
-        self._before = use
-        if self.gathered and between_waits > SPREAD_ABOVE_S:
+        use, before = self._use(), self._before
+        self._before, self._next = use, self._now() + LOOK_EVERY_S
+        if before is None:  # they have been getting ready, or were gathered
             self._place(self._cores)
-        elif not self.gathered and between_waits < GATHER_BELOW_S:
+        elif use.waits < before.waits + FEWEST_WAITS:
+            self._before = before
+        elif (use.computed - before.computed) / (use.waits - before.waits) > SHORT_S:
+            self._rest = FIRST_REST_S
+        else:
             # By chance, so that programs beside this one gather elsewhere.
             self._place({random.choice(sorted(self._cores))})
+            self._before, self._next = None, self._now() + self._rest
+            self._rest = min(2 * self._rest, LAST_REST_S)
 
     def _place(self, cores: set[int]) -> None:
-        self.gathered = len(cores) == 1
+        gathered = len(cores) == 1
+        if gathered == self.gathered:
+            return
+        self.gathered = gathered
         for thread in self._threads:
             if thread.is_alive() and thread.native_id is not None:
                 with suppress(ProcessLookupError):  # it has ended just now

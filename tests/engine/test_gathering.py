@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
@@ -12,9 +12,9 @@ import pytest
 
 from pipekit.engine.gathering import (
     FEWEST_WAITS,
-    GATHER_BELOW_S,
+    FIRST_REST_S,
     LOOK_EVERY_S,
-    SPREAD_ABOVE_S,
+    SHORT_S,
     Gathering,
     Use,
 )
@@ -59,56 +59,75 @@ def idle_threads(count: int = 2) -> Iterator[list[threading.Thread]]:
             thread.join()
 
 
+def begun(
+    threads: Sequence[threading.Thread], machine: Machine, operator_threads: int = 1
+) -> Gathering:
+    """Return one that is at its first look: the threads are ready."""
+    gathering = Gathering(threads, operator_threads, machine.use, machine.now)
+    machine.go_on(MANY, SHORT_S / 2)
+    gathering.look()
+    return gathering
+
+
 def cores(thread: threading.Thread) -> set[int]:
     assert thread.native_id is not None
     return os.sched_getaffinity(thread.native_id)
 
 
-def test_threads_that_wait_often_are_gathered_until_they_compute() -> None:
+def test_threads_that_wait_often_are_gathered_and_now_and_then_looked_at_again() -> None:
     machine, everywhere = Machine(), os.sched_getaffinity(0)
     with idle_threads() as threads:
         gathering = Gathering(threads, 1, machine.use, machine.now)
         story = [
-            (SPREAD_ABOVE_S * 2, False),
-            (GATHER_BELOW_S * 1.1, False),
-            (GATHER_BELOW_S * 0.9, True),
-            (SPREAD_ABOVE_S * 0.9, True),  # between the two limits they stay as they are
-            (SPREAD_ABOVE_S * 1.1, False),
+            ("getting ready", SHORT_S / 2, LOOK_EVERY_S, False),
+            ("long passes", SHORT_S * 1.1, LOOK_EVERY_S, False),
+            ("short passes", SHORT_S * 0.9, LOOK_EVERY_S, True),
+            ("whatever they do gathered", SHORT_S * 9, LOOK_EVERY_S, True),
+            ("at rest no more", SHORT_S / 2, FIRST_REST_S, False),
+            ("still short", SHORT_S * 0.9, LOOK_EVERY_S, True),
+            ("a longer rest", SHORT_S / 2, FIRST_REST_S, True),
+            ("at its end", SHORT_S / 2, FIRST_REST_S, False),
+            ("long by now", SHORT_S * 1.1, LOOK_EVERY_S, False),
+            ("short again", SHORT_S * 0.9, LOOK_EVERY_S, True),
+            ("after the first rest", SHORT_S * 0.9, FIRST_REST_S, False),
         ]
-        for between_waits, gathered in story:
-            machine.go_on(MANY, between_waits)
+        for what, between_waits, seconds, gathered in story:
+            machine.go_on(MANY, between_waits, seconds * 1.01)
             gathering.look()
             places = {frozenset(cores(thread)) for thread in threads}
-            assert len(places) == 1
-            assert (len(places.pop()) == 1) == gathered == gathering.gathered
+            assert len(places) == 1, what
+            assert (len(places.pop()) == 1) == gathered == gathering.gathered, what
         assert [cores(thread) for thread in threads] == [everywhere] * 2
     assert os.sched_getaffinity(0) == everywhere, "whoever looks is left alone"
 
 
-@pytest.mark.parametrize(
-    ("waits", "seconds", "why"),
-    [
-        (FEWEST_WAITS - 1, LOOK_EVERY_S, "too few waits to say anything"),
-        (MANY, LOOK_EVERY_S / 2, "the last look was a moment ago"),
-    ],
-)
-def test_what_says_too_little_changes_nothing(waits: int, seconds: float, why: str) -> None:
+def test_two_short_looks_say_as_much_as_a_long_one() -> None:
     machine = Machine()
     with idle_threads() as threads:
-        gathering = Gathering(threads, 1, machine.use, machine.now)
-        machine.go_on(waits, GATHER_BELOW_S / 2, seconds)
+        gathering = begun(threads, machine)
+        machine.go_on(FEWEST_WAITS - 1, SHORT_S / 2)
         gathering.look()
-        assert not gathering.gathered, why
-        machine.go_on(waits, GATHER_BELOW_S / 2, seconds)
+        assert not gathering.gathered, "too few waits to say anything"
+        machine.go_on(1, SHORT_S / 2)
         gathering.look()
-        assert gathering.gathered, "two together say enough"
+        assert gathering.gathered
+
+
+def test_looks_are_some_time_apart() -> None:
+    machine = Machine()
+    with idle_threads() as threads:
+        gathering = begun(threads, machine)
+        for gathered in (False, True):
+            machine.go_on(MANY, SHORT_S / 2, LOOK_EVERY_S * 0.6)
+            gathering.look()
+            assert gathering.gathered == gathered
 
 
 def test_threads_whose_operators_use_several_are_left_alone() -> None:
     machine = Machine()
     with idle_threads() as threads:
-        gathering = Gathering(threads, 2, machine.use, machine.now)
-        machine.go_on(MANY, GATHER_BELOW_S / 2)
+        gathering = begun(threads, machine, operator_threads=2)
+        machine.go_on(MANY, SHORT_S / 2)
         gathering.look()
         assert not gathering.gathered
 
@@ -118,8 +137,8 @@ def test_threads_that_have_ended_are_passed_over() -> None:
     with idle_threads(1) as ended:
         pass
     with idle_threads(1) as alive:
-        gathering = Gathering([*ended, *alive], 1, machine.use, machine.now)
-        machine.go_on(MANY, GATHER_BELOW_S / 2)
+        gathering = begun([*ended, *alive], machine)
+        machine.go_on(MANY, SHORT_S / 2)
         gathering.look()
         assert len(cores(alive[0])) == 1
 
