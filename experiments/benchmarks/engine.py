@@ -1,6 +1,6 @@
 """Microseconds a microbatch: this engine, torch.distributed.pipelining and plain serial training.
 
-    python experiments/benchmarks/engine.py                   # all 12 cases, about 8 minutes
+    python experiments/benchmarks/engine.py                   # all 12 cases, 8 minutes
     python experiments/benchmarks/engine.py --quick           # 16 microbatches only, 80 s
     python experiments/benchmarks/engine.py --width 16 --stages 4 --microbatches 16 --repeats 3
 

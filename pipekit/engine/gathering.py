@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-LOOK_EVERY_S = 0.05
+LOOK_EVERY_S = 0.025
 FEWEST_WAITS = 50  # fewer say nothing
 
 # Measured on two cores with multilayer perceptrons: those that are faster on one compute for 40 to
@@ -27,7 +27,7 @@ SHORT_S = 160e-6
 
 # Gathered threads wait less often, so that only spread ones show what is good for them: they are
 # spread again for a look after the first of these times, and after twice as long each time.
-FIRST_REST_S, LAST_REST_S = 0.4, 3.2
+FIRST_REST_S, LAST_REST_S = 0.5, 4.0
 
 
 class Use(NamedTuple):
