@@ -17,6 +17,8 @@ class Device:
         peak_flops: FLOP/s by dtype ("float32", "float16", "bfloat16"), a multiply-add being two;
             empty if it is not known.
         memory_bandwidth: bytes/s between the device and its own memory.
+        winograd: whether its library does convolutions in float32 by Winograd's algorithm where it
+            can: cuDNN does, from version 5 on.
 
     Raises:
         ValueError: a size or rate is not above zero.
@@ -26,6 +28,7 @@ class Device:
     memory_bytes: float
     peak_flops: Mapping[str, float] = field(hash=False)
     memory_bandwidth: float
+    winograd: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peak_flops", dict(self.peak_flops))

@@ -13,7 +13,6 @@ from pipekit.clusters import Device
 from pipekit.engine.arguments import require_choice, require_model
 from pipekit.profiling.profile import Profile
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
-from pipekit.profiling.work import Work
 from pipekit.provenance import provenance
 from pipekit.trees import Tree, tree_bytes, tree_map
 
@@ -29,11 +28,13 @@ def analytic(
 ) -> Profile:
     """Reckon what each layer of a model costs in training on a named device, by the roofline.
 
-    A pass takes as long as its operations at ``efficiency`` times the device's peak, or as its
-    bytes at ``memory_efficiency`` times the bandwidth of its memory, whichever is longer (Williams
-    et al., "Roofline", CACM 2009).  The bytes are what each operator reads and writes, as if no two
-    were fused and no cache held anything.  Starting kernels is free, so that many short layers cost
-    less here than on a real device; updates count 0 s.
+    Operators run one after another, and each takes as long as its operations at ``efficiency``
+    times the device's peak, or as the bytes that it reads and writes at ``memory_efficiency`` times
+    the bandwidth of its memory, whichever is longer (Williams et al., "Roofline", CACM 2009).  No
+    two are fused, and no cache holds anything.  Where the device's library has Winograd's
+    algorithm, convolutions of 3 x 3 with stride 1 in float32 take 2.25 times fewer operations.
+    Starting kernels is free, so that many short layers cost less here than on a real device;
+    updates count 0 s.
 
     Nothing is computed: model and sample may be on device "meta", and are left untouched.  Bytes
     are those of the CPU's kernels, and equal to those that :func:`pipekit.profile` finds on a CPU;
@@ -66,15 +67,17 @@ def analytic(
     require_choice(f"dtype on {device.name}", dtype, device.peak_flops)
     peak = device.peak_flops[dtype] * efficiency
     bandwidth = device.memory_bandwidth * memory_efficiency
-
-    def seconds(work: Work) -> float:
-        return max(work.flops / peak, work.moved_bytes / bandwidth)
+    winograd = device.winograd and dtype == "float32"
 
     with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
         x = tree_map(partial(_stand_in, dtype=getattr(torch, dtype)), sample)
         found = sizes(_stand_in_model(model, getattr(torch, dtype)), x)
     layers = tuple(
-        replace(layer.profile, forward_s=seconds(layer.forward), backward_s=seconds(layer.backward))
+        replace(
+            layer.profile,
+            forward_s=layer.forward.seconds(peak, bandwidth, winograd),
+            backward_s=layer.backward.seconds(peak, bandwidth, winograd),
+        )
         for layer in found.layers
     )
     record = provenance(

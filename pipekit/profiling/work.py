@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -13,32 +12,65 @@ from torch.utils.flop_counter import FlopCounterMode
 
 _Shape = Sequence[int]
 
+WINOGRAD_SAVES = 2.25
+"""How many times fewer multiplications F(2x2, 3x3) has (Lavin and Gray, "Fast Algorithms for
+Convolutional Neural Networks", CVPR 2016, section 4.1)."""
 
-@dataclass(frozen=True)
-class Work:
-    """What one pass of one layer does.
+
+class Operator(NamedTuple):
+    """What one operator does.
 
     Attributes:
-        flops: floating-point operations of matrix products, convolutions and attention, a
+        flops: floating-point operations of a matrix product, convolution or attention, a
             multiply-add being two; others are not counted.
-        moved_bytes: bytes of the tensors that each operator reads and writes, views excepted.
+        moved_bytes: bytes of the tensors that it reads and writes.
+        winograd: whether Winograd's algorithm could do it.
     """
 
     flops: int
     moved_bytes: int
+    winograd: bool = False
+
+
+class Work(tuple[Operator, ...]):
+    """What one pass of one layer does: its operators in their order, views excepted."""
+
+    __slots__ = ()
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of them all."""
+        return sum(operator.flops for operator in self)
+
+    def seconds(self, flops: float, bandwidth: float, winograd: bool = False) -> float:
+        """Return how long they take one after another, each by the roofline.
+
+        Args:
+            flops: that a device attains a second.
+            bandwidth: of its memory, in bytes a second.
+            winograd: whether Winograd's algorithm is used where it can be.
+        """
+        return sum(
+            max(
+                each.flops / (WINOGRAD_SAVES if winograd and each.winograd else 1) / flops,
+                each.moved_bytes / bandwidth,
+            )
+            for each in self
+        )
 
 
 class CountWork:
     """Counts the work done within its ``with`` block, on the way to :attr:`work`."""
 
     def __init__(self) -> None:
-        self._flops = FlopCounterMode(display=False, custom_mapping=_RECURRENT)
-        self._moved = _MovedBytes()
+        flops = FlopCounterMode(display=False, custom_mapping=_RECURRENT)
+        self._operators = _Operators(flops.get_total_flops)
+        self._outside_in = (flops, self._operators)
         self._modes = ExitStack()
 
     def __enter__(self) -> Self:
-        self._modes.enter_context(self._flops)
-        self._modes.enter_context(self._moved)
+        for mode in self._outside_in:
+            self._modes.enter_context(mode)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -47,13 +79,14 @@ class CountWork:
     @property
     def work(self) -> Work:
         """What was done, once the block is left."""
-        return Work(self._flops.get_total_flops(), self._moved.total)
+        return Work(self._operators.done)
 
 
-class _MovedBytes(TorchDispatchMode):
-    def __init__(self) -> None:
+class _Operators(TorchDispatchMode):
+    def __init__(self, flops: Callable[[], int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.total = 0
+        self._flops = flops  # counted so far, by the mode that sees an operator after this one
+        self.done: list[Operator] = []
 
     def __torch_dispatch__(
         self,
@@ -62,12 +95,27 @@ class _MovedBytes(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        before = self._flops()
         result = func(*args, **(kwargs or {}))
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         made = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
         if made and not _is_view(func, given, made):
-            self.total += sum(map(_bytes, given)) + sum(map(_bytes, made))
+            moved = sum(map(_bytes, given)) + sum(map(_bytes, made))
+            winograd = _winograd_can(func, args)
+            self.done.append(Operator(self._flops() - before, moved, winograd))
         return result
+
+
+def _winograd_can(func: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether it is a convolution of 3 x 3 with stride 1, or the backward of one."""
+    operator = func.overloadpacket
+    if operator not in (torch.ops.aten.convolution, torch.ops.aten.convolution_backward):
+        return False
+    # (input, weight, bias, stride, ...), and in the backward the output's gradient before them
+    rest = args[1:] if operator is torch.ops.aten.convolution_backward else args
+    weight, stride, dilation, transposed, groups = (rest[n] for n in (1, 3, 5, 6, 8))
+    apart = {*stride, *dilation, groups} == {1} and not transposed
+    return apart and tuple(weight.shape[2:]) == (3, 3)
 
 
 def _is_view(func: Any, given: list[Tensor], made: list[Tensor]) -> bool:

@@ -47,15 +47,52 @@ class TestRoofline:
         assert relu.backward_s == 0
         assert product.forward_s == pytest.approx((2 * rows + weight) / 0.5e9)
 
-    def test_whichever_is_longer(self) -> None:
+    def test_whichever_is_longer_for_each_operator(self) -> None:
+        """Of a layer that multiplies, which takes its operations, and adds, which takes its bytes.
+
+        A GPU runs one after the other, so that a layer takes longer than either.
+        """
         device = Device("both", 1, {"float32": 1e9}, 1e9)
+        layer = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU())
         both, computes, moves = (
-            Profile.analytic(linear(), ROWS, d, efficiency=1, memory_efficiency=1)
+            Profile.analytic(nn.Sequential(layer), ROWS, d, efficiency=1, memory_efficiency=1)
             for d in (device, COMPUTES, MOVES)
         )
-        for layer, one, other in zip(both.layers, computes.layers, moves.layers, strict=True):
-            assert layer.forward_s == max(one.forward_s, other.forward_s)
-            assert layer.backward_s == max(one.backward_s, other.backward_s)
+        product = 2 * 5 * 8 * 16 / 1e9
+        assert computes.forward_s == pytest.approx(product)
+        relu = 2 * 5 * 16 * 4 / 1e9
+        product_bytes = (5 * 8 + 8 * 16 + 5 * 16) * 4 / 1e9
+        assert moves.forward_s == pytest.approx(product_bytes + relu)
+        assert product > product_bytes
+        assert both.forward_s == pytest.approx(product + relu)
+
+    @pytest.mark.parametrize(
+        ("layer", "fewer"),
+        [
+            (nn.Conv2d(4, 4, 3, padding=1), True),
+            (nn.Conv2d(4, 4, 3, stride=2), False),
+            (nn.Conv2d(4, 4, 3, dilation=2), False),
+            (nn.Conv2d(4, 4, 3, groups=4), False),
+            (nn.Conv2d(4, 4, 5), False),
+            (nn.Conv2d(4, 4, (3, 1)), False),
+            (nn.ConvTranspose2d(4, 4, 3), False),
+        ],
+        ids=str,
+    )
+    def test_winograd_saves_operations_where_it_can_be_used(
+        self, layer: nn.Module, fewer: bool
+    ) -> None:
+        model, images = nn.Sequential(layer, layer), torch.empty(2, 4, 12, 12, device="meta")
+        direct, device = (
+            Profile.analytic(model, images, d) for d in (COMPUTES, replace(COMPUTES, winograd=True))
+        )
+        saved = 2.25 if fewer else 1
+        assert direct.forward_s == pytest.approx(saved * device.forward_s)
+        assert direct.backward_s == pytest.approx(saved * device.backward_s)
+        assert [x.flops for x in direct.layers] == [x.flops for x in device.layers]
+        halves = (replace(COMPUTES, winograd=on) for on in (False, True))
+        half = {Profile.analytic(model, images, d, dtype="float16").forward_s for d in halves}
+        assert len(half) == 1
 
     def test_views_move_nothing(self) -> None:
         (layer,) = Profile.analytic(nn.Sequential(nn.Flatten()), ROWS, MOVES).layers
