@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import mul
+from typing import Literal, get_args
+
+Library = Literal["", "cuDNN", "XLA"]
 
 
 @dataclass(frozen=True)
@@ -17,23 +20,27 @@ class Device:
         peak_flops: FLOP/s by dtype ("float32", "float16", "bfloat16"), a multiply-add being two;
             empty if it is not known.
         memory_bandwidth: bytes/s between the device and its own memory.
-        winograd: whether its library does convolutions in float32 by Winograd's algorithm where it
-            can: cuDNN does, from version 5 on.
+        library: what its kernels are from, if that matters to :meth:`pipekit.Profile.analytic`:
+            "cuDNN" (of version 5 or newer) or "XLA".
 
     Raises:
-        ValueError: a size or rate is not above zero.
+        ValueError: a size or rate is not above zero, or the library is unknown.
     """
 
     name: str
     memory_bytes: float
     peak_flops: Mapping[str, float] = field(hash=False)
     memory_bandwidth: float
-    winograd: bool = False
+    library: Library = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peak_flops", dict(self.peak_flops))
         _require_positive(f"{self.name}'s memory_bytes", self.memory_bytes)
         _require_positive(f"{self.name}'s memory_bandwidth", self.memory_bandwidth)
+        if self.library not in get_args(Library):
+            raise ValueError(
+                f"{self.name}'s library must be one of {get_args(Library)}, not {self.library!r}"
+            )
         for dtype, flops in self.peak_flops.items():
             _require_positive(f"{self.name}'s peak_flops[{dtype!r}]", flops)
 

@@ -12,26 +12,26 @@ _GIB = 2**30
 _GBPS = 1e9 / 8  # bytes/s
 _PCIE_3_X16 = 16 * 8 * _GBPS * 128 / 130  # bytes/s: 16 lanes of 8 GT/s in a 128b/130b code
 
-K80 = Device("K80 12GB", 12 * _GIB, {"float32": 4.37e12}, 240e9, winograd=True)
+K80 = Device("K80 12GB", 12 * _GIB, {"float32": 4.37e12}, 240e9, "cuDNN")
 """One of the two GPUs of a Tesla K80 (data sheet of both: 8.74 TFLOPS boosted, 480 GB/s, 24 GB)."""
 
-TITAN_X = Device("Titan X 12GB", 12 * _GIB, {"float32": 11e12}, 480e9, winograd=True)
+TITAN_X = Device("Titan X 12GB", 12 * _GIB, {"float32": 11e12}, 480e9, "cuDNN")
 """Pascal Titan X (data sheet); PipeDream section 5.1 prints its 12 GB."""
 
-V100 = Device("V100 16GB", 16 * _GIB, {"float32": 15.7e12, "float16": 125e12}, 900e9, winograd=True)
+V100 = Device("V100 16GB", 16 * _GIB, {"float32": 15.7e12, "float16": 125e12}, 900e9, "cuDNN")
 """Tesla V100 SXM2 (data sheet), float16 on tensor cores; both PipeDream papers print its 16 GB."""
 
-P40 = Device("P40 22GiB", 22 * _GIB, {"float32": 12e12}, 346e9, winograd=True)
+P40 = Device("P40 22GiB", 22 * _GIB, {"float32": 12e12}, 346e9, "cuDNN")
 """Tesla P40 (data sheet); torchgpipe section 4 prints the 22 GiB that can be used."""
 
-P100 = Device("P100 16GB", 16 * _GIB, {"float32": 9.3e12, "float16": 18.7e12}, 732e9, winograd=True)
+P100 = Device("P100 16GB", 16 * _GIB, {"float32": 9.3e12, "float16": 18.7e12}, 732e9, "cuDNN")
 """Tesla P100 for PCIe (data sheet), which has no NVLink; GPipe does not print its memory."""
 
-TPU_V2_CORE = Device("TPU-v2 core 8GB", 8 * _GIB, {"bfloat16": 22.5e12}, 300e9)
+TPU_V2_CORE = Device("TPU-v2 core 8GB", 8 * _GIB, {"bfloat16": 22.5e12}, 300e9, "XLA")
 """One of the two cores of a TPU-v2 chip (Google Cloud TPU system architecture: 45 TFLOPS and
 600 GB/s a chip); GPipe section 4 prints the 8 GB of an accelerator."""
 
-TPU_V3_CORE = Device("TPU-v3 core 16GB", 16 * _GIB, {"bfloat16": 61.5e12}, 450e9)
+TPU_V3_CORE = Device("TPU-v3 core 16GB", 16 * _GIB, {"bfloat16": 61.5e12}, 450e9, "XLA")
 """One of the two cores of a TPU-v3 chip (Google Cloud TPU system architecture: 123 TFLOPS, 32 GB
 and 900 GB/s a chip)."""
 

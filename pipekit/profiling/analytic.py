@@ -13,6 +13,7 @@ from pipekit.clusters import Device
 from pipekit.engine.arguments import require_choice, require_model
 from pipekit.profiling.profile import Profile
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
+from pipekit.profiling.work import Work
 from pipekit.provenance import provenance
 from pipekit.trees import Tree, tree_bytes, tree_map
 
@@ -31,10 +32,13 @@ def analytic(
     Operators run one after another, and each takes as long as its operations at ``efficiency``
     times the device's peak, or as the bytes that it reads and writes at ``memory_efficiency`` times
     the bandwidth of its memory, whichever is longer (Williams et al., "Roofline", CACM 2009).  No
-    two are fused, and no cache holds anything.  Where the device's library has Winograd's
-    algorithm, convolutions of 3 x 3 with stride 1 in float32 take 2.25 times fewer operations.
-    Starting kernels is free, so that many short layers cost less here than on a real device;
-    updates count 0 s.
+    two are fused, and no cache holds anything.  Starting kernels is free, so that many short layers
+    cost less here than on a real device; updates count 0 s.
+
+    - cuDNN does 3 x 3 convolutions of stride 1 in float32 with 2.25 times fewer multiplications
+      (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016).
+    - XLA fuses a layer's operators, so that while some compute others read and write: a pass takes
+      as long as all its operations or as all its bytes.
 
     Nothing is computed: model and sample may be on device "meta", and are left untouched.  Bytes
     are those of the CPU's kernels, and equal to those that :func:`pipekit.profile` finds on a CPU;
@@ -67,7 +71,12 @@ def analytic(
     require_choice(f"dtype on {device.name}", dtype, device.peak_flops)
     peak = device.peak_flops[dtype] * efficiency
     bandwidth = device.memory_bandwidth * memory_efficiency
-    winograd = device.winograd and dtype == "float32"
+
+    def seconds(work: Work) -> float:
+        if device.library == "XLA":
+            work = work.overlapped()
+        winograd = device.library == "cuDNN" and dtype == "float32"
+        return work.seconds(peak, bandwidth, winograd)
 
     with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
         x = tree_map(partial(_stand_in, dtype=getattr(torch, dtype)), sample)
@@ -75,8 +84,8 @@ def analytic(
     layers = tuple(
         replace(
             layer.profile,
-            forward_s=layer.forward.seconds(peak, bandwidth, winograd),
-            backward_s=layer.backward.seconds(peak, bandwidth, winograd),
+            forward_s=seconds(layer.forward),
+            backward_s=seconds(layer.backward),
         )
         for layer in found.layers
     )

@@ -58,6 +58,10 @@ class Work(tuple[Operator, ...]):
             for each in self
         )
 
+    def overlapped(self) -> "Work":
+        """Return the same as one operator, which computes while it reads and writes."""
+        return Work([Operator(self.flops, sum(each.moved_bytes for each in self))])
+
 
 class CountWork:
     """Counts the work done within its ``with`` block, on the way to :attr:`work`."""

@@ -105,6 +105,8 @@ def test_bad_devices_are_refused() -> None:
         Device("chip", 1, {}, 0)
     with pytest.raises(ValueError, match=r"chip's peak_flops\['float32'\] must be above zero"):
         Device("chip", 1, {"float32": 0}, 1)
+    with pytest.raises(ValueError, match=r"chip's library must be one of .* not 'MKL'"):
+        Device("chip", 1, {}, 1, "MKL")  # type: ignore[arg-type]
 
 
 def test_bad_clusters_are_refused() -> None:

@@ -65,6 +65,14 @@ class TestRoofline:
         assert moves.forward_s == pytest.approx(product_bytes + relu)
         assert product > product_bytes
         assert both.forward_s == pytest.approx(product + relu)
+        fused = Profile.analytic(
+            nn.Sequential(layer),
+            ROWS,
+            replace(device, library="XLA"),
+            efficiency=1,
+            memory_efficiency=1,
+        )
+        assert fused.forward_s == pytest.approx(max(product, product_bytes + relu))
 
     @pytest.mark.parametrize(
         ("layer", "fewer"),
@@ -84,13 +92,14 @@ class TestRoofline:
     ) -> None:
         model, images = nn.Sequential(layer, layer), torch.empty(2, 4, 12, 12, device="meta")
         direct, device = (
-            Profile.analytic(model, images, d) for d in (COMPUTES, replace(COMPUTES, winograd=True))
+            Profile.analytic(model, images, d)
+            for d in (COMPUTES, replace(COMPUTES, library="cuDNN"))
         )
         saved = 2.25 if fewer else 1
         assert direct.forward_s == pytest.approx(saved * device.forward_s)
         assert direct.backward_s == pytest.approx(saved * device.backward_s)
         assert [x.flops for x in direct.layers] == [x.flops for x in device.layers]
-        halves = (replace(COMPUTES, winograd=on) for on in (False, True))
+        halves = (COMPUTES, replace(COMPUTES, library="cuDNN"))
         half = {Profile.analytic(model, images, d, dtype="float16").forward_s for d in halves}
         assert len(half) == 1
 
