@@ -1,7 +1,8 @@
 """What the paper's GPTs cost on one of its V100s, reckoned from one block (section 4, Appendix A).
 
-A matrix product runs at the 45 TFLOP/s that section 5 prints for a whole model; whatever moves more
-bytes than that takes its bytes over three quarters of the memory's bandwidth.
+Matrix products run at the rate with which a whole model attains the 45 TFLOP/s that section 5
+prints; whatever moves more bytes than that takes its bytes over three quarters of the memory's
+bandwidth.
 """
 
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 
 import torch
+from scipy.optimize import brentq
 from torch import nn
 
 from pipekit.clusters import V100
@@ -17,7 +19,7 @@ from pipekit.models.gpt import LAYOUTS
 from pipekit.profiling import Profile
 from pipekit.reproduction.pipedream_2bw.settings import (
     DTYPE,
-    EFFICIENCY,
+    FLOPS,
     SEQUENCE,
     STATE_BYTES,
     WEIGHT_BYTES,
@@ -49,7 +51,7 @@ def gpt_profile(size: str, rows: int = 1) -> Profile:
     Raises:
         KeyError: there is no such size.
     """
-    return _with_weights(_one_row(gpt, size).scaled(rows))
+    return _with_weights(_one_row(gpt, size, efficiency()).scaled(rows))
 
 
 def bert_profile(size: str, rows: int = 1) -> Profile:
@@ -58,7 +60,7 @@ def bert_profile(size: str, rows: int = 1) -> Profile:
     Raises:
         KeyError: there is no such size.
     """
-    return _with_weights(_one_row(bert_large, size).scaled(rows))
+    return _with_weights(_one_row(bert_large, size, efficiency()).scaled(rows))
 
 
 def headless_profile(size: str, rows: int = 1) -> Profile:
@@ -74,7 +76,22 @@ def headless_profile(size: str, rows: int = 1) -> Profile:
 
 
 @cache
-def _one_row(make: Callable[..., nn.Sequential], size: str) -> Profile:
+def efficiency() -> float:
+    """Return the part of a V100's peak that matrix products attain.
+
+    It is that with which the passes of the 355M GPT attain what section 5 prints.
+    """
+
+    def attained(part: float) -> float:
+        profile = _one_row(gpt, "355M", part)
+        seconds = profile.forward_s + profile.backward_s
+        return 3 * sum(layer.flops for layer in profile.layers) / seconds
+
+    return float(brentq(lambda part: attained(part) - FLOPS, 0.2, 1, xtol=1e-4))
+
+
+@cache
+def _one_row(make: Callable[..., nn.Sequential], size: str, efficiency: float) -> Profile:
     """Return the profile of one sequence, extrapolated from a model with a single block."""
     layers, hidden, heads = LAYOUTS[size]
     with torch.device("meta"):
@@ -85,7 +102,7 @@ def _one_row(make: Callable[..., nn.Sequential], size: str) -> Profile:
         tokens,
         V100,
         dtype=DTYPE,
-        efficiency=EFFICIENCY,
+        efficiency=efficiency,
         memory_efficiency=MEMORY_EFFICIENCY,
     )
     before, block, *after = profile.layers

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pipekit.clusters import V100, Cluster
+from pipekit.clusters import Cluster
 from pipekit.clusters.papers import two_bw_v100
 
 PRINTED_PARAMETERS: Mapping[str, float] = MappingProxyType(
@@ -25,8 +25,6 @@ DTYPE = "float16"
 
 FLOPS = 45e12
 """FLOP/s that one V100 attained on the 355M GPT (section 5, "Implementation")."""
-
-EFFICIENCY = FLOPS / V100.peak_flops[DTYPE]
 
 WEIGHT_BYTES = 2
 STATE_BYTES = 12

@@ -6,7 +6,6 @@ from pipekit.models import gpt
 from pipekit.models.gpt import LAYOUTS, Layout
 from pipekit.profiling import Profile
 from pipekit.reproduction.pipedream_2bw import profiles
-from pipekit.reproduction.pipedream_2bw.settings import EFFICIENCY
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +20,7 @@ def test_a_model_extrapolated_from_one_block_is_the_model() -> None:
             torch.zeros(2, 512, dtype=torch.int64),
             V100,
             dtype="float16",
-            efficiency=EFFICIENCY,
+            efficiency=profiles.efficiency(),
             memory_efficiency=profiles.MEMORY_EFFICIENCY,
         )
     ours = profiles.gpt_profile("tiny", 2)
@@ -43,9 +42,22 @@ def test_gradients_and_updates_cost_the_same_whatever_the_rows() -> None:
     assert one.update_s == eight.update_s == pytest.approx(28 * parameters / (0.75 * 900e9))
 
 
-def test_matrix_products_run_at_the_printed_rate() -> None:
+def test_the_355m_gpt_attains_the_printed_rate() -> None:
+    """By its passes: matrix products are faster, what moves bytes takes the rest."""
+    with torch.device("meta"):
+        tokens = torch.zeros(1, 512, dtype=torch.int64)
+        passes = Profile.analytic(
+            gpt(*LAYOUTS["355M"]),
+            tokens,
+            V100,
+            dtype="float16",
+            efficiency=profiles.efficiency(),
+            memory_efficiency=profiles.MEMORY_EFFICIENCY,
+        )
+    flops = 3 * sum(layer.flops for layer in passes.layers)
+    assert flops / (passes.forward_s + passes.backward_s) == pytest.approx(45e12, rel=1e-3)
     head = profiles.gpt_profile("1.3B").layers[-1]
-    assert head.flops / head.forward_s == pytest.approx(45e12)
+    assert 45e12 < head.flops / head.forward_s < 60e12
 
 
 def test_only_the_logits_lose_their_time() -> None:
