@@ -1,6 +1,5 @@
 """The commands, as a user types them."""
 
-import json
 import re
 import subprocess
 import sys
@@ -161,95 +160,6 @@ class TestSchedule:
     ) -> None:
         assert says in refused("schedule", *arguments.split())
         assert list(elsewhere.iterdir()) == []
-
-
-class TestTrain:
-    @pytest.mark.slow
-    def test_prints_a_measured_table_and_writes_what_happened(self, elsewhere: Path) -> None:
-        options = "--method 2bw --stages 2 --batch-rows 200 --epochs 2 --microbatches 2"
-        text = printed("train", "--model", "mlp", *options.split(), "--output", "mine")
-        assert "PipeDream-2BW, 2 stages" in text
-        assert "measured on" in text
-        row = r"│ +{} │ +\d\.\d{{4}} │ +\d+\.\d% │ +\d+\.\d\d │ +\d+% │ +2 2 │"
-        for epoch in (1, 2):
-            assert re.search(row.format(epoch), text), text
-        events = pd.read_csv("mine/trace.csv")
-        assert len(events) == 2 * (20 * 2 * 2 + 20)  # stages (batches, microbatches, F and B; U)
-        assert len(pd.read_csv("mine/timeline.csv")) < len(events)
-        assert "the first 8 batches" in Path("mine/timeline.svg").read_text()
-        record = json.loads(Path("mine/provenance.json").read_text())
-        assert record["label"] == "measured"
-        perfetto = json.loads(Path("mine/trace.perfetto.json").read_text())
-        assert perfetto["otherData"]["provenance"] == record
-
-    @pytest.mark.slow
-    def test_mixed_precision_tells_how_many_updates_were_skipped(self) -> None:
-        """A loss above 1 times 2^140 is infinite."""
-        options = f"--stages 2 --batch-rows 400 --autocast fp16 --loss-scale {2.0**140}"
-        text = printed(*["train", "--model", "mlp"], *options.split())
-        assert re.search(r"│ +10 │$", text, re.MULTILINE), text
-
-    @pytest.mark.slow
-    def test_a_seed_gives_the_same_losses_over_both_transports(self) -> None:
-        texts = [
-            printed(
-                *f"train --model mlp --stages 2 --batch-rows 400 --seed 3 --transport {t}".split()
-            )
-            for t in ("threads", "distributed")
-        ]
-        losses = [re.findall(r"│ +1 │ +(\S+) │ +(\S+) │", text) for text in texts]
-        assert losses[0] == losses[1] != []
-
-    @pytest.mark.parametrize(
-        ("arguments", "says"),
-        [
-            ("--model resnet", "model must be one of convnet, mlp, not 'resnet'"),
-            ("--method gpip", "method must be one of gpipe, flush"),
-            ("--stages 40", "40 stages"),
-            ("--batch-rows 5000", "batch_rows must be 1 to 4000"),
-            ("--batch-rows 4 --microbatches 5", "5 microbatches"),
-            ("--resume", "name it, --checkpoints"),
-            ("--every 5", "name their folder as well"),
-            ("--loss-scale static", "loss_scale must be a number, 'dynamic'"),
-            ("--replicas 2-1 --method pipedream --loss-scale 1", "wait for one another"),
-        ],
-    )
-    def test_wrong_input_gets_one_sentence(self, arguments: str, says: str) -> None:
-        assert says in refused("train", *arguments.split())
-
-    @pytest.mark.slow
-    def test_resumes_from_checkpoints(self, elsewhere: Path) -> None:
-        options = [
-            "train",
-            "--model",
-            "mlp",
-            "--method",
-            "pipedream",
-            "--stages",
-            "2",
-            "--batch-rows",
-            "400",
-        ]
-        whole = printed(*options, "--epochs", "2")
-        saving = [*options, "--checkpoints", "saved", "--resume"]
-        printed(*saving, "--epochs", "1", "--every", "4")
-        resumed = printed(*saving, "--epochs", "2")
-        results = [re.findall(r"│ +(\d) │ +(\S+) │ +(\S+%) │", t) for t in (whole, resumed)]
-        assert results[0] == results[1]
-        assert len(results[0]) == 2
-        assert "of epoch 2: name at least as many" in refused(*saving, "--epochs", "1")
-        again = "call resume('"
-        assert again in refused(*options, "--checkpoints", "saved")
-
-    @pytest.mark.parametrize(
-        ("arguments", "says"), [("--transport pigeons", "threads"), ("--lr -1", "--lr")]
-    )
-    def test_an_option_out_of_range_gets_typers_own_message(
-        self, arguments: str, says: str
-    ) -> None:
-        result = pipekit("train", *arguments.split())
-        assert result.exit_code == 2
-        assert says in result.stderr
 
 
 class TestRun:

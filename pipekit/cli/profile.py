@@ -19,10 +19,11 @@ def profile(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="convnet, mlp, alexnet, vgg16, resnet50, resnet101, inception-v3, s2vt, gpt-355M, "
-            "gpt-1.3B, gpt-2.2B, gpt-3.8B, bert-large, unet-5-64, unet-6-72, unet-11-128, "
-            "unet-24-128, unet-24-160, unet-48-160, amoebanet-d-18-208, amoebanet-d-18-256, "
-            "amoebanet-d-18-416, amoebanet-d-18-544, amoebanet-d-36-544 or amoebanet-d-72-512.",
+            help="convnet, mlp, gpt, alexnet, vgg16, resnet50, resnet101, inception-v3, s2vt, "
+            "gpt-355M, gpt-1.3B, gpt-2.2B, gpt-3.8B, bert-large, unet-5-64, unet-6-72, "
+            "unet-11-128, unet-24-128, unet-24-160, unet-48-160, amoebanet-d-18-208, "
+            "amoebanet-d-18-256, amoebanet-d-18-416, amoebanet-d-18-544, amoebanet-d-36-544 or "
+            "amoebanet-d-72-512.",
             show_default=False,
         ),
     ],
@@ -60,9 +61,10 @@ def profile(
     import pipekit
     from pipekit.clusters import K80, P40, TITAN_X, TPU_V2_CORE, V100
     from pipekit.engine.arguments import require_choice
-    from pipekit.models import NAMED, PUBLISHED
+    from pipekit.models import PUBLISHED
+    from pipekit.workloads import WORKLOADS
 
-    require_choice("model", model, [*NAMED, *PUBLISHED])
+    require_choice("model", model, [*WORKLOADS, *PUBLISHED])
     require_choice("dtype", dtype, ["float32", "float16", "bfloat16"])
     if analytic is not None:
         devices = {known.name: known for known in (K80, TITAN_X, V100, P40, TPU_V2_CORE)}
@@ -86,14 +88,13 @@ def _make(name: str, rows: int, device: str, dtype: str) -> tuple["nn.Sequential
     """Return a network and an input of so many rows."""
     import torch
 
-    from pipekit.models import NAMED, PUBLISHED
+    from pipekit.models import PUBLISHED
     from pipekit.trees import tree_map
+    from pipekit.workloads import WORKLOADS
 
+    known = WORKLOADS.get(name) or PUBLISHED[name]
     with torch.device(device):
-        if name in NAMED:
-            network, sample = NAMED[name](), torch.rand(rows, 1, 28, 28)
-        else:
-            network, sample = PUBLISHED[name].build(device=device), PUBLISHED[name].sample(rows)
+        network, sample = known.build(), known.sample(rows)
     floating = getattr(torch, dtype)
     sample = tree_map(lambda t: t.to(floating) if t.is_floating_point() else t, sample)
     return network.to(floating), sample

@@ -58,6 +58,12 @@ def text_file(
     """
     path = Path(path)
     text = path.read_bytes()
+    least = round((sequence + 1) / TEST_SHARE)
+    if len(text) < least:
+        raise ValueError(
+            f"{path} has {len(text)} bytes, and rows of {sequence} need at least {least}, since a "
+            f"tenth is for testing: use a longer text"
+        )
     end = len(text) - round(TEST_SHARE * len(text))
     parts = text[:end], text[end:]
     return _language(path.stem, str(path), parts, sequence, rows, test_rows, seed)

@@ -7,13 +7,12 @@ from pipekit.models.gpt import LAYOUTS, Layout, gpt
 from pipekit.models.loss import token_loss
 from pipekit.models.published import PUBLISHED, Published
 from pipekit.models.s2vt import s2vt
-from pipekit.models.small import NAMED, convnet, image_mlp, mlp
+from pipekit.models.small import convnet, image_mlp, mlp
 from pipekit.models.unet import unet
 from pipekit.models.vision import alexnet, inception_v3, resnet50, resnet101, vgg16
 
 __all__ = [
     "LAYOUTS",
-    "NAMED",
     "PUBLISHED",
     "Layout",
     "Published",

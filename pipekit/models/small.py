@@ -3,7 +3,6 @@
 Each is one flat ``nn.Sequential``, so that a stage boundary can lie between any two layers.
 """
 
-from collections.abc import Callable
 from itertools import pairwise
 
 from torch import nn
@@ -70,7 +69,3 @@ def image_mlp(width: int = 128, depth: int = 8) -> nn.Sequential:
         width, depth: as for :func:`mlp`.
     """
     return nn.Sequential(nn.Flatten(), *mlp(width, depth, inputs=28 * 28, outputs=10))
-
-
-NAMED: dict[str, Callable[[], nn.Sequential]] = {"convnet": convnet, "mlp": image_mlp}
-"""By name, for the command line: each is made without arguments and classifies MNIST's images."""

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from pipekit.datasets import Dataset
 from pipekit.engine import Pipeline, Run
 from pipekit.engine.cores import share_cores
+from pipekit.metrics import accuracy
 from pipekit.schedules import Schedule
 
 Method = Callable[[int, int, int], Schedule]
@@ -88,11 +89,6 @@ class PipelineTraining(Training):
     """A training by the engine, with its last epoch's run."""
 
     run: Run = field(kw_only=True)
-
-
-def accuracy(output: Tensor, target: Tensor) -> Tensor:
-    """Return the fraction of rows whose largest logit is the target's; [B, classes] and [B]."""
-    return (output.argmax(dim=1) == target).double().mean()
 
 
 def train_pipeline(

@@ -11,14 +11,15 @@ import pytest
 from click import unstyle
 
 from pipekit import Profile
-from pipekit.models import NAMED, PUBLISHED
+from pipekit.models import PUBLISHED
+from pipekit.workloads import WORKLOADS
 
 Printed = Callable[[str], str]
 
 
 def test_help_names_every_network_and_has_examples(printed: Printed) -> None:
     text = " ".join(re.sub("[│\n]", " ", printed("profile --help")).split())
-    assert [name for name in [*NAMED, *PUBLISHED] if name not in text] == []
+    assert [name for name in [*WORKLOADS, *PUBLISHED] if name not in text] == []
     assert "pipekit profile vgg16" in text.partition("Examples")[2]
 
 
@@ -43,6 +44,12 @@ def test_a_bar_unless_it_is_to_be_quiet(
 ) -> None:
     result = pipekit(f"profile mlp --rows 2 --repeats 1 {option}")
     assert ("profiling: " in result.stderr) == shown
+
+
+def test_the_language_model_that_train_knows_has_a_profile_too(printed: Printed) -> None:
+    """Its head makes 256 logits of each of 64 bytes."""
+    text = printed("profile gpt --rows 3 --analytic 'V100 16GB'")
+    assert re.search(rf"│ 6 Linear +│.*│ +{4 * 3 * 64 * 256 / 1e6:.2f} │ +0\.07 │", text)
 
 
 def test_it_reckons_for_a_named_device(printed: Printed) -> None:
@@ -83,7 +90,7 @@ def test_skips_stand_below_the_table(printed: Printed) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("vgg", "model must be one of convnet, mlp, alexnet, .*, not 'vgg'"),
+        ("vgg", "model must be one of convnet, mlp, gpt, alexnet, .*, not 'vgg'"),
         ("mlp --device tpu", "device must be one of cpu, cuda, not 'tpu'"),
         ("mlp --dtype int8", "dtype must be one of float32, float16, bfloat16, not 'int8'"),
         ("mlp --analytic V100", "analytic must be one of K80 12GB, .*, not 'V100'"),

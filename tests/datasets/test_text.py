@@ -46,6 +46,17 @@ def test_a_files_last_tenth_is_for_testing(tmp_path: Path) -> None:
     assert sorted(data.test_inputs[:, 0].tolist()) == list(range(0, 90, 10))
 
 
+def test_a_file_too_short_for_a_row_in_each_part_says_how_long_it_must_be(tmp_path: Path) -> None:
+    file = tmp_path / "short.txt"
+    file.write_bytes(b"x" * 109)
+    with pytest.raises(
+        ValueError, match=r"short.txt has 109 bytes, .* need at least 110, .*longer"
+    ):
+        datasets.text_file(file, sequence=10)
+    file.write_bytes(b"x" * 110)
+    assert len(datasets.text_file(file, sequence=10).test_inputs) == 1
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

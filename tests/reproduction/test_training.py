@@ -5,7 +5,7 @@ from torch import nn
 from pipekit import schedules
 from pipekit.datasets import digits
 from pipekit.reproduction.comparison import bit_equal
-from pipekit.reproduction.training import Method, Recipe, accuracy, train_pipeline, train_plain
+from pipekit.reproduction.training import Method, Recipe, train_pipeline, train_plain
 
 
 @pytest.fixture
@@ -56,8 +56,3 @@ def test_training_leaves_the_model_and_the_number_of_threads_alone(recipe: Recip
     train_pipeline(recipe, "GPipe", schedules.gpipe, 1, 1)
     assert bit_equal(before, recipe.model.state_dict())
     assert torch.get_num_threads() == threads
-
-
-def test_accuracy_counts_the_largest_logit() -> None:
-    output = torch.tensor([[0.0, 1.0], [3.0, 2.0], [0.0, 9.0], [1.0, 0.0]])
-    assert accuracy(output, torch.tensor([1, 0, 0, 0])) == 0.75

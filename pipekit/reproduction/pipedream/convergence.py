@@ -18,11 +18,12 @@ import torch
 from torch import nn
 
 from pipekit.datasets import mnist
+from pipekit.metrics import accuracy
 from pipekit.models.small import image_mlp
 from pipekit.provenance import provenance
 from pipekit.reproduction import trainings
 from pipekit.reproduction.pipedream.settings import TRAININGS
-from pipekit.reproduction.training import PipelineTraining, Recipe, accuracy, train_pipeline
+from pipekit.reproduction.training import PipelineTraining, Recipe, train_pipeline
 from pipekit.schedules import Schedule, asp, pipedream
 
 VGG16 = TRAININGS["vgg16"]

@@ -16,6 +16,7 @@ from torch import nn
 
 from pipekit.datasets import python_snippets
 from pipekit.engine import Pipeline
+from pipekit.metrics import accuracy
 from pipekit.models import classifier
 from pipekit.provenance import provenance
 from pipekit.reproduction import trainings
@@ -28,7 +29,6 @@ from pipekit.reproduction.pipedream_2bw.pretraining import (
     VANILLA,
 )
 from pipekit.reproduction.pipedream_2bw.recipe import Training
-from pipekit.reproduction.training import accuracy
 
 FROM = {
     "Vanilla": (VANILLA, POINTS),

@@ -1,0 +1,130 @@
+"""``pipekit train``, as a user types it."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+Printed = Callable[[str], str]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def gpt(elsewhere: Path) -> str:
+    """Return the options for a GPT that learns a short text."""
+    Path("alphabet.txt").write_text("abcdefghijklmnopqrstuvwxyz" * 300)  # 110 rows, 12 for testing
+    return "train --model gpt --text alphabet.txt --stages 2 --batch-rows 4 --microbatches 2"
+
+
+@pytest.mark.slow
+def test_it_prints_a_measured_table_and_writes_what_happened(
+    printed: Printed, elsewhere: Path
+) -> None:
+    options = "--method 2bw --stages 2 --batch-rows 200 --epochs 2 --microbatches 2"
+    text = printed(f"train --model mlp {options} --output mine")
+    assert "PipeDream-2BW, 2 stages" in text
+    assert "test accuracy" in text
+    assert re.search(r"measured on .*; data: .*MNIST", " ".join(text.split()))
+    row = r"│ +{} │ +\d\.\d{{4}} │ +\d+\.\d% │ +\d+\.\d\d │ +\d+% │ +2 2 │"
+    for epoch in (1, 2):
+        assert re.search(row.format(epoch), text), text
+    events = pd.read_csv("mine/trace.csv")
+    assert len(events) == 2 * (20 * 2 * 2 + 20)  # stages (batches, microbatches, F and B; U)
+    assert len(pd.read_csv("mine/timeline.csv")) < len(events)
+    assert "the first 8 batches" in Path("mine/timeline.svg").read_text()
+    record = json.loads(Path("mine/provenance.json").read_text())
+    assert record["label"] == "measured"
+    assert "MNIST" in record["data"]
+    perfetto = json.loads(Path("mine/trace.perfetto.json").read_text())
+    assert perfetto["otherData"]["provenance"] == record
+
+
+@pytest.mark.slow
+def test_a_gpt_learns_a_text_and_is_judged_in_bits_per_byte(printed: Printed, gpt: str) -> None:
+    """In the alphabet each letter tells the next: from 8 bits it goes down towards 0."""
+    text = printed(f"{gpt} --method 2bw --epochs 3")
+    assert "test bits/byte" in text
+    assert "data: alphabet.txt" in " ".join(text.split())
+    rows = re.findall(r"│ +(\d) │ +(\d\.\d{4}) │ +(\d\.\d{3}) │", text)
+    assert [epoch for epoch, _, _ in rows] == ["1", "2", "3"]
+    assert float(rows[-1][2]) < 0.5
+
+
+@pytest.mark.slow
+def test_mixed_precision_tells_how_many_updates_were_skipped(printed: Printed) -> None:
+    """A loss above 1 times 2^140 is infinite."""
+    options = f"--stages 2 --batch-rows 400 --autocast fp16 --loss-scale {2.0**140}"
+    text = printed(f"train --model mlp {options}")
+    assert re.search(r"│ +10 │$", text, re.MULTILINE), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["mlp", "gpt"])
+def test_a_seed_gives_the_same_losses_over_both_transports(
+    model: str, printed: Printed, gpt: str
+) -> None:
+    line = {"mlp": "train --model mlp --stages 2 --batch-rows 400", "gpt": gpt}[model]
+    texts = [printed(f"{line} --seed 3 --transport {t}") for t in ("threads", "distributed")]
+    losses = [re.findall(r"│ +1 │ +(\S+) │ +(\S+) │", text) for text in texts]
+    assert losses[0] == losses[1] != []
+
+
+@pytest.mark.slow
+def test_it_resumes_from_checkpoints(printed: Printed, refused: Printed, elsewhere: Path) -> None:
+    line = "train --model mlp --method pipedream --stages 2 --batch-rows 400"
+    whole = printed(f"{line} --epochs 2")
+    saving = f"{line} --checkpoints saved --resume"
+    printed(f"{saving} --epochs 1 --every 4")
+    resumed = printed(f"{saving} --epochs 2")
+    results = [re.findall(r"│ +(\d) │ +(\S+) │ +(\S+%) │", text) for text in (whole, resumed)]
+    assert results[0] == results[1]
+    assert len(results[0]) == 2
+    assert "of epoch 2: name at least as many" in refused(f"{saving} --epochs 1")
+    assert "call resume('" in refused(f"{line} --checkpoints saved")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--model resnet", "model must be one of convnet, mlp, gpt, not 'resnet'"),
+        ("--method gpip", "method must be one of gpipe, flush"),
+        ("--stages 40", "40 stages"),
+        ("--batch-rows 5000", "batch_rows must be 1 to 4000"),
+        ("--batch-rows 4 --microbatches 5", "5 microbatches"),
+        ("--resume", "name it, --checkpoints"),
+        ("--every 5", "name their folder as well"),
+        ("--loss-scale static", "loss_scale must be a number, 'dynamic'"),
+        ("--replicas 2-1 --method pipedream --loss-scale 1", "wait for one another"),
+        ("--text alphabet.txt", "a network that learns text: name it, --model gpt"),
+        ("--text short.txt --model gpt", "short.txt has 2 bytes, and rows of 64 need at least 650"),
+        ("--text alphabet.txt --model gpt --batch-rows 200", "batch_rows must be 1 to 109"),
+    ],
+)
+def test_wrong_input_gets_one_sentence(options: str, says: str, refused: Printed, gpt: str) -> None:
+    Path("short.txt").write_text("ab")
+    assert says in refused(f"train {options}")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--transport pigeons", "threads"),
+        ("--lr -1", "--lr"),
+        ("--model gpt --text missing.txt", "'missing.txt' does not exist"),
+    ],
+)
+def test_an_option_out_of_range_gets_typers_own_message(
+    options: str, says: str, pipekit: Callable[[str], Any]
+) -> None:
+    result = pipekit(f"train {options}")
+    assert result.exit_code == 2
+    assert says in result.stderr
