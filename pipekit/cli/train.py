@@ -35,7 +35,7 @@ def train(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="Of gpt: learn this file in place of Python's library.",
+            help="Of gpt: learn this file, but for its last tenth, to test on.",
             show_default=False,
         ),
     ] = None,
@@ -52,7 +52,9 @@ def train(
         Transport, typer.Option(help="A thread a worker, or a process.")
     ] = Transport.THREADS,
     epochs: Annotated[int, typer.Option(min=1)] = 1,
-    batch_rows: Annotated[int, typer.Option(help="Of each batch: images, or pieces of text.")] = 64,
+    batch_rows: Annotated[
+        int, typer.Option(help="Of each batch: images, or 64 bytes of text.")
+    ] = 64,
     microbatches: Annotated[
         int,
         typer.Option(help="In each batch; methods that update every minibatch do not split it."),
@@ -101,15 +103,15 @@ def train(
 ) -> None:
     """Train a small network, and test it on data that it has not seen.
 
-    convnet and mlp learn 4,000 MNIST images, and are tested on 1,000 others. gpt learns to predict
-    the next byte of Python's own standard library: 8,000 pieces of 64 bytes, and 1,000 of other
-    files to test on; what it reaches is told in bits per byte, as of any model of bytes.
+    convnet and mlp learn 4,000 MNIST images, and are tested on 1,000 others.
+    gpt learns to write Python's own standard library: 8,000 rows of 64 bytes, and
+    1,000 of other files to test on. It is judged in bits per byte, 8 at first.
 
     \b
     [b]Examples[/b]
       pipekit train
       pipekit train --method pipedream --stages 2 --epochs 3
-      pipekit train --model gpt --method 2bw
+      pipekit train --model gpt --method 2bw --lr 0.001
       pipekit train --model gpt --text mine.txt --epochs 3
       pipekit train --method 2bw --autocast fp16 --loss-scale dynamic
       pipekit train --method pipedream --replicas 2-1
@@ -149,25 +151,29 @@ def train(
         loss_scale=_number(loss_scale),
         seed=seed,
     )
-    runs, scores = [], []
     begin = pipeline.resume(checkpoints) if resume and checkpoints else 0
     if begin >= epochs:
         raise ValueError(f"{checkpoints} is of epoch {begin + 1}: name at least as many --epochs")
-    for epoch in range(begin, epochs):
-        runs.append(
-            pipeline.train(
+    done: list[trained.Epoch] = []
+    try:
+        for epoch in range(begin, epochs):
+            run = pipeline.train(
                 data.batches(batch_rows, seed, epoch),
                 progress=shown and not quiet,
                 checkpoints=checkpoints,
                 every=every,
             )
-        )
-        scores.append(pipeline.evaluate(data.test_batches(batch_rows), workload.metric.of))
-    origin = runs[-1].provenance | {"data": data.source}
-    if shown:
-        Console().print(trained.table(runs, scores, workload.metric, origin, begin + 1))
-    if shown and output is not None and not runs[-1].trace.frame.empty:
-        for path in trained.write(runs[-1], origin, output):
+            score = pipeline.evaluate(data.test_batches(batch_rows), workload.metric.of)
+            done.append(trained.Epoch(epoch + 1, run, score))
+    except KeyboardInterrupt:
+        if shown and checkpoints is not None:
+            typer.echo("interrupted: --resume goes on from the newest checkpoint", err=True)
+        raise
+    finally:
+        if shown and done:
+            Console().print(trained.table(done, workload.metric, data.source))
+    if shown and output is not None and not run.trace.frame.empty:
+        for path in trained.write(run, data.source, output):
             typer.echo(f"wrote {path}")
 
 

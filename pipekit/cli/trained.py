@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from rich.table import Table
 
@@ -16,27 +16,28 @@ DRAWN_BATCHES = 8
 """More make bars too narrow to tell apart."""
 
 
-def table(
-    runs: Sequence[Run],
-    scores: Sequence[float],
-    metric: Metric,
-    origin: dict[str, Any],
-    first: int,
-) -> Table:
+class Epoch(NamedTuple):
+    """An epoch, from 1: its run, and the score on the test data after it."""
+
+    number: int
+    run: Run
+    score: float
+
+
+def table(epochs: Sequence[Epoch], metric: Metric, data: str) -> Table:
     """Return a row for each epoch.
 
     Args:
-        runs: an epoch each.
-        scores: on the test data, after each.
+        epochs: one at least.
         metric: of the scores.
-        origin: of the numbers, with what they were made on as "data".
-        first: the number of the first epoch.
+        data: the source of what was learnt.
     """
-    last = runs[-1]
+    last = epochs[-1].run
+    machine = last.provenance
     made = Table(
         title=f"{last.schedule.name}, {last.schedule.stages} stages",
-        caption=f"measured on {origin['cores']} cores of {origin['cpu']}, "
-        f"torch {origin['torch']}, seed {origin['seed']}; data: {origin['data']}",
+        caption=f"measured on {machine['cores']} cores of {machine['cpu']}, "
+        f"torch {machine['torch']}, seed {machine['seed']}; data: {data}",
     )
     for heading in (
         "epoch",
@@ -48,10 +49,10 @@ def table(
         *(["skipped updates"] if last.loss_scales else []),
     ):
         made.add_column(heading, justify="right")
-    for epoch, (run, score) in enumerate(zip(runs, scores, strict=True), start=first):
+    for number, run, score in epochs:
         trained = not run.trace.frame.empty  # else the checkpoint was of the epoch's end
         made.add_row(
-            str(epoch),
+            str(number),
             f"{sum(run.losses) / len(run.losses):.4f}" if run.losses else "",
             metric.shown(score),
             f"{run.wall_s:.2f}",
@@ -62,8 +63,9 @@ def table(
     return made
 
 
-def write(run: Run, origin: dict[str, Any], folder: Path) -> list[Path]:
-    """Write what a run did, and where its numbers are from; return the paths."""
+def write(run: Run, data: str, folder: Path) -> list[Path]:
+    """Write what a run did, and where its numbers and ``data`` are from; return the paths."""
+    origin = run.provenance | {"data": data}
     drawn = _first_batches(run)
     title = f"{drawn.name}, the first {DRAWN_BATCHES} batches"
     figure = plots.timeline(drawn, title=title)

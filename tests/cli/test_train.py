@@ -92,6 +92,25 @@ def test_it_resumes_from_checkpoints(printed: Printed, refused: Printed, elsewhe
     assert "call resume('" in refused(f"{line} --checkpoints saved")
 
 
+def test_ctrl_c_leaves_the_epochs_that_are_done_and_says_how_to_go_on(
+    pipekit: Callable[[str], Any], elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([0.123])
+
+    def evaluate(*_: object) -> float:
+        for score in scores:
+            return score
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipekit.Pipeline.evaluate", evaluate)
+    result = pipekit(
+        "train --model mlp --stages 1 --batch-rows 2000 --epochs 3 --checkpoints saved"
+    )
+    assert result.exit_code == 130
+    assert re.findall(r"│ +(\d) │ +\S+ │ +(\S+%) │", result.stdout) == [("1", "12.3%")]
+    assert "--resume goes on from the newest checkpoint" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
