@@ -1,6 +1,7 @@
 """Parallel pipelines: a schedule run side by side on several sets of workers."""
 
 from pipekit.schedules.arguments import require_positive
+from pipekit.schedules.late_updates import late_updates
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Op, Task
 
@@ -10,7 +11,8 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
 
     A batch has ``width`` times as many microbatches: number ``k`` of pipeline ``r`` becomes
     ``k * width + r``.  An update sums those of all pipelines, and every stage has a copy in each.
-    Worker ``w`` of pipeline ``r`` becomes ``w * width + r``, so that the copies of a stage are
+    The sums take time: of several pipelines, updates come as late as their readers allow, which for
+    2BW is a whole batch later.  Worker ``w`` of pipeline ``r`` becomes ``w * width + r``, so that the copies of a stage are
     neighbours.  One stage replicated is data parallelism: ``replicate(flush(1, m), workers)``.
 
     Args:
@@ -28,7 +30,7 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
         return task._replace(microbatch=task.microbatch * width + number)
 
     workers = tuple(
-        tuple(copied(task, pipeline) for task in tasks)
+        tuple(copied(task, pipeline) for task in (late_updates(tasks) if width > 1 else tasks))
         for tasks in schedule.workers
         for pipeline in range(width)
     )
