@@ -36,14 +36,15 @@ def sweep(
     max over stages of max(compute + transfers, all-reduce / m): ``compute`` is forward and backward
     and 1 / m of the optimizer's step, and the forward again if it is recomputed; ``transfers`` are
     the activation and the gradient that come in, not hidden behind compute; the all-reduce is
-    hidden behind the m microbatches of a batch, as by the late updates of
-    :func:`pipekit.schedules.replicate`.  :class:`Placement` says over which links.  The throughput
-    is w b a such time.
+    hidden behind the m microbatches of a batch.  :class:`Placement` says over which links.  The
+    throughput is w b a such time.  (The late updates of :func:`pipekit.schedules.replicate` hide it
+    behind m - d + 1 + i of them on stage i.)
 
     Stage i of d (from 0) holds two weight versions, one sum of gradients, the optimizer's state,
     its buffers, and for d - i microbatches in flight their activations, or only their inputs
     and one microbatch's activations if it is recomputed.  If w > 1, a second sum of gradients waits
-    for its late update; the last stage then has one weight version, which its updates replace.
+    for its late update, and the last stage has one weight version, which its updates replace.
+    (That is too much by up to one sum for the first stage if m = d.)
 
     Args:
         profile: as for :func:`parallel_pipelines`.

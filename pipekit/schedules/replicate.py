@@ -11,8 +11,9 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
 
     A batch has ``width`` times as many microbatches: number ``k`` of pipeline ``r`` becomes
     ``k * width + r``.  An update sums those of all pipelines, and every stage has a copy in each.
-    The sums take time: of several pipelines, updates come as late as their readers allow, which for
-    2BW is a whole batch later.  Worker ``w`` of pipeline ``r`` becomes ``w * width + r``, so that the copies of a stage are
+    That takes time, so updates come as late as their readers allow: of 2BW's a batch later, which
+    hides the sums and keeps a second one (:func:`pipekit.schedules.late_updates.late_updates`).
+    Worker ``w`` of pipeline ``r`` becomes ``w * width + r``, so that the copies of a stage are
     neighbours.  One stage replicated is data parallelism: ``replicate(flush(1, m), workers)``.
 
     Args:
@@ -29,8 +30,10 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
         number = width - 1 if task.op is Op.UPDATE else pipeline
         return task._replace(microbatch=task.microbatch * width + number)
 
+    if width > 1:
+        schedule = late_updates(schedule)
     workers = tuple(
-        tuple(copied(task, pipeline) for task in (late_updates(tasks) if width > 1 else tasks))
+        tuple(copied(task, pipeline) for task in tasks)
         for tasks in schedule.workers
         for pipeline in range(width)
     )
