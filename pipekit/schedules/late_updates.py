@@ -1,6 +1,5 @@
 """Updates as late as their readers allow, so that passes hide the sums that they wait for."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -21,15 +20,15 @@ def late_updates(schedule: Schedule) -> Schedule:
     Args:
         schedule: whose updates come after the backwards that they sum.
     """
-    begins = _begins(schedule)
+    put_off = _begun_together(schedule)
 
     def moved(tasks: Sequence[Task]) -> Iterator[Task]:
         waiting: dict[int, Task] = {}  # updates, by stage
         for task in tasks:
             update = waiting.get(task.stage)
-            if update and (task.op is Op.UPDATE or task.microbatch >= begins[update.version]):
+            if update and task.version >= update.version:  # reads it, or is the next update
                 yield waiting.pop(task.stage)
-            if task.op is Op.UPDATE and task.version in begins:
+            if task.op is Op.UPDATE and task.version in put_off:
                 waiting[task.stage] = task
             else:
                 yield task
@@ -38,17 +37,16 @@ def late_updates(schedule: Schedule) -> Schedule:
     return replace(schedule, workers=tuple(tuple(moved(tasks)) for tasks in schedule.workers))
 
 
-def _begins(schedule: Schedule) -> dict[int, float]:
-    """Return with which microbatch all stages begin to read each version, if it is the same one."""
-    firsts: dict[tuple[int, int], int] = {}  # by stage and version
+def _begun_together(schedule: Schedule) -> set[int]:
+    """Return the versions that all stages begin to read at one microbatch, or that none reads."""
+    first: dict[tuple[int, int], int] = {}  # microbatch, by stage and version
     for tasks in schedule.workers:
         for op, stage, microbatch, version in tasks:
             if op is not Op.UPDATE:
                 key = stage, version
-                firsts[key] = min(microbatch, firsts.get(key, microbatch))
-    found: dict[int, float] = {}
-    for version in range(1, 1 + max(map(len, schedule.updates), default=0)):
-        begin, *others = {firsts.get((s, version), math.inf) for s in range(schedule.stages)}
-        if not others:
-            found[version] = begin
-    return found
+                first[key] = min(microbatch, first.get(key, microbatch))
+    return {
+        version
+        for version in range(1 + max(map(len, schedule.updates), default=0))
+        if len({first.get((stage, version)) for stage in range(schedule.stages)}) == 1
+    }
