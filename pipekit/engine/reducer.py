@@ -4,6 +4,7 @@ A bucket's sum starts as soon as the last backward of an update has computed its
 lane beside the worker, while the backward goes on.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
@@ -57,6 +58,7 @@ class Reducer:
         self._current: int | None = None  # the update whose last backward runs
         self._left: list[set[int]] = []  # gradients of each bucket that it has not computed yet
         self._futures: dict[int, list[Future[Flat]]] = {}
+        self._bytes: Counter[int] = Counter()  # of this worker's gradients in them
         self._lent: list[Flat] = []  # what the last update's gradients lie in
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(number))
@@ -68,6 +70,11 @@ class Reducer:
     def sent(self) -> dict[int, int]:
         """Bytes of gradients sent, by receiver."""
         return dict(self._exchange.sent)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of gradients that are being summed, or have been and wait for their update."""
+        return self._bytes.total()
 
     def begin(self, update: int) -> None:
         """Expect the last backward of an update here."""
@@ -107,6 +114,7 @@ class Reducer:
         self._advance(update)
         result: list[Tensor | None] = [None] * len(self._bucket_of)
         contents = [future.result() for future in self._futures.pop(update, [])]
+        del self._bytes[update]
         # All workers have finished the last update's sums now, and read what they were sent of it.
         for bucket, content in zip(self._buckets, self._lent, strict=False):
             bucket.release(content)
@@ -150,6 +158,7 @@ class Reducer:
         bucket = self._buckets[place]
         # Taken here: only the worker knows which update a gradient belongs to.
         taken = bucket.take(update) if contributes else None
+        self._bytes[update] += sum(g.nbytes for g in taken or () if g is not None)
         round = Round(
             self._stage,
             (update - 1) * len(self._buckets) + place,

@@ -345,4 +345,9 @@ class Worker(Executor):
     def _weigh(self) -> None:
         """Note what is in memory now."""
         held = [stage.held.now() for stage in self.trained.values() if stage.held]
+        held += [
+            NOTHING._replace(gradients=stage.reducer.bytes)
+            for stage in self.trained.values()
+            if stage.reducer
+        ]
         self.memory.append((time.perf_counter(), sum(held, NOTHING)))

@@ -83,6 +83,7 @@ def _plan(
     seconds = stages.seconds(
         Placement(cluster, width, depth), int(best["microbatches"]), transfers=False
     )
+    memory = stages.memory_bytes(width)
     others = {
         "data parallelism (depth 1)": fits[fits["depth"] == 1],
         "a single pipeline (width 1)": fits[fits["width"] == 1],
@@ -100,7 +101,7 @@ def _plan(
                 width,
                 "always" if recompute else "never",
                 float(seconds[i]),
-                float(stages.memory_bytes[i]),
+                float(memory[i]),
             )
             for i in range(depth)
         ),

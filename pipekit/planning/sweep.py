@@ -37,11 +37,14 @@ def sweep(
     and 1 / m of the optimizer's step, and the forward again if it is recomputed; ``transfers`` are
     the activation and the gradient that come in, not hidden behind compute; the all-reduce is
     hidden behind the m microbatches of a batch.  :class:`Placement` says over which links.  The
-    throughput is w b a such time.
+    throughput is w b a such time.  (The late updates of :func:`pipekit.schedules.replicate` hide it
+    behind m - d + 1 + i of them on stage i.)
 
-    Stage i of d (from 0) holds two weight versions, one set of gradients, the optimizer's state,
+    Stage i of d (from 0) holds two weight versions, one sum of gradients, the optimizer's state,
     its buffers, and for d - i microbatches in flight their activations, or only their inputs
-    and one microbatch's activations if it is recomputed.
+    and one microbatch's activations if it is recomputed.  If w > 1, a second sum of gradients waits
+    for its late update, and the last stage has one weight version, which its updates replace.
+    (That is too much by up to one sum for the first stage if m = d.)
 
     Args:
         profile: as for :func:`parallel_pipelines`.
@@ -65,12 +68,12 @@ def sweep(
         placements = {w: Placement(cluster, w, depth) for w in _widths(cluster, depth)}
         for (rows, span), recompute in product(spans.items(), (False, True)):
             stages = Stages(span, stop - balance, stop, optimizer_states, recompute)
-            memory = float(stages.memory_bytes.max())
             for width, placement in placements.items():
                 microbatches = max_batch // (width * rows)
                 if microbatches < depth:
                     break
                 seconds = stages.seconds(placement, microbatches).max()
+                memory = float(stages.memory_bytes(width).max())
                 records.append(
                     {
                         "width": width,
@@ -100,7 +103,7 @@ class Stages:
         self._parameters = spans.parameter_bytes(first, stop)
         self._sent = spans.boundary_bytes[stop[:-1]]
         in_flight = np.arange(len(stop), 0, -1)
-        self.memory_bytes = spans.worker_bytes(
+        self._one_pipeline_bytes = spans.worker_bytes(
             first,
             stop,
             versions=_WEIGHT_VERSIONS,
@@ -109,6 +112,12 @@ class Stages:
             kept=1 if recompute else in_flight,
             gradients=self._parameters,
         )
+
+    def memory_bytes(self, width: int) -> Floats:
+        """Return the bytes on a worker of every stage, of so many pipelines."""
+        waiting = self._parameters * (width > 1)  # a sum of gradients
+        waiting[-1] = 0  # in place of a weight version
+        return self._one_pipeline_bytes + waiting
 
     def seconds(self, placement: Placement, microbatches: int, transfers: bool = True) -> Floats:
         """Return the seconds a microbatch of every stage."""

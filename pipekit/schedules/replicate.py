@@ -1,6 +1,7 @@
 """Parallel pipelines: a schedule run side by side on several sets of workers."""
 
 from pipekit.schedules.arguments import require_positive
+from pipekit.schedules.late_updates import late_updates
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Op, Task
 
@@ -10,6 +11,8 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
 
     A batch has ``width`` times as many microbatches: number ``k`` of pipeline ``r`` becomes
     ``k * width + r``.  An update sums those of all pipelines, and every stage has a copy in each.
+    That takes time, so updates come as late as their readers allow: of 2BW's a batch later, which
+    hides the sums and keeps a second one (:func:`pipekit.schedules.late_updates.late_updates`).
     Worker ``w`` of pipeline ``r`` becomes ``w * width + r``, so that the copies of a stage are
     neighbours.  One stage replicated is data parallelism: ``replicate(flush(1, m), workers)``.
 
@@ -27,6 +30,8 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
         number = width - 1 if task.op is Op.UPDATE else pipeline
         return task._replace(microbatch=task.microbatch * width + number)
 
+    if width > 1:
+        schedule = late_updates(schedule)
     workers = tuple(
         tuple(copied(task, pipeline) for task in tasks)
         for tasks in schedule.workers

@@ -112,6 +112,28 @@ def test_the_simulation_predicts_the_peak_within_5_percent(
     assert ours.peak_bytes == pytest.approx(found.peak_bytes, rel=0.05)
 
 
+def test_two_pipelines_hold_a_second_sum_of_gradients_as_predicted() -> None:
+    """That of the batch before waits for its update while the next one grows."""
+    of = example("gpt")
+    schedule = schedules.replicate(schedules.two_bw(2, M, BATCHES), 2)
+    pipe = Pipeline(of.model, schedule, balance=of.balance, optimizer=OPTIMIZERS[1], loss=of.loss)
+    found = measure_memory(pipe.train([of.batch(2 * M)] * BATCHES, memory=True))
+    plan = Plan.by_hand(of.balance, rows=of.rows, replicas=[2, 2])
+    ours = simulate(schedule, profile("gpt"), plan, optimizer_states=1).memory
+    assert ours is not None
+    assert ours.peak_bytes == pytest.approx(found.peak_bytes, rel=0.01)
+    first, last = (
+        2 * sum(p.nbytes for p in layers.parameters()) for layers in (of.model[:3], of.model[3:])
+    )
+    for memory in (found, ours):
+        assert memory.frame.groupby("worker")["gradients"].max().tolist() == [
+            first,
+            first,
+            last,
+            last,
+        ]
+
+
 @pytest.mark.parametrize("recompute", ["never", "except_last", "always"])
 def test_a_pipelined_module_holds_what_gpipe_does(recompute: Recompute) -> None:
     """With the backwards in reversed order, as GPipe draws them and autograd runs them."""

@@ -159,6 +159,21 @@ def test_a_backward_of_the_next_update_starts_nothing() -> None:
         assert_close(reducer.gradients(2), expected(mlp(6, 3), 5.0, 7.0))
 
 
+def test_sums_that_wait_for_their_update_are_counted() -> None:
+    """As in parallel pipelines of 2BW, where the next update's sum has begun by then."""
+    exchange, versions = Alone(), prepared(mlp(6, 3))
+    one = sum(p.nbytes for p in versions.parameters[0])
+    with reducing(versions, [[ME], [ME]], exchange) as reducer:
+        counted = [reducer.bytes]
+        for update in (1, 2):
+            last_backward(reducer, versions, update)
+            counted.append(reducer.bytes)
+        for update in (1, 2):
+            reducer.gradients(update)
+            counted.append(reducer.bytes)
+    assert counted == [0, one, 2 * one, one, 0]
+
+
 # --- Order ---------------------------------------------------------------------------------------
 
 

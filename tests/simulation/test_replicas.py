@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import bucketing
-from pipekit.clusters import flat
+from pipekit.clusters import V100, Cluster, Level, flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, Schedule, asp, check, pipedream, replicate, slots, two_bw
@@ -147,6 +147,42 @@ def test_links_that_are_free_need_no_time_to_reduce() -> None:
         simulate(schedule, profile, cluster=flat(4, math.inf)).makespan_s
         == simulate(schedule, profile).makespan_s
     )
+
+
+# --- Parallel pipelines --------------------------------------------------------------------------
+
+
+@given(st.integers(2, 4), st.integers(1, 4), seconds, seconds, st.integers(0, 99).map(float))
+def test_one_stage_of_2bw_hides_its_sums_behind_the_next_batch(
+    width: int, microbatches: int, forward: float, backward: float, sum_s: float
+) -> None:
+    """Two batches, of which the first's sum is under way during the second; then only sums."""
+    batch = microbatches * (forward + backward)
+    size = sum_s * width / (2 * (width - 1))  # at 1 byte/s
+    layer = LayerProfile("layer", forward, backward, parameter_bytes=size)
+    schedule = replicate(two_bw(1, microbatches, 3), width)
+    plan = Plan.by_hand([1], replicas=[width])
+    trace = simulate(schedule, Profile((layer,)), plan, flat(width, 1.0))
+    period = max(batch, sum_s)
+    expected = [batch + period, batch + 2 * period, batch + 2 * period + sum_s]
+    assert ends(trace, "UPDATE") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("microbatches", "sum_s"), [(4, 3.0), (4, 60.0), (6, 9.0), (6, 20.0)])
+def test_a_first_stage_has_fewer_microbatches_to_hide_its_sums(
+    microbatches: int, sum_s: float
+) -> None:
+    """It admits d - 1 microbatches of the batch that needs the sum before the last one's end."""
+    depth = 4
+    layer = LayerProfile("layer", 1, 2, parameter_bytes=sum_s)  # on 2 workers, at 1 byte/s
+    two_levels = Cluster("", V100, (Level("sums", 2, 1.0), Level("messages", depth, math.inf)))
+    schedule = replicate(two_bw(depth, microbatches, 6), 2)
+    trace = simulate(
+        schedule, Profile((layer,) * depth), plan_for(schedule, [1] * depth), two_levels
+    )
+    last = ends(trace, "BACKWARD", worker=2 * depth - 1)[microbatches - 1 :: microbatches]
+    period = max(3 * microbatches, sum_s + 3 * (depth - 1))
+    assert last[4] - last[2] == pytest.approx(2 * period)
 
 
 # --- One link for gradients of weights and of activations ----------------------------------------

@@ -61,7 +61,7 @@ def every_configuration(
                     continue
                 for recompute in (False, True):
                     seconds = _seconds(profile, balance, cluster, width, microbatches, recompute)
-                    size = _bytes(profile, balance, optimizer_states, recompute)
+                    size = _bytes(profile, balance, width, optimizer_states, recompute)
                     yield Configuration(width, depth, rows, recompute, microbatches, seconds, size)
 
 
@@ -105,15 +105,19 @@ def _passing(cluster: Cluster, width: int, stage: int, size: float) -> float:
     return max(count * size / used[name] for (name, _, _), count in busy.items())
 
 
-def _bytes(profile: Profile, balance: list[int], optimizer_states: float, recompute: bool) -> float:
-    """Return the fullest worker's: two versions, gradients, optimizer, buffers, activations."""
+def _bytes(
+    profile: Profile, balance: list[int], width: int, optimizer_states: float, recompute: bool
+) -> float:
+    """Return the fullest worker's: versions, gradients, optimizer, buffers, activations."""
     stops, fullest = list(accumulate(balance)), 0.0
     for stage, (stop, length) in enumerate(zip(stops, balance, strict=True)):
         whole, in_flight = profile.stage(stop - length, stop), len(balance) - stage
         made = whole.saved_bytes + (0 if whole.saves_output else whole.output_bytes)
+        # Parallel pipelines: of all stages but the last, two sums of gradients; there, one version.
+        weights_and_sums = 2 + (2 if width > 1 and in_flight > 1 else 1)
         fullest = max(
             fullest,
-            (2 + 1 + optimizer_states) * whole.parameter_bytes
+            (weights_and_sums + optimizer_states) * whole.parameter_bytes
             + whole.buffer_bytes
             + in_flight * profile.boundary_bytes(stop - length)
             + (1 if recompute else in_flight) * made,

@@ -1,7 +1,10 @@
 """The largest GPT for every depth on 64 V100s: Figure 9 of PipeDream-2BW (section 5.5).
 
 The paper prints neither the models' dimensions nor the microbatches.  Here all have the 3.8B GPT's
-blocks, equally many on every stage, microbatches of one sequence, and everything recomputed.
+blocks, equally many on every stage, microbatches of one sequence, and everything recomputed.  As in
+the paper's memory model a worker has one sum of gradients; the second one that
+:func:`pipekit.schedules.replicate` keeps, to hide all-reduces, would take at most another 2 bytes a
+parameter where there are several pipelines.
 """
 
 from collections.abc import Iterable

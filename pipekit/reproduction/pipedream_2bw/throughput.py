@@ -18,8 +18,9 @@ from pipekit.reproduction.pipedream_2bw.systems import TENSOR_MP, TWO_BW, Job
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
-BATCHES = 3
-"""Batches of a run without flushes, of which the first fills the pipeline."""
+BATCHES = 4
+"""Batches of a run without flushes: the first fills the pipeline, and of several pipelines the
+second waits for no sum of gradients."""
 
 
 def job(panel: Panel, batch: int, profile_of: ProfileOf = gpt_profile) -> Job:
@@ -129,7 +130,7 @@ def link_seconds(size: float, bandwidth: float, repeats: int) -> float:
 
 
 def batch_seconds(trace: Trace, batches: int) -> float:
-    """Return the seconds from one update of the output stage to the next, the mean over a run.
+    """Return the seconds from the end of one batch to that of the next, the mean over a run.
 
     The output stage has one microbatch in flight, so that it neither drains nor catches up.  A run
     of a single batch, which ends in a flush, takes what it takes.
@@ -137,9 +138,10 @@ def batch_seconds(trace: Trace, batches: int) -> float:
     if batches == 1:
         return trace.makespan_s
     frame = trace.frame
-    updates = frame[(frame["op"] == "UPDATE") & (frame["stage"] == frame["stage"].max())]
-    ends = updates.groupby("version")["end_s"].max()
-    return float(ends.iloc[-1] - ends.iloc[0]) / (batches - 1)
+    last = frame[(frame["op"] == "BACKWARD") & (frame["stage"] == frame["stage"].max())]
+    batch = last["microbatch"] * batches // (1 + last["microbatch"].max())
+    ends = last["end_s"].groupby(batch).max()
+    return float(ends.iloc[-1] - ends.iloc[1]) / (batches - 2)
 
 
 def _batches(system: str) -> int:
