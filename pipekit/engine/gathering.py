@@ -77,9 +77,14 @@ class Gathering:
         self._before: Use | None = None  # at the beginning of this look; None: at none
         self.gathered = False
 
+    @property
+    def look_every_s(self) -> float | None:
+        """How often to :meth:`look`; None: there is nothing to look for."""
+        return LOOK_EVERY_S if len(self._cores) > 1 else None
+
     def look(self) -> None:
-        """Place the threads by what they do while they are spread; call it every LOOK_EVERY_S."""
-        if len(self._cores) < 2 or self._now() < self._next:
+        """Place the threads by what they do while spread; call it every :attr:`look_every_s`."""
+        if self.look_every_s is None or self._now() < self._next:
             return
         use, before = self._use(), self._before
         self._before, self._next = use, self._now() + LOOK_EVERY_S

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from pipekit.engine.cores import share_cores, share_of_cores
-from pipekit.engine.gathering import LOOK_EVERY_S, Gathering
+from pipekit.engine.gathering import Gathering
 
 # Operators hold the interpreter for microseconds; with Python's 5 ms, small stages are 15 % slower.
 SWITCH_INTERVAL_S = 1e-4
@@ -58,7 +58,7 @@ def together(
         while len(results) < len(threads):
             gathering.look()
             try:
-                kind, value = said.get(timeout=LOOK_EVERY_S)
+                kind, value = said.get(timeout=gathering.look_every_s)
             except Empty:
                 continue
             if kind == "failed":

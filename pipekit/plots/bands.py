@@ -43,7 +43,7 @@ def bands(
         color,
         title=title,
         label=label,
-        x_title=x_title or x,
+        x_title=x_title,
         y_title=y_title or y,
     )
     for position, (_, rows) in enumerate(grouped.groupby(color, sort=False)):

@@ -118,8 +118,8 @@ def _winograd_can(func: Any, args: tuple[Any, ...]) -> bool:
     # (input, weight, bias, stride, ...), and in the backward the output's gradient before them
     rest = args[1:] if operator is torch.ops.aten.convolution_backward else args
     weight, stride, dilation, transposed, groups = (rest[n] for n in (1, 3, 5, 6, 8))
-    apart = {*stride, *dilation, groups} == {1} and not transposed
-    return apart and tuple(weight.shape[2:]) == (3, 3)
+    ordinary = {*stride, *dilation, groups} == {1} and not transposed
+    return ordinary and tuple(weight.shape[2:]) == (3, 3)
 
 
 def _is_view(func: Any, given: list[Tensor], made: list[Tensor]) -> bool:

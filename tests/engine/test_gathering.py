@@ -127,6 +127,7 @@ def test_threads_whose_operators_use_several_are_left_alone() -> None:
     machine = Machine()
     with idle_threads() as threads:
         gathering = begun(threads, machine, operator_threads=2)
+        assert gathering.look_every_s is None
         machine.go_on(MANY, SHORT_S / 2)
         gathering.look()
         assert not gathering.gathered

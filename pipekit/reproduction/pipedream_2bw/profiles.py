@@ -91,8 +91,11 @@ def efficiency() -> float:
 
 
 @cache
-def _one_row(make: Callable[..., nn.Sequential], size: str, efficiency: float) -> Profile:
-    """Return the profile of one sequence, extrapolated from a model with a single block."""
+def _one_row(make: Callable[..., nn.Sequential], size: str, part: float) -> Profile:
+    """Return the profile of one sequence, extrapolated from a model with a single block.
+
+    ``part`` is that of the peak which matrix products attain.
+    """
     layers, hidden, heads = LAYOUTS[size]
     with torch.device("meta"):
         one = make(1, hidden, heads, sequence=SEQUENCE, dropout=0.0)
@@ -102,7 +105,7 @@ def _one_row(make: Callable[..., nn.Sequential], size: str, efficiency: float) -
         tokens,
         V100,
         dtype=DTYPE,
-        efficiency=efficiency,
+        efficiency=part,
         memory_efficiency=MEMORY_EFFICIENCY,
     )
     before, block, *after = profile.layers

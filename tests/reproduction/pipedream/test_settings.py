@@ -7,19 +7,15 @@ from torch import nn
 from pipekit.clusters.papers import pipedream_a, pipedream_b, two_bw_v100
 from pipekit.reproduction.claims import load
 from pipekit.reproduction.pipedream.settings import CLUSTER_A, CLUSTER_B, DATA, TRAININGS
+from tests.reproduction.rates import learning_rates
 
 
 def test_inceptions_learning_rate_falls_by_six_percent_every_two_epochs() -> None:
     training = TRAININGS["inception-v3"]
     optimizer = training.optimizer([nn.Parameter(torch.zeros(1))])
     scheduler = training.scheduler(optimizer)
-    rates = []
-    for _ in range(6):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
     expected = [0.045, 0.045, 0.0423, 0.0423, 0.039762, 0.039762]
-    assert rates == pytest.approx(expected, rel=1e-9)
+    assert learning_rates(optimizer, scheduler, 6) == pytest.approx(expected, rel=1e-9)
     assert isinstance(optimizer, torch.optim.RMSprop)
 
 

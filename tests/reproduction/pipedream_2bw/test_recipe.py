@@ -3,6 +3,7 @@ from torch import nn
 
 from pipekit.reproduction import claims
 from pipekit.reproduction.pipedream_2bw.recipe import PRE_TRAINING, Training, describe
+from tests.reproduction.rates import learning_rates
 
 
 def test_the_papers_training_is_that_of_the_ledger() -> None:
@@ -18,11 +19,7 @@ def test_the_learning_rate_warms_up_and_then_falls_to_nothing_on_straight_lines(
     training = Training(batch_rows=1, steps=10, lr=2.0, warm_up=0.4)
     optimizer = training.optimizer([nn.Parameter(nn.Linear(2, 2).weight)])
     scheduler = training.scheduler(optimizer)
-    rates = []
-    for _ in range(10):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
+    rates = learning_rates(optimizer, scheduler, 10)
     assert rates[:4] == pytest.approx([0.5, 1.0, 1.5, 2.0])
     assert rates[4:] == pytest.approx([2 * left / 6 for left in (6, 5, 4, 3, 2, 1)])
 
