@@ -40,3 +40,14 @@ def test_after_closing_the_file_is_not_mistaken_for_another() -> None:
     slab.close()
     with pytest.raises(OSError, match="Bad file"):
         slab.map(0)
+
+
+@pytest.mark.parametrize("has_memfd", [True, False])
+def test_it_has_no_name_so_it_ends_with_its_last_holder(
+    has_memfd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_memfd:
+        monkeypatch.delattr(os, "memfd_create")
+    slab = Slab()
+    assert os.fstat(slab._fd).st_nlink == 0
+    slab.close()
