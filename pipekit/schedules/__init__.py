@@ -6,6 +6,7 @@ from pipekit.schedules.check import Report, check
 from pipekit.schedules.flush import flush
 from pipekit.schedules.gpipe import gpipe
 from pipekit.schedules.inference import inference
+from pipekit.schedules.interleaved import interleaved
 from pipekit.schedules.lower import (
     MAIN,
     Message,
@@ -46,6 +47,7 @@ __all__ = [
     "flush",
     "gpipe",
     "inference",
+    "interleaved",
     "loss_versions",
     "lower",
     "model_parallel",

@@ -77,7 +77,8 @@ def replay(
         capacity: how many messages may be under way from one worker to another before its next
             send blocks (at least 1); None for no limit.
         joint_updates: whether the updates of a batch wait for one another on all stages, as they do
-            if gradients are clipped by their norm over the whole model.
+            if gradients are clipped by their norm over the whole model.  A worker's first one of
+            them waits until all workers have come to theirs.
 
     Raises:
         ValueError: the capacity is below 1.
@@ -119,8 +120,9 @@ class _State:
         self.update_of = schedule.update_of
         self.left = [Counter(stage) for stage in self.update_of]  # backwards, by stage and update
         self.under_way: dict[tuple[int, int], int] = defaultdict(int)
-        self.updating = {(s, w) for s, workers in enumerate(schedule.homes) for w in workers}
-        self.arrived: dict[int, set[tuple[int, int]]] = defaultdict(set)  # of these, by version
+        self.stages_of = [{task.stage for task in tasks} for tasks in schedule.workers]
+        self.busy = {worker for worker, tasks in enumerate(schedule.workers) if tasks}
+        self.arrived: dict[int, set[int]] = defaultdict(set)  # of these, by update
 
     def missing(self, worker: int, task: Task) -> Task | None:
         """Return a task that a worker's next one still waits for, or None."""
@@ -135,15 +137,14 @@ class _State:
                 return task._replace(stage=stage + 1)
         else:
             update = self.update_of[stage][microbatch]
-            if self.left[stage][update]:
-                done = self.done[Op.BACKWARD][stage]
-                late = next(k for k in self.schedule.updates[stage][update - 1] if not done[k])
-                return Task(Op.BACKWARD, stage, late, version)
+            for each in sorted(self.stages_of[worker]) if self.joint_updates else [stage]:
+                if self.left[each][update]:
+                    return Task(Op.BACKWARD, each, self._late(each, update), version)
             if self.joint_updates:
-                self.arrived[version].add((stage, worker))
-                absent = self.updating - self.arrived[version]
+                self.arrived[update].add(worker)
+                absent = self.busy - self.arrived[update]
                 if absent:
-                    return task._replace(stage=min(absent)[0])
+                    return task._replace(stage=self.schedule.stage_of(min(absent)))
         return None
 
     def room(self, worker: int, task: Task) -> bool:
@@ -189,6 +190,13 @@ class _State:
                 where = "which comes later in its own list"
             waits.append(f"worker {worker} waits in {task} for {missing}, {where}")
         return "the schedule can never finish: " + "; ".join(waits)
+
+    def _late(self, stage: int, update: int) -> int:
+        """Return a microbatch whose backward an update still waits for."""
+        first = next((s.start for s in self.schedule.updates[stage][update - 1 :]), None)
+        if first is None:  # no worker has that update
+            first = self.update_of[stage].index(update)
+        return self.done[Op.BACKWARD][stage].index(0, first)
 
     def _owner(self, wanted: Task) -> int | None:
         """Return the worker that has a task, whichever version it reads."""

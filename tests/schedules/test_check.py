@@ -195,7 +195,7 @@ def test_a_joint_update_waits_for_the_backwards_of_all_stages() -> None:
     """On one worker, the update of stage 1 comes before the backward of stage 0."""
     schedule = parse("worker 0 | F0 F0@1 B0@1^@1 B0^")
     check(schedule)
-    with pytest.raises(ScheduleError, match="waits in U1 of stage 1 for U1 of stage 0"):
+    with pytest.raises(ScheduleError, match="waits in U1 of stage 1 for B0 of stage 0"):
         check(schedule, joint_updates=True)
 
 
