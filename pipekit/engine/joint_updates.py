@@ -17,14 +17,14 @@ _ABSENT = -1.0  # stands for the norm of a gradient that there is not
 
 
 class JointUpdates:
-    """A stage's part in it.
+    """A worker's part in it.
 
     Args:
         clip_norm: largest norm of an update's gradient over all stages, or None.
-        scaler: of the losses, or None.
+        scalers: of the losses, one for each of the worker's stages, all alike; or none.
         parameters: trained parameters of the whole model.
-        numbers: among these, of the stage's own, whose norms this worker tells; None for one that
-            another stage counts.
+        numbers: among these, of the worker's own in the order of its stages, whose norms it tells;
+            None for one that another stage or worker counts.
         dtype: of the norm over them all.
         links: to the other workers.
         device: where the gradients lie.
@@ -33,14 +33,14 @@ class JointUpdates:
     def __init__(
         self,
         clip_norm: float | None,
-        scaler: LossScaler | None,
+        scalers: Sequence[LossScaler],
         parameters: int,
         numbers: Sequence[int | None],
         dtype: torch.dtype,
         links: Links,
         device: torch.device,
     ) -> None:
-        self._clip_norm, self._scaler, self._numbers = clip_norm, scaler, numbers
+        self._clip_norm, self._scalers, self._numbers = clip_norm, scalers, numbers
         self._links = links
         count = 0 if clip_norm is None else parameters
         self._zeros = torch.zeros(count + 1, dtype=dtype, device=device)
@@ -49,22 +49,27 @@ class JointUpdates:
         """Undo the loss scale and clip; return whether to make the update.
 
         It is not made if losses are scaled and a gradient of any stage is not finite.
+
+        Args:
+            gradients: of all of the worker's stages, in their order.
+            update: its number.
         """
         found = [gradient for gradient in gradients if gradient is not None]
-        values, scaler = self._zeros.clone(), self._scaler
-        if scaler is not None:
-            inverse = 1 / scaler.scale(update)
+        values = self._zeros.clone()
+        if self._scalers:
+            inverse = 1 / self._scalers[0].scale(update)
             for gradient in found:
                 gradient.mul_(inverse)
             values[-1] = not _all_finite(found)
         if self._clip_norm is not None:
-            for number, one in zip(self._numbers, gradients, strict=False):
+            for number, one in zip(self._numbers, gradients, strict=True):
                 if number is not None:
                     values[number] = _ABSENT if one is None else torch.linalg.vector_norm(one)
         values = self._links.all_reduce(values, update)
-        if scaler is not None:
+        if self._scalers:
             finite = values[-1].item() == 0
-            scaler.note(update, finite)
+            for scaler in self._scalers:
+                scaler.note(update, finite)
             if not finite:
                 return False
         if self._clip_norm is not None:

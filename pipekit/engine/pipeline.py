@@ -20,6 +20,7 @@ from pipekit.engine.autocast import DTYPES
 from pipekit.engine.balance import layer_costs
 from pipekit.engine.course import Course
 from pipekit.engine.cut import cut
+from pipekit.engine.job import Job
 from pipekit.engine.keeper import Resumption, Saving
 from pipekit.engine.microbatches import Batch, read_batch, read_rest, split
 from pipekit.engine.passes import Loss
@@ -29,7 +30,7 @@ from pipekit.engine.run import Run
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.ties import find_ties, parameter_numbers, separated
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory
-from pipekit.engine.worker import Job, Report
+from pipekit.engine.worker import Report
 from pipekit.loss_scale import LossScale
 from pipekit.partition import balance_by_cost
 from pipekit.plans import Plan, Recompute

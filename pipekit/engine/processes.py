@@ -24,11 +24,12 @@ import torch
 
 from pipekit.engine.cores import share_cores
 from pipekit.engine.feeder import send_batches
+from pipekit.engine.job import Job
 from pipekit.engine.links import Aborted
 from pipekit.engine.microbatches import Batch, Needs
 from pipekit.engine.shared_inboxes import Port, SharedInboxes, let_go, ports_for
 from pipekit.engine.stage import StageSpec
-from pipekit.engine.worker import Job, LossCallback, Report
+from pipekit.engine.worker import LossCallback, Report
 from pipekit.engine.worker_process import Assignment, main
 from pipekit.schedules import Step
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipekit.engine.joint_updates import JointUpdates
 from pipekit.engine.loss_scaler import LossScaler
 from pipekit.engine.optimizer_state import NamedOptimizer
 from pipekit.engine.passes import FlowGradients, Passes, Section
@@ -63,7 +62,6 @@ class Stage(Passes):
             self._load(spec.state)
         self.reducer: Reducer | None = None  # on several workers, in training
         self.ties: list[TiedSum] = []  # with other stages, in training
-        self.joint: JointUpdates | None = None  # if stages settle updates together, likewise
 
     def prepare(self, buffers: int, training: bool, loss_versions: Sequence[int] = ()) -> None:
         """Make ready for a run that needs ``buffers`` weight buffers.

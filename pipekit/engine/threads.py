@@ -12,12 +12,13 @@ from torch import Tensor
 
 from pipekit.engine.clock import new_stream, on_stream
 from pipekit.engine.inbox_links import InboxLinks, Key
+from pipekit.engine.job import Job
 from pipekit.engine.links import Aborted, Links
 from pipekit.engine.microbatches import Batch, Feed, Needs
 from pipekit.engine.slow_links import Calendar, SlowLinks
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.together import Tell, together
-from pipekit.engine.worker import Job, LossCallback, Report, work
+from pipekit.engine.worker import LossCallback, Report, work
 from pipekit.schedules import Message, Step
 from pipekit.trees import Tree, tree_map
 

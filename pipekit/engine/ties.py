@@ -98,7 +98,8 @@ class TiedSum:
         exchange: Exchange,
         device: torch.device,
     ) -> None:
-        self._number, self._exchange, self._device = number, exchange, device
+        self.number, self.stage = number, stage
+        self._exchange, self._device = exchange, device
         shared = {p: versions.parameters[0][p] for p in tie.places[tie.stages.index(stage)]}
         self._buckets = parameter_buckets(shared, versions.take)
         # All workers of a stage have the stage's sum: the first one contributes it.
@@ -116,7 +117,7 @@ class TiedSum:
         for place, bucket in enumerate(self._buckets):
             own = bucket.flat([gradients[number] for number in bucket.parameters])
             round = Round(
-                self._number, (update - 1) * len(self._buckets) + place, self._contributors
+                self.number, (update - 1) * len(self._buckets) + place, self._contributors
             )
             contents.append(self._exchange.sum(round, own))
         if self._device.type == "cuda":

@@ -14,10 +14,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from pipekit.engine.cores import share_cores
 from pipekit.engine.distributed import DistributedLinks
+from pipekit.engine.job import Job
 from pipekit.engine.loopback import stay_on_loopback
 from pipekit.engine.microbatches import Batch, Feed, Needs
 from pipekit.engine.stage import StageSpec
-from pipekit.engine.worker import Job, LossCallback, Report, work
+from pipekit.engine.worker import LossCallback, Report, work
 from pipekit.schedules import Step
 
 T = TypeVar("T")

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from pipekit.engine import torchrun
+from pipekit.engine.job import Job
 from pipekit.engine.microbatches import Batch
 from pipekit.engine.processes import run_processes
 from pipekit.engine.stage import StageSpec
 from pipekit.engine.threads import run_threads
-from pipekit.engine.worker import Job, LossCallback, Report
+from pipekit.engine.worker import LossCallback, Report
 from pipekit.schedules import Step
 
 T = TypeVar("T")

@@ -7,83 +7,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipekit.clusters import Cluster
 from pipekit.engine import allocator
 from pipekit.engine.autocast import autocast
 from pipekit.engine.clock import Clock
 from pipekit.engine.executor import Ends, Executor
 from pipekit.engine.held import NOTHING, Bytes, Held
-from pipekit.engine.joint_updates import JointUpdates
-from pipekit.engine.keeper import Execute, Keeper, Resumption, Saving
-from pipekit.engine.lane import Lane
+from pipekit.engine.job import Job
+from pipekit.engine.keeper import Execute, Keeper
 from pipekit.engine.links import Links
 from pipekit.engine.microbatches import Feed
-from pipekit.engine.passes import FlowGradients, Loss, Target
+from pipekit.engine.passes import FlowGradients, Target
 from pipekit.engine.record import Record
-from pipekit.engine.reducer import Reducer
+from pipekit.engine.settling import Settling
 from pipekit.engine.stage import Stage, StageSpec
-from pipekit.engine.ties import Tie, TiedSum
-from pipekit.schedules import Op, Step, Sum, buffer_count
+from pipekit.schedules import Op, Step, buffer_count
 from pipekit.trees import Tree, tree_map
 
 LossCallback = Callable[[int, float], None]
-
-
-@dataclass(frozen=True)
-class Job:
-    """What all workers of a run have in common.
-
-    Attributes:
-        workers: how many there are.
-        members: the workers that have each stage.
-        sums: what each update of each stage sums.
-        loss: of the last stage's output and the target; a number a microbatch.
-        mean_loss: whether the loss is a mean over rows, so that a batch's microbatches count by
-            their rows, and the batches of an update alike.
-        training: False for inference.
-        first_microbatch: microbatches that earlier runs have seen.
-        clip_norm: largest global norm of an update's gradient, or None.
-        parameters: trained parameters of the whole model.
-        norm_dtype: of the norm over them all.
-        loss_versions: of which each update's losses have the scale, if they are scaled.
-        ties: weights that stages share.
-        autocast: what the loss is computed in, where that is safe, or None.
-        trace: whether to record events.
-        memory: whether to follow what lies in memory.
-        cluster: links to slow the messages down to, or None.
-        saving: how checkpoints are written, or None.
-        resumption: where an interrupted run is taken up again, or None.
-    """
-
-    workers: int
-    members: tuple[tuple[int, ...], ...]
-    sums: tuple[tuple[Sum, ...], ...]
-    loss: Loss
-    mean_loss: bool
-    training: bool
-    first_microbatch: int
-    clip_norm: float | None
-    parameters: int
-    norm_dtype: torch.dtype
-    loss_versions: tuple[int, ...]
-    ties: tuple[Tie, ...]
-    autocast: torch.dtype | None
-    trace: bool
-    memory: bool = False
-    cluster: Cluster | None = None
-    saving: Saving | None = None
-    resumption: Resumption | None = None
-
-    @property
-    def busy(self) -> list[int]:
-        """The workers that have anything to do."""
-        return sorted({worker for workers in self.members for worker in workers})
-
-    @property
-    def sharing(self) -> list[tuple[int, ...]]:
-        """The workers that have a stage together, and those that have copies of tied weights."""
-        tied = (tie.members(self.members) for tie in self.ties)
-        return [*(workers for workers in self.members if len(workers) > 1), *tied]
 
 
 @dataclass(frozen=True)
@@ -242,6 +182,7 @@ class Worker(Executor):
         )
         self.job, self.trained = job, stages
         self.memory: list[tuple[float, Bytes]] = []
+        self._settling: Settling | None = None  # in training
         self._execute[Op.UPDATE] = self._update
 
     def attend(self, around: Callable[[Execute], Execute]) -> None:
@@ -253,23 +194,19 @@ class Worker(Executor):
         if self.job.memory:
             for stage in self.trained.values():
                 stage.held = Held(stage.versions, self._weigh)
-            self._weigh()
         if self.job.training:
-            for stage in self.trained.values():
-                self._meet_others(stage)
+            self._settling = Settling(self.index, self.trained, self.job, self.links, self.device)
+        if self.job.memory:
+            self._weigh()
         try:
             super().run(steps)
         finally:
             for stage in self.trained.values():
                 if stage.held:
                     stage.held.stop()
-                sums: list[Reducer | TiedSum] = [*stage.ties]
-                if stage.reducer:
-                    stage.reducer.close()
-                    sums.append(stage.reducer)
-                for each in sums:
-                    for receiver, size in each.sent.items():
-                        self.sent[receiver, "weights"] += size
+            if self._settling:
+                for receiver, size in self._settling.close().items():
+                    self.sent[receiver, "weights"] += size
 
     def _differentiate(
         self, step: Step, key: int, gradients: FlowGradients | None
@@ -284,16 +221,9 @@ class Worker(Executor):
 
     def _update(self, step: Step) -> None:
         _, index, _, version = step.task
+        assert self._settling
+        gradients, made = self._settling.gradients(index, version)
         stage = self.trained[index]
-        gradients = (stage.reducer or stage.versions).gradients(version)
-        for tie in stage.ties:
-            tie.sum(gradients, version)
-        batches = self.job.sums[index][version - 1].batches
-        if self.job.mean_loss and batches > 1:
-            for gradient in gradients:
-                if gradient is not None:
-                    gradient.div_(batches)
-        made = stage.joint is None or stage.joint.settle(gradients, version)
         start = self.clock.now()
         if made:
             stage.versions.update(step.buffer, gradients)
@@ -303,51 +233,9 @@ class Worker(Executor):
         if stage.held:
             self._weigh()
 
-    def _meet_others(self, stage: Stage) -> None:
-        """Get ready to settle updates with the workers of this stage and of all others."""
-        job, index, versions = self.job, stage.spec.index, stage.versions
-        members = job.members[index]
-        if len(members) > 1 and versions.buckets():
-            stage.reducer = Reducer(
-                index,
-                self.index,
-                versions,
-                job.sums[index],
-                self.links.exchange(members),
-                Lane(f"pipekit lane {self.index}", self.device, job.workers),
-                self.device,
-                first=1 + (job.resumption.boundary.versions[index] if job.resumption else 0),
-            )
-        if job.clip_norm is not None or stage.scaler:
-            stage.joint = JointUpdates(
-                job.clip_norm,
-                stage.scaler,
-                job.parameters,
-                stage.spec.numbers if self.index == members[0] else (),  # the others' are the same
-                job.norm_dtype,
-                self.links,
-                self.device,
-            )
-        stage.ties = [
-            TiedSum(
-                number,
-                tie,
-                index,
-                job.members,
-                versions,
-                self.links.exchange(tie.members(job.members), tied=True),
-                self.device,
-            )
-            for number, tie in enumerate(job.ties)
-            if index in tie.stages
-        ]
-
     def _weigh(self) -> None:
         """Note what is in memory now."""
         held = [stage.held.now() for stage in self.trained.values() if stage.held]
-        held += [
-            NOTHING._replace(gradients=stage.reducer.bytes)
-            for stage in self.trained.values()
-            if stage.reducer
-        ]
+        if self._settling:
+            held.append(NOTHING._replace(gradients=self._settling.bytes))
         self.memory.append((time.perf_counter(), sum(held, NOTHING)))

@@ -21,12 +21,13 @@ from pipekit.engine.cores import share_cores
 from pipekit.engine.distributed import DistributedLinks
 from pipekit.engine.feeder import received_batches
 from pipekit.engine.inbox_links import InboxLinks
+from pipekit.engine.job import Job
 from pipekit.engine.links import Aborted, Links
 from pipekit.engine.loopback import stay_on_loopback
 from pipekit.engine.microbatches import Feed, Needs
 from pipekit.engine.shared_inboxes import Port, SharedInboxes
 from pipekit.engine.stage import StageSpec
-from pipekit.engine.worker import Job, Report, work
+from pipekit.engine.worker import Report, work
 from pipekit.schedules import Step
 
 

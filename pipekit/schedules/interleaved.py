@@ -1,6 +1,7 @@
 """Interleaved 1F1B: several stages a worker, for a shorter bubble (Narayanan et al., 2021)."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from pipekit.schedules.arguments import require_positive, split_batches
 from pipekit.schedules.one_f_one_b import alternate
@@ -68,4 +69,4 @@ def _rounds(batch: range, workers: int) -> Sequence[range]:
     count = max(1, len(batch) // workers)
     size, larger = divmod(len(batch), count)
     starts = [batch[0] + i * size + min(i, larger) for i in range(count + 1)]
-    return [range(*ends) for ends in zip(starts, starts[1:], strict=False)]
+    return [range(*ends) for ends in pairwise(starts)]

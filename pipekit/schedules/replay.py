@@ -120,6 +120,7 @@ class _State:
         self.update_of = schedule.update_of
         self.left = [Counter(stage) for stage in self.update_of]  # backwards, by stage and update
         self.under_way: dict[tuple[int, int], int] = defaultdict(int)
+        self.made: Counter[tuple[int, int]] = Counter()  # updates, by worker and stage
         self.stages_of = [{task.stage for task in tasks} for tasks in schedule.workers]
         self.busy = {worker for worker, tasks in enumerate(schedule.workers) if tasks}
         self.arrived: dict[int, set[int]] = defaultdict(set)  # of these, by update
@@ -137,14 +138,10 @@ class _State:
                 return task._replace(stage=stage + 1)
         else:
             update = self.update_of[stage][microbatch]
-            for each in sorted(self.stages_of[worker]) if self.joint_updates else [stage]:
-                if self.left[each][update]:
-                    return Task(Op.BACKWARD, each, self._late(each, update), version)
             if self.joint_updates:
-                self.arrived[update].add(worker)
-                absent = self.busy - self.arrived[update]
-                if absent:
-                    return task._replace(stage=self.schedule.stage_of(min(absent)))
+                return self._unsettled(worker, task._replace(version=update))
+            if self.left[stage][update]:
+                return Task(Op.BACKWARD, stage, self._late(stage, update), version)
         return None
 
     def room(self, worker: int, task: Task) -> bool:
@@ -159,6 +156,7 @@ class _State:
     def run(self, worker: int, task: Task) -> None:
         op, stage, microbatch, _ = task
         if op is Op.UPDATE:
+            self.made[worker, stage] += 1
             return
         self.done[op][stage][microbatch] = 1
         if op is Op.BACKWARD:
@@ -190,6 +188,21 @@ class _State:
                 where = "which comes later in its own list"
             waits.append(f"worker {worker} waits in {task} for {missing}, {where}")
         return "the schedule can never finish: " + "; ".join(waits)
+
+    def _unsettled(self, worker: int, update: Task) -> Task | None:
+        """Return what a worker waits for that makes an update together with all others, or None.
+
+        Its stages settle it together, too: one may not be at an earlier update still.
+        """
+        _, _, microbatch, number = update
+        for stage in sorted(self.stages_of[worker]):
+            if self.made[worker, stage] < number - 1:
+                return Task(Op.UPDATE, stage, microbatch, number - 1)
+            if self.left[stage][number]:
+                return Task(Op.BACKWARD, stage, self._late(stage, number), number)
+        self.arrived[number].add(worker)
+        absent = self.busy - self.arrived[number]
+        return update._replace(stage=self.schedule.stage_of(min(absent))) if absent else None
 
     def _late(self, stage: int, update: int) -> int:
         """Return a microbatch whose backward an update still waits for."""

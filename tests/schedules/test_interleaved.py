@@ -1,5 +1,6 @@
 """Interleaved 1F1B against Megatron-LM's description (SC '21, section 2.2, Figure 4)."""
 
+from collections.abc import Mapping
 from inspect import cleandoc
 from itertools import pairwise
 
@@ -92,8 +93,8 @@ def test_never_longer_than_flush(p: int, v: int, m: int) -> None:
     assert makespan(interleaved(p * v, m, workers=p), durations) <= makespan(flush(p, m), whole)
 
 
-def makespan(schedule: Schedule, durations: dict[Op, float]) -> float:
-    return max(worker[:, 1].max() for worker in slots(schedule, durations))
+def makespan(schedule: Schedule, durations: Mapping[Op, float]) -> float:
+    return max(float(worker[:, 1].max()) for worker in slots(schedule, durations))
 
 
 @given(workers, chunks, microbatches, small, st.integers(2, 3))
