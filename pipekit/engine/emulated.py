@@ -136,14 +136,11 @@ class _EmulatedStage(Stage):
         self._input = _numbers(spec.cost.input_bytes)
         self._stashes = {n: _numbers(skip.bytes) for n, skip in spec.cost.stashes.items()}
         self._pops = {n: _numbers(skip.bytes) for n, skip in spec.cost.pops.items()}
-        self._in_flight: set[int] = set()
 
     def forward(
         self, x: Flow, microbatch: int, buffer: int, target: Target | None, recompute: bool
     ) -> Flow:
         start = time.perf_counter()
-        self._in_flight.add(microbatch)
-        self.most_pending = max(self.most_pending, len(self._in_flight))
         output = torch.empty(self._output) if target is None else torch.zeros(())
         self._waiter.wait(start, self._cost.whole.forward_s)
         return Flow(output, {n: torch.empty(size) for n, size in self._stashes.items()})
@@ -156,7 +153,6 @@ class _EmulatedStage(Stage):
         self, microbatch: int, buffer: int, update: int, gradients: FlowGradients | None
     ) -> FlowGradients:
         start = time.perf_counter()
-        self._in_flight.remove(microbatch)
         result = {0: torch.empty(self._input)} if self.spec.index else {}
         if self.reducer:
             self._backward_by_bucket(self.reducer)

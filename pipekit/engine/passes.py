@@ -108,7 +108,6 @@ class Passes:
         self.section, self.modules, self.device = section, modules, device
         self._pending: dict[int, _Pending] = {}
         self._watch_backward = bool(section.random_layers)
-        self.most_pending = 0
         self.held: Held | None = None
 
     def infer(self, x: Flow, microbatch: int) -> Flow:
@@ -142,7 +141,6 @@ class Passes:
         if self.held and not recompute:
             self.held.keep(microbatch, tuple(output))
         self._pending[microbatch] = _Pending(x, None if recompute else output, target, gradients)
-        self.most_pending = max(self.most_pending, len(self._pending))
         return Flow(tree_map(Tensor.detach, output.main), tree_map(Tensor.detach, output.skips))
 
     def recompute(self, microbatch: int, buffer: int) -> bool:

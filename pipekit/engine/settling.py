@@ -13,7 +13,7 @@ from pipekit.engine.lane import Lane
 from pipekit.engine.links import Links
 from pipekit.engine.reducer import Reducer
 from pipekit.engine.stage import Stage
-from pipekit.engine.ties import TiedSum
+from pipekit.engine.ties import Tie, TiedSum
 
 
 class Settling:
@@ -42,11 +42,13 @@ class Settling:
         self._index, self._stages, self._job = index, stages, job
         self._links, self._device = links, device
         for stage in stages.values():
-            self._meet_copies(stage)
+            stage.reducer = self._reducer(stage)
         # In one order on all workers, so that they never wait for one another in a circle.
-        self._ties = sorted(
-            chain.from_iterable(stage.ties for stage in stages.values()), key=lambda t: t.number
-        )
+        self._ties = [
+            self._tied_sum(number, tie)
+            for number, tie in enumerate(job.ties)
+            if not stages.keys().isdisjoint(tie.stages)
+        ]
         self._joint = self._meet_all()
         self._settled: dict[int, tuple[Gradients, bool]] = {}  # by stage, until its update
 
@@ -82,7 +84,7 @@ class Settling:
             stage = self._stages[index]
             sums[index] = (stage.reducer or stage.versions).gradients(update)
         for tie in self._ties:
-            tie.sum(sums[tie.stage], update)
+            tie.sum(sums, update)
         for index, gradients in sums.items():
             batches = self._job.sums[index][update - 1].batches
             if self._job.mean_loss and batches > 1:
@@ -92,34 +94,35 @@ class Settling:
         made = self._joint is None or self._joint.settle([*chain(*sums.values())], update)
         self._settled.update({index: (gradients, made) for index, gradients in sums.items()})
 
-    def _meet_copies(self, stage: Stage) -> None:
-        """Have a stage's gradients summed with those of the workers that have its weights."""
+    def _reducer(self, stage: Stage) -> Reducer | None:
+        """Return what sums a stage's gradients, if other workers have it as well."""
         job, index, versions = self._job, stage.spec.index, stage.versions
         members = job.members[index]
-        if len(members) > 1 and versions.buckets():
-            stage.reducer = Reducer(
-                index,
-                self._index,
-                versions,
-                job.sums[index],
-                self._links.exchange(members),
-                Lane(f"pipekit lane {self._index}", self._device, job.workers),
-                self._device,
-                first=1 + (job.resumption.boundary.versions[index] if job.resumption else 0),
-            )
-        stage.ties = [
-            TiedSum(
-                number,
-                tie,
-                index,
-                job.members,
-                versions,
-                self._links.exchange(tie.members(job.members), tied=True),
-                self._device,
-            )
-            for number, tie in enumerate(job.ties)
-            if index in tie.stages
-        ]
+        if len(members) == 1 or not versions.buckets():
+            return None
+        return Reducer(
+            index,
+            self._index,
+            versions,
+            job.sums[index],
+            self._links.exchange(members),
+            Lane(f"pipekit lane {self._index}", self._device, job.workers),
+            self._device,
+            first=1 + (job.resumption.boundary.versions[index] if job.resumption else 0),
+        )
+
+    def _tied_sum(self, number: int, tie: Tie) -> TiedSum:
+        """Return what sums the gradients of weights that stages share, of which some are here."""
+        members = self._job.members
+        return TiedSum(
+            number,
+            tie,
+            self._index,
+            members,
+            {index: stage.versions for index, stage in self._stages.items()},
+            self._links.exchange(tie.members(members), tied=True),
+            self._device,
+        )
 
     def _meet_all(self) -> JointUpdates | None:
         """Return what settles updates with all workers, if that is to be done."""

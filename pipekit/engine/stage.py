@@ -11,7 +11,6 @@ from pipekit.engine.loss_scaler import LossScaler
 from pipekit.engine.optimizer_state import NamedOptimizer
 from pipekit.engine.passes import FlowGradients, Passes, Section
 from pipekit.engine.reducer import Reducer
-from pipekit.engine.ties import TiedSum
 from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory, WeightVersions
 from pipekit.loss_scale import LossScale
 from pipekit.plans import Recompute
@@ -61,7 +60,6 @@ class Stage(Passes):
         if spec.state is not None:
             self._load(spec.state)
         self.reducer: Reducer | None = None  # on several workers, in training
-        self.ties: list[TiedSum] = []  # with other stages, in training
 
     def prepare(self, buffers: int, training: bool, loss_versions: Sequence[int] = ()) -> None:
         """Make ready for a run that needs ``buffers`` weight buffers.

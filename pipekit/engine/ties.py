@@ -1,16 +1,17 @@
 """Weights that layers of several stages share, as the embeddings of input and output.
 
 Every stage has a copy.  At each update the gradients of the copies are summed, each stage's own sum
-in the order of the stages, so that all copies take the same step and stay equal for ever.
+in the order of the stages (those of one worker first), so that all copies take the same step and
+stay equal for ever.
 """
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipekit.engine.buckets import Flat, Gradients, parameter_buckets
 from pipekit.engine.exchange import Exchange, Round
@@ -29,8 +30,8 @@ class Tie(NamedTuple):
     places: tuple[tuple[int, ...], ...]
 
     def members(self, homes: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """Return the workers that have a copy, given those of each stage."""
-        return tuple(worker for stage in self.stages for worker in homes[stage])
+        """Return the workers that have a copy, or several, given those of each stage."""
+        return tuple(dict.fromkeys(worker for stage in self.stages for worker in homes[stage]))
 
 
 def trained(stage: nn.Module) -> list[nn.Parameter]:
@@ -76,14 +77,14 @@ def separated(stages: Sequence[nn.Sequential]) -> Iterator[nn.Sequential]:
 
 
 class TiedSum:
-    """Sums the gradients of one stage's copies with those of the others, on the worker's thread.
+    """Sums the gradients of a worker's copies with those of the others, on the worker's thread.
 
     Args:
         number: of the tie.
         tie: what is shared by which stages.
-        stage: the one that is here.
+        worker: this one.
         homes: the workers of every stage.
-        versions: of the stage, here.
+        versions: of the worker's stages, by index.
         exchange: with all workers that have a copy.
         device: where the gradients lie.
     """
@@ -92,18 +93,25 @@ class TiedSum:
         self,
         number: int,
         tie: Tie,
-        stage: int,
+        worker: int,
         homes: Sequence[Sequence[int]],
-        versions: WeightVersions,
+        versions: Mapping[int, WeightVersions],
         exchange: Exchange,
         device: torch.device,
     ) -> None:
-        self.number, self.stage = number, stage
-        self._exchange, self._device = exchange, device
-        shared = {p: versions.parameters[0][p] for p in tie.places[tie.stages.index(stage)]}
-        self._buckets = parameter_buckets(shared, versions.take)
+        self._number, self._exchange, self._device = number, exchange, device
+        copies = {s: p for s, p in zip(tie.stages, tie.places, strict=True) if s in versions}
+        first, *_ = copies
+        # Where a parameter's copies stand, by the number of the first of them.
+        self._copies = {
+            each[0]: list(zip(copies, each, strict=True))
+            for each in zip(*copies.values(), strict=True)
+        }
+        shared = {p: versions[first].parameters[0][p] for p in copies[first]}
+        self._buckets = parameter_buckets(shared, versions[first].take)
         # All workers of a stage have the stage's sum: the first one contributes it.
-        self._contributors = [homes[stage][0] for stage in tie.stages]
+        self._contributors = list(dict.fromkeys(homes[stage][0] for stage in tie.stages))
+        self._contributed = {stage for stage in copies if homes[stage][0] == worker}
         self._lent: list[Flat] = []  # what the last update's gradients lie in
 
     @property
@@ -111,13 +119,16 @@ class TiedSum:
         """Bytes of gradients sent, by receiver."""
         return dict(self._exchange.sent)
 
-    def sum(self, gradients: Gradients, update: int) -> None:
-        """Put the sums over the stages into a stage's gradients; they last until the next call."""
+    def sum(self, gradients: Mapping[int, Gradients], update: int) -> None:
+        """Put the sums over all copies into the gradients of the worker's stages, by index.
+
+        They last until the next call.
+        """
         contents = []
         for place, bucket in enumerate(self._buckets):
-            own = bucket.flat([gradients[number] for number in bucket.parameters])
+            own = bucket.flat([self._own(gradients, number) for number in bucket.parameters])
             round = Round(
-                self.number, (update - 1) * len(self._buckets) + place, self._contributors
+                self._number, (update - 1) * len(self._buckets) + place, self._contributors
             )
             contents.append(self._exchange.sum(round, own))
         if self._device.type == "cuda":
@@ -127,5 +138,17 @@ class TiedSum:
             bucket.release(content)
         self._lent = contents
         for bucket, content in zip(self._buckets, contents, strict=True):
-            for number, gradient in bucket.gradients(content):
-                gradients[number] = gradient
+            for number, total in bucket.gradients(content):
+                (stage, place), *others = self._copies[number]
+                gradients[stage][place] = total
+                for stage, place in others:  # each scales its own
+                    gradients[stage][place] = None if total is None else total.clone()
+
+    def _own(self, gradients: Mapping[int, Gradients], number: int) -> Tensor | None:
+        """Return the sum over the copies of one parameter that this worker contributes."""
+        total = None
+        for stage, place in self._copies[number]:
+            gradient = gradients[stage][place] if stage in self._contributed else None
+            if gradient is not None:
+                total = gradient if total is None else total + gradient
+        return total

@@ -97,7 +97,7 @@ def work(
         Record(worker.events(), worker.memory, most_bytes),
         [(microbatch, loss.item()) for microbatch, loss in ends.losses],
         sum(len(stage.versions.modules) for stage in stages.values()),
-        max((stage.most_pending for stage in stages.values()), default=0),
+        worker.most_pending,
         feed.rows,
         dict(worker.sent),
         scaler.scales if scaler else [],
@@ -183,6 +183,7 @@ class Worker(Executor):
         self.job, self.trained = job, stages
         self.memory: list[tuple[float, Bytes]] = []
         self._settling: Settling | None = None  # in training
+        self._pending, self.most_pending = 0, 0  # microbatches, on all stages
         self._execute[Op.UPDATE] = self._update
 
     def attend(self, around: Callable[[Execute], Execute]) -> None:
@@ -207,6 +208,15 @@ class Worker(Executor):
             if self._settling:
                 for receiver, size in self._settling.close().items():
                     self.sent[receiver, "weights"] += size
+
+    def _forward(self, step: Step) -> None:
+        super()._forward(step)
+        self._pending += 1
+        self.most_pending = max(self.most_pending, self._pending)
+
+    def _backward(self, step: Step) -> None:
+        super()._backward(step)
+        self._pending -= 1
 
     def _differentiate(
         self, step: Step, key: int, gradients: FlowGradients | None

@@ -17,8 +17,8 @@ class Report:
     """What a checked schedule keeps alive on each worker.
 
     Attributes:
-        versions: ``versions[w][i]``: weight versions alive after task ``i`` of worker ``w``: the
-            newest, and older ones that a later task reads.
+        versions: ``versions[w][i]``: weight versions alive after task ``i`` of worker ``w``: of
+            each of its stages the newest, and older ones that a later task reads.
         in_flight: ``in_flight[w][i]``: microbatches whose forward is done and whose backward is
             not, after task ``i`` of worker ``w``.
     """

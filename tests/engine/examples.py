@@ -28,9 +28,18 @@ class Method(NamedTuple):
     divides: bool  # whether a batch has several microbatches
 
 
+def interleaved(stages: int, microbatches: int, batches: int) -> Schedule:
+    """On half as many workers as stages, or on one if that does not go."""
+    if stages == 1:
+        return schedules.flush(1, microbatches, batches)
+    workers = 1 if stages % 2 else stages // 2
+    return schedules.interleaved(stages, microbatches, batches, workers=workers)
+
+
 METHODS: dict[str, Method] = {
     "gpipe": Method("gpipe", schedules.gpipe, True),
     "flush": Method("flush", schedules.flush, True),
+    "interleaved": Method("flush", interleaved, True),
     "2bw": Method("2bw", schedules.two_bw, True),
     "model_parallel": Method(
         "model_parallel", lambda d, _, n: schedules.model_parallel(d, n), False
@@ -208,7 +217,9 @@ def by_equations(
     model: nn.Sequential, batches: Batches, method: str, balance: Sequence[int], **options: Any
 ) -> oracle.OracleRun:
     """The oracle's run with the same defaults, and the cores that a worker gets."""
-    m, workers = options.pop("m", 4), options.pop("workers", len(balance))
+    m = options.pop("m", 4)
+    example = METHODS[method].schedule(len(balance), max(m, len(balance)), 1)
+    workers = options.pop("workers", len(example.workers))
     arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
     return oracle.train(
         model,

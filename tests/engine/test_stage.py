@@ -165,21 +165,12 @@ def test_the_last_stage_weighs_the_loss() -> None:
     torch.testing.assert_close(loss, expected)
 
 
-def test_pending_passes_are_counted() -> None:
-    stage = ready(nn.Sequential(nn.Linear(6, 6)))
-    for k in range(3):
-        stage.forward(ONES, k, 0, None, False)
-    for k in range(3):
-        stage.backward(k, 0, 1, FlowGradients({0: torch.ones(4, 6)}, {}))
-    stage.forward(ONES, 3, 0, None, False)
-    assert stage.most_pending == 3
-
-
 def test_inference_keeps_nothing() -> None:
     stage = ready(nn.Sequential(nn.Linear(6, 6)))
     stage.prepare(1, training=False)
     assert not stage.infer(ONES, 0).main.requires_grad
-    assert stage.most_pending == 0
+    with pytest.raises(KeyError):
+        stage.output(0)
 
 
 def test_a_spec_makes_the_stage_again() -> None:
