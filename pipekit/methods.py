@@ -9,6 +9,7 @@ from pipekit.schedules import (
     ScheduleError,
     flush,
     gpipe,
+    interleaved,
     model_parallel,
     pipedream,
     replicate,
@@ -39,6 +40,15 @@ def _in_pipelines(method: Callable[[int, int, int], Schedule]) -> Method:
     return made
 
 
+def _two_stages_a_worker(stages: int, microbatches: int, batches: int) -> Schedule:
+    if stages % 2:
+        raise ScheduleError(
+            f"interleaved has two stages a worker: use an even number of stages, not {stages} "
+            f"(schedules.interleaved() can have more a worker)"
+        )
+    return interleaved(stages, microbatches, batches, workers=stages // 2)
+
+
 def _unsplit(method: Callable[[int | Sequence[int], int], Schedule]) -> Method:
     return lambda stages, microbatches, batches: method(stages, batches)
 
@@ -52,6 +62,7 @@ _PIPEDREAM: dict[str, Callable[[int | Sequence[int], int], Schedule]] = {
 METHODS: dict[str, Method] = {
     "gpipe": _in_pipelines(gpipe),
     "flush": _in_pipelines(flush),
+    "interleaved": _in_pipelines(_two_stages_a_worker),
     "2bw": _in_pipelines(two_bw),
     "model-parallel": _in_pipelines(
         lambda stages, microbatches, batches: model_parallel(stages, batches)

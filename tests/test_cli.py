@@ -85,7 +85,7 @@ class TestApp:
 class TestMethods:
     @pytest.mark.parametrize("name", METHODS)
     def test_every_method_is_executable_and_updates_once_a_batch(self, name: str) -> None:
-        schedule = METHODS[name](3, 4, 5)
+        schedule = METHODS[name](4, 4, 5)
         schedules.check(schedule)
         assert len(schedule.batches) == 5
         assert schedule.microbatches == (5 if name in PER_MINIBATCH else 20)
@@ -94,6 +94,11 @@ class TestMethods:
         assert METHODS["2bw"](2, 3, 4) == schedules.two_bw(2, 3, 4)
         assert METHODS["pipedream"](2, 3, 4) == schedules.pipedream(2, 4)
         assert not METHODS["pipedream-no-stashing"](2, 3, 4).stashing
+        assert METHODS["interleaved"](4, 3, 4) == schedules.interleaved(4, 3, 4, workers=2)
+
+    def test_interleaved_stages_come_in_pairs(self) -> None:
+        with pytest.raises(schedules.ScheduleError, match="use an even number of stages, not 3"):
+            METHODS["interleaved"](3, 4, 5)
 
 
 class TestSchedule:

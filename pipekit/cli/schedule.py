@@ -19,12 +19,13 @@ def schedule(
         list[str],
         typer.Argument(
             metavar="METHOD...",
-            help="gpipe, flush, 2bw, model-parallel, pipedream, pipedream-vertical-sync, "
-            "pipedream-no-stashing, or a file with a picture or a CSV table.",
+            help="gpipe, flush, interleaved, 2bw, model-parallel, pipedream, "
+            "pipedream-vertical-sync, pipedream-no-stashing, or a file with a picture or a CSV "
+            "table.",
             show_default=False,
         ),
     ],
-    stages: Annotated[int, typer.Option(help="One worker each.")] = 4,
+    stages: Annotated[int, typer.Option(help="One worker each; of interleaved, one for two.")] = 4,
     replicas: Replicas = None,
     microbatches: Annotated[int, typer.Option(help="In each batch.")] = 4,
     batches: Annotated[int, typer.Option(help="One update each.")] = 2,
@@ -59,6 +60,7 @@ def schedule(
       pipekit schedule pipedream --minibatches 12 --output pipedream.txt
       pipekit schedule pipedream --replicas 2-1-1 --minibatches 12
       pipekit schedule pipedream.txt
+      pipekit schedule interleaved --stages 8 --microbatches 8 --batches 1
       pipekit schedule gpipe flush 2bw --versions --output timelines.svg
     """
     if output is not None and output.suffix not in SUFFIXES:

@@ -42,11 +42,11 @@ def train(
     method: Annotated[
         str,
         typer.Option(
-            help="gpipe, flush, 2bw, model-parallel, pipedream, pipedream-vertical-sync or "
-            "pipedream-no-stashing."
+            help="gpipe, flush, interleaved, 2bw, model-parallel, pipedream, "
+            "pipedream-vertical-sync or pipedream-no-stashing."
         ),
     ] = "flush",
-    stages: Annotated[int, typer.Option(help="One worker each.")] = 4,
+    stages: Annotated[int, typer.Option(help="One worker each; of interleaved, one for two.")] = 4,
     replicas: Replicas = None,
     transport: Annotated[
         Transport, typer.Option(help="A thread a worker, or a process.")

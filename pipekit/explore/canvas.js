@@ -31,8 +31,8 @@ function render({ model, el }) {
     }
     title.textContent = picture.title;
     canvas.setAttribute("aria-label", picture.title);
-    const kinds = new Set(bars.kind);
-    legend.replaceChildren(...picture.looks.filter((_, kind) => kinds.has(kind)).map(swatch));
+    const named = new Map([...picture.looks].reverse().map((look) => [look.name, look])); // the first of a name
+    legend.replaceChildren(...[...named.values()].reverse().map(swatch));
     legend.hidden = !picture.legend;
     tip.hidden = true;
     fit();

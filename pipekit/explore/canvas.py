@@ -9,6 +9,7 @@ import numpy as np
 import traitlets
 
 from pipekit.plots import style
+from pipekit.plots.looks import looks
 from pipekit.plots.memory import TICKS_PX
 from pipekit.plots.timeline import summary, time_scale
 from pipekit.plots.worker_panels import NAME_PX
@@ -71,13 +72,13 @@ def picture(
         raise ValueError(f"{trace.name!r} has no events to draw")
     longest = max(longest, trace.makespan_s)
     scale, unit = time_scale(trace.unit, longest)
-    kinds = {op: kind for kind, op in enumerate(style.OPS)}
+    found, kinds = looks(trace)
     since = frame["start_s"].min()
     columns = {
         "start": ((frame["start_s"] - since) * scale).to_numpy(np.float32),
         "end": ((frame["end_s"] - since) * scale).to_numpy(np.float32),
         "lane": frame["worker"].to_numpy(np.int32),
-        "kind": frame["op"].map(kinds).to_numpy(np.int32),
+        "kind": kinds,
         **{name: frame[name].to_numpy(np.int32) for name in ("stage", "microbatch", "version")},
     }
     return {
@@ -89,7 +90,7 @@ def picture(
         "left_px": LEFT_PX,
         "right_px": NOTES_PX if notes else PAD_PX,
         "legend": legend,
-        "looks": [look._asdict() for look in style.OPS.values()],
+        "looks": [look._asdict() for look in found],
         "idle": style.IDLE,
         "grid": style.GRID,
         "versions": bool(frame["version"].any()),

@@ -5,6 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
+from pipekit.plots.looks import looks
 from pipekit.traces import Trace
 
 HEIGHT = 0.8
@@ -14,7 +15,7 @@ ROOMY_PX = 4
 
 
 def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
-    """Return a trace's events as plotly bars: first idle time, then a trace an op.
+    """Return a trace's events as plotly bars: first idle time, then a trace a look.
 
     Args:
         trace: at least one event.
@@ -38,19 +39,19 @@ def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
         legendgroup="idle",
         legendrank=2000,
     )
-    ops = [
-        _bars_of_op(frame[frame["op"] == op], look, edges, scale, unit, versions)
-        for op, look in style.OPS.items()
-        if (frame["op"] == op).any()
+    found, kinds = looks(trace)
+    alike = [
+        _bars_alike(frame[kinds == kind], look, edges, scale, unit, versions)
+        for kind, look in enumerate(found)
     ]
-    return [idle, *ops]
+    return [idle, *alike]
 
 
-def _bars_of_op(
+def _bars_alike(
     frame: pd.DataFrame, look: style.Look, edges: float, scale: float, unit: str, versions: bool
 ) -> go.Bar:
     start, end = (frame[column].to_numpy() * scale for column in ("start_s", "end_s"))
-    update = look is style.OPS["UPDATE"]
+    update = look == style.OPS["UPDATE"]
     text = None
     if not update:
         text = frame["microbatch"].astype(str)

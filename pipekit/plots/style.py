@@ -57,6 +57,12 @@ MARGIN_PX = {"l": 96, "r": 16, "t": 40, "b": 76}
 PANEL_PX = WIDTH_PX - MARGIN_PX["l"] - MARGIN_PX["r"]
 
 
+def whiter(color: str, part: float) -> str:
+    """Return a colour ``#rrggbb`` of which ``part`` is replaced by white."""
+    channels = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(255 * part + (1 - part) * each):02X}" for each in channels)
+
+
 def line(position: int) -> dict[str, Any]:
     """Return the plotly line of the curve at ``position``; the first 20 differ."""
     return {

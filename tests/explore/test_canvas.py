@@ -39,9 +39,8 @@ def test_columns_say_what_every_bar_is() -> None:
     assert column(drawn, "lane").tolist() == trace.frame["worker"].tolist()
     for name in ("stage", "microbatch", "version"):
         assert column(drawn, name).tolist() == trace.frame[name].tolist()
-    ops = [*style.OPS]
-    assert [ops[kind] for kind in column(drawn, "kind")] == trace.frame["op"].tolist()
-    assert [look["name"] for look in drawn["looks"]] == [look.name for look in style.OPS.values()]
+    names = [drawn["looks"][kind]["name"] for kind in column(drawn, "kind")]
+    assert names == [style.OPS[op].name for op in trace.frame["op"]]
 
 
 def test_title_looks_and_left_edge_are_those_of_the_plotly_figures() -> None:

@@ -51,8 +51,8 @@ def test_a_slower_link_takes_longer() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_replicas_give_every_method_more_workers(method: str) -> None:
-    seen = see(method, NOTHING, stages=2, replicas=2)
-    assert seen.timelines[0].trace.workers == 4
+    one, two = (see(method, NOTHING, stages=2, replicas=r).timelines[0].trace for r in (1, 2))
+    assert two.workers == 2 * one.workers
 
 
 def test_what_a_method_refuses_is_said_with_its_remedy() -> None:

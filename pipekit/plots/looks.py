@@ -1,0 +1,47 @@
+"""How a trace's events look: by what they are, and which of its worker's stages they belong to."""
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipekit.plots import style
+from pipekit.traces import Trace
+
+_LIGHTEST = 0.65
+"""How much white the last stage of a worker has."""
+
+
+def looks(trace: Trace) -> tuple[list[style.Look], NDArray[np.int32]]:
+    """Return the looks that a trace's events have, in the order to draw them, and whose is which.
+
+    An op has one look, but that where workers have several stages the passes of the second stage,
+    and so on, are lighter each, as in Megatron-LM's figures of interleaved schedules.
+
+    Args:
+        trace: at least one event.
+
+    Returns:
+        The looks, and for each event the position of its own.
+    """
+    frame = trace.frame
+    places = frame.groupby("worker")["stage"].rank(method="dense").to_numpy(np.int32) - 1
+    places[frame["op"] == "UPDATE"] = 0
+    keys = pd.MultiIndex.from_arrays([frame["op"], places])
+    order = sorted(set(keys), key=_last_updates)
+    kinds = pd.Series(range(len(order)), pd.MultiIndex.from_tuples(order))
+    most = max(1, places.max())
+    return [_look(style.OPS[op], place / most) for op, place in order], kinds[keys].to_numpy(
+        np.int32
+    )
+
+
+def _last_updates(key: tuple[str, int]) -> tuple[bool, int, int]:
+    op, place = key
+    return op == "UPDATE", place, list(style.OPS).index(op)
+
+
+def _look(look: style.Look, lightness: float) -> style.Look:
+    if not lightness:
+        return look
+    name = f"{look.name}, later stage"
+    return look._replace(name=name, color=style.whiter(look.color, _LIGHTEST * lightness))
