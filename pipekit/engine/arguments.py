@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pipekit.clusters import Cluster
 from pipekit.engine.cut import cut
 from pipekit.plans import Plan, Recompute
-from pipekit.schedules import Schedule, ScheduleError, check
+from pipekit.schedules import Op, Schedule, ScheduleError, check
 
 
 class Batches(Protocol):
@@ -68,20 +68,35 @@ def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: 
     require_own_buffers(model, balance)
 
 
-def require_one_lane(schedule: Schedule) -> None:
-    """Raise ScheduleError if a worker has two stages that other workers have as well.
+def require_one_order_of_sums(schedule: Schedule) -> None:
+    """Raise ScheduleError if workers could wait in a circle for one another's sums of gradients.
 
-    Their sums could wait for one another in a circle.
+    A worker sums its stages' gradients one after another.  If it shares several stages, then it
+    shares all of them with the same workers, which come to their sums in the same order.
     """
-    shared: dict[int, int] = {}
-    for stage, workers in enumerate(schedule.homes):
-        for worker in workers if len(workers) > 1 else ():
-            other = shared.setdefault(worker, stage)
-            if other != stage:
-                raise ScheduleError(
-                    f"worker {worker} shares stages {other} and {stage} with other workers: a "
-                    f"worker can train one replicated stage only"
-                )
+    for worker in range(len(schedule.workers)):
+        shared = [s for s, h in enumerate(schedule.homes) if worker in h and len(h) > 1]
+        if len(shared) < 2:
+            continue
+        first, *others = (schedule.homes[stage] for stage in shared)
+        order = _order_of_sums(schedule, worker)
+        if any(homes != first for homes in others) or order != _order_of_sums(schedule, first[0]):
+            raise ScheduleError(
+                f"worker {worker} shares stages {shared[0]} and {shared[1]} with other workers, "
+                f"which do not sum their gradients in its order: give all of them the same stages "
+                f"and order, as schedules.replicate() does"
+            )
+
+
+def _order_of_sums(schedule: Schedule, worker: int) -> list[tuple[int, int]]:
+    """Return the (stage, update) of a worker's last backwards for each update, in their order."""
+    last: dict[tuple[int, int], None] = {}
+    for op, stage, microbatch, _ in schedule.workers[worker]:
+        if op is Op.BACKWARD:
+            key = stage, schedule.update_of[stage][microbatch]
+            last.pop(key, None)
+            last[key] = None
+    return list(last)
 
 
 def require_replicas(plan: Plan, schedule: Schedule) -> None:

@@ -43,7 +43,7 @@ class DistributedLinks:
         rank: this worker.
         feed: tells the shapes of each microbatch's input.
         device: this worker's.
-        sums: the workers of each sum of gradients.
+        sums: the workers of each sum of gradients, and whether of tied weights.
         read_ahead: whether a batch may be read only to post a receive for its messages.  Without
             it a receive is posted late, and a slow link that is busy in the other direction lets
             the sender know later still.
@@ -55,7 +55,7 @@ class DistributedLinks:
         rank: int,
         feed: Feed,
         device: torch.device,
-        sums: Sequence[Sequence[int]],
+        sums: Sequence[tuple[tuple[int, ...], bool]],
         read_ahead: bool,
     ) -> None:
         self._rank, self._feed, self._device = rank, feed, device
@@ -77,7 +77,7 @@ class DistributedLinks:
             for link in sorted(links)
         }
         # Groups of their own, as sums are made in threads of their own.  All processes make all.
-        self._sums = {tuple(m): dist.new_group(list(m)) for m in sums}
+        self._sums = {each: dist.new_group(list(each[0])) for each in sums}
 
     def require_peers(self) -> None:
         """See :class:`pipekit.engine.links.Links`; here whoever starts the processes ends them."""
@@ -118,7 +118,7 @@ class DistributedLinks:
 
     def exchange(self, members: Sequence[int], tied: bool = False) -> Exchange:
         """See :class:`pipekit.engine.links.Links`."""
-        return DirectExchange(members, self._rank, _GroupChannel(self._sums[tuple(members)]))
+        return DirectExchange(members, self._rank, _GroupChannel(self._sums[tuple(members), tied]))
 
     def finish(self) -> None:
         """See :class:`pipekit.engine.links.Links`."""

@@ -64,6 +64,7 @@ class InboxLinks:
     ) -> None:
         self._index, self._workers, self._inboxes, self._lanes = index, workers, inboxes, lanes
         self._mail = Mail(inboxes, self.require_peers)
+        self._lane_mail = lanes and Mail(lanes, self.require_peers)
         self.wait = self._mail.wait
 
     def require_peers(self) -> None:
@@ -89,8 +90,9 @@ class InboxLinks:
         if tied:
             channel = _Channel(self._inboxes, self._mail)
         else:
-            assert self._lanes is not None
-            channel = _Channel(self._lanes, Mail(self._lanes, self.require_peers))
+            assert self._lanes
+            assert self._lane_mail
+            channel = _Channel(self._lanes, self._lane_mail)
         return DirectExchange(members, self._index, channel)
 
     def finish(self) -> None:

@@ -62,7 +62,8 @@ class Job:
         return sorted({worker for workers in self.members for worker in workers})
 
     @property
-    def sharing(self) -> list[tuple[int, ...]]:
-        """The workers that have a stage together, and those that have copies of tied weights."""
-        tied = (tie.members(self.members) for tie in self.ties)
-        return [*(workers for workers in self.members if len(workers) > 1), *tied]
+    def sharing(self) -> list[tuple[tuple[int, ...], bool]]:
+        """The workers that have a stage together, and (True) those with copies of tied weights."""
+        together = [(workers, False) for workers in self.members if len(workers) > 1]
+        tied = [(tie.members(self.members), True) for tie in self.ties]
+        return list(dict.fromkeys([*together, *tied]))

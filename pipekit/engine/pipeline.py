@@ -427,7 +427,7 @@ class Pipeline:
         if not schedule.trains:
             raise ScheduleError("the schedule has no backward: it cannot train")
         check(schedule)
-        arguments.require_one_lane(schedule)
+        arguments.require_one_order_of_sums(schedule)
 
     def _require_joint(self, schedule: Schedule) -> None:
         """Raise ScheduleError if stages have to update together and cannot."""

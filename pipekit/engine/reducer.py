@@ -131,7 +131,6 @@ class Reducer:
         """Sum no more."""
         for hook in self._hooks:
             hook.remove()
-        self._lane.close()
 
     def _hook(self, parameter: int) -> Callable[[Tensor], None]:
         return lambda _: self.computed(parameter)

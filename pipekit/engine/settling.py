@@ -41,6 +41,7 @@ class Settling:
     ) -> None:
         self._index, self._stages, self._job = index, stages, job
         self._links, self._device = links, device
+        self._lane: Lane | None = None
         for stage in stages.values():
             stage.reducer = self._reducer(stage)
         # In one order on all workers, so that they never wait for one another in a circle.
@@ -70,6 +71,8 @@ class Settling:
         """Sum no more; return the bytes of gradients that were sent, by receiver."""
         for reducer in self._reducers:
             reducer.close()
+        if self._lane:
+            self._lane.close()
         sums: list[Reducer | TiedSum] = [*self._reducers, *self._ties]
         return sum((Counter(each.sent) for each in sums), Counter())
 
@@ -100,13 +103,15 @@ class Settling:
         members = job.members[index]
         if len(members) == 1 or not versions.buckets():
             return None
+        # One for all stages: see arguments.require_one_order_of_sums.
+        self._lane = self._lane or Lane(f"pipekit lane {self._index}", self._device, job.workers)
         return Reducer(
             index,
             self._index,
             versions,
             job.sums[index],
             self._links.exchange(members),
-            Lane(f"pipekit lane {self._index}", self._device, job.workers),
+            self._lane,
             self._device,
             first=1 + (job.resumption.boundary.versions[index] if job.resumption else 0),
         )

@@ -65,6 +65,7 @@ def reducing(
         yield reducer
     finally:
         reducer.close()
+        lane.close()
 
 
 def prepared(layers: nn.Sequential, buffers: int = 1) -> WeightVersions:

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
+from pipekit import Pipeline, schedules
 from tests.engine.examples import OPTIMIZERS, data, different, mixed, mlp
 from tests.engine.gloo import over_gloo
 from tests.engine.test_replicas import BALANCES, TRANSPORTS, Weights, replicated
+from tests.engine.test_ties import tied
 
 HOW: dict[str, dict[str, Any]] = {
     "2-1-1 Adam": {"replicas": [2, 1, 1], "optimizer": OPTIMIZERS["adam"]},
@@ -41,6 +43,30 @@ def test_processes_train_as_threads_do(name: str) -> None:
     again, others = trained_twice(HOW[name], "distributed")
     assert again == losses
     assert different(others, weights) == []
+
+
+def test_several_stages_on_several_workers() -> None:
+    """Each worker has two stages of four, shares both with one other, and clips with all."""
+
+    def trained(**options: Any) -> tuple[list[float], Weights]:
+        pipe = Pipeline(
+            tied(("0.weight", "4.weight")),
+            lambda n: schedules.replicate(schedules.interleaved(4, 3, n, workers=2), 2),
+            balance=[2, 1, 2, 1],
+            optimizer=OPTIMIZERS["adam"],
+            loss=nn.MSELoss(),
+            clip_norm=0.1,
+            **options,
+        )
+        return pipe.train(data(5, rows=12)).losses, pipe.state_dict()
+
+    losses, weights = trained()
+    for again, others in (
+        trained(transport="distributed"),
+        *over_gloo(lambda: trained(transport="distributed"), 4),
+    ):
+        assert again == losses
+        assert different(others, weights) == []
 
 
 @TRANSPORTS

@@ -174,12 +174,13 @@ def test_a_worker_may_have_a_replicated_stage_and_another(transport: str) -> Non
     assert different(pipe.state_dict(), dict(model.state_dict())) == []
 
 
-def test_a_worker_with_two_replicated_stages_is_refused() -> None:
+def test_stages_shared_with_different_workers_are_refused() -> None:
     """Their sums could wait for one another in a circle."""
     schedule = schedules.parse("""
         # mine; batches of 1
         worker 0         | F0 F0@1 B0@1^1@1 B0^1
-        worker 1 stage 0 | F1 F1@1 B1@1^@1 B1^
+        worker 1 stage 0 | F1 .    .        .    B1^
+        worker 2 stage 1 | .  F1   B1^
         """)
     with pytest.raises(ScheduleError, match="worker 0 shares stages 0 and 1 with other workers"):
         pipeline(mlp(6, 8, 3), schedule, [1, 1])

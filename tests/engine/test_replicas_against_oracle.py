@@ -20,6 +20,7 @@ from tests.engine.examples import (
     cores_of_each,
     data,
     different,
+    interleaved,
     mixed,
     nesterov,
 )
@@ -45,6 +46,11 @@ METHODS = {
     "flush": Method(
         "flush",
         lambda r, m, n: schedules.replicate(schedules.flush(len(r), m, n), r[0]),
+        equal=True,
+    ),
+    "interleaved": Method(
+        "flush",
+        lambda r, m, n: schedules.replicate(interleaved(len(r), m, n), r[0]),
         equal=True,
     ),
     "2bw": Method(
@@ -104,7 +110,7 @@ def compare(
     }
     pipe = Pipeline(model, schedule, **both, **options)
     run = pipe.train(batches, trace=False)
-    threads = cores_of_each(sum(replicas))
+    threads = cores_of_each(pipe.workers)
     truth = oracle.train(
         model, batches, replicas=replicas, threads=threads, **both, **truth_options
     )
