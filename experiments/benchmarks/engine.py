@@ -6,7 +6,8 @@
 
 All contestants train the same model on the same batches from the same weights: for every batch, m
 microbatches forward and backward, one SGD step, gradients zeroed, the loss being the mean of the
-whole batch.  The clock runs from the end of one update to that of another, some batches later (see
+whole batch.  Interleaved, a worker has two stages of half the size, where those still have weights.
+The clock runs from the end of one update to that of another, some batches later (see
 workload.py): start-up and the first batches do not count, and feeding the data does, for
 "distributed" from the parent process.  Every worker has its share of the cores, as has "serial";
 "serial, all cores" has all.
@@ -34,16 +35,23 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from tqdm import tqdm
-from workload import PAIRS, Case, microseconds, timed_sgd
+from workload import INTERLEAVED, PAIRS, Case, microseconds, timed_sgd
 
 from pipekit import Pipeline
 from pipekit.engine.cores import share_cores
 from pipekit.provenance import provenance, write
-from pipekit.schedules import flush, gpipe
+from pipekit.schedules import Schedule, flush, gpipe, interleaved
 
 CASE = ["width", "stages", "microbatches"]
 CONTESTANT = ["engine", "schedule", "tracing"]
-METHODS = {"GPipe": gpipe, "1F1B": flush}  # PipeDream-Flush is 1F1B within a batch
+METHODS: dict[str, Callable[[Case, int], Schedule]] = {
+    "GPipe": lambda case, batches: gpipe(case.stages, case.microbatches, batches),
+    # PipeDream-Flush is 1F1B within a batch.
+    "1F1B": lambda case, batches: flush(case.stages, case.microbatches, batches),
+    INTERLEAVED: lambda case, batches: interleaved(
+        2 * case.stages, case.microbatches, batches, workers=case.stages
+    ),
+}
 TORCH = "torch pipelining"
 
 
@@ -61,11 +69,14 @@ CONTESTANTS = [
     Contestant("threads", "GPipe", tracing=True),
     Contestant("threads", "1F1B", tracing=True),
     Contestant("threads", "1F1B", tracing=False),
+    Contestant("threads", INTERLEAVED, tracing=True),
     Contestant("distributed", "GPipe", tracing=True),
     Contestant("distributed", "1F1B", tracing=True),
     Contestant("distributed", "1F1B", tracing=False),
+    Contestant("distributed", INTERLEAVED, tracing=True),
     Contestant(TORCH, "GPipe"),
     Contestant(TORCH, "1F1B"),
+    Contestant(TORCH, INTERLEAVED),
     Contestant("serial, all cores"),
 ]
 
@@ -85,7 +96,8 @@ class Target(NamedTuple):
 
 
 def traced(engine: str, width: int) -> str:
-    return f"engine == '{engine}' and width == {width} and tracing"
+    """Return what selects the rows that are held to a target."""
+    return f"engine == '{engine}' and width == {width} and tracing and schedule != '{INTERLEAVED}'"
 
 
 TARGETS = [
@@ -131,11 +143,10 @@ def serial(case: Case, stamps: Path) -> list[Tensor]:
 
 
 def ours(case: Case, stamps: Path, contestant: Contestant) -> list[Tensor]:
-    method = METHODS[contestant.schedule]
     pipeline = Pipeline(
         case.model(),
-        lambda batches: method(case.stages, case.microbatches, batches),
-        balance=case.balance,
+        partial(METHODS[contestant.schedule], case),
+        balance=case.balance(contestant.schedule),
         optimizer=partial(timed_sgd, case=case, stamps=stamps),
         loss=nn.MSELoss(),
         transport=contestant.engine,
@@ -157,17 +168,18 @@ def train(case: Case, stamps: Path, contestant: Contestant, peers: Peers) -> lis
 def measure(case: Case, peers: Peers, repeats: int, done: Callable[[], object]) -> pd.DataFrame:
     """Run every contestant ``repeats`` times; return a row a run."""
     rows = []
+    entered = contestants(case)
     for repeat in range(repeats):
         weights: dict[Contestant, list[Tensor]] = {}
         times: dict[Contestant, float] = {}
         # Whoever runs first or after whom differs between repeats.
-        for contestant in rotated(CONTESTANTS, 3 * repeat):
+        for contestant in rotated(entered, 3 * repeat):
             with tempfile.TemporaryDirectory(prefix="pipekit-benchmark-") as folder:
                 stamps = Path(folder, "stamps")
                 weights[contestant] = train(case, stamps, contestant, peers)
                 times[contestant] = microseconds(case, stamps)
             done()
-        for contestant in CONTESTANTS:
+        for contestant in entered:
             us = times[contestant]
             rival = times.get(Contestant(TORCH, contestant.schedule))
             untraced = times.get(contestant._replace(tracing=False))
@@ -188,6 +200,11 @@ def measure(case: Case, peers: Peers, repeats: int, done: Callable[[], object]) 
                 }
             )
     return pd.DataFrame(rows)
+
+
+def contestants(case: Case) -> list[Contestant]:
+    """Return who can train a case."""
+    return [each for each in CONTESTANTS if case.allows(each.schedule)]
 
 
 def rotated(items: list[Contestant], by: int) -> Iterator[Contestant]:
@@ -296,7 +313,7 @@ def main(
     with ExitStack() as stack, torch.random.fork_rng():
         crews = {count: stack.enter_context(Peers(count)) for count in depths}
         cases = [Case(w, s, m) for w in width or [16, 512] for s in depths for m in sizes]
-        total = len(cases) * repeats * len(CONTESTANTS)
+        total = repeats * sum(len(contestants(case)) for case in cases)
         bar = stack.enter_context(tqdm(total=total, unit="run"))
         for case in cases:
             bar.set_postfix_str(f"width {case.width}, {case.stages} stages, m {case.microbatches}")

@@ -11,13 +11,22 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from workload import Case, timed_sgd
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
+from workload import INTERLEAVED, Case, timed_sgd
 
 from pipekit.engine.cores import share_cores
 from pipekit.engine.processes import forkserver
 
-SCHEDULES: dict[str, Any] = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
+SCHEDULES: dict[str, Any] = {
+    "GPipe": ScheduleGPipe,
+    "1F1B": Schedule1F1B,
+    INTERLEAVED: ScheduleInterleaved1F1B,
+}
 
 
 class Peers:
@@ -44,14 +53,17 @@ class Peers:
             pipe.recv()  # they import and connect before the first contestant runs
 
     def train(self, case: Case, schedule: str, stamps: Path) -> list[Tensor]:
-        """Train a case by GPipe or 1F1B and return the final weights, in the model's order.
+        """Train a case by one of the SCHEDULES; return the final weights, in the model's order.
 
         Raises:
             EOFError: a process died; its traceback is on stderr.
         """
         for pipe in self._pipes:
             pipe.send((case, schedule, stamps))
-        return [torch.from_numpy(array) for pipe in self._pipes for array in pipe.recv()]
+        by_stage = {number: arrays for pipe in self._pipes for number, arrays in pipe.recv()}
+        return [
+            torch.from_numpy(array) for _, arrays in sorted(by_stage.items()) for array in arrays
+        ]
 
     def __enter__(self) -> Self:
         return self
@@ -78,17 +90,32 @@ def _main(rank: int, stages: int, store: str, pipe: Connection) -> None:
     pipe.send("ready")
     while True:
         case, schedule, stamps = pipe.recv()
-        pipe.send([p.detach().numpy() for p in _train(rank, case, schedule, stamps)])
+        weights = _train(rank, case, schedule, stamps)
+        pipe.send([(stage, [p.detach().numpy() for p in each]) for stage, each in weights.items()])
 
 
-def _train(rank: int, case: Case, name: str, stamps: Path) -> list[nn.Parameter]:
-    layers = case.balance[rank]
-    module = case.model()[rank * layers : (rank + 1) * layers]
-    parameters = list(module.parameters())
-    optimizer = timed_sgd(parameters, case, stamps)
-    stage = PipelineStage(module, rank, case.stages, torch.device("cpu"))
+def _train(rank: int, case: Case, name: str, stamps: Path) -> dict[int, list[nn.Parameter]]:
+    balance, model = case.balance(name), case.model()
+    stages = {
+        number: PipelineStage(
+            model[number * layers : (number + 1) * layers],
+            number,
+            len(balance),
+            torch.device("cpu"),
+        )
+        for number, layers in enumerate(balance)
+        if number % case.stages == rank
+    }
+    parameters = {number: list(stage.submod.parameters()) for number, stage in stages.items()}
+    optimizer = timed_sgd([p for each in parameters.values() for p in each], case, stamps)
+    own = list(stages.values())
     # Gradients are divided by the number of microbatches: the loss is the mean of the batch.
-    schedule = SCHEDULES[name](stage, case.microbatches, loss_fn=nn.MSELoss(), scale_grads=True)
+    schedule = SCHEDULES[name](
+        own if name == INTERLEAVED else own[0],
+        case.microbatches,
+        loss_fn=nn.MSELoss(),
+        scale_grads=True,
+    )
     batches = case.batches()
     dist.barrier()
     for x, y in batches:

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 PAIRS = 4
 LEARNING_RATE = 0.01
 DISTINCT_BATCHES = 2
+INTERLEAVED = "interleaved"
+"""The schedule of which each worker has two stages."""
 
 
 class Case(NamedTuple):
@@ -24,7 +26,7 @@ class Case(NamedTuple):
 
     Attributes:
         width: of every layer.
-        stages: parts of the model, one worker each; a divisor of 4.
+        stages: parts of the model, one worker each (or two of half the size); a divisor of 4.
         microbatches: in a batch; a power of two, so that weighting them rounds nothing.
     """
 
@@ -51,10 +53,14 @@ class Case(NamedTuple):
         """Batches on the clock."""
         return max(1, (512 if self._narrow else 128) // self.microbatches)
 
-    @property
-    def balance(self) -> list[int]:
-        """Layers of each stage."""
-        return [2 * PAIRS // self.stages] * self.stages
+    def balance(self, schedule: str) -> list[int]:
+        """Return the layers of each stage; if they are interleaved, a worker has two."""
+        count = self.stages * (2 if schedule == INTERLEAVED else 1)
+        return [2 * PAIRS // count] * count
+
+    def allows(self, schedule: str) -> bool:
+        """Return whether each stage of a schedule has weights."""
+        return min(self.balance(schedule)) > 1
 
     def model(self) -> nn.Sequential:
         """Return the model with its initial weights, [rows, width] -> [rows, width]."""

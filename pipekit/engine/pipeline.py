@@ -48,7 +48,7 @@ from pipekit.trees import Tree
 
 
 class Pipeline:
-    """Trains a sequential model by a schedule, one worker a stage.
+    """Trains a sequential model by a schedule, whose workers have a stage each, or several.
 
     Args:
         model: any layers in an ``nn.Sequential``; each passes on a tensor, or tuples, lists and

@@ -31,7 +31,7 @@ def test_the_benchmark_compares_every_contestants_weights_with_serial_training(
 
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(tmp_path / "engine.csv", keep_default_na=False)
-    assert len(table) == 10
+    assert len(table) == 13
     assert (table["us"] > 0).all()
     assert table.set_index("engine").loc[["threads", "distributed"], "bit_equal"].all()
     record = json.loads((tmp_path / "engine.json").read_text(encoding="utf-8"))
