@@ -146,8 +146,8 @@ def require_empty(folder: Path) -> None:
     """Raise ValueError if a folder holds checkpoints, of whichever training."""
     if _all(folder):
         raise ValueError(
-            f"{folder} holds checkpoints of another training: call resume({str(folder)!r}) first, "
-            f"or name another folder"
+            f"{folder} holds checkpoints of another training: call resume({str(folder)!r}) first "
+            f"(in the shell: --resume), or name another folder"
         )
 
 

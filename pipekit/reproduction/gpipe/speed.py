@@ -21,7 +21,7 @@ from pipekit.models import amoebanet_d, resnet101
 from pipekit.planning.balance import balance
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.reproduction.pipedream.calibration import faster_links, stretched
+from pipekit.reproduction.pace import faster_links, stretched
 from pipekit.schedules import Schedule, gpipe
 from pipekit.simulation import simulate
 from pipekit.traces import Trace

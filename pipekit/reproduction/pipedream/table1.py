@@ -28,15 +28,14 @@ from pipekit.planning.spans import Spans
 from pipekit.plans import Plan
 from pipekit.plots import style
 from pipekit.profiling import Profile
+from pipekit.reproduction.pace import faster_links, stretched
 from pipekit.reproduction.pipedream.calibration import (
     TABLE1,
     Method,
-    faster_links,
     pipelined,
     printed,
     simulated_seconds,
     steady_seconds,
-    stretched,
     window,
 )
 from pipekit.schedules import Op, Schedule, Task, optimal_in_flight

@@ -19,17 +19,16 @@ from pipekit.clusters import Cluster
 from pipekit.engine import emulate
 from pipekit.plots import style
 from pipekit.profiling import Profile
+from pipekit.reproduction.pace import faster_links, stretched
 from pipekit.reproduction.pipedream.calibration import (
     Setting,
     Window,
     calibrated,
     compute_seconds,
     data_parallel,
-    faster_links,
     profile_of,
     simulated_seconds,
     steady_seconds,
-    stretched,
 )
 from pipekit.reproduction.pipedream.convergence import ASP, ASP_LATER, METHODS, epochs_to
 from pipekit.reproduction.pipedream.settings import DATA

@@ -11,7 +11,7 @@ from pipekit.clusters.papers import two_bw_v100
 from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.engine import emulate
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.reproduction.pipedream.calibration import faster_links, stretched
+from pipekit.reproduction.pace import faster_links, stretched
 from pipekit.reproduction.pipedream_2bw.profiles import ProfileOf, gpt_profile
 from pipekit.reproduction.pipedream_2bw.settings import Panel
 from pipekit.reproduction.pipedream_2bw.systems import TENSOR_MP, TWO_BW, Job

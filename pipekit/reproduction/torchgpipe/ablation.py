@@ -11,7 +11,7 @@ import pandas as pd
 from pipekit.clusters import Cluster
 from pipekit.costs import stage_costs
 from pipekit.profiling import Profile
-from pipekit.reproduction.pipedream.calibration import stretched
+from pipekit.reproduction.pace import stretched
 from pipekit.reproduction.timelines import as_drawn
 from pipekit.reproduction.torchgpipe import speed
 from pipekit.reproduction.torchgpipe.host import BACKWARD, FORWARD, Host

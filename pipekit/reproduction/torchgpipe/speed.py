@@ -20,7 +20,7 @@ from pipekit.models import PUBLISHED
 from pipekit.planning.balance import balance
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.reproduction.pipedream.calibration import faster_links, stretched
+from pipekit.reproduction.pace import faster_links, stretched
 from pipekit.reproduction.timelines import as_drawn
 from pipekit.reproduction.torchgpipe.settings import Benchmark
 from pipekit.simulation import simulate

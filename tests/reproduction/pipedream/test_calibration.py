@@ -47,14 +47,6 @@ def test_a_speedup_that_no_bandwidth_gives_is_refused(speedup: float) -> None:
         calibration.effective(LAYERS, flat(4, 1e9), speedup, "a test")
 
 
-def test_compute_and_links_sped_up_alike_change_no_speedup() -> None:
-    cluster = flat(4, 1e8)
-    quick = calibration.bsp_speedup(
-        calibration.stretched(LAYERS, 1 / 3), calibration.faster_links(cluster, 3)
-    )
-    assert quick == pytest.approx(calibration.bsp_speedup(LAYERS, cluster))
-
-
 def test_every_row_is_calibrated_on_a_row_of_its_cluster() -> None:
     assert len(calibration.TABLE1) == 7
     for setting in calibration.TABLE1 + calibration.THROUGHPUT:
