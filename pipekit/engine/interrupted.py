@@ -1,5 +1,6 @@
 """A run that was interrupted, as a checkpoint tells, and where the next one takes it up."""
 
+import copy
 import hashlib
 import itertools
 from collections.abc import Callable, Sequence
@@ -135,6 +136,8 @@ class Interrupted:
         donor: dict[str, Any] = self.stages[shared.index(max(shared))]["state"]
         names = {name for name, _ in spec.layers.named_parameters()}
         own = {name: each[name] for each in optimizers for name in each if name in names}
+        if None in spec.numbers:  # weights that an earlier stage has as well
+            own = copy.deepcopy(own)
         return donor | {"optimizer": own or None}
 
     def start(

@@ -1,6 +1,6 @@
 """An optimizer's state by the names of its parameters, so that other stages can take it over."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -15,14 +15,14 @@ class NamedOptimizer:
 
     Args:
         optimizer: steps the parameters.
-        names: of these.
+        names: of each of these; several, if layers share it, which may be on other stages later.
     """
 
-    def __init__(self, optimizer: Optimizer, names: Mapping[nn.Parameter, str]) -> None:
+    def __init__(self, optimizer: Optimizer, names: Mapping[nn.Parameter, Sequence[str]]) -> None:
         self._optimizer, self._names = optimizer, names
 
     def state_dict(self) -> NamedState:
-        """Return the state of each parameter under its name."""
+        """Return the state of each parameter under its names."""
         packed = self._optimizer.state_dict()
         found: NamedState = {}
         for group, numbered in zip(
@@ -31,7 +31,8 @@ class NamedOptimizer:
             options = {key: value for key, value in numbered.items() if key != "params"}
             for parameter, number in zip(group["params"], numbered["params"], strict=True):
                 state = packed["state"].get(number, {})
-                found[self._names[parameter]] = {"state": state, "options": options}
+                for name in self._names[parameter]:
+                    found[name] = {"state": state, "options": options}
         return found
 
     def load_state_dict(self, saved: NamedState) -> None:
@@ -46,7 +47,7 @@ class NamedOptimizer:
         for group, numbered in zip(
             self._optimizer.param_groups, packed["param_groups"], strict=True
         ):
-            names = [self._names[parameter] for parameter in group["params"]]
+            names = [self._names[parameter][0] for parameter in group["params"]]
             for number, name in zip(numbered["params"], names, strict=True):
                 entry = saved.get(name)
                 if entry is None or entry["options"].keys() != numbered.keys() - {"params"}:

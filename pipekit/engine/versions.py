@@ -8,6 +8,7 @@ what the schedule's check has proved, does not see the edit.
 """
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -61,9 +62,13 @@ class WeightVersions:
         return len(self._aliases[0])
 
     @property
-    def names(self) -> dict[nn.Parameter, str]:
-        """The name in the layers of each parameter of the optimizer."""
-        return dict(zip(self._aliases[self._newest], self.weights(), strict=True))
+    def names(self) -> dict[nn.Parameter, list[str]]:
+        """The names in the layers of each parameter of the optimizer, all of one that is shared."""
+        names: dict[nn.Parameter, list[str]] = defaultdict(list)
+        for name, parameter in self.newest.named_parameters(remove_duplicate=False):
+            names[parameter].append(name)
+        trained = zip(self._aliases[self._newest], self._parameters[self._newest], strict=True)
+        return {alias: names[parameter] for alias, parameter in trained}
 
     @property
     def parameters(self) -> list[list[nn.Parameter]]:
@@ -143,7 +148,7 @@ class WeightVersions:
         """Write a version into ``buffer`` that an earlier run has made."""
         self.skip(buffer)
         if self.optimizer is not None:
-            for alias, name in self.names.items():
+            for alias, (name, *_) in self.names.items():
                 alias.copy_(weights[name])
 
     def _make(self, optimizer: OptimizerFactory) -> Optimizer:

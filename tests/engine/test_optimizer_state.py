@@ -17,7 +17,7 @@ NAMES = ["0.weight", "0.bias", "1.weight", "1.bias"]
 def named(
     optimizer: Optimizer, parameters: list[nn.Parameter], names: list[str] = NAMES
 ) -> NamedOptimizer:
-    return NamedOptimizer(optimizer, dict(zip(parameters, names, strict=True)))
+    return NamedOptimizer(optimizer, {p: [name] for p, name in zip(parameters, names, strict=True)})
 
 
 def stepped(optimizer: Optimizer, parameters: list[nn.Parameter], seed: int) -> None:

@@ -16,8 +16,17 @@ import pipekit as pk
 from pipekit import schedules
 from pipekit.engine import checkpoints
 from pipekit.reproduction.pipedream.checkpoints import Struck, differences, kill
-from tests.engine.examples import METHODS, MODELS, data, different, mixed, pipeline
+from tests.engine.examples import (
+    METHODS,
+    MODELS,
+    OPTIMIZERS,
+    data,
+    different,
+    mixed,
+    pipeline,
+)
 from tests.engine.test_skips import model as model_with_skips
+from tests.engine.test_ties import TIES, tied
 
 StepLR = torch.optim.lr_scheduler.StepLR
 MSE = nn.MSELoss()
@@ -264,6 +273,29 @@ def test_a_method_that_flushes_is_exact_also_on_other_stages(
     same_table = method == "flush" and balance == "auto"  # which takes the saved borders
     assert run.losses == losses[0 if same_table else done :]
     assert different(again.state_dict(), whole.state_dict()) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [([6], [3, 3]), ([3, 3], [6]), ([3, 3], [2, 4])], ids=str
+)
+def test_shared_weights_go_on_in_other_stages(
+    before: list[int], after: list[int], tmp_path: Path
+) -> None:
+    """A new copy has the optimizer's state of the shared one; in other parts, sums round otherwise."""
+
+    def build(balance: list[int], loss: Any = MSE) -> pk.Pipeline:
+        return pipeline(tied(*TIES), "flush", balance, loss=loss, optimizer=OPTIMIZERS["adam"])
+
+    whole = build(before)
+    losses = whole.train(data(5)).losses
+    with pytest.raises(Interruption):
+        build(before, Interrupting(18)).train(data(5), checkpoints=tmp_path, every=1)
+    done = saved_after(tmp_path)
+    again = build(after)
+    again.resume(tmp_path)
+    resumed = again.train(data(5), checkpoints=tmp_path).losses
+    assert resumed == pytest.approx(losses[done:], rel=1e-5)
+    torch.testing.assert_close(dict(again.state_dict()), dict(whole.state_dict()))
 
 
 def test_interrupted_again_after_a_change_of_stages(tmp_path: Path) -> None:
