@@ -50,16 +50,15 @@ class Settling:
             for number, tie in enumerate(job.ties)
             if not stages.keys().isdisjoint(tie.stages)
         ]
-        self._joint = self._meet_all()
+        self._joint = self._joint_updates()
         self._settled: dict[int, tuple[Gradients, bool]] = {}  # by stage, until its update
 
     @property
     def bytes(self) -> int:
         """Bytes of gradients that are being summed, or have been and wait for their update."""
         settled = chain.from_iterable(gradients for gradients, _ in self._settled.values())
-        return sum(g.nbytes for g in settled if g is not None) + sum(
-            r.bytes for r in self._reducers
-        )
+        waiting = sum(gradient.nbytes for gradient in settled if gradient is not None)
+        return waiting + sum(reducer.bytes for reducer in self._reducers)
 
     def gradients(self, stage: int, update: int) -> tuple[Gradients, bool]:
         """Return a stage's gradients for an update, and whether it is to be made."""
@@ -129,7 +128,7 @@ class Settling:
             self._device,
         )
 
-    def _meet_all(self) -> JointUpdates | None:
+    def _joint_updates(self) -> JointUpdates | None:
         """Return what settles updates with all workers, if that is to be done."""
         job = self._job
         scalers = [stage.scaler for stage in self._stages.values() if stage.scaler]

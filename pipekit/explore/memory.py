@@ -43,7 +43,7 @@ def see(
         model: one of :data:`MODELS`, in float32.
         method: one of :data:`pipekit.methods.METHODS`.
         cut: one of :data:`CUTS`: what the stages have about equally much of.
-        stages: how many, one a worker.
+        stages: how many; on a worker each, but for interleaved ones: two on each.
         rows: of a microbatch.
         microbatches: of a batch; methods that do not cut minibatches get as many whole ones.
         batches: how many.

@@ -49,7 +49,7 @@ def see(
     Args:
         method: one of :data:`pipekit.methods.METHODS`.
         beside: another, or "nothing".
-        stages: how many.
+        stages: how many; interleaved, a worker has two.
         replicas: workers of each stage.
         microbatches: of a batch; methods that do not cut minibatches get as many whole ones.
         batches: how many.

@@ -65,6 +65,9 @@ def parallel(method: str, replicas: int) -> Callable[[int], schedules.Schedule]:
     """A method on 2 stages, or 1, each on several workers."""
     return {
         "2 x flush": lambda n: schedules.replicate(schedules.flush(2, 2, n), replicas),
+        "2 x interleaved": lambda n: schedules.replicate(
+            schedules.interleaved(2, 2, n, workers=1), replicas
+        ),
         "2 x 2bw": lambda n: schedules.replicate(schedules.two_bw(2, 2, n), replicas),
         "pipedream 2-1": lambda n: schedules.pipedream([replicas, 1], n),
         "pipedream 1-2": lambda n: schedules.pipedream([1, replicas], n),
@@ -125,7 +128,8 @@ def test_any_method_any_model_interrupted_anywhere(
 
 
 @pytest.mark.parametrize(
-    "method", ["2 x flush", "2 x 2bw", "pipedream 2-1", "pipedream 1-2", "asp", "bsp"]
+    "method",
+    ["2 x flush", "2 x interleaved", "2 x 2bw", "pipedream 2-1", "pipedream 1-2", "asp", "bsp"],
 )
 def test_replicas_go_on_each_with_its_own_statistics(method: str, tmp_path: Path) -> None:
     one_stage = method in ("asp", "bsp")
