@@ -25,9 +25,6 @@ def together(
 ) -> list[T]:
     """Run functions in a thread each, which share the cores, and return what they return.
 
-    A single one runs in this thread: OpenMP keeps threads for each that has used it, and as soon as
-    there are more than cores, its operators take up to twice as long.
-
     Args:
         functions: each gets a function by which it can tell this thread something.
         stop: makes all of them return soon; called when one has failed or this thread is
@@ -37,38 +34,6 @@ def together(
     Raises:
         BaseException: the first that any of them raised, with its traceback, once all have ended.
     """
-    cores = torch.get_num_threads()
-    try:
-        if len(functions) == 1:
-            return [_alone(functions[0], stop, hear)]
-        return _in_threads(functions, stop, hear)
-    finally:
-        torch.set_num_threads(cores)
-
-
-def _alone(
-    function: Callable[[Tell], T], stop: Callable[[], None], hear: Callable[[Any], None] | None
-) -> T:
-    """Run a function here, under the modes that a new thread has."""
-    share_cores(1)
-    with (
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        torch.autocast("cpu", enabled=False),
-        torch.autocast("cuda", enabled=False),
-    ):
-        try:
-            return function(hear or (lambda _: None))
-        except BaseException:
-            stop()
-            raise
-
-
-def _in_threads(
-    functions: Sequence[Callable[[Tell], T]],
-    stop: Callable[[], None],
-    hear: Callable[[Any], None] | None,
-) -> list[T]:
     said: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     results: dict[int, T] = {}
 
@@ -84,7 +49,7 @@ def _in_threads(
         threading.Thread(target=run, args=(index,), name=f"pipekit worker {index}", daemon=True)
         for index in range(len(functions))
     ]
-    interval = sys.getswitchinterval()
+    cores, interval = torch.get_num_threads(), sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         for thread in threads:
@@ -108,5 +73,6 @@ def _in_threads(
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
+        torch.set_num_threads(cores)
         sys.setswitchinterval(interval)
     return [results[index] for index in range(len(threads))]
