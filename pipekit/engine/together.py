@@ -10,6 +10,7 @@ import torch
 
 from pipekit.engine.cores import share_cores, share_of_cores
 from pipekit.engine.gathering import Gathering
+from pipekit.engine.openmp import release_threads
 
 # Operators hold the interpreter for microseconds; with Python's 5 ms, small stages are 15 % slower.
 SWITCH_INTERVAL_S = 1e-4
@@ -49,12 +50,15 @@ def together(
         threading.Thread(target=run, args=(index,), name=f"pipekit worker {index}", daemon=True)
         for index in range(len(functions))
     ]
+    operator_threads = share_of_cores(len(functions))
+    if operator_threads > 1:
+        release_threads()
     cores, interval = torch.get_num_threads(), sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         for thread in threads:
             thread.start()
-        gathering = Gathering(threads, share_of_cores(len(functions)))
+        gathering = Gathering(threads, operator_threads)
         while len(results) < len(threads):
             gathering.look()
             try:
