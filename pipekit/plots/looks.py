@@ -30,9 +30,8 @@ def looks(trace: Trace) -> tuple[list[style.Look], NDArray[np.int32]]:
     order = sorted(set(keys), key=_last_updates)
     kinds = pd.Series(range(len(order)), pd.MultiIndex.from_tuples(order))
     most = max(1, places.max())
-    return [_look(style.OPS[op], place / most) for op, place in order], kinds[keys].to_numpy(
-        np.int32
-    )
+    found = [_look(style.OPS[op], place / most) for op, place in order]
+    return found, kinds[keys].to_numpy(np.int32)
 
 
 def _last_updates(key: tuple[str, int]) -> tuple[bool, int, int]:
