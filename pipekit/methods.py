@@ -75,6 +75,11 @@ PER_MINIBATCH = frozenset({"model-parallel", *_PIPEDREAM})
 """Those that update after every minibatch: a batch is one microbatch, whatever count is given."""
 
 
+def stages_a_worker(name: str) -> int:
+    """Return how many stages each worker of a method has."""
+    return 2 if name == "interleaved" else 1
+
+
 def parse_replicas(text: str) -> list[int]:
     """Return the workers of each stage from PipeDream's notation: "2-1-1" (Table 1).
 

@@ -12,7 +12,7 @@ from pipekit.explore.explorer import explore
 from pipekit.explore.models import MODELS, reckoned
 from pipekit.explore.seen import Plot, Seen
 from pipekit.explore.timeline import made
-from pipekit.methods import METHODS
+from pipekit.methods import METHODS, stages_a_worker
 from pipekit.planning import plan
 from pipekit.planning.balanced import Of
 from pipekit.plans import Recompute
@@ -43,7 +43,7 @@ def see(
         model: one of :data:`MODELS`, in float32.
         method: one of :data:`pipekit.methods.METHODS`.
         cut: one of :data:`CUTS`: what the stages have about equally much of.
-        stages: how many; on a worker each, but for interleaved ones: two on each.
+        stages: how many, one on a worker; interleaved, there are twice as many.
         rows: of a microbatch.
         microbatches: of a batch; methods that do not cut minibatches get as many whole ones.
         batches: how many.
@@ -54,6 +54,7 @@ def see(
     Raises:
         ValueError: the method, or so many stages, cannot be had.
     """
+    stages *= stages_a_worker(method)
     schedule = made(method, [1] * stages, microbatches, batches)
     worker = DEVICES[device]
     profile = reckoned(model, worker).scaled(rows)

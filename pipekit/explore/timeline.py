@@ -13,7 +13,7 @@ from pipekit.explore.canvas import NOTES_PX
 from pipekit.explore.controls import choice, number, steps, whole
 from pipekit.explore.explorer import explore
 from pipekit.explore.seen import Plot, Seen, Timeline
-from pipekit.methods import METHODS, PER_MINIBATCH
+from pipekit.methods import METHODS, PER_MINIBATCH, stages_a_worker
 from pipekit.plans import Plan, Recompute
 from pipekit.plots import units
 from pipekit.profiling import Profile
@@ -44,12 +44,12 @@ def see(
     recompute: Recompute = "never",
     gbit: float = 25,
 ) -> Seen:
-    """Return the simulated timelines of two methods on equal stages, and their bytes over time.
+    """Return the simulated timelines of two methods on equal workers, and their bytes over time.
 
     Args:
         method: one of :data:`pipekit.methods.METHODS`.
         beside: another, or "nothing".
-        stages: how many; interleaved, a worker has two.
+        stages: how many, one on a worker; interleaved, each is cut into two.
         replicas: workers of each stage.
         microbatches: of a batch; methods that do not cut minibatches get as many whole ones.
         batches: how many.
@@ -109,7 +109,8 @@ def _simulated(
     recompute: Recompute,
     gbit: float,
 ) -> tuple[Schedule, Trace]:
-    schedule = made(name, [replicas] * stages, microbatches, batches)
+    parts = stages_a_worker(name)
+    schedule = made(name, [replicas] * stages * parts, microbatches, batches)
     profile = Profile.uniform(
         stages * LAYERS,
         FORWARD_S / LAYERS,
@@ -117,7 +118,11 @@ def _simulated(
         output_bytes=ACTIVATION_BYTES,
         parameter_bytes=WEIGHT_BYTES,
     )
-    plan = Plan.by_hand([LAYERS] * stages, replicas=[replicas] * stages, recompute=recompute)
+    plan = Plan.by_hand(
+        [LAYERS // parts] * stages * parts,
+        replicas=[replicas] * stages * parts,
+        recompute=recompute,
+    )
     links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
     return schedule, simulate(schedule, profile, plan, links)
 

@@ -51,8 +51,17 @@ def test_a_slower_link_takes_longer() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_replicas_give_every_method_more_workers(method: str) -> None:
-    one, two = (see(method, NOTHING, stages=2, replicas=r).timelines[0].trace for r in (1, 2))
-    assert two.workers == 2 * one.workers
+    seen = see(method, NOTHING, stages=2, replicas=2)
+    assert seen.timelines[0].trace.workers == 4
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_compared_on_as_many_workers_with_as_much_work(method: str) -> None:
+    seen = see(method, "flush", microbatches=8)
+    assert "memory" in seen.plots
+    frames = [each.trace.frame for each in seen.timelines]
+    work = [(f["end_s"] - f["start_s"]).groupby(f["worker"]).sum() for f in frames]
+    assert work[0].to_list() == pytest.approx(work[-1].to_list())
 
 
 def test_what_a_method_refuses_is_said_with_its_remedy() -> None:
