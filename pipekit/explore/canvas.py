@@ -18,7 +18,7 @@ from pipekit.traces import Trace
 HERE = Path(__file__).parent
 LEFT_PX = NAME_PX + TICKS_PX
 """As in the kit's memory curves, so that both have one time axis."""
-NOTES_PX, PAD_PX = 190, 16
+NOTES_PX, PAD_PX = 205, 16
 """Right of the bars, with notes and without."""
 
 
