@@ -40,13 +40,17 @@ def _in_pipelines(method: Callable[[int, int, int], Schedule]) -> Method:
     return made
 
 
-def _two_stages_a_worker(stages: int, microbatches: int, batches: int) -> Schedule:
-    if stages % 2:
+_STAGES_A_WORKER = 2
+"""Of interleaved, where nothing else is said."""
+
+
+def _interleaved(stages: int, microbatches: int, batches: int) -> Schedule:
+    if stages % _STAGES_A_WORKER:
         raise ScheduleError(
             f"interleaved has two stages a worker: use an even number of stages, not {stages} "
             f"(schedules.interleaved() can have more a worker)"
         )
-    return interleaved(stages, microbatches, batches, workers=stages // 2)
+    return interleaved(stages, microbatches, batches, workers=stages // _STAGES_A_WORKER)
 
 
 def _unsplit(method: Callable[[int | Sequence[int], int], Schedule]) -> Method:
@@ -62,7 +66,7 @@ _PIPEDREAM: dict[str, Callable[[int | Sequence[int], int], Schedule]] = {
 METHODS: dict[str, Method] = {
     "gpipe": _in_pipelines(gpipe),
     "flush": _in_pipelines(flush),
-    "interleaved": _in_pipelines(_two_stages_a_worker),
+    "interleaved": _in_pipelines(_interleaved),
     "2bw": _in_pipelines(two_bw),
     "model-parallel": _in_pipelines(
         lambda stages, microbatches, batches: model_parallel(stages, batches)
@@ -77,7 +81,7 @@ PER_MINIBATCH = frozenset({"model-parallel", *_PIPEDREAM})
 
 def stages_a_worker(name: str) -> int:
     """Return how many stages each worker of a method has."""
-    return 2 if name == "interleaved" else 1
+    return _STAGES_A_WORKER if name == "interleaved" else 1
 
 
 def parse_replicas(text: str) -> list[int]:

@@ -49,7 +49,7 @@ METHODS: dict[str, Callable[[Case, int], Schedule]] = {
     # PipeDream-Flush is 1F1B within a batch.
     "1F1B": lambda case, batches: flush(case.stages, case.microbatches, batches),
     INTERLEAVED: lambda case, batches: interleaved(
-        2 * case.stages, case.microbatches, batches, workers=case.stages
+        len(case.balance(INTERLEAVED)), case.microbatches, batches, workers=case.stages
     ),
 }
 TORCH = "torch pipelining"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pipekit.clusters import Cluster
 from pipekit.engine.cut import cut
 from pipekit.plans import Plan, Recompute
-from pipekit.schedules import Op, Schedule, ScheduleError, check
+from pipekit.schedules import Schedule, ScheduleError, check, lower
 
 
 class Batches(Protocol):
@@ -74,29 +74,26 @@ def require_one_order_of_sums(schedule: Schedule) -> None:
     A worker sums its stages' gradients one after another.  If it shares several stages, then it
     shares all of them with the same workers, which come to their sums in the same order.
     """
-    for worker in range(len(schedule.workers)):
-        shared = [s for s, h in enumerate(schedule.homes) if worker in h and len(h) > 1]
-        if len(shared) < 2:
-            continue
-        first, *others = (schedule.homes[stage] for stage in shared)
-        order = _order_of_sums(schedule, worker)
-        if any(homes != first for homes in others) or order != _order_of_sums(schedule, first[0]):
+    shared = [
+        [stage for stage, homes in enumerate(schedule.homes) if worker in homes and len(homes) > 1]
+        for worker in range(len(schedule.workers))
+    ]
+    if max(map(len, shared)) < 2:
+        return
+    orders = [
+        [(step.task.stage, step.update) for step in steps if step.ends_update]
+        for steps in lower(schedule)
+    ]
+    for worker, stages in enumerate(shared):
+        homes = {schedule.homes[stage] for stage in stages}
+        if len(stages) > 1 and (
+            len(homes) > 1 or orders[worker] != orders[schedule.homes[stages[0]][0]]
+        ):
             raise ScheduleError(
-                f"worker {worker} shares stages {shared[0]} and {shared[1]} with other workers, "
+                f"worker {worker} shares stages {stages[0]} and {stages[1]} with other workers, "
                 f"which do not sum their gradients in its order: give all of them the same stages "
                 f"and order, as schedules.replicate() does"
             )
-
-
-def _order_of_sums(schedule: Schedule, worker: int) -> list[tuple[int, int]]:
-    """Return the (stage, update) of a worker's last backwards for each update, in their order."""
-    last: dict[tuple[int, int], None] = {}
-    for op, stage, microbatch, _ in schedule.workers[worker]:
-        if op is Op.BACKWARD:
-            key = stage, schedule.update_of[stage][microbatch]
-            last.pop(key, None)
-            last[key] = None
-    return list(last)
 
 
 def require_replicas(plan: Plan, schedule: Schedule) -> None:

@@ -62,10 +62,11 @@ class InboxLinks:
     def __init__(
         self, index: int, workers: Sequence[int], inboxes: Inboxes, lanes: Inboxes | None = None
     ) -> None:
-        self._index, self._workers, self._inboxes, self._lanes = index, workers, inboxes, lanes
-        self._mail = Mail(inboxes, self.require_peers)
-        self._lane_mail = lanes and Mail(lanes, self.require_peers)
-        self.wait = self._mail.wait
+        self._index, self._workers, self._inboxes = index, workers, inboxes
+        mail = Mail(inboxes, self.require_peers)
+        self.wait = mail.wait
+        self._tied = _Channel(inboxes, mail)
+        self._lane = lanes and _Channel(lanes, Mail(lanes, self.require_peers))
 
     def require_peers(self) -> None:
         """See :class:`pipekit.engine.links.Links`; here whoever started the workers ends them."""
@@ -87,12 +88,8 @@ class InboxLinks:
 
     def exchange(self, members: Sequence[int], tied: bool = False) -> Exchange:
         """See :class:`pipekit.engine.links.Links`."""
-        if tied:
-            channel = _Channel(self._inboxes, self._mail)
-        else:
-            assert self._lanes
-            assert self._lane_mail
-            channel = _Channel(self._lanes, self._lane_mail)
+        channel = self._tied if tied else self._lane
+        assert channel
         return DirectExchange(members, self._index, channel)
 
     def finish(self) -> None:

@@ -110,7 +110,8 @@ def _simulated(
     gbit: float,
 ) -> tuple[Schedule, Trace]:
     parts = stages_a_worker(name)
-    schedule = made(name, [replicas] * stages * parts, microbatches, batches)
+    workers = [replicas] * stages * parts
+    schedule = made(name, workers, microbatches, batches)
     profile = Profile.uniform(
         stages * LAYERS,
         FORWARD_S / LAYERS,
@@ -118,11 +119,7 @@ def _simulated(
         output_bytes=ACTIVATION_BYTES,
         parameter_bytes=WEIGHT_BYTES,
     )
-    plan = Plan.by_hand(
-        [LAYERS // parts] * stages * parts,
-        replicas=[replicas] * stages * parts,
-        recompute=recompute,
-    )
+    plan = Plan.by_hand([LAYERS // parts] * len(workers), replicas=workers, recompute=recompute)
     links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
     return schedule, simulate(schedule, profile, plan, links)
 

@@ -1,7 +1,8 @@
 """Interleaved 1F1B: several stages a worker, for a shorter bubble (Narayanan et al., 2021)."""
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
+
+import numpy as np
 
 from pipekit.schedules.arguments import require_positive, split_batches
 from pipekit.schedules.one_f_one_b import alternate
@@ -64,9 +65,7 @@ def _passes(own: range, batch: range, workers: int) -> Iterator[tuple[Op, int, i
         yield op, *order[op][position]
 
 
-def _rounds(batch: range, workers: int) -> Sequence[range]:
+def _rounds(batch: range, workers: int) -> list[list[int]]:
     """Return a batch in parts of ``workers`` microbatches or more, the larger ones first."""
-    count = max(1, len(batch) // workers)
-    size, larger = divmod(len(batch), count)
-    starts = [batch[0] + i * size + min(i, larger) for i in range(count + 1)]
-    return [range(*ends) for ends in pairwise(starts)]
+    parts = np.array_split(batch, max(1, len(batch) // workers))
+    return [part.tolist() for part in parts]

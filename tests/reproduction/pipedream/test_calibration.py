@@ -6,6 +6,7 @@ import pytest
 
 from pipekit import Plan, Profile, simulate
 from pipekit.clusters import flat
+from pipekit.reproduction.pace import faster_links, stretched
 from pipekit.reproduction.pipedream import calibration
 from pipekit.reproduction.pipedream.calibration import Setting, Window
 
@@ -45,6 +46,12 @@ def test_the_fitted_bandwidth_gives_the_published_speedup(speedup: float) -> Non
 def test_a_speedup_that_no_bandwidth_gives_is_refused(speedup: float) -> None:
     with pytest.raises(ValueError, match="no bandwidth gives a speedup"):
         calibration.effective(LAYERS, flat(4, 1e9), speedup, "a test")
+
+
+def test_compute_and_links_sped_up_alike_change_no_speedup() -> None:
+    cluster = flat(4, 1e8)
+    quick = calibration.bsp_speedup(stretched(LAYERS, 1 / 3), faster_links(cluster, 3))
+    assert quick == pytest.approx(calibration.bsp_speedup(LAYERS, cluster))
 
 
 def test_every_row_is_calibrated_on_a_row_of_its_cluster() -> None:
