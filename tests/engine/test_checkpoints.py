@@ -154,5 +154,8 @@ def test_a_folder_with_checkpoints_of_others(tmp_path: Path) -> None:
     require_empty(tmp_path)
     assert newest(tmp_path) is None
     save(tmp_path, 10, 0)
-    with pytest.raises(ValueError, match=r"call resume\('.*'\) first .*, or name another folder"):
+    with pytest.raises(
+        ValueError,
+        match=r"call resume\('.*'\) first \(in the shell: --resume\), or name another folder",
+    ):
         require_empty(tmp_path)
