@@ -34,15 +34,15 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
 from pipekit import Pipeline, Schedule, WorkerDied, schedules
-from pipekit.engine import checkpoints
-from pipekit.provenance import provenance, write
-from pipekit.reproduction.pipedream.checkpoints import (
+from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.papers.pipedream.checkpoints import (
     Counted,
     Struck,
     differences,
     kill,
     worker_processes,
 )
+from pipekit.provenance import provenance, write
 from pipekit.schedules import Op, Task
 
 EPOCHS, BATCHES, ROWS = 2, 24, 8

@@ -4,20 +4,80 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipekit import datasets, models, plots, schedules
+    from pipekit import (
+        clusters,
+        datasets,
+        emulation,
+        explore,
+        models,
+        oracle,
+        planning,
+        plots,
+        profiling,
+        schedules,
+        simulation,
+        skips,
+        traces,
+    )
     from pipekit.batch_norm import DeferredBatchNorm, convert_batch_norm
-    from pipekit.engine import Pipeline, PipelinedModule, Run, WorkerDied, emulate, measure_memory
+    from pipekit.emulation.emulate import emulate
+    from pipekit.engine import Pipeline, PipelinedModule, Run, WorkerDied, measure_memory
+    from pipekit.layers.pass_state import is_checkpointing, is_recomputing
+    from pipekit.ledger import claims
     from pipekit.loss_scale import LossScale
-    from pipekit.memory import Memory
-    from pipekit.pass_state import is_checkpointing, is_recomputing
     from pipekit.planning import plan
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
     from pipekit.profiling.measured import profile
-    from pipekit.reproduction import claims
     from pipekit.schedules import Schedule, ScheduleError
     from pipekit.simulation.simulate import simulate
-    from pipekit.traces import Trace
+    from pipekit.traces import Memory, Trace
+
+_HOMES = {
+    "DeferredBatchNorm": "batch_norm",
+    "LossScale": "loss_scale",
+    "Memory": "traces",
+    "Pipeline": "engine",
+    "PipelinedModule": "engine",
+    "Plan": "plans",
+    "Profile": "profiling",
+    "Run": "engine",
+    "Schedule": "schedules",
+    "ScheduleError": "schedules",
+    "Trace": "traces",
+    "WorkerDied": "engine",
+    "convert_batch_norm": "batch_norm",
+    "emulate": "emulation",
+    "is_checkpointing": "layers.pass_state",
+    "is_recomputing": "layers.pass_state",
+    "measure_memory": "engine",
+    "plan": "planning",
+    "profile": "profiling.measured",
+    "simulate": "simulation",
+}
+"""The module of each function and class."""
+
+_MODULES = {
+    "claims": "ledger.claims",
+    **{
+        name: name
+        for name in (
+            "clusters",
+            "datasets",
+            "emulation",
+            "explore",
+            "models",
+            "oracle",
+            "planning",
+            "plots",
+            "profiling",
+            "schedules",
+            "simulation",
+            "skips",
+            "traces",
+        )
+    },
+}
 
 __all__ = [
     "DeferredBatchNorm",
@@ -33,49 +93,34 @@ __all__ = [
     "Trace",
     "WorkerDied",
     "claims",
+    "clusters",
     "convert_batch_norm",
     "datasets",
     "emulate",
+    "emulation",
+    "explore",
     "is_checkpointing",
     "is_recomputing",
     "measure_memory",
     "models",
+    "oracle",
     "plan",
+    "planning",
     "plots",
     "profile",
+    "profiling",
     "schedules",
     "simulate",
+    "simulation",
+    "skips",
+    "traces",
 ]
-
-_HOMES = {
-    "claims": "reproduction",
-    "DeferredBatchNorm": "batch_norm",
-    "convert_batch_norm": "batch_norm",
-    "Pipeline": "engine",
-    "PipelinedModule": "engine",
-    "Profile": "profiling",
-    "profile": "profiling.measured",
-    "Run": "engine",
-    "WorkerDied": "engine",
-    "emulate": "engine",
-    "LossScale": "loss_scale",
-    "measure_memory": "engine",
-    "Memory": "memory",
-    "is_checkpointing": "pass_state",
-    "is_recomputing": "pass_state",
-    "Plan": "plans",
-    "plan": "planning",
-    "Schedule": "schedules",
-    "ScheduleError": "schedules",
-    "Trace": "traces",
-    "simulate": "simulation",
-}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: torch takes seconds, drawing needs none of it."""
     if name in _HOMES:
         return getattr(import_module(f"pipekit.{_HOMES[name]}"), name)
-    if name in __all__:
-        return import_module(f"pipekit.{name}")
+    if name in _MODULES:
+        return import_module(f"pipekit.{_MODULES[name]}")
     raise AttributeError(f"module 'pipekit' has no attribute {name!r}")

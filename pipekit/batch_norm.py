@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pipekit.pass_state import ends_batch
+from pipekit.layers.pass_state import ends_batch
 
 
 class DeferredBatchNorm(_BatchNorm):

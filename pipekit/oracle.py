@@ -51,8 +51,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from pipekit.layers.randomness import layer_seed
 from pipekit.loss_scale import LossScale
-from pipekit.randomness import layer_seed
 
 Weights = dict[str, Tensor]
 """Tensors by their names in the unsplit model's ``state_dict``."""
@@ -155,7 +155,7 @@ def train(
         optimizer: makes the optimizer of one stage from all its parameters.  A stage without
             parameters gets none.
         loss: of (output, target), averaged over rows unless its ``reduction`` is ``"sum"``.
-        seed: the run's seed; see :mod:`pipekit.randomness`.
+        seed: the run's seed; see :mod:`pipekit.layers.randomness`.
         autocast: what forwards and losses compute in where that is safe (``torch.autocast``), or
             None; a weight is narrowed each time that it is used.
         loss_scale: the rule by which it changes, or None.

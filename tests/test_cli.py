@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from pipekit import schedules
 from pipekit.cli import app
-from pipekit.methods import METHODS, PER_MINIBATCH
+from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 
 
 @pytest.fixture

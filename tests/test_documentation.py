@@ -18,7 +18,7 @@ MODULES = [
     "pipekit",
     *["pipekit." + name for name in ("batch_norm", "clusters", "datasets", "engine", "models")],
     *["pipekit." + name for name in ("planning", "plots", "profiling", "schedules", "skips")],
-    "pipekit.reproduction.claims",
+    "pipekit.ledger.claims",
 ]
 DESCRIBED_ELSEWHERE = re.compile(r"\A[^\n]*\b[Ss]ee :(?:func|meth):`(?:pipekit\.)?([\w.]+)`\.")
 

@@ -14,8 +14,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LRScheduler, StepLR
 
 from pipekit import LossScale, oracle
+from pipekit.layers.randomness import layer_seed
 from pipekit.oracle import OracleRun
-from pipekit.randomness import layer_seed
 
 PIPEDREAM = ["pipedream", "pipedream_vertical_sync", "pipedream_no_stashing"]
 SEQUENTIAL = ["sequential", "model_parallel", "gpipe", "flush"]

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from pipekit.cli import app
-from pipekit.methods import METHODS
 from pipekit.plots import timeline
 from pipekit.schedules import Schedule, parse
+from pipekit.schedules.methods.by_name import METHODS
 from pipekit.traces import Trace
 
 PAGES = "README.md", "CONTRIBUTING.md"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pipekit import models, oracle
-from pipekit.engine.probe import probe
+from pipekit.partition.probe import probe
 from pipekit.skips import Skip, Skippable, between, carrying, inlined, links, require_matched
 
 

@@ -38,7 +38,7 @@ from tqdm import tqdm
 from workload import INTERLEAVED, PAIRS, Case, microseconds, timed_sgd
 
 from pipekit import Pipeline
-from pipekit.engine.cores import share_cores
+from pipekit.operator_threads import share_cores
 from pipekit.provenance import provenance, write
 from pipekit.schedules import Schedule, flush, gpipe, interleaved
 

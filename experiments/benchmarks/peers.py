@@ -19,8 +19,8 @@ from torch.distributed.pipelining import (
 )
 from workload import INTERLEAVED, Case, timed_sgd
 
-from pipekit.engine.cores import share_cores
-from pipekit.engine.processes import forkserver
+from pipekit.engine.transports.processes import forkserver
+from pipekit.operator_threads import share_cores
 
 SCHEDULES: dict[str, Any] = {
     "GPipe": ScheduleGPipe,

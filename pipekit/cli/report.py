@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipekit.reproduction.outcomes import Outcome
+    from pipekit.ledger.outcomes import Outcome
 
 
 def report(
@@ -27,8 +27,8 @@ def report(
       pipekit report
       pipekit report results/runs/2026-01-31T12-00-00.000000Z --open
     """
-    from pipekit.reproduction import claims
-    from pipekit.reproduction.report import destination, write
+    from pipekit.ledger import claims
+    from pipekit.ledger.report import destination, write
 
     outcomes = claims.outcomes(folder)
     path = write(outcomes, destination(folder))
@@ -42,7 +42,7 @@ def _print(outcomes: "Sequence[Outcome]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from pipekit.reproduction.outcomes import Status, counts
+    from pipekit.ledger.outcomes import Status, counts
 
     table = Table()
     table.add_column("paper")

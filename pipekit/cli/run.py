@@ -51,7 +51,7 @@ def run(
       pipekit run experiments/quickstart.yaml --scale full --only quickstart
       pipekit run experiments/*.yaml --jobs 2 --resume
     """
-    from pipekit.reproduction import batch
+    from pipekit.ledger import batch
 
     result = batch.run(
         *experiments,

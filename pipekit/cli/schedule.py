@@ -67,7 +67,7 @@ def schedule(
         raise ValueError(f"--output must end in {', '.join(SUFFIXES)}, not {output.name!r}")
     if output is not None and output.suffix in (".csv", ".txt") and len(methods) > 1:
         raise ValueError(f"a {output.suffix} holds one schedule: name one method, not {methods}")
-    from pipekit.methods import parse_replicas
+    from pipekit.schedules.methods.by_name import parse_replicas
 
     split = stages if replicas is None else parse_replicas(replicas)
     shown = [chosen_schedule(name, split, microbatches, batches, minibatches) for name in methods]
@@ -95,9 +95,9 @@ def chosen_schedule(
     Raises:
         ValueError: there is neither a method nor a file of that name.
     """
-    from pipekit.methods import METHODS, PER_MINIBATCH
     from pipekit.reading import read_text
     from pipekit.schedules import ScheduleError, parse, read_csv
+    from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 
     if name in PER_MINIBATCH:
         passes = microbatches * batches if minibatches is None else minibatches

@@ -127,9 +127,9 @@ def train(
 
     import pipekit
     from pipekit.cli import trained
-    from pipekit.engine import torchrun
     from pipekit.engine.arguments import require_choice
-    from pipekit.methods import METHODS, parse_replicas
+    from pipekit.engine.transports import torchrun
+    from pipekit.schedules.methods.by_name import METHODS, parse_replicas
     from pipekit.workloads import WORKLOADS
 
     if resume and checkpoints is None:

@@ -1,9 +1,8 @@
 """Really runs a schedule: stages, weight versions, workers, and the transports between them."""
 
-from pipekit.engine.emulated import emulate
-from pipekit.engine.module import PipelinedModule
+from pipekit.engine.module.pipelined_module import PipelinedModule
 from pipekit.engine.pipeline import Pipeline
-from pipekit.engine.processes import WorkerDied
 from pipekit.engine.run import Run, measure_memory
+from pipekit.engine.transports.processes import WorkerDied
 
-__all__ = ["Pipeline", "PipelinedModule", "Run", "WorkerDied", "emulate", "measure_memory"]
+__all__ = ["Pipeline", "PipelinedModule", "Run", "WorkerDied", "measure_memory"]

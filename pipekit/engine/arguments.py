@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.clusters import Cluster
-from pipekit.engine.cut import cut
+from pipekit.partition.cut import cut
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import Schedule, ScheduleError, check, lower
 

@@ -15,24 +15,25 @@ from torch import Tensor, nn
 
 from pipekit import skips
 from pipekit.clusters import Cluster
-from pipekit.engine import arguments, transports
-from pipekit.engine.autocast import DTYPES
-from pipekit.engine.balance import layer_costs
-from pipekit.engine.course import Course
-from pipekit.engine.cut import cut
-from pipekit.engine.job import Job
-from pipekit.engine.keeper import Resumption, Saving
-from pipekit.engine.microbatches import Batch, read_batch, read_rest, split
-from pipekit.engine.passes import Loss
-from pipekit.engine.probe import probe
-from pipekit.engine.progress import LossBar
+from pipekit.engine import arguments
+from pipekit.engine.batches import Batch, read_batch, read_rest, split
+from pipekit.engine.checkpoints.progress import Course
+from pipekit.engine.checkpoints.writer import Resumption, Saving
+from pipekit.engine.config import Job
+from pipekit.engine.execution.passes import Loss
+from pipekit.engine.execution.stage import StageSpec
+from pipekit.engine.execution.worker import Report
+from pipekit.engine.observers.loss_bar import LossBar
 from pipekit.engine.run import Run
-from pipekit.engine.stage import StageSpec
-from pipekit.engine.ties import find_ties, parameter_numbers, separated
-from pipekit.engine.versions import LRSchedulerFactory, OptimizerFactory
-from pipekit.engine.worker import Report
+from pipekit.engine.transports import by_name as transports
+from pipekit.engine.updates.ties import find_ties, parameter_numbers, separated
+from pipekit.engine.updates.weight_versions import LRSchedulerFactory, OptimizerFactory
+from pipekit.layers.autocast import DTYPES
 from pipekit.loss_scale import LossScale
-from pipekit.partition import balance_by_cost
+from pipekit.partition.balance import balance_by_cost
+from pipekit.partition.cut import cut
+from pipekit.partition.layer_costs import layer_costs
+from pipekit.partition.probe import probe
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import (
     Schedule,

@@ -7,12 +7,12 @@ from typing import Any, Protocol, Self, TypeVar
 
 import pandas as pd
 
-from pipekit.engine.record import as_trace
-from pipekit.engine.worker import Report
-from pipekit.memory import Memory
+from pipekit.engine.execution.worker import Report
+from pipekit.engine.observers.record import as_trace
 from pipekit.provenance import provenance
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
+from pipekit.traces.memory import Memory
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import numpy as np
 import traitlets
 
 from pipekit.plots import style
-from pipekit.plots.looks import looks
+from pipekit.plots.event_styles import looks
 from pipekit.plots.memory import TICKS_PX
 from pipekit.plots.timeline import summary, time_scale
 from pipekit.plots.worker_panels import NAME_PX

@@ -14,7 +14,7 @@ from IPython.display import display
 from pipekit import plots
 from pipekit.explore.canvas import TimelineCanvas, picture
 from pipekit.explore.chart import Chart
-from pipekit.explore.seen import Seen
+from pipekit.explore.view import Seen
 
 See = Callable[..., Seen]
 """From the values of the controls, by name, to what to show; its defaults are the first setting."""

@@ -10,13 +10,13 @@ from pipekit.clusters import flat, papers
 from pipekit.explore.controls import choice, steps, whole
 from pipekit.explore.explorer import explore
 from pipekit.explore.models import MODELS, reckoned
-from pipekit.explore.seen import Plot, Seen
 from pipekit.explore.timeline import made
-from pipekit.methods import METHODS, stages_a_worker
+from pipekit.explore.view import Plot, Seen
 from pipekit.planning import plan
 from pipekit.planning.balanced import Of
 from pipekit.plans import Recompute
 from pipekit.plots import units
+from pipekit.schedules.methods.by_name import METHODS, stages_a_worker
 from pipekit.simulation import simulate
 
 DEVICES = {device.name: device for device in (papers.K80, papers.TITAN_X, papers.V100, papers.P40)}
@@ -41,7 +41,7 @@ def see(
 
     Args:
         model: one of :data:`MODELS`, in float32.
-        method: one of :data:`pipekit.methods.METHODS`.
+        method: one of :data:`pipekit.schedules.methods.by_name.METHODS`.
         cut: one of :data:`CUTS`: what the stages have about equally much of.
         stages: how many, one on a worker; interleaved, there are twice as many.
         rows: of a microbatch.

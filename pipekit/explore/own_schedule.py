@@ -15,8 +15,8 @@ from pipekit.clusters import flat
 from pipekit.datasets import Batch, Dataset, digits
 from pipekit.engine import Pipeline, Run
 from pipekit.explore.explorer import Explorer, explore
-from pipekit.explore.faults import marked
-from pipekit.explore.seen import Plot, Seen, Timeline
+from pipekit.explore.marks import marked
+from pipekit.explore.view import Plot, Seen, Timeline
 from pipekit.models import mlp
 from pipekit.planning import plan
 from pipekit.plans import Plan

@@ -13,7 +13,7 @@ from pipekit.explore.controls import choice, steps
 from pipekit.explore.explorer import explore
 from pipekit.explore.memory import OPTIMIZERS
 from pipekit.explore.models import MODELS, reckoned
-from pipekit.explore.seen import Plot, Seen
+from pipekit.explore.view import Plot, Seen
 from pipekit.planning import parallel_pipelines, sweep
 from pipekit.plans import Plan
 

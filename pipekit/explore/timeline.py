@@ -12,12 +12,12 @@ from pipekit.clusters import flat
 from pipekit.explore.canvas import NOTES_PX
 from pipekit.explore.controls import choice, number, steps, whole
 from pipekit.explore.explorer import explore
-from pipekit.explore.seen import Plot, Seen, Timeline
-from pipekit.methods import METHODS, PER_MINIBATCH, stages_a_worker
+from pipekit.explore.view import Plot, Seen, Timeline
 from pipekit.plans import Plan, Recompute
 from pipekit.plots import units
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, check
+from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH, stages_a_worker
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
@@ -47,7 +47,7 @@ def see(
     """Return the simulated timelines of two methods on equal workers, and their bytes over time.
 
     Args:
-        method: one of :data:`pipekit.methods.METHODS`.
+        method: one of :data:`pipekit.schedules.methods.by_name.METHODS`.
         beside: another, or "nothing".
         stages: how many, one on a worker; interleaved, each is cut into two.
         replicas: workers of each stage.

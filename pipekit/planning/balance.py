@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from pipekit.partition import balance_by_cost, best_split, require_stages, stage_sums
+from pipekit.partition.balance import balance_by_cost, best_split, require_stages, stage_sums
 
 By = Literal["variance", "block", "max"]
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from pipekit.clusters import Cluster
 from pipekit.planning.balance import By, balance
+from pipekit.planning.layer_ranges import Floats, Spans, bytes_text
 from pipekit.planning.objectives import transfer_seconds
-from pipekit.planning.spans import Floats, Spans, bytes_text
 from pipekit.planning.timing import milliseconds
 from pipekit.plans import Plan, Recompute, StagePlan
 from pipekit.profiling.profile import Profile

@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from pipekit.planning.layer_ranges import Floats
 from pipekit.planning.progress import planning_bar
-from pipekit.planning.spans import Floats
 
 TIE = 1e-9
 """Values that differ by less than this part are equal: sums of floats round."""

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from pipekit.clusters import Level
-from pipekit.planning.spans import Floats, Spans
+from pipekit.planning.layer_ranges import Floats, Spans
 
 Cost = Literal["paper", "released"]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from pipekit.clusters import Cluster
+from pipekit.planning.layer_ranges import Spans, bytes_text
 from pipekit.planning.placement import Placement
-from pipekit.planning.spans import Spans, bytes_text
 from pipekit.planning.sweep import Stages, balances, sweep
 from pipekit.plans import Plan, StagePlan
 from pipekit.profiling.profile import Profile

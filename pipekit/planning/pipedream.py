@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, Node
+from pipekit.planning.layer_ranges import Spans, bytes_text
 from pipekit.planning.objectives import Bytes, Cost, Seconds
-from pipekit.planning.spans import Spans, bytes_text
 from pipekit.planning.timing import Timed, Timing, milliseconds
 from pipekit.plans import Plan
 from pipekit.profiling.profile import Profile

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipekit.clusters import Cluster
-from pipekit.planning.spans import Floats
+from pipekit.planning.layer_ranges import Floats
 
 _Numbers = NDArray[np.int_]
 

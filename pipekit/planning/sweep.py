@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from pipekit.clusters import Cluster
-from pipekit.partition import balance_by_cost
+from pipekit.partition.balance import balance_by_cost
+from pipekit.planning.layer_ranges import Floats, Spans
 from pipekit.planning.placement import Placement
 from pipekit.planning.progress import planning_bar
-from pipekit.planning.spans import Floats, Spans
 from pipekit.profiling.profile import LayerProfile, Profile
 
 _WEIGHT_VERSIONS = 2  # double-buffered weights
@@ -37,7 +37,7 @@ def sweep(
     and 1 / m of the optimizer's step, and the forward again if it is recomputed; ``transfers`` are
     the activation and the gradient that come in, not hidden behind compute; the all-reduce is
     hidden behind the m microbatches of a batch.  :class:`Placement` says over which links.  The
-    throughput is w b a such time.  (The late updates of :func:`pipekit.schedules.replicate` hide it
+    throughput is w b a such time.  (The late updates of :func:`replicate` hide it
     behind m - d + 1 + i of them on stage i.)
 
     Stage i of d (from 0) holds two weight versions, one sum of gradients, the optimizer's state,

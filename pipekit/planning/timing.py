@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from pipekit.clusters import Level
 from pipekit.planning.bottleneck import Node
+from pipekit.planning.layer_ranges import Spans
 from pipekit.planning.objectives import (
     Cost,
     compute_seconds,
@@ -13,7 +14,6 @@ from pipekit.planning.objectives import (
     sync_seconds,
     transfer_seconds,
 )
-from pipekit.planning.spans import Spans
 from pipekit.plans import StagePlan
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
-from pipekit.plots.looks import looks
+from pipekit.plots.event_styles import looks
 from pipekit.traces import Trace
 
 HEIGHT = 0.8

@@ -3,9 +3,9 @@
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit.breakdown import CATEGORIES
 from pipekit.plots import style
 from pipekit.plots.frames import require
+from pipekit.traces.breakdown import CATEGORIES
 
 BAR_PX = 40
 CHARACTER_PX = 8

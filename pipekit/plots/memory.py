@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit.memory import PARTS, Memory
 from pipekit.plots import style, units
 from pipekit.plots.frames import require
 from pipekit.plots.worker_panels import panel, steps, worker_panels, write_beside
+from pipekit.traces.memory import PARTS, Memory
 
 LEAST_PX, MOST_PX, ALL_PX = 44, 180, 560
 """Of a panel's height; of all panels' together, unless they get too low."""

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from pipekit.engine.arguments import require_choice, require_model
-from pipekit.engine.autocast import DTYPES
-from pipekit.engine.versions import OptimizerFactory
-from pipekit.profiling.company import company
-from pipekit.profiling.passes import Input, run_backward, run_forward
+from pipekit.engine.updates.weight_versions import OptimizerFactory
+from pipekit.layers.autocast import DTYPES
+from pipekit.profiling.background_load import company
+from pipekit.profiling.layer_passes import Input, run_backward, run_forward
 from pipekit.profiling.profile import LayerProfile, Profile
 from pipekit.profiling.sizes import LayerSizes, crossing, dtype_of, rows_of, sizes
 from pipekit.profiling.stopwatch import Stopwatch

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pipekit.profiling.passes import Input, layer_name, run_backward, run_forward
+from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
 from pipekit.profiling.profile import LayerProfile, SkipProfile
 from pipekit.profiling.storages import Storages, storage_of
 from pipekit.profiling.work import CountWork, Work

@@ -1,12 +1,7 @@
 """Pipeline methods as tables of tasks: built, drawn, checked and lowered to what workers run."""
 
-from pipekit.schedules.asp import asp
 from pipekit.schedules.boundaries import Boundary, boundaries, older_versions, steps_after
 from pipekit.schedules.check import Report, check
-from pipekit.schedules.flush import flush
-from pipekit.schedules.gpipe import gpipe
-from pipekit.schedules.inference import inference
-from pipekit.schedules.interleaved import interleaved
 from pipekit.schedules.lower import (
     MAIN,
     Message,
@@ -18,14 +13,19 @@ from pipekit.schedules.lower import (
     lower,
     sums,
 )
-from pipekit.schedules.model_parallel import model_parallel
-from pipekit.schedules.picture import draw, parse
-from pipekit.schedules.pipedream import optimal_in_flight, pipedream
-from pipekit.schedules.replicate import replicate
+from pipekit.schedules.methods.asp import asp
+from pipekit.schedules.methods.flush import flush
+from pipekit.schedules.methods.gpipe import gpipe
+from pipekit.schedules.methods.inference import inference
+from pipekit.schedules.methods.interleaved import interleaved
+from pipekit.schedules.methods.model_parallel import model_parallel
+from pipekit.schedules.methods.pipedream import optimal_in_flight, pipedream
+from pipekit.schedules.methods.replicate import replicate
+from pipekit.schedules.methods.two_bw import two_bw
 from pipekit.schedules.schedule import Schedule, ScheduleError, read_csv
-from pipekit.schedules.slots import slots
 from pipekit.schedules.task import Op, Task
-from pipekit.schedules.two_bw import two_bw
+from pipekit.schedules.text import draw, parse
+from pipekit.schedules.time_slots import slots
 
 __all__ = [
     "MAIN",

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.schedules.buffers import weight_buffers
 from pipekit.schedules.replay import NOBODY, Owners, owners, replay
 from pipekit.schedules.schedule import Schedule, ScheduleError
 from pipekit.schedules.task import Op, Task
+from pipekit.schedules.weight_slots import weight_buffers
 
 
 @dataclass(frozen=True)

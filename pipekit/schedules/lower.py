@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pipekit.schedules.buffers import weight_buffers
 from pipekit.schedules.replay import owners
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Op, Task
+from pipekit.schedules.weight_slots import weight_buffers
 
 MAIN = -1
 """In place of a skip connection: the way from stage to stage."""

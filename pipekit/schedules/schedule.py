@@ -136,7 +136,7 @@ class Schedule:
         return text
 
     def __str__(self) -> str:
-        from pipekit.schedules.picture import draw
+        from pipekit.schedules.text import draw
 
         return draw(self)
 

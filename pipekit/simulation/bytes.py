@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from pipekit.costs import StageCosts
-from pipekit.memory import PARTS, Memory
 from pipekit.schedules import Op, Schedule, Task
-from pipekit.schedules.buffers import weight_buffers
+from pipekit.schedules.weight_slots import weight_buffers
+from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.events import Times
+from pipekit.traces.memory import PARTS, Memory
 
 _WEIGHTS, _GRADIENTS, _OPTIMIZER, _ACTIVATIONS, _RECOMPUTE = range(len(PARTS))
 Change = tuple[float, int, float]  # when, which of PARTS, bytes more

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic, Transfer, all_reduce_bytes
-from pipekit.costs import StageCosts, skips_of
 from pipekit.schedules import MAIN, Message, Op, Schedule, Step, lower, sums
 from pipekit.schedules.replay import NOBODY
+from pipekit.simulation.costs import StageCosts, skips_of
 
 _NOT_SENT = -1.0
 

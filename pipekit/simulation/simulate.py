@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 
 from pipekit.clusters import Cluster
-from pipekit.costs import StageCosts, stage_costs
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, check
 from pipekit.simulation.bytes import memory
+from pipekit.simulation.costs import StageCosts, stage_costs
 from pipekit.simulation.events import Times, run
 from pipekit.traces import COLUMNS, RECOMPUTE, TRANSFERS, Trace
 

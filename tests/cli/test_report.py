@@ -8,7 +8,7 @@ from click import unstyle
 from typer.testing import CliRunner
 
 from pipekit.cli import app
-from pipekit.reproduction import claims
+from pipekit.ledger import claims
 
 
 @pytest.fixture

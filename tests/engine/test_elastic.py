@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipekit.engine import checkpoints
-from pipekit.reproduction.pipedream.checkpoints import differences
+from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.papers.pipedream.checkpoints import differences
 from tests.engine.examples import data, different, mixed, pipeline
 from tests.engine.under_torchrun import under_torchrun
 
@@ -17,7 +17,7 @@ SCRIPT = """
     from pathlib import Path
 
     import torch
-    from pipekit.engine import checkpoints
+    from pipekit.engine.checkpoints import files as checkpoints
     from tests.engine.examples import data, mixed, pipeline
 
     out, rank = Path(sys.argv[1]), int(os.environ["RANK"])

@@ -18,7 +18,7 @@ from pipekit.engine.gathering import (
     Gathering,
     Use,
 )
-from pipekit.engine.together import together
+from pipekit.engine.transports.run_threads import together
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2,

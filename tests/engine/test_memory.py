@@ -20,14 +20,14 @@ from pipekit import (
     simulate,
 )
 from pipekit.clusters.papers import V100
-from pipekit.engine import allocator
-from pipekit.engine.passes import Loss
-from pipekit.engine.versions import OptimizerFactory
-from pipekit.memory import Memory
+from pipekit.engine.execution.passes import Loss
+from pipekit.engine.observers import allocator
+from pipekit.engine.updates.weight_versions import OptimizerFactory
+from pipekit.papers.timelines import as_drawn
 from pipekit.plans import Recompute
-from pipekit.reproduction.timelines import as_drawn
 from pipekit.schedules import Schedule
 from pipekit.skips import Skippable
+from pipekit.traces.memory import Memory
 
 ROWS, M, BATCHES = 8, 4, 3
 METHODS: dict[str, Callable[[int, int], Schedule]] = {

@@ -14,7 +14,7 @@ from pipekit import Pipeline, schedules
 from tests.engine.examples import OPTIMIZERS, data, different, mixed, mlp
 from tests.engine.gloo import over_gloo
 from tests.engine.test_replicas import BALANCES, TRANSPORTS, Weights, replicated
-from tests.engine.test_ties import tied
+from tests.engine.updates.test_ties import tied
 
 HOW: dict[str, dict[str, Any]] = {
     "2-1-1 Adam": {"replicas": [2, 1, 1], "optimizer": OPTIMIZERS["adam"]},

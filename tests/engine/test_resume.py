@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.engine import checkpoints
-from pipekit.reproduction.pipedream.checkpoints import Struck, differences, kill
+from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.papers.pipedream.checkpoints import Struck, differences, kill
 from tests.engine.examples import (
     METHODS,
     MODELS,
@@ -26,7 +26,7 @@ from tests.engine.examples import (
     pipeline,
 )
 from tests.engine.test_skips import model as model_with_skips
-from tests.engine.test_ties import TIES, tied
+from tests.engine.updates.test_ties import TIES, tied
 
 StepLR = torch.optim.lr_scheduler.StepLR
 MSE = nn.MSELoss()

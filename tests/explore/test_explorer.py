@@ -11,7 +11,7 @@ from pipekit.explore.canvas import TimelineCanvas
 from pipekit.explore.chart import Chart
 from pipekit.explore.controls import choice, whole
 from pipekit.explore.explorer import Explorer, explore
-from pipekit.explore.seen import Plot, Seen, Timeline
+from pipekit.explore.view import Plot, Seen, Timeline
 from pipekit.plots import memory
 
 

@@ -4,7 +4,7 @@ import pytest
 from pipekit.clusters import named
 from pipekit.explore.models import reckoned
 from pipekit.explore.planner import CLUSTERS, controls, see
-from pipekit.explore.seen import Seen
+from pipekit.explore.view import Seen
 from pipekit.planning import parallel_pipelines, sweep
 
 

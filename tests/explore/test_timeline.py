@@ -3,7 +3,7 @@ import math
 import pytest
 
 from pipekit.explore.timeline import NOTHING, controls, see
-from pipekit.methods import METHODS
+from pipekit.schedules.methods.by_name import METHODS
 
 
 @pytest.mark.parametrize("microbatches", [1, 4, 16])

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pipekit.randomness import layer_seed
+from pipekit.layers.randomness import layer_seed
 from pipekit.skips import Skippable, carrying
 from pipekit.trees import Tree, differentiable, leaves, tree_map
 

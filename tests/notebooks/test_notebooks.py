@@ -5,7 +5,7 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from pipekit.reproduction.experiment import GIVEN, SCALES, load_all
+from pipekit.ledger.experiment import GIVEN, SCALES, load_all
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))

@@ -2,9 +2,9 @@ import pandas as pd
 import pytest
 
 from pipekit import schedules
-from pipekit.breakdown import CATEGORIES
 from pipekit.plots import breakdown, static, style
 from pipekit.traces import Trace
+from pipekit.traces.breakdown import CATEGORIES
 
 SHARES = Trace.from_schedule(schedules.gpipe(2, 3)).breakdown()
 

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from pipekit import Profile, schedules, simulate
-from pipekit.memory import PARTS, Memory
 from pipekit.plots import memory, static, style
+from pipekit.traces.memory import PARTS, Memory
 
 MB = 1e6
 

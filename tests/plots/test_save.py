@@ -4,7 +4,6 @@ from xml.etree import ElementTree
 import pandas as pd
 
 from pipekit import schedules
-from pipekit.memory import PARTS, Memory
 from pipekit.plots import (
     compare,
     curves,
@@ -16,6 +15,7 @@ from pipekit.plots import (
     timeline,
 )
 from pipekit.traces import Trace
+from pipekit.traces.memory import PARTS, Memory
 
 SCHEDULE = schedules.two_bw(4, 4, 4)
 FRAME = Trace.from_schedule(SCHEDULE).frame

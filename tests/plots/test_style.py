@@ -1,9 +1,9 @@
 from itertools import pairwise
 
-from pipekit.memory import PARTS
 from pipekit.plots import style
 from pipekit.schedules import Op
 from pipekit.traces import RECOMPUTE
+from pipekit.traces.memory import PARTS
 
 
 def test_every_event_has_a_look_of_its_own() -> None:

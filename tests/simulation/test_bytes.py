@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.memory import Memory
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule, check, flush, gpipe, parse, pipedream, two_bw
 from pipekit.simulation import simulate
+from pipekit.traces.memory import Memory
 from tests.schedules.strategies import training_methods
 
 W, A, I = 1000.0, 100.0, 10.0  # noqa: E741  a stage's weights, all its activations, its input

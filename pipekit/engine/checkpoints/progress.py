@@ -1,0 +1,114 @@
+"""The course of a training over several runs: how far it is, and where its checkpoints go."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from secrets import token_hex
+from typing import Protocol, TypeVar
+
+import torch
+
+from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.engine.checkpoints.resume_point import Interrupted, Position, Start, table_id
+from pipekit.engine.checkpoints.writer import Saving
+from pipekit.schedules import Schedule, boundaries
+
+T = TypeVar("T")
+
+
+class Agree(Protocol):
+    """Calls a function in one of the processes that train together; all get what it returns."""
+
+    def __call__(self, function: Callable[[], T]) -> T:
+        """Return what ``function`` returns."""
+        ...
+
+
+class Course:
+    """How far a training is.
+
+    Args:
+        agree: for what all processes must see alike.
+
+    Attributes:
+        position: what lies behind it.
+        interrupted: the run that is to be taken up next, or None.
+    """
+
+    def __init__(self, agree: Agree) -> None:
+        self._agree = agree
+        self.position = Position()
+        self.interrupted: Interrupted | None = None
+        self._own: Path | None = None  # a folder of which all checkpoints are this training's
+        self._attempt = ""
+        self._rng = torch.get_rng_state()
+
+    def resume(self, folder: Path) -> Interrupted | None:
+        """Go back to the newest sound checkpoint in a folder, and return it, if there is one."""
+        home = self._agree(lambda: checkpoints.newest(folder))
+        self._take(folder)
+        if home is None:
+            return None
+        self.interrupted = Interrupted.read(home)
+        self.position = self.interrupted.position
+        return self.interrupted
+
+    def begin(self) -> None:
+        """Let a run begin: to be called before its data draw any random number.
+
+        A loader may shuffle by torch's default generator; its state is that of the run's beginning.
+        """
+        if self.interrupted:
+            torch.set_rng_state(self.interrupted.about["rng"])
+        self._rng = torch.get_rng_state()
+
+    def start(
+        self,
+        batches: int,
+        schedule_for: Callable[[int], Schedule],
+        balance: Sequence[int] | None,
+    ) -> Start:
+        """Return where a run begins; see :meth:`Interrupted.start`."""
+        if self.interrupted:
+            return self.interrupted.start(batches, schedule_for, balance)
+        return Start(schedule_for(batches), 0, self.position.microbatches)
+
+    def claim(self, folder: str | os.PathLike[str]) -> Path:
+        """Return the absolute path of a folder for this training's checkpoints.
+
+        Raises:
+            ValueError: it holds those of another training.
+        """
+        path = Path(folder).absolute()
+        if path != self._own:
+            checkpoints.require_empty(path)
+            self._take(path)
+        return path
+
+    def saving(
+        self, folder: Path, every: int | None, start: Start, balance: Sequence[int]
+    ) -> Saving:
+        """Return what the workers of a run have to know to write checkpoints."""
+        about = {
+            "runs": self.position.runs,
+            "batches": self.position.batches + start.offset,
+            "offset": start.offset,
+            "microbatches": start.microbatches,
+            "table": table_id(start.schedule, balance),
+            "balance": list(balance),
+            "rng": self._rng,
+        }
+        parts = sum(map(len, start.schedule.homes))
+        return Saving(folder, self._attempt, about, parts, boundaries(start.schedule, every))
+
+    def end(self, start: Start, batches: int) -> None:
+        """Note that a run has come to its end."""
+        self.interrupted = None
+        self.position = Position(
+            self.position.runs + 1,
+            self.position.batches + batches,
+            start.microbatches + start.schedule.microbatches,
+        )
+
+    def _take(self, folder: Path) -> None:
+        self._own, self._attempt = folder, self._agree(lambda: token_hex(4))

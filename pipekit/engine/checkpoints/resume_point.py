@@ -1,0 +1,178 @@
+"""A run that was interrupted, as a checkpoint tells, and where the next one takes it up."""
+
+import copy
+import hashlib
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import nn
+
+from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.engine.checkpoints.writer import Resumption
+from pipekit.engine.execution.stage import StageSpec
+from pipekit.layers.buffers import named_buffers, set_buffers
+from pipekit.schedules import Boundary, Schedule
+
+
+class Position(NamedTuple):
+    """How far a training has come: whole runs, and the batches and microbatches of these."""
+
+    runs: int = 0
+    batches: int = 0
+    microbatches: int = 0
+
+
+class Start(NamedTuple):
+    """Where a run begins.
+
+    Attributes:
+        schedule: its table.
+        offset: batches of the run that come before the table.
+        microbatches: of the whole training before the table: keys of the random numbers.
+        resumption: within the table, or None: at its beginning.
+        losses: of the microbatches before that, if they are the table's.
+    """
+
+    schedule: Schedule
+    offset: int
+    microbatches: int
+    resumption: Resumption | None = None
+    losses: Sequence[tuple[int, float]] = ()
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing is left to train on."""
+        if self.resumption is None:
+            return False
+        return self.resumption.boundary.batches == len(self.schedule.batches)
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """What a checkpoint says.
+
+    Attributes:
+        home: where it lies.
+        about: what is common to its parts.
+        boundary: after which it was written.
+        stages: for each stage the part of its first worker, less the older weights.
+        losses: of the microbatches of the run before the boundary.
+    """
+
+    home: Path
+    about: dict[str, Any]
+    boundary: Boundary
+    stages: list[checkpoints.Content]
+    losses: list[tuple[int, float]]
+
+    @classmethod
+    def read(cls, home: Path) -> Self:
+        """Read a complete checkpoint."""
+        stages: list[checkpoints.Content] = []
+        losses: list[tuple[int, float]] = []
+        for part in checkpoints.parts_of(home):
+            content = checkpoints.load(part)
+            losses += content["losses"]
+            if part.stage == len(stages):
+                del content["older"]
+                stages.append(content)
+        return cls(home, stages[0]["about"], Boundary(*stages[0]["boundary"]), stages, losses)
+
+    @property
+    def position(self) -> Position:
+        """Where the interrupted run began."""
+        batches = self.about["batches"] - self.about["offset"]
+        return Position(self.about["runs"], batches, self.about["microbatches"])
+
+    def load_into(self, modules: Sequence[nn.Module]) -> None:
+        """Give layers, whichever each module has, their saved weights and buffers, once.
+
+        Raises:
+            ValueError: they are not those of the saved model.
+        """
+        saved = {
+            name: tensor
+            for stage in self.stages
+            for name, tensor in (stage["parameters"] | stage["buffers"]).items()
+        }
+        parameters = dict(
+            pair for module in modules for pair in module.named_parameters(remove_duplicate=False)
+        )
+        buffers = {name for module in modules for name in named_buffers(module)}
+        for name in sorted({*saved, *parameters, *buffers}):
+            # A layer may replace a buffer by one of another shape.
+            here = saved.get(name) if name in buffers else parameters.get(name)
+            if name not in saved or here is None or here.shape != saved[name].shape:
+                raise ValueError(
+                    f"{self.home} is of another model: there or here {name!r} is missing or of "
+                    f"another shape; build the model of the saved run"
+                )
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(saved[name])
+                parameter.grad = None
+        for module in modules:
+            set_buffers(module, {name: saved[name] for name in named_buffers(module)})
+        for stage in self.stages:  # not to lie in memory twice while the training goes on
+            stage["parameters"], stage["buffers"] = {}, {}
+
+    def state_for(self, spec: StageSpec) -> dict[str, Any]:
+        """Return what a stage's optimizer and scheduler go on from.
+
+        The optimizer's state goes with the parameters, wherever stages begin and end now; the rest
+        is taken from the saved stage that had most of the stage's layers to begin with.
+        """
+        optimizers = [stage["state"]["optimizer"] or {} for stage in self.stages]
+        layers = range(spec.first_layer, spec.first_layer + len(spec.layers))
+        stops = itertools.accumulate(self.about["balance"])
+        shared = [
+            len(range(max(layers.start, stop - count), min(layers.stop, stop))) * bool(optimizer)
+            for stop, count, optimizer in zip(stops, self.about["balance"], optimizers, strict=True)
+        ]
+        donor: dict[str, Any] = self.stages[shared.index(max(shared))]["state"]
+        names = {name for name, _ in spec.layers.named_parameters()}
+        own = {name: each[name] for each in optimizers for name in each if name in names}
+        if None in spec.numbers:  # weights that an earlier stage has as well
+            own = copy.deepcopy(own)
+        return donor | {"optimizer": own or None}
+
+    def start(
+        self, batches: int, schedule_for: Callable[[int], Schedule], balance: Sequence[int] | None
+    ) -> Start:
+        """Return where the run is taken up.
+
+        With the saved run's table: after the boundary, with the pipeline as full as it was.  With
+        another one: after the boundary, with an empty pipeline and the newest weights.
+
+        Args:
+            batches: of the whole run.
+            schedule_for: makes the schedule for a number of batches.
+            balance: layers of each stage, if it is known.
+
+        Raises:
+            ValueError: the run has fewer batches than have been trained on.
+        """
+        offset = self.about["offset"]
+        done = offset + self.boundary.batches
+        if batches < done:
+            raise ValueError(
+                f"{self.home} was written after {done} batches of a run, and this one has "
+                f"{batches}: pass all batches of the interrupted run, those before it too"
+            )
+        schedule = schedule_for(batches - offset)
+        microbatches = self.about["microbatches"]
+        same = table_id(schedule, balance) == self.about["table"]
+        if same or batches == done:
+            resumption = Resumption(self.home, self.boundary)
+            return Start(schedule, offset, microbatches, resumption, self.losses if same else ())
+        microbatches += self.boundary.microbatches
+        return Start(schedule_for(batches - done), done, microbatches)
+
+
+def table_id(schedule: Schedule, balance: Sequence[int] | None) -> str:
+    """Return what two runs have in common that execute the same tasks on the same layers."""
+    return hashlib.sha256(f"{schedule.to_csv()}{balance}".encode()).hexdigest()

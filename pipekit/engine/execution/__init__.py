@@ -1,0 +1,1 @@
+"""Runs the steps of a worker on its stages."""

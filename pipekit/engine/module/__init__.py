@@ -1,0 +1,1 @@
+"""A pipelined module for training loops of the user's own."""

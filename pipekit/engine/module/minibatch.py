@@ -1,0 +1,260 @@
+"""One minibatch of a :class:`pipekit.PipelinedModule`: its forward, and its backward if ever."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pipekit.devices import Clock, on_stream
+from pipekit.engine.execution.executor import Executor
+from pipekit.engine.execution.passes import FlowGradients, Passes, Section
+from pipekit.engine.module.backward_order import Place
+from pipekit.engine.observers import allocator
+from pipekit.engine.observers.memory_tracker import Held
+from pipekit.engine.observers.record import Record
+from pipekit.engine.transports.run_threads import Tell, together
+from pipekit.engine.transports.threads import ThreadNetwork
+from pipekit.plans import Recompute
+from pipekit.schedules import Op, Step
+from pipekit.trees import Tree, differentiable, leaves, refill
+
+
+@dataclass(frozen=True)
+class Stations:
+    """What all minibatches of a module have in common.
+
+    Attributes:
+        modules: each stage's layers.
+        clocks: of each stage's device.
+        streams: where each stage computes; None on a CPU.
+        copy_streams: whether tensors travel between GPUs beside the computing.
+        trace: whether to record events.
+        memory: whether to follow what lies in memory.
+    """
+
+    modules: Sequence[nn.Sequential]
+    clocks: Sequence[Clock]
+    streams: "Sequence[torch.cuda.Stream | None]"
+    copy_streams: bool
+    trace: bool
+    memory: bool
+
+
+class Minibatch:
+    """A minibatch on its way.
+
+    Each stage reads aliases of its parameters, so that gradients come together here, and reach the
+    parameters once, however many microbatches there are.
+
+    Args:
+        stations: where it goes.
+        sections: the stages' places in the model, for this minibatch.
+        recompute: which microbatches are recomputed.
+        steps: all passes, with their messages.
+        inputs: of each microbatch, [rows, ...].
+        keeps: whether there may be a backward.
+    """
+
+    def __init__(
+        self,
+        stations: Stations,
+        sections: Sequence[Section],
+        recompute: Recompute,
+        steps: Iterable[Step],
+        inputs: Sequence[Tree],
+        keeps: bool,
+    ) -> None:
+        self._stations, self._recompute, self._keeps = stations, recompute, keeps
+        self._inputs: dict[int, Tree] = dict(enumerate(inputs))
+        self._outputs: dict[int, Tree] = {}
+        self._differentiable_inputs = len(differentiable(inputs[0]))
+        self._steps = {(s.task.op, s.task.stage, s.task.microbatch): s for s in steps}
+        self._aliases = [
+            {name: p.detach().requires_grad_(p.requires_grad) for name, p in m.named_parameters()}
+            for m in stations.modules
+        ]
+        self._passes = [
+            Passes(section, [module], clock.device)
+            for section, module, clock in zip(
+                sections, stations.modules, stations.clocks, strict=True
+            )
+        ]
+        self._order: list[Place] = []
+        self._rows: list[int] = []
+        self._output_gradients: Sequence[Tensor | None] = ()
+        self._input_gradients: dict[int, FlowGradients] = {}
+        self.records = [Record() for _ in sections]
+        if stations.memory:
+            for stage, clock in enumerate(stations.clocks):
+                allocator.begin(clock.device)
+                self._follow(stage)
+
+    def forward(self, passes: Iterable[Place]) -> Tree:
+        """Return the output [rows, ...] of all microbatches."""
+        self._run(Op.FORWARD, passes)
+        outputs = [self._outputs.pop(k) for k in sorted(self._outputs)]
+        pieces = [leaves(output) for output in outputs]
+        if any(tensor.dim() == 0 for tensor in pieces[0]):
+            raise ValueError(
+                "the last layer gives a number, not rows: the output of a pipelined module is put "
+                "together from its microbatches' rows, so compute the loss outside the module"
+            )
+        self._rows = [len(piece[0]) for piece in pieces]
+        return refill(outputs[0], [torch.cat(each) for each in zip(*pieces, strict=True)])
+
+    def begin(self, gradients: Sequence[Tensor | None]) -> None:
+        """See :class:`pipekit.engine.module.backward_order.Minibatch`."""
+        self._output_gradients = gradients
+        self._order = []
+
+    def reached(self, place: Place) -> None:
+        """See :class:`pipekit.engine.module.backward_order.Minibatch`."""
+        self._order.append(place)
+
+    def differentiate(self) -> list[Tensor | None]:
+        """See :class:`pipekit.engine.module.backward_order.Minibatch`."""
+        if not self._rows:
+            raise RuntimeError(
+                "backward was called a second time for the same output of a pipelined module, "
+                "whose graph is gone after the first: run the forward again"
+            )
+        self._run(Op.BACKWARD, self._order)
+        gradients = self._gradients_of_inputs()
+        for aliases in self._aliases:
+            gradients += [alias.grad for alias in aliases.values()]
+            aliases.clear()
+        self._rows, self._output_gradients = [], ()
+        return gradients
+
+    # --- the ends of the pipeline; see Ends in execution/executor.py
+
+    def input(self, microbatch: int) -> Tree:
+        """Return what the first stage gets, once."""
+        return self._inputs.pop(microbatch)
+
+    def target(self, microbatch: int) -> None:
+        """The output is wanted as it is."""
+
+    def output(self, microbatch: int, output: Tree) -> None:
+        """Take an output."""
+        self._outputs[microbatch] = output
+
+    def output_gradients(self, microbatch: int) -> FlowGradients:
+        """Return the gradients of a microbatch's output."""
+        start = sum(self._rows[:microbatch])
+        rows = slice(start, start + self._rows[microbatch])
+        given = enumerate(self._output_gradients)
+        return FlowGradients({n: g[rows] for n, g in given if g is not None}, {})
+
+    def input_gradients(self, microbatch: int, gradients: FlowGradients) -> None:
+        """Take the gradients of a microbatch's input."""
+        self._input_gradients[microbatch] = gradients
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _run(self, op: Op, passes: Iterable[Place]) -> None:
+        """Run passes, each stage its own in the order given."""
+        stations = self._stations
+        steps: dict[int, list[Step]] = defaultdict(list)
+        for place in passes:
+            steps[place[0]].append(self._steps[op, *place])
+        stages = range(len(self._passes))
+        network = ThreadNetwork(
+            stages, [clock.device for clock in stations.clocks], stations.copy_streams
+        )
+        before = [_mark(stream) for stream in stations.streams]
+
+        def work(stage: int, tell: Tell) -> None:
+            clock, stream = stations.clocks[stage], stations.streams[stage]
+            with on_stream(clock.device, stream):
+                for mark in before:
+                    if stream is not None and mark is not None:
+                        stream.wait_event(mark)
+                executor = Executor(
+                    stage,
+                    {stage: self._passes[stage]},
+                    {stage: self._recompute},
+                    network.links(stage),
+                    self,
+                    clock,
+                    keeps=self._keeps,
+                    trace=stations.trace,
+                )
+                run = partial(executor.run, steps[stage])
+                _with_weights(stations.modules[stage], self._aliases[stage], run)
+                record = self.records[stage]
+                record.events += executor.events()
+                if stations.memory:
+                    record.allocated_bytes = allocator.most_bytes(clock.device)
+
+        together([partial(work, stage) for stage in stages], network.abort)
+        for stream in stations.streams:
+            if stream is not None:
+                torch.cuda.current_stream(stream.device).wait_stream(stream)
+
+    def _follow(self, stage: int) -> None:
+        """Note what a stage holds whenever it changes."""
+
+        def note() -> None:
+            self.records[stage].memory.append((time.perf_counter(), held.now()))
+
+        weights = _Weights(self._stations.modules[stage], self._aliases[stage])
+        held = self._passes[stage].held = Held(weights, note)
+        note()
+
+    def _gradients_of_inputs(self) -> list[Tensor | None]:
+        """Return the gradients of the whole minibatch's input tensors."""
+        pieces = [self._input_gradients.pop(k).main for k in sorted(self._input_gradients)]
+        return [
+            None if any(n not in piece for piece in pieces) else torch.cat([p[n] for p in pieces])
+            for n in range(self._differentiable_inputs)
+        ]
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """A stage's weights in a minibatch; see :class:`Weights`."""
+
+    module: nn.Module
+    aliases: Mapping[str, Tensor]
+    optimizer: None = None
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        return [self.module]
+
+    @property
+    def parameters(self) -> list[list[Tensor]]:
+        return [[alias for alias in self.aliases.values() if alias.requires_grad]]
+
+    def all_gradients(self) -> Iterator[Tensor]:
+        return (alias.grad for alias in self.aliases.values() if alias.grad is not None)
+
+
+def _mark(stream: "torch.cuda.Stream | None") -> "torch.cuda.Event | None":
+    """Return an event in the caller's stream on the device of a stage's."""
+    return None if stream is None else torch.cuda.current_stream(stream.device).record_event()
+
+
+class _Around(nn.Module):
+    """A module whose forward calls a function."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, function: Callable[[], None]) -> None:
+        function()
+
+
+def _with_weights(
+    module: nn.Module, weights: Mapping[str, Tensor], function: Callable[[], None]
+) -> None:
+    """Call a function while a module has other tensors for parameters."""
+    named = {f"module.{name}": tensor for name, tensor in weights.items()}
+    functional_call(_Around(module), named, (function,))

@@ -1,0 +1,263 @@
+"""A pipelined module, for people with a training loop of their own (torchgpipe, section 3)."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import chain
+from typing import Any, NoReturn, get_args
+
+import torch
+from torch import Tensor, nn
+
+from pipekit import skips
+from pipekit.batch_norm import convert_batch_norm, forget_batch
+from pipekit.devices import Clock, new_stream
+from pipekit.engine import arguments
+from pipekit.engine.batches import split
+from pipekit.engine.execution.passes import Section
+from pipekit.engine.module.backward_order import Place, link
+from pipekit.engine.module.minibatch import Minibatch, Stations
+from pipekit.engine.observers.record import as_trace
+from pipekit.partition.cut import cut
+from pipekit.partition.probe import probe
+from pipekit.plans import Recompute
+from pipekit.schedules import Op, Skips, Step, gpipe, lower
+from pipekit.traces import Trace
+from pipekit.trees import Tree, differentiable, leaves, refill, tree_map
+
+COMPONENTS = ("order", "streams", "portals")
+"""What :class:`PipelinedModule` can do without (torchgpipe, Table 1)."""
+
+
+class PipelinedModule(nn.Module):
+    """A sequence of layers that computes as before, cut into stages and microbatches.
+
+    ::
+
+        model = PipelinedModule(sequential, [2, 3], chunks=8)
+        loss = criterion(model(x), y.to(model.devices[-1]))
+        loss.backward()
+        optimizer.step()
+
+    Every stage has a worker of its own, also on a CPU, and runs the engine's passes in GPipe's
+    order.  Autograd's graph enforces that of the backwards
+    (``backward_order.py``).  To autograd it is one operation: hooks, gradients and
+    ``torch.autograd.grad`` come to each parameter once a backward, so that
+    ``DistributedDataParallel`` may wrap it.  It cannot be differentiated twice.
+
+    Args:
+        sequential: the layers, shared and not copied; they are moved to the devices.
+        balance: how many layers each stage gets.
+        chunks: microbatches of a minibatch, as even as can be; of one with fewer rows, a microbatch
+            a row.
+        devices: one for each stage; by default the GPUs in turn, or the CPU.
+        checkpoint: which microbatches keep only their inputs and are computed again: "always",
+            "except_last" or "never"; none in evaluation (torchgpipe, section 2.1).
+        deferred_batch_norm: update batch norm's running averages once a minibatch
+            (:class:`pipekit.batch_norm.DeferredBatchNorm`); the layers are converted in place.
+        without: any of "order" (of backwards), "streams" (copies beside the computing on GPUs) and
+            "portals" (skip connections straight to their stage), to see what they are good for.
+        trace: record every minibatch for :attr:`trace`.
+        memory: follow what lies in every worker's memory, for :func:`pipekit.measure_memory`; it
+            takes time.
+
+    Attributes:
+        balance: layers of each stage.
+        devices: of each stage; targets belong on the last one.
+
+    Raises:
+        TypeError: ``sequential`` is not an ``nn.Sequential``.
+        ValueError: an argument does not fit the others; the message says what to change.
+    """
+
+    def __init__(
+        self,
+        sequential: nn.Sequential,
+        balance: Sequence[int],
+        *,
+        chunks: int,
+        devices: Sequence[torch.device | str] | None = None,
+        checkpoint: Recompute = "except_last",
+        deferred_batch_norm: bool = False,
+        without: Collection[str] = (),
+        trace: bool = False,
+        memory: bool = False,
+    ) -> None:
+        super().__init__()
+        arguments.require_model(sequential)
+        skips.require_matched(list(sequential))
+        arguments.require_balance(list(balance), sequential, len(balance))
+        arguments.require_choice("checkpoint", checkpoint, get_args(Recompute))
+        if not isinstance(chunks, int) or chunks < 1:
+            raise ValueError(f"chunks must be a whole number from 1, not {chunks!r}")
+        for component in without:
+            arguments.require_choice("without", component, COMPONENTS)
+        self.balance, self.chunks, self.checkpoint = list(balance), chunks, checkpoint
+        self.devices = arguments.resolve_devices(devices, len(balance))
+        arguments.require_ties_on_one_device(cut(sequential, self.balance), self.devices)
+        self._without, self._recorded = frozenset(without), trace or memory
+        if deferred_batch_norm:
+            convert_batch_norm(sequential)
+        for name, layer in sequential.named_children():
+            self.add_module(name, layer)
+        run = skips.inlined(sequential) if "portals" in self._without else sequential
+        self._skips = skips.between(skips.links(run), self.balance)
+        ends = [(skip.source, skip.destination) for skip in self._skips]
+        self._steps = cache(lambda chunks: _passes(len(self.balance), chunks, ends))
+        # In a tuple, so that the layers have one name only.
+        self._stages = tuple(cut(run, self.balance))
+        for stage, device in zip(self._stages, self.devices, strict=True):
+            stage.to(device)
+        self._stations = Stations(
+            modules=self._stages,
+            clocks=[Clock(device) for device in self.devices],
+            streams=[new_stream(device) for device in self.devices],
+            copy_streams="streams" not in self._without,
+            trace=trace,
+            memory=memory,
+        )
+        self._sections: list[Section] = []
+        self._last: Minibatch | None = None
+
+    def forward(self, x: Tree) -> Tree:
+        """Return what the sequence returns for ``x``; on the last device.
+
+        Args:
+            x: [rows, ...], a tensor or a structure of tensors.
+
+        Raises:
+            ValueError: there are no rows, or the tensors differ in them.
+            Exception: the first that a layer raised, once all workers have ended.
+        """
+        rows = _rows(x)
+        inputs = split(tree_map(Tensor.detach, x), min(self.chunks, rows))
+        if not self._sections:
+            self._sections = list(self._probe(inputs[0]))
+        given = differentiable(x)
+        parameters = list(chain.from_iterable(stage.parameters() for stage in self._stages))
+        asked = [*given, *parameters]
+        keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in asked)
+        sections = self._sections_now(keeps and any(tensor.requires_grad for tensor in given))
+        minibatch = Minibatch(
+            self._stations,
+            sections,
+            self.checkpoint if self.training else "never",
+            self._steps(len(inputs)),
+            inputs,
+            keeps,
+        )
+        passes = list(_clock_cycles(len(self.balance), len(inputs)))
+        try:
+            output = minibatch.forward(passes)
+        except BaseException:
+            forget_batch(self)
+            raise
+        if self._recorded:
+            self._last = minibatch
+        if not keeps:
+            return output
+        in_order = "order" not in self._without
+        return refill(output, link(minibatch, asked, leaves(output), passes, in_order))
+
+    @property
+    def trace(self) -> Trace:
+        """What was done for the last minibatch, measured.
+
+        Of its memory the gradients are those of the minibatch until its backward ends; what they
+        are added to then, and the optimizer, are the caller's.
+
+        Raises:
+            RuntimeError: nothing was recorded.
+        """
+        if self._last is None:
+            raise RuntimeError("no minibatch was recorded: use PipelinedModule(..., trace=True)")
+        return as_trace(self._last.records, "PipelinedModule")
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __getitem__(self, index: int) -> nn.Module:
+        return list(self.children())[index]
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return self.children()
+
+    def cuda(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse to move the layers.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("the stages are on devices of their own: pass devices=[...] instead")
+
+    cpu = cuda
+
+    def to(self, *args: Any, **kwargs: Any) -> "PipelinedModule":
+        """Convert the layers to another dtype.
+
+        Args:
+            args, kwargs: those of :meth:`torch.nn.Module.to`.
+
+        Raises:
+            TypeError: a device is given.
+        """
+        if "device" in kwargs or any(not isinstance(arg, (torch.dtype, bool)) for arg in args):
+            self.cuda()
+        return super().to(*args, **kwargs)
+
+    def _probe(self, sample: Tree) -> Iterator[Section]:
+        """Yield each stage's place in the model."""
+        layers = [layer for stage in self._stages for layer in stage]
+        tried = probe(nn.Sequential(*layers), sample)
+        first = 0
+        for index, count in enumerate(self.balance):
+            yield Section(
+                index=index,
+                first_layer=first,
+                random_layers=tried.random_layers & set(range(first, first + count)),
+                edits_input=first in tried.edited_inputs,
+                differentiates_input=index > 0,
+                seed=0,
+                pops={s.name: n for n, s in enumerate(self._skips) if s.destination == index},
+                stashes={s.name: n for n, s in enumerate(self._skips) if s.source == index},
+            )
+            first += count
+
+    def _sections_now(self, differentiates_input: bool) -> list[Section]:
+        """Return the sections for one minibatch: with this thread's autocast, and a seed."""
+        random = any(section.random_layers for section in self._sections)
+        seed = int(torch.randint(2**31, ())) if random else 0
+        return [
+            replace(
+                section,
+                seed=seed,
+                differentiates_input=section.index > 0 or differentiates_input,
+                autocast=torch.get_autocast_dtype(device.type)
+                if torch.is_autocast_enabled(device.type)
+                else None,
+            )
+            for section, device in zip(self._sections, self.devices, strict=True)
+        ]
+
+
+def _rows(x: Tree) -> int:
+    counts = {len(tensor) if tensor.dim() else 0 for tensor in leaves(x)}
+    if len(counts) != 1 or 0 in counts:
+        raise ValueError(
+            f"all input tensors must have the same first dimension, at least one row; here they "
+            f"are {[tuple(tensor.shape) for tensor in leaves(x)]}"
+        )
+    return counts.pop()
+
+
+def _passes(stages: int, chunks: int, ends: Skips) -> list[Step]:
+    """Return all passes of a minibatch with their messages."""
+    lowered = lower(gpipe(stages, chunks), ends)
+    return [step for steps in lowered for step in steps if step.task.op is not Op.UPDATE]
+
+
+def _clock_cycles(stages: int, chunks: int) -> Iterator[Place]:
+    """Yield the passes by their distance from the first (torchgpipe, Algorithm 1)."""
+    for cycle in range(stages + chunks - 1):
+        for stage in range(max(0, cycle - chunks + 1), min(stages, cycle + 1)):
+            yield stage, cycle - stage

@@ -1,0 +1,59 @@
+"""What workers recorded, and all of it as one trace."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from pipekit.devices import unix_ns
+from pipekit.engine.execution.executor import Event
+from pipekit.engine.observers.memory_tracker import Bytes
+from pipekit.traces import COLUMNS, Trace
+from pipekit.traces.memory import PARTS, Memory
+
+
+@dataclass
+class Record:
+    """What one worker recorded, with times in seconds on its host's monotonic clock.
+
+    Attributes:
+        events: what it did, if that was traced.
+        memory: (when, what it held), if that was followed.
+        allocated_bytes: what its GPU's allocator had given out at most, likewise; None on a CPU.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    memory: list[tuple[float, Bytes]] = field(default_factory=list)
+    allocated_bytes: int | None = None
+
+    def later(self, seconds: float) -> "Record":
+        """Return a record of the same so much later."""
+        return Record(
+            [e._replace(start=e.start + seconds, end=e.end + seconds) for e in self.events],
+            [(when + seconds, held) for when, held in self.memory],
+            self.allocated_bytes,
+        )
+
+
+def as_trace(records: Sequence[Record], name: str) -> Trace:
+    """Return what all workers of a run recorded from time 0, labelled "measured"."""
+    events = [(worker, *event) for worker, one in enumerate(records) for event in one.events]
+    frame = pd.DataFrame(events, columns=COLUMNS)
+    held = [(w, when, *parts) for w, one in enumerate(records) for when, parts in one.memory]
+    memory = pd.DataFrame(held, columns=["worker", "time_s", *PARTS])
+    origin = frame["start_s"].min() if events else memory["time_s"].min()
+    frame[["start_s", "end_s"]] -= origin
+    memory["time_s"] -= origin
+    allocated = {
+        worker: one.allocated_bytes
+        for worker, one in enumerate(records)
+        if one.allocated_bytes is not None
+    }
+    return Trace(
+        frame,
+        "measured",
+        name,
+        len(records),
+        memory=Memory(memory, "measured", allocated) if held else None,
+        origin_ns=unix_ns(origin) if events or held else None,
+    )

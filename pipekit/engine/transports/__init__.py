@@ -1,0 +1,1 @@
+"""How workers reach one another: threads, processes, torch.distributed."""

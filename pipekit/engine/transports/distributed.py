@@ -1,0 +1,242 @@
+"""Links over torch.distributed: between GPUs by NCCL, under torchrun between CPUs by gloo.
+
+The table tells which messages come from whom in which order, so receives are posted ahead and need
+no tags.  A message's form (shapes, types, strides) follows from the shapes of its microbatch's
+input; it is sent once for each of these on each link, before the first message that has it.
+"""
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipekit.engine.batches import Feed
+from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
+from pipekit.engine.transports.transport import Aborted
+from pipekit.engine.updates.all_reduce import DirectExchange, Exchange
+from pipekit.engine.updates.buckets import Flat
+from pipekit.schedules import Message, Op, Step
+from pipekit.trees import Tree, leaves
+
+POSTED_AHEAD = 4
+
+
+@dataclass
+class _Channel:
+    """What comes from one sender: the messages still to be posted, and those posted."""
+
+    messages: list[Message]
+    position: int = 0
+    posted: deque[tuple[Message, Form, list[Tensor], list[Any]]] = field(default_factory=deque)
+
+
+class DistributedLinks:
+    """One process's connections; ``torch.distributed`` is initialised, rank = worker.
+
+    Args:
+        lowered: everybody's steps: they tell what comes from whom, in which order.
+        rank: this worker.
+        feed: tells the shapes of each microbatch's input.
+        device: this worker's.
+        sums: the workers of each sum of gradients, and whether of tied weights.
+        read_ahead: whether a batch may be read only to post a receive for its messages.  Without
+            it a receive is posted late, and a slow link that is busy in the other direction lets
+            the sender know later still.
+    """
+
+    def __init__(
+        self,
+        lowered: Sequence[Sequence[Step]],
+        rank: int,
+        feed: Feed,
+        device: torch.device,
+        sums: Sequence[tuple[tuple[int, ...], bool]],
+        read_ahead: bool,
+    ) -> None:
+        self._rank, self._feed, self._device = rank, feed, device
+        self._read_ahead = read_ahead
+        self._arrived: dict[Message, Tree] = {}
+        self._forms: dict[Any, Form] = {}
+        self._sending: deque[tuple[list[Any], list[Tensor]]] = deque()
+        self._channels: dict[int, _Channel] = {}
+        links = set()
+        for sender, steps in enumerate(lowered):
+            for step in steps:
+                for message, receiver in step.sends:
+                    links.add((sender, receiver))
+                    if receiver == rank and sender != rank:
+                        self._channels.setdefault(sender, _Channel([])).messages.append(message)
+        # NCCL runs what shares a communicator in order: a receive posted ahead would hold up sends.
+        self._groups = {
+            link: dist.new_group(sorted(set(link))) if device.type == "cuda" else None
+            for link in sorted(links)
+        }
+        # Groups of their own, as sums are made in threads of their own.  All processes make all.
+        self._sums = {each: dist.new_group(list(each[0])) for each in sums}
+
+    def require_peers(self) -> None:
+        """See :class:`Links`; here whoever starts the processes ends them."""
+
+    def receive(self, message: Message, source: int) -> Tree:
+        """See :class:`Links`."""
+        while message not in self._arrived:
+            self._take_next(source)
+        return self._arrived.pop(message)
+
+    def send(self, message: Message, destination: int, content: Tree) -> None:
+        """See :class:`Links`."""
+        if destination == self._rank:
+            self._arrived[message] = content
+            return
+        form = form_of(content)
+        known = self._forms.setdefault(self._form_key(message, destination), form)
+        if known is form:
+            self._send_form(form, destination)
+        elif known != form:
+            raise ValueError(
+                f"what microbatch {message.microbatch} sends to stage {message.stage} has another "
+                f"form than for an earlier microbatch of the same input shapes ({form} after "
+                f"{known}): layers whose output shape depends on values need transport='threads' "
+                f"or, on CPUs, processes started from here"
+            )
+        tensors = [t.contiguous() for t in leaves(content)]
+        works = self._start(dist.isend, tensors, destination, (self._rank, destination))
+        self._sending.append((works, tensors))
+        while self._sending and all(work.is_completed() for work in self._sending[0][0]):
+            self._sending.popleft()
+
+    def all_reduce(self, values: Tensor, update: int) -> Tensor:
+        """See :class:`Links`."""
+        with _abort_if_broken():
+            dist.all_reduce(values)
+        return values
+
+    def exchange(self, members: Sequence[int], tied: bool = False) -> Exchange:
+        """See :class:`Links`."""
+        return DirectExchange(members, self._rank, _GroupChannel(self._sums[tuple(members), tied]))
+
+    def finish(self) -> None:
+        """See :class:`Links`."""
+        with _abort_if_broken():
+            for works, _ in self._sending:
+                for work in works:
+                    work.wait()
+        self._sending.clear()
+
+    def _take_next(self, source: int) -> None:
+        """Wait for the next message of a sender, and post receives for later ones."""
+        channel = self._channels[source]
+        if not channel.posted:
+            key = self._form_key(channel.messages[channel.position], source)
+            if key not in self._forms:
+                self._forms[key] = self._receive_form(source)
+            self._post(source, channel)
+        message, form, tensors, works = channel.posted.popleft()
+        with _abort_if_broken():
+            for work in works:
+                work.wait()
+        received = map(with_strides, tensors, (layout.strides for layout in layouts(form)))
+        self._arrived[message] = assemble(form, received)
+        self._post(source, channel)
+
+    def _post(self, source: int, channel: _Channel) -> None:
+        """Post receives for the next messages of which the form is known."""
+        while len(channel.posted) < POSTED_AHEAD and channel.position < len(channel.messages):
+            message = channel.messages[channel.position]
+            if not self._read_ahead and not self._feed.knows(message.microbatch):
+                return
+            form = self._forms.get(self._form_key(message, source))
+            if form is None:
+                return
+            tensors = [
+                torch.empty(layout.shape, dtype=layout.dtype, device=self._device)
+                for layout in layouts(form)
+            ]
+            works = self._start(dist.irecv, tensors, source, (source, self._rank))
+            channel.posted.append((message, form, tensors, works))
+            channel.position += 1
+
+    def _start(self, call: Any, tensors: list[Tensor], peer: int, link: tuple[int, int]) -> Any:
+        with _abort_if_broken():
+            return [call(t, peer, group=self._groups[link]) for t in tensors]
+
+    def _form_key(self, message: Message, peer: int) -> tuple[int, Op, int, int, Any]:
+        op, stage, microbatch, skip = message
+        self._feed.read_to(microbatch)
+        return peer, op, stage, skip, self._feed.shapes[microbatch]
+
+    def _send_form(self, form: Form, destination: int) -> None:
+        data = torch.frombuffer(bytearray(_pickled(form)), dtype=torch.uint8)
+        parts = [torch.tensor([len(data)]), data]
+        # Not waiting: the receiver may be sending a form to us.
+        with _abort_if_broken():
+            self._sending.append(([dist.isend(part, destination) for part in parts], parts))
+
+    def _receive_form(self, source: int) -> Form:
+        size = torch.zeros(1, dtype=torch.int64)
+        with _abort_if_broken():
+            dist.recv(size, source)
+            data = torch.empty(int(size), dtype=torch.uint8)
+            dist.recv(data, source)
+        return pickle.loads(bytes(data.tolist()))
+
+
+class _GroupChannel:
+    """Within a process group; see :class:`pipekit.engine.updates.all_reduce.Channel`.
+
+    Two workers send and receive in one order, so that messages need no names.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._sending: list[tuple[Any, Tensor]] = []
+
+    def send(self, worker: int, key: tuple[int, int, int], content: Flat) -> None:
+        with _abort_if_broken():
+            for tensor in content:
+                self._sending.append((dist.isend(tensor, worker, group=self._group), tensor))
+
+    def expect(self, worker: int, key: tuple[int, int, int], room: Flat) -> Callable[[], Flat]:
+        with _abort_if_broken():
+            works: list[Any] = [dist.irecv(t, worker, group=self._group) for t in room]
+
+        def wait() -> Flat:
+            with _abort_if_broken():
+                for work in works:
+                    work.wait()
+            return room
+
+        return wait
+
+    def flush(self) -> None:
+        with _abort_if_broken():
+            for work, _ in self._sending:
+                work.wait()
+        self._sending.clear()
+
+
+def _pickled(form: Form) -> bytes:
+    # Not by cloudpickle: under torchrun a class of the script is the receiver's own, not a copy.
+    try:
+        return pickle.dumps(form)
+    except (pickle.PicklingError, AttributeError) as error:
+        raise TypeError(
+            f"a named tuple that was not defined in a module cannot be sent to another process: "
+            f"pass on a tuple or a dict, or use transport='threads' ({error})"
+        ) from error
+
+
+class _abort_if_broken:
+    """Turn an error of the network, which means that a peer is gone, into Aborted."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if isinstance(error, RuntimeError):
+            raise Aborted(str(error)) from error

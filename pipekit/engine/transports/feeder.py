@@ -1,0 +1,57 @@
+"""Batches on their way to worker processes: read in the process that started these.
+
+They travel like messages between workers.  Who takes inputs tells the feeder which batch it has
+come to, so that a few lie ready and no more are read.
+"""
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
+
+import torch
+
+from pipekit.engine.batches import Batch, Needs
+from pipekit.engine.transports.mailbox import BATCH, Inboxes, InboxLinks
+from pipekit.trees import Tree
+
+READ_AHEAD = 2  # batches
+
+
+def send_batches(batches: Iterable[Batch], needs: Mapping[int, Needs], inboxes: Inboxes) -> None:
+    """Send every batch, as the workers come to need it.
+
+    Args:
+        batches: the run's data.
+        needs: what each worker takes that is to hear of the batches.
+        inboxes: the workers', and last the feeder's own.
+    """
+    allowed, first = READ_AHEAD, 0
+    for number, batch in enumerate(batches):
+        while number > allowed:
+            (_, _, begun), _ = inboxes.get()
+            allowed = max(allowed, begun + READ_AHEAD)
+        here = range(first, first + batch.parts)
+        first = here.stop
+        for worker, needed in needs.items():
+            inputs, targets = (not numbers.isdisjoint(here) for numbers in needed)
+            inboxes.put(worker, (BATCH, 0, number), _message(batch, inputs, targets))
+
+
+def received_batches(links: InboxLinks, inboxes: Inboxes, feeder: int | None) -> Iterator[Batch]:
+    """Yield what arrives; ``feeder``: whom to tell, for who takes inputs."""
+    for number in count():
+        if feeder is not None:
+            inboxes.put(feeder, (BATCH, 0, number), ())
+        message = links.wait((BATCH, 0, number))
+        about = pickle.loads(message["about"].numpy())
+        yield Batch(message.get("input"), message.get("target"), *about)
+
+
+def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
+    about = pickle.dumps((batch.rows, batch.row_shapes, batch.parts))
+    message = {"about": torch.frombuffer(bytearray(about), dtype=torch.uint8)}
+    if inputs:
+        message["input"] = batch.input
+    if targets:
+        message["target"] = batch.target
+    return message

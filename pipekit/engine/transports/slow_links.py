@@ -1,0 +1,103 @@
+"""Links slowed down to a cluster's: a message is there when the cluster would have brought it."""
+
+import threading
+import time
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from pipekit.clusters import Cluster
+from pipekit.clusters.traffic import Traffic
+from pipekit.engine.transports.transport import Links
+from pipekit.engine.updates.all_reduce import Exchange, Round
+from pipekit.engine.updates.buckets import Flat
+from pipekit.schedules import Message
+from pipekit.trees import Tree, tree_bytes
+
+
+class Calendar:
+    """When messages arrive, for all workers of this process.
+
+    Args:
+        cluster: whose links they use.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._traffic, self._lock = Traffic(cluster), threading.Lock()
+        self._arrivals: dict[Message, float] = {}
+        self._sums: dict[tuple[tuple[int, ...], int], float] = {}
+
+    def sent(self, message: Message, source: int, destination: int, size: float) -> None:
+        """Note that ``size`` bytes set out now."""
+        with self._lock:
+            now = time.perf_counter()
+            self._arrivals[message] = self._traffic.send(source, destination, size, now).arrival
+
+    def wait(self, message: Message) -> None:
+        """Return when the message has arrived."""
+        _sleep_until(self._arrivals.pop(message))
+
+    def wait_for_sum(self, members: Sequence[int], round: Round, size: float) -> None:
+        """Return when all workers of a stage have a sum of ``size`` bytes; all of them call this.
+
+        It sets out when the first of them calls, which is when all have given their part.
+        """
+        key = tuple(members), round.number
+        with self._lock:
+            if key not in self._sums:
+                now = time.perf_counter()
+                self._sums[key] = self._traffic.all_reduce(members, size, now).arrival
+        _sleep_until(self._sums[key])
+
+
+def _sleep_until(moment: float) -> None:
+    while (left := moment - time.perf_counter()) > 0:
+        time.sleep(left)
+
+
+class SlowLinks:
+    """A worker's links, on which messages take their time.
+
+    Args:
+        links: those that hand the messages over.
+        worker: whose they are.
+        calendar: everybody's.
+    """
+
+    def __init__(self, links: Links, worker: int, calendar: Calendar) -> None:
+        self._links, self._worker, self._calendar = links, worker, calendar
+        self.require_peers, self.finish = links.require_peers, links.finish
+
+    def receive(self, message: Message, source: int) -> Tree:
+        """See :class:`Links`."""
+        content = self._links.receive(message, source)
+        if source != self._worker:
+            self._calendar.wait(message)
+        return content
+
+    def send(self, message: Message, destination: int, content: Tree) -> None:
+        """See :class:`Links`."""
+        if destination != self._worker:
+            self._calendar.sent(message, self._worker, destination, tree_bytes(content))
+        self._links.send(message, destination, content)
+
+    def all_reduce(self, values: Tensor, update: int) -> Tensor:
+        """See :class:`Links`; a norm's few bytes are not slowed."""
+        return self._links.all_reduce(values, update)
+
+    def exchange(self, members: Sequence[int], tied: bool = False) -> Exchange:
+        """See :class:`Links`."""
+        return _SlowExchange(self._links.exchange(members, tied), members, self._calendar)
+
+
+class _SlowExchange:
+    """Sums that take their time; see :class:`pipekit.engine.updates.all_reduce.Exchange`."""
+
+    def __init__(self, exchange: Exchange, members: Sequence[int], calendar: Calendar) -> None:
+        self._exchange, self._members, self._calendar = exchange, members, calendar
+        self.sent = exchange.sent
+
+    def sum(self, round: Round, content: Flat) -> Flat:
+        total = self._exchange.sum(round, content)
+        self._calendar.wait_for_sum(self._members, round, content.numbers.nbytes)
+        return total

@@ -1,0 +1,118 @@
+"""Under ``torchrun``: this process is one worker, and the others run the same script beside it."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from pipekit.engine.batches import Batch, Feed, Needs
+from pipekit.engine.config import Job
+from pipekit.engine.execution.stage import StageSpec
+from pipekit.engine.execution.worker import LossCallback, Report, work
+from pipekit.engine.transports.distributed import DistributedLinks
+from pipekit.engine.transports.loopback import stay_on_loopback
+from pipekit.operator_threads import share_cores
+from pipekit.schedules import Step
+
+T = TypeVar("T")
+
+
+def launched() -> bool:
+    """Return whether this process was started by torchrun, or in its way."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def rank() -> int:
+    """Return which of the processes this is."""
+    return int(os.environ["RANK"])
+
+
+def run_under_torchrun(
+    lowered: Sequence[Sequence[Step]],
+    specs: Sequence[Sequence[StageSpec]],
+    job: Job,
+    batches: Iterable[Batch],
+    devices: Sequence[torch.device],
+    on_loss: LossCallback | None,
+) -> list[Report]:
+    """Run the worker that this process is; see :func:`run_threads`.
+
+    Every process reads all batches itself.  Returns everybody's reports, but only this worker's
+    stages in them.
+    """
+    index = _join_group(len(lowered))
+    idle = sorted(set(range(job.workers)) - set(job.busy))
+    if job.training and idle:
+        raise ValueError(
+            f"the schedule has nothing to do for worker {idle[0]}, whose weights would be left "
+            f"behind: under torchrun, train on enough batches to give each worker one"
+        )
+    device = devices[index]
+    cores = torch.get_num_threads()
+    share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", len(lowered))))
+    feed = Feed(batches, Needs.of(lowered[index]))
+    links = DistributedLinks(lowered, index, feed, device, job.sharing, read_ahead=True)
+
+    def report_loss(microbatch: int, loss: Tensor) -> None:
+        assert on_loss is not None
+        on_loss(microbatch, loss.item())
+
+    dist.barrier()
+    origin = time.perf_counter()  # machines' clocks start anywhere; all workers leave a barrier now
+    try:
+        report = work(
+            index, lowered[index], specs[index], job, links, feed, device, on_loss and report_loss
+        )
+    finally:
+        torch.set_num_threads(cores)
+    shared = replace(report, record=report.record.later(-origin), specs=[])
+    reports = [replace(other, record=other.record.later(origin)) for other in everybodys(shared)]
+    reports[index] = replace(reports[index], specs=report.specs)
+    return reports
+
+
+def everybodys(value: Any) -> list[Any]:
+    """Return what every worker gave, in the order of the workers."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def from_first(function: Callable[[], T], workers: int) -> T:
+    """Return in every process what ``function`` returns in the first one."""
+    values: list[T | None] = [function() if _join_group(workers) == 0 else None]
+    dist.broadcast_object_list(values)
+    return cast(T, values[0])
+
+
+def _join_group(workers: int) -> int:
+    """Join the process group that torchrun described, and return this worker's number.
+
+    Raises:
+        ValueError: torchrun started another number of processes than the schedule has workers.
+    """
+    if not dist.is_initialized():
+        if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
+            stay_on_loopback()
+        store, number, size = next(rendezvous("env://"))
+        # A restarted process must not find where those of the last attempt were to be reached.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+            store=PrefixStore(f"attempt {attempt}", store),
+            rank=number,
+            world_size=size,
+        )
+    if dist.get_world_size() != workers:
+        raise ValueError(
+            f"torchrun started {dist.get_world_size()} processes and the schedule has {workers} "
+            f"workers: start it with --nproc-per-node so that there are {workers}"
+        )
+    return dist.get_rank()

@@ -1,0 +1,113 @@
+"""A bucket of gradients, as one tensor that can be sent."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from pipekit.bucketing import buckets
+
+Gradients = list[Tensor | None]
+
+
+class Flat(NamedTuple):
+    """A bucket's content.
+
+    Attributes:
+        numbers: gradients, one behind the other, [elements]; zeros for those that there are not.
+        present: which there are, uint8 [parameters].
+    """
+
+    numbers: Tensor
+    present: Tensor
+
+
+class Bucket(Protocol):
+    """Some of a stage's gradients.
+
+    Attributes:
+        parameters: which trained parameters of the stage, by number.
+    """
+
+    parameters: Sequence[int]
+
+    def take(self, update: int) -> Gradients:
+        """Return, and let go of, this worker's gradients for an update."""
+
+    def flat(self, gradients: Gradients | None) -> Flat:
+        """Return the gradients as a content; None: room for it, without any."""
+
+    def release(self, content: Flat) -> None:
+        """Use a content's memory again: nobody will read it."""
+
+    def gradients(self, content: Flat) -> Iterator[tuple[int, Tensor | None]]:
+        """Yield (parameter, gradient) as views of the content."""
+
+
+class ParameterBucket:
+    """Gradients of parameters that have one dtype.
+
+    Args:
+        parameters: their numbers in the stage.
+        like: the parameters themselves.
+        take: see :meth:`pipekit.engine.updates.weight_versions.WeightVersions.take`.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[int],
+        like: Sequence[Tensor],
+        take: Callable[[int, Iterable[int]], Gradients],
+    ) -> None:
+        self.parameters, self._like, self._take = parameters, like, take
+        self._sizes = [tensor.numel() for tensor in like]
+        self._free: list[Tensor] = []  # fresh pages cost more than the copy into them
+
+    def take(self, update: int) -> Gradients:
+        """See :class:`Bucket`."""
+        return self._take(update, self.parameters)
+
+    @torch.no_grad()
+    def flat(self, gradients: Gradients | None) -> Flat:
+        """See :class:`Bucket`."""
+        found = gradients or [None] * len(self._like)
+        numbers = (
+            self._free.pop() if self._free else self._like[0].new_empty(sum(self._sizes)).detach()
+        )
+        for piece, gradient in zip(numbers.split(self._sizes), found, strict=True):
+            if gradient is None:
+                piece.zero_()
+            else:
+                piece.view(gradient.shape).copy_(gradient)
+        return Flat(
+            numbers, torch.tensor([gradient is not None for gradient in found], dtype=torch.uint8)
+        )
+
+    def release(self, content: Flat) -> None:
+        """See :class:`Bucket`."""
+        self._free.append(content.numbers)
+
+    def gradients(self, content: Flat) -> Iterator[tuple[int, Tensor | None]]:
+        """See :class:`Bucket`."""
+        pieces = content.numbers.split(self._sizes)
+        for number, piece, like, present in zip(
+            self.parameters, pieces, self._like, content.present.tolist(), strict=True
+        ):
+            yield number, piece.view(like.shape) if present else None
+
+
+def parameter_buckets(
+    parameters: Mapping[int, nn.Parameter], take: Callable[[int, Iterable[int]], Gradients]
+) -> list[Bucket]:
+    """Return the buckets of trained parameters, given by their numbers in the stage.
+
+    See :func:`pipekit.bucketing.buckets`.
+    """
+    numbers = list(parameters)
+    sizes = [max(1, p.nbytes) for p in parameters.values()]  # an empty one too has a gradient
+    groups = [
+        [numbers[place] for place in group]
+        for group in buckets(sizes, [p.dtype for p in parameters.values()])
+    ]
+    return [ParameterBucket(group, [parameters[n] for n in group], take) for group in groups]

@@ -1,0 +1,90 @@
+"""What all stages settle together before an update: whether to make it, and how far it goes.
+
+One sum over all workers an update: the norm of each parameter's gradient if they are clipped, and
+how many workers have found one that is not finite if losses are scaled.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pipekit.engine.transports.transport import Links
+from pipekit.engine.updates.buckets import Gradients
+from pipekit.engine.updates.loss_scaler import LossScaler
+
+_ABSENT = -1.0  # stands for the norm of a gradient that there is not
+
+
+class JointUpdates:
+    """A worker's part in it.
+
+    Args:
+        clip_norm: largest norm of an update's gradient over all stages, or None.
+        scalers: of the losses, one for each of the worker's stages, all alike; or none.
+        parameters: trained parameters of the whole model.
+        numbers: among these, of the worker's own in the order of its stages, whose norms it tells;
+            None for one that another stage or worker counts.
+        dtype: of the norm over them all.
+        links: to the other workers.
+        device: where the gradients lie.
+    """
+
+    def __init__(
+        self,
+        clip_norm: float | None,
+        scalers: Sequence[LossScaler],
+        parameters: int,
+        numbers: Sequence[int | None],
+        dtype: torch.dtype,
+        links: Links,
+        device: torch.device,
+    ) -> None:
+        self._clip_norm, self._scalers, self._numbers = clip_norm, scalers, numbers
+        self._links = links
+        count = 0 if clip_norm is None else parameters
+        self._zeros = torch.zeros(count + 1, dtype=dtype, device=device)
+
+    def settle(self, gradients: Gradients, update: int) -> bool:
+        """Undo the loss scale and clip; return whether to make the update.
+
+        It is not made if losses are scaled and a gradient of any stage is not finite.
+
+        Args:
+            gradients: of all of the worker's stages, in their order.
+            update: its number.
+        """
+        found = [gradient for gradient in gradients if gradient is not None]
+        values = self._zeros.clone()
+        if self._scalers:
+            inverse = 1 / self._scalers[0].scale(update)
+            for gradient in found:
+                gradient.mul_(inverse)
+            values[-1] = not _all_finite(found)
+        if self._clip_norm is not None:
+            for number, one in zip(self._numbers, gradients, strict=True):
+                if number is not None:
+                    values[number] = _ABSENT if one is None else torch.linalg.vector_norm(one)
+        values = self._links.all_reduce(values, update)
+        if self._scalers:
+            finite = values[-1].item() == 0
+            for scaler in self._scalers:
+                scaler.note(update, finite)
+            if not finite:
+                return False
+        if self._clip_norm is not None:
+            _clip(found, values[:-1], self._clip_norm)
+        return True
+
+
+def _all_finite(gradients: list[Tensor]) -> bool:
+    each = [gradient.isfinite().all() for gradient in gradients]
+    return not each or bool(torch.stack(each).all())
+
+
+def _clip(gradients: list[Tensor], norms: Tensor, limit: float) -> None:
+    """Scale gradients by the norm over all stages, summed as for the unsplit model."""
+    total = torch.linalg.vector_norm(norms[norms != _ABSENT])
+    scale = torch.clamp(limit / (total + 1e-6), max=1.0)
+    for gradient in gradients:
+        gradient.mul_(scale.to(gradient.dtype))

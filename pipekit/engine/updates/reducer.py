@@ -1,0 +1,179 @@
+"""Wait-free gradient sums over the workers of a stage (PipeDream, section 2.1).
+
+A bucket's sum starts as soon as the last backward of an update has computed its gradients, in a
+lane beside the worker, while the backward goes on.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+import torch
+from torch import Tensor
+
+from pipekit.engine.updates.all_reduce import Exchange, Round
+from pipekit.engine.updates.buckets import Bucket, Flat, Gradients
+from pipekit.engine.updates.comm_thread import Lane
+from pipekit.engine.updates.weight_versions import WeightVersions
+from pipekit.schedules import Sum
+
+
+class Reducer:
+    """Sums the gradients of one stage with its other workers.
+
+    All workers of the stage sum in one order, of updates and of buckets within each, so that they
+    never wait for one another in a circle.
+
+    Args:
+        stage: its number.
+        worker: this one.
+        versions: of the stage, here.
+        sums: what each update sums, the first one's at 0.
+        exchange: with the other workers.
+        lane: where the sums are done.
+        device: where the gradients lie.
+        first: the first update to be summed.
+    """
+
+    def __init__(
+        self,
+        stage: int,
+        worker: int,
+        versions: WeightVersions,
+        sums: Sequence[Sum],
+        exchange: Exchange,
+        lane: Lane,
+        device: torch.device,
+        first: int = 1,
+    ) -> None:
+        self._stage, self._worker, self._sums = stage, worker, sums
+        self._versions, self._exchange, self._lane = versions, exchange, lane
+        self._device = device
+        self._buckets: list[Bucket] = versions.buckets()
+        self._bucket_of = {
+            p: b for b, bucket in enumerate(self._buckets) for p in bucket.parameters
+        }
+        self._computed: set[int] = set()  # updates whose last backward here is done
+        self._next = first, 0  # update and bucket to be summed next
+        self._current: int | None = None  # the update whose last backward runs
+        self._left: list[set[int]] = []  # gradients of each bucket that it has not computed yet
+        self._futures: dict[int, list[Future[Flat]]] = {}
+        self._bytes: Counter[int] = Counter()  # of this worker's gradients in them
+        self._lent: list[Flat] = []  # what the last update's gradients lie in
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._hook(number))
+            for parameters in versions.parameters
+            for number, parameter in enumerate(parameters)
+        ]
+
+    @property
+    def sent(self) -> dict[int, int]:
+        """Bytes of gradients sent, by receiver."""
+        return dict(self._exchange.sent)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of gradients that are being summed, or have been and wait for their update."""
+        return self._bytes.total()
+
+    def begin(self, update: int) -> None:
+        """Expect the last backward of an update here."""
+        self._current = update
+        self._left = [set(bucket.parameters) for bucket in self._buckets]
+
+    def computed(self, parameter: int) -> None:
+        """Note that the backward has computed a parameter's gradient.
+
+        Raises:
+            ValueError: it has done so before, in parts, and may have more.
+        """
+        if self._current is None:
+            return
+        left = self._left[self._bucket_of[parameter]]
+        if parameter not in left:
+            raise ValueError(
+                "a backward adds to a weight's gradient several times, so that nobody knows when "
+                "the workers of a stage may sum it: in torch.utils.checkpoint say "
+                "use_reentrant=False, or use recompute='always'"
+            )
+        left.remove(parameter)
+        self._advance()
+
+    def end(self, update: int) -> None:
+        """Note that the last backward of an update is done: what it did not reach has no more."""
+        self._current = None
+        if update >= self._next[0]:
+            self._computed.add(update)
+            self._advance()
+
+    def gradients(self, update: int) -> Gradients:
+        """Return the summed gradients of an update, one a trained parameter, once they are here.
+
+        They last until those of the next update are asked for.
+        """
+        self._advance(update)
+        result: list[Tensor | None] = [None] * len(self._bucket_of)
+        contents = [future.result() for future in self._futures.pop(update, [])]
+        del self._bytes[update]
+        # All workers have finished the last update's sums now, and read what they were sent of it.
+        for bucket, content in zip(self._buckets, self._lent, strict=False):
+            bucket.release(content)
+        self._lent = contents
+        for bucket, content in zip(self._buckets, contents, strict=True):
+            if self._device.type == "cuda":
+                content.numbers.record_stream(torch.cuda.current_stream(self._device))
+            for number, gradient in bucket.gradients(content):
+                result[number] = gradient
+        self._versions.gradients(update)  # nothing is left there: it may forget the update
+        return result
+
+    def close(self) -> None:
+        """Sum no more."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _hook(self, parameter: int) -> Callable[[Tensor], None]:
+        return lambda _: self.computed(parameter)
+
+    def _advance(self, needed: int = 0) -> None:
+        """Start every sum that can be, in order; up to update ``needed`` others' gradients too."""
+        newest = max([needed, self._current or 0, *self._computed])
+        while self._next[0] <= min(newest, len(self._sums)):
+            update, place = self._next
+            contributes = self._worker in self._sums[update - 1].contributors
+            computed = update in self._computed or (
+                update == self._current and not self._left[place]
+            )
+            if contributes and not computed:
+                return
+            self._submit(update, place, contributes)
+            self._next = update, place + 1
+            if place + 1 >= len(self._buckets):
+                self._computed.discard(update)
+                self._next = update + 1, 0
+
+    def _submit(self, update: int, place: int, contributes: bool) -> None:
+        """Have the lane sum a bucket."""
+        bucket = self._buckets[place]
+        # Taken here: only the worker knows which update a gradient belongs to.
+        taken = bucket.take(update) if contributes else None
+        self._bytes[update] += sum(g.nbytes for g in taken or () if g is not None)
+        round = Round(
+            self._stage,
+            (update - 1) * len(self._buckets) + place,
+            self._sums[update - 1].contributors,
+        )
+        ready = None
+        if self._device.type == "cuda":
+            ready = torch.cuda.Event()
+            ready.record()
+
+        def sum_up() -> Flat:
+            if ready is not None:
+                torch.cuda.current_stream(self._device).wait_event(ready)
+            content = self._exchange.sum(round, bucket.flat(taken))
+            if ready is not None:
+                torch.cuda.current_stream(self._device).synchronize()
+            return content
+
+        self._futures.setdefault(update, []).append(self._lane.submit(sum_up))

@@ -1,0 +1,227 @@
+"""The weight versions of a stage, and the optimizer that makes the next one.
+
+A version is a set of leaf tensors in a buffer: an instance of the stage's layers with parameters of
+its own (running a module costs nothing extra; ``functional_call`` costs 40 us a pass).  An update
+writes the buffer that the schedule names and moves the optimizer's state there by pointer.  The
+optimizer works on aliases of the parameters, so that autograd's version check, which cannot know
+what the schedule's check has proved, does not see the edit.
+"""
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from pipekit.engine.updates.buckets import Bucket, Gradients, parameter_buckets
+
+OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
+LRSchedulerFactory = Callable[[Optimizer], LRScheduler]
+
+
+class WeightVersions:
+    """The buffers of one stage.
+
+    Args:
+        layers: the stage's layers on its device; they become buffer 0.
+        optimizer: makes the stage's optimizer from its trained parameters.
+        lr_scheduler: makes the scheduler that is stepped after every update, or None.
+    """
+
+    def __init__(
+        self,
+        layers: nn.Sequential,
+        optimizer: OptimizerFactory,
+        lr_scheduler: LRSchedulerFactory | None,
+    ) -> None:
+        self.modules: list[nn.Sequential] = []
+        self._parameters: list[list[nn.Parameter]] = []
+        self._aliases: list[list[nn.Parameter]] = []
+        self._newest = 0
+        self._owner: dict[int, int] = {}
+        self._set_aside: dict[int, Gradients] = {}
+        self._add(layers)
+        self.optimizer = self._make(optimizer) if self._aliases[0] else None
+        self.lr_scheduler = (
+            lr_scheduler(self.optimizer) if lr_scheduler and self.optimizer else None
+        )
+
+    @property
+    def newest(self) -> nn.Sequential:
+        """The layers with the newest weights."""
+        return self.modules[self._newest]
+
+    @property
+    def trained(self) -> int:
+        """How many parameters the optimizer updates."""
+        return len(self._aliases[0])
+
+    @property
+    def names(self) -> dict[nn.Parameter, list[str]]:
+        """The names in the layers of each parameter of the optimizer, all of one that is shared."""
+        names: dict[nn.Parameter, list[str]] = defaultdict(list)
+        for name, parameter in self.newest.named_parameters(remove_duplicate=False):
+            names[parameter].append(name)
+        trained = zip(self._aliases[self._newest], self._parameters[self._newest], strict=True)
+        return {alias: names[parameter] for alias, parameter in trained}
+
+    @property
+    def parameters(self) -> list[list[nn.Parameter]]:
+        """The trained parameters of each buffer."""
+        return self._parameters
+
+    def buckets(self) -> list[Bucket]:
+        """Return how the gradients travel between the workers of a stage."""
+        return parameter_buckets(dict(enumerate(self._aliases[0])), self.take)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the newest version's trained parameters by their names in the layers."""
+        return {name: p for name, p in self.newest.named_parameters() if p.requires_grad}
+
+    def prepare(self, buffers: int, training: bool) -> None:
+        """Make ready for a run: the newest version in buffer 0, at least ``buffers`` buffers."""
+        each: list[list[Any]] = [self.modules, self._parameters, self._aliases]
+        for items in each:
+            items.insert(0, items.pop(self._newest))
+        self._newest = 0
+        while len(self.modules) < buffers:
+            self._add(self._copy())
+        for module in self.modules:
+            module.train(training)
+        self._owner.clear()
+        self._set_aside.clear()
+
+    def accumulate(self, buffer: int, update: int) -> None:
+        """Direct the gradients of the next backward on ``buffer`` into ``update``'s sum."""
+        owner = self._owner.get(buffer)
+        if owner != update:
+            if owner is not None:
+                everything = range(self.trained)
+                self._set_aside[owner] = [self._take(owner, [buffer], i) for i in everything]
+            self._owner[buffer] = update
+
+    def gradients(self, update: int) -> Gradients:
+        """Return, and let go of, the sum of ``update``'s gradients, one a trained parameter."""
+        taken = self.take(update, range(self.trained))
+        self._set_aside.pop(update, None)
+        for buffer in self._buffers_of(update):
+            del self._owner[buffer]
+        return taken
+
+    def take(self, update: int, parameters: Iterable[int]) -> Gradients:
+        """Return, and let go of, the sums of ``update``'s gradients of some trained parameters."""
+        buffers = self._buffers_of(update)
+        return [self._take(update, buffers, i) for i in parameters]
+
+    def all_gradients(self) -> Iterator[Tensor]:
+        """Yield every gradient that is in memory, of whichever update."""
+        held = [p.grad for group in (*self._parameters, *self._aliases) for p in group]
+        for gradient in chain(held, *self._set_aside.values()):
+            if gradient is not None:
+                yield gradient
+
+    def update(self, buffer: int, gradients: Gradients) -> None:
+        """Write the next version into ``buffer``: one optimizer step from the newest version."""
+        if self.optimizer is None:
+            return
+        self.skip(buffer)
+        for alias, gradient in zip(self._aliases[buffer], gradients, strict=True):
+            alias.grad = gradient
+        self.optimizer.step()
+        for alias in self._aliases[buffer]:
+            alias.grad = None
+        if self.lr_scheduler is not None:
+            self.lr_scheduler.step()
+
+    def skip(self, buffer: int) -> None:
+        """Make ``buffer`` the next version as a copy of the newest: no step is taken."""
+        if self.optimizer is not None and buffer != self._newest:
+            self._move_optimizer(buffer)
+
+    @torch.no_grad()
+    def restore(self, buffer: int, weights: Mapping[str, Tensor]) -> None:
+        """Write a version into ``buffer`` that an earlier run has made."""
+        self.skip(buffer)
+        if self.optimizer is not None:
+            for alias, (name, *_) in self.names.items():
+                alias.copy_(weights[name])
+
+    def _make(self, optimizer: OptimizerFactory) -> Optimizer:
+        """Return the stage's optimizer.
+
+        Raises:
+            ValueError: it is not made from the parameters that it was given, or cannot be stepped
+                once an update.
+        """
+        made = optimizer(self._aliases[0])
+        given = {id(p) for p in self._aliases[0]}
+        if any(id(p) not in given for group in made.param_groups for p in group["params"]):
+            raise ValueError(
+                "the optimizer must be made from the parameters that the function is given, e.g. "
+                "lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+            )
+        if isinstance(made, torch.optim.LBFGS):
+            raise ValueError(
+                "LBFGS evaluates the model several times an update, which no pipeline can: use "
+                "another optimizer"
+            )
+        return made
+
+    def _add(self, module: nn.Sequential) -> None:
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        self.modules.append(module)
+        self._parameters.append(parameters)
+        self._aliases.append([nn.Parameter(p.data) for p in parameters])
+
+    def _copy(self) -> nn.Sequential:
+        """Return a copy with weights of its own; buffers and frozen parameters are shared."""
+        newest = self.newest
+        shared: Iterable[Tensor] = [
+            *newest.buffers(),
+            *(p for p in newest.parameters() if not p.requires_grad),
+        ]
+        twin = copy.deepcopy(newest, {id(tensor): tensor for tensor in shared})
+        for module, original in zip(twin.modules(), newest.modules(), strict=True):
+            module._buffers = original._buffers  # so that a layer may also replace a buffer
+        return twin
+
+    def _buffers_of(self, update: int) -> list[int]:
+        return [buffer for buffer, owner in self._owner.items() if owner == update]
+
+    def _take(self, update: int, buffers: Iterable[int], parameter: int) -> Tensor | None:
+        """Take what is set aside for ``update`` plus what lies in ``buffers``."""
+        total = None
+        if update in self._set_aside:
+            aside = self._set_aside[update]
+            total, aside[parameter] = aside[parameter], None
+        for buffer in buffers:
+            p = self._parameters[buffer][parameter]
+            total, p.grad = _add(total, p.grad), None
+        return total
+
+    @torch.no_grad()
+    def _move_optimizer(self, buffer: int) -> None:
+        """Make ``buffer`` a copy of the newest version, and the optimizer's parameters."""
+        assert self.optimizer is not None
+        old, new = self._aliases[self._newest], self._aliases[buffer]
+        moved: dict[Tensor, nn.Parameter] = dict(zip(old, new, strict=True))
+        for source, target in moved.items():
+            target.copy_(source)
+        for group in self.optimizer.param_groups:
+            group["params"] = [moved[p] for p in group["params"]]
+        state: dict[Tensor, Any] = self.optimizer.state
+        for source, target in moved.items():
+            if source in state:
+                state[target] = state.pop(source)
+        self._newest = buffer
+
+
+def _add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a.add_(b)

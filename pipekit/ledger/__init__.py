@@ -1,0 +1,1 @@
+"""The papers' claims: batches of notebooks, criteria, outcomes and the report."""

@@ -1,0 +1,151 @@
+"""Run experiments' notebooks, several at a time if wanted, with nobody at the screen."""
+
+import threading
+from collections import deque
+from collections.abc import Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from pipekit.ledger import runs
+from pipekit.ledger.execution import execute, kill_kernels
+from pipekit.ledger.experiment import Job, load_all
+from pipekit.ledger.runs import NotebookResult, Run
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What became of a batch: the run's folder, and its notebooks in the experiment's order."""
+
+    folder: Path
+    notebooks: tuple[NotebookResult, ...]
+
+    @property
+    def failed(self) -> tuple[NotebookResult, ...]:
+        """The notebooks that ended with an error."""
+        return tuple(notebook for notebook in self.notebooks if notebook.error)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{n.name}: {'failed' if n.error else 'done'} in {n.seconds:.0f} s (measured)"
+            + (f": {n.error}" if n.error else "")
+            for n in self.notebooks
+        ]
+        return "\n".join([*lines, f"results: {self.folder}"])
+
+
+def run(
+    *experiments: Path,
+    scale: str = "quick",
+    only: Collection[str] | None = None,
+    jobs: int = 1,
+    resume: bool = False,
+    results: Path = Path("results/runs"),
+    quiet: bool = False,
+) -> BatchResult:
+    """Execute the notebooks of one or several experiments; those that must run alone come last.
+
+    The run's folder is named by the UTC time.  It holds each notebook's executed copy
+    ``<name>.ipynb``, a folder ``<name>/`` for its files, and ``provenance.json``.  A notebook that
+    fails keeps its error and does not stop the others.
+
+    Args:
+        experiments: the YAML files, see :mod:`pipekit.ledger.experiment`.
+        scale: "quick" or "full".
+        only: names of the notebooks to run; None runs all.
+        jobs: how many notebooks run at a time.
+        resume: continue the newest run of the same notebooks at the same scale.  What ended there
+            without an error is not run again, unless its file or its parameters have changed.
+        results: the folder that gets the run's folder.
+        quiet: print nothing, no progress bar either.
+
+    Raises:
+        ValueError: a file, a notebook or an argument is not as described, or there is nothing to
+            resume; nothing was run then.
+    """
+    experiment = load_all(experiments, scale)
+    if only is not None:
+        experiment = experiment.only(only)
+    if jobs < 1:
+        raise ValueError(f"jobs must be at least 1, not {jobs}")
+    results = results.resolve()
+    earlier = runs.unfinished(results, experiment)
+    if resume and earlier is None:
+        raise ValueError(f"{results} has no unfinished run of {experiment.name} ({scale})")
+    if earlier and not resume and not quiet:
+        print(f"this is a new run; --resume continues the unfinished one, {earlier}")
+    folder = earlier if resume and earlier else runs.new(results)
+    with runs.locked(folder):
+        batch = Run(folder, experiment)
+        try:
+            _execute_all(batch, experiment.scale, jobs, quiet)
+        except KeyboardInterrupt:
+            if not quiet:
+                print(f"interrupted: --resume continues {folder}")
+            raise
+        result = BatchResult(folder, batch.results)
+    if not quiet:
+        print(result)
+    return result
+
+
+def _execute_all(batch: Run, scale: str, width: int, quiet: bool) -> None:
+    todo = batch.todo
+    total, left = (sum(job.cells for job in jobs) for jobs in (batch.jobs, todo))
+    with tqdm(total=total, initial=total - left, unit="cell", disable=quiet) as bar:
+        progress = _Progress(bar)
+        _execute_some([j for j in todo if not j.alone], width, batch, scale, progress)
+        _execute_some([j for j in todo if j.alone], 1, batch, scale, progress)
+
+
+def _execute_some(
+    jobs: Sequence[Job], width: int, batch: Run, scale: str, progress: "_Progress"
+) -> None:
+    waiting = deque(jobs)
+    running: dict[Future[NotebookResult], Job] = {}
+    with ThreadPoolExecutor(width) as pool:
+        try:
+            while waiting or running:
+                while waiting and len(running) < width:
+                    job = waiting.popleft()
+                    progress.begin(job)
+                    on_cell = partial(progress.reach, job)
+                    running[pool.submit(execute, job, scale, *batch.prepare(job), on_cell)] = job
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    job = running.pop(future)
+                    batch.add(job, future.result())
+                    progress.end(job)
+        except BaseException:  # Ctrl-C, or a full disk: no kernel may be left behind
+            while wait(running, timeout=0.1).not_done:
+                kill_kernels()  # again and again: one may just have been starting
+            raise
+
+
+class _Progress:
+    """One bar for the cells of all notebooks; its description names those under way."""
+
+    def __init__(self, bar: "tqdm[Any]") -> None:
+        self._bar = bar
+        self._lock = threading.Lock()
+        self._cells: dict[str, int] = {}
+
+    def begin(self, job: Job) -> None:
+        with self._lock:
+            self._cells[job.name] = 0
+            self._bar.set_description(", ".join(self._cells))
+
+    def reach(self, job: Job, cells: int) -> None:
+        """Note how many cells of a notebook are over."""
+        with self._lock:
+            self._bar.update(cells - self._cells[job.name])
+            self._cells[job.name] = cells
+
+    def end(self, job: Job) -> None:
+        self.reach(job, job.cells)  # a failed notebook has nothing left to do either
+        with self._lock:
+            del self._cells[job.name]
+            self._bar.set_description(", ".join(self._cells))

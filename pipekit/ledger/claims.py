@@ -1,0 +1,178 @@
+"""Write what a notebook found about the papers' claims, and read it back."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from pydantic import BaseModel
+
+from pipekit.ledger.ledger import Claim, load
+from pipekit.ledger.outcomes import Outcome, Record, judge
+from pipekit.provenance import LABELS, provenance
+from pipekit.reading import parse_json, read_text
+
+__all__ = ["Claim", "load", "outcomes", "record", "table"]
+
+FILE = "claims.jsonl"
+"""The name of the file of records in a notebook's folder of results."""
+
+
+def record(
+    id: str,
+    value: Any,
+    label: str,
+    *,
+    results_dir: str | Path,
+    note: str = "",
+    figure: str | None = None,
+    **extra: Any,
+) -> Outcome:
+    """Write our value of a claim, with its provenance, to ``<results_dir>/claims.jsonl``.
+
+    The verdict is not written: it is reckoned from the value whenever it is shown.  A claim that is
+    recorded again counts with its newest value.
+
+    Args:
+        id: a claim of ``data/claims.csv``.
+        value: a number, a truth value, a text, or a list of these; what the claim's ``record``
+            says, or its ``quantity`` in its ``unit``.
+        label: "measured", "emulated", "simulated" or "exact".
+        results_dir: the notebook's folder of results; made if it is missing.
+        note: what a reader must know, say the reason looked for when it misses.
+        figure: the name of an .svg or .png file in ``results_dir`` to show with the claim.
+        extra: further provenance, say ``seed`` or ``scale``.
+
+    Returns:
+        The claim's outcome, which says itself in a notebook's cell.
+
+    Raises:
+        ValueError: the claim, label, value or figure is none; the message names the remedy.
+    """
+    claim = _claim(id)
+    folder = Path(results_dir)
+    if label == "paper" or label not in LABELS:
+        ours = ", ".join(known for known in LABELS if known != "paper")
+        raise ValueError(f"label must be one of {ours}, not {label!r}: a record is our own value")
+    entry = {
+        "id": id,
+        "value": _plain(value, id),
+        "note": note,
+        "figure": None if figure is None else _figure(figure, folder),
+        "provenance": provenance(label, **extra),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n")
+    return judge(claim, Record(**entry, folder=folder.resolve()))
+
+
+def outcomes(folder: str | Path) -> list[Outcome]:
+    """Judge every claim of the ledger by its newest record in a folder or any folder below it.
+
+    Raises:
+        ValueError: there is no such folder, or a record in it cannot be read.
+    """
+    newest = _newest(Path(folder))
+    return [judge(claim, newest.get(claim.id)) for claim in load().values()]
+
+
+def table(results_dir: str | Path) -> pd.DataFrame:
+    """Return the claims recorded in a folder: paper, ours, ratio, label and outcome, a row each.
+
+    Raises:
+        ValueError: as :func:`outcomes`.
+    """
+    rows = [
+        {
+            "claim": outcome.claim.id,
+            "paper": f"{outcome.claim.value} {outcome.claim.unit}".strip(),
+            "ours": outcome.ours,
+            "ratio": outcome.ratio,
+            "label": outcome.record.label,
+            "outcome": outcome.status.value,
+            "note": "; ".join(filter(None, [outcome.why, outcome.label_note, outcome.record.note])),
+        }
+        for outcome in outcomes(results_dir)
+        if outcome.record is not None
+    ]
+    columns = ["claim", "paper", "ours", "ratio", "label", "outcome", "note"]
+    return pd.DataFrame(rows, columns=columns).set_index("claim")
+
+
+def _claim(id: str) -> Claim:
+    claims = load()
+    if id not in claims:
+        from difflib import get_close_matches
+
+        near = get_close_matches(id, claims, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "see the column id of data/claims.csv"
+        raise ValueError(f"there is no claim {id!r}: {hint}")
+    return claims[id]
+
+
+def _plain(value: Any, id: str) -> Any:
+    """Return the value as JSON has it: arrays and tensors become lists, their scalars numbers."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(element, id) for element in value]
+    if isinstance(value, float | int) and not abs(value) <= sys.float_info.max:
+        raise ValueError(f"the value of {id} is {value}: record a finite number, or nothing")
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(
+        f"the value of {id} must be a number, a truth value, a text or a list of these, "
+        f"not a {type(value).__name__}: record the figures that its criterion needs"
+    )
+
+
+def _figure(name: str, folder: Path) -> str:
+    if Path(name).name != name or Path(name).suffix not in (".svg", ".png"):
+        raise ValueError(f"figure must be the name of an .svg or .png file, not {name!r}")
+    if not (folder / name).exists():
+        raise ValueError(f"there is no figure {name} in {folder}: save it before recording")
+    return name
+
+
+def _newest(folder: Path) -> dict[str, Record]:
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}: run an experiment first, see pipekit run")
+    # Sorted by time and then as written: of two records of one second, the later line is newer.
+    records = sorted(_read(folder), key=lambda record: str(record.provenance["utc"]))
+    return {record.id: record for record in records}
+
+
+class _Provenance(BaseModel, extra="allow"):
+    label: Literal["measured", "emulated", "simulated", "exact"]
+    utc: str
+
+
+class _Entry(BaseModel):
+    """A line of the file of records."""
+
+    id: str
+    value: Any
+    note: str
+    figure: str | None
+    provenance: _Provenance
+
+
+def _read(folder: Path) -> Iterator[Record]:
+    claims = load()
+    for path in sorted(folder.rglob(FILE)):
+        # Notes may hold what splitlines() takes for the end of a line.
+        for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
+            try:
+                entry = parse_json(line, _Entry)
+                _plain(entry.value, entry.id)
+            except ValueError as error:
+                raise ValueError(
+                    f"{path}, line {number} is no record, delete it: {error}"
+                ) from None
+            record = Record(**entry.model_dump(), folder=path.parent.resolve())
+            if record.id not in claims:
+                raise ValueError(f"{path}, line {number}: the ledger has no claim {record.id!r}")
+            yield record

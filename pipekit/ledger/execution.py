@@ -1,0 +1,109 @@
+"""Execute a notebook by papermill, in a kernel of its own; several threads may do so at a time."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import nbformat
+import papermill
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+from nbformat.sign import NotebookNotary
+from traitlets import default
+
+from pipekit.ledger.experiment import Job
+from pipekit.ledger.runs import NotebookResult
+
+
+def execute(
+    job: Job, scale: str, executed: Path, files: Path, on_cell: Callable[[int], None]
+) -> NotebookResult:
+    """Execute a notebook; whatever it does ends in the result.
+
+    Args:
+        job: the notebook and its parameters.
+        scale: "quick" or "full".
+        executed: where the executed copy goes, that of a failed notebook too.
+        files: the folder for the notebook's own files.
+        on_cell: called with the index of every cell when it starts.
+    """
+
+    def started_cell(cell: nbformat.NotebookNode, cell_index: int) -> None:
+        on_cell(cell_index)
+
+    notebook = job.notebook.resolve()
+    started = time.perf_counter()
+    error = None
+    try:
+        papermill.execute_notebook(
+            notebook,
+            executed,
+            {**job.parameters, "scale": scale, "results_dir": str(files)},
+            kernel_name="python3",
+            language="python",
+            kernel_manager_class=_ThisInterpreter,
+            progress_bar=False,
+            # The kernel's working directory.  papermill's own `cwd` changes this whole process's,
+            # and so that of the notebooks in the other threads.
+            resources={"metadata": {"path": str(notebook.parent)}},
+            execution_timeout=job.cell_timeout_s,
+            on_cell_start=started_cell,
+        )
+    except Exception as failure:
+        error = _in_one_line(failure)
+    seconds = time.perf_counter() - started
+    if executed.exists():
+        # Jupyter shows widgets and scripts of signed notebooks only.
+        NotebookNotary().sign(nbformat.read(executed, as_version=4))
+    return NotebookResult(job.name, executed, files, round(seconds, 2), error)
+
+
+def kill_kernels() -> None:
+    """End the kernels that run for this process, and all that they started, at once."""
+    with _kernels_lock:
+        kernels = list(_kernels)
+    for kernel in kernels:
+        provisioner = kernel.provisioner
+        if isinstance(provisioner, LocalProvisioner) and provisioner.process and provisioner.pgid:
+            with suppress(ProcessLookupError):
+                os.killpg(provisioner.pgid, signal.SIGKILL)
+
+
+def _in_one_line(failure: Exception) -> str:
+    if isinstance(failure, papermill.PapermillExecutionError):
+        kind, text = failure.ename, failure.evalue
+    else:
+        kind, text = type(failure).__name__, str(failure)
+    return f"{kind}: {' '.join(text.split())}"
+
+
+class _ThisInterpreter(AsyncKernelManager):
+    """Starts kernels in this very Python.
+
+    A kernel called "python3" may be another environment's, from the user's Jupyter settings.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        with _kernels_lock:
+            _kernels.add(self)
+
+    @default("transport_encryption")
+    def _transport_encryption_default(self) -> str:
+        return "auto"  # newer kernels warn on the terminal when they are spoken to in the clear
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        return KernelSpec(**get_kernel_dict())
+
+
+_kernels: WeakSet[_ThisInterpreter] = WeakSet()
+_kernels_lock = threading.Lock()

@@ -1,0 +1,124 @@
+"""The papers' claims: ``data/claims.csv``, read and checked."""
+
+import csv
+import functools
+import io
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from pipekit.ledger.criteria import parse
+from pipekit.reading import read_text
+
+OUT_OF_REACH = "out-of-reach"
+"""The label of a claim that nobody can check here, say one that needs ImageNet."""
+
+_PLACES = (
+    Path(__file__).parents[2] / "data" / "claims.csv",  # a checkout, installed in editable mode
+    Path(__file__).with_name("claims.csv"),  # the copy that a wheel carries
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One testable claim of a paper, a row of the ledger.
+
+    Attributes:
+        id: what :func:`pipekit.claims.record` names it by.
+        paper: pipedream, gpipe, torchgpipe or pipedream-2bw.
+        where: its section, table or figure.
+        kind: of claim, say throughput or memory.
+        claim: in a sentence.
+        quantity: what was measured.
+        value: the paper's, as printed.
+        unit: of it.
+        conditions: under which it holds.
+        label: how it is wanted here: one of :data:`pipekit.provenance.LABELS`, or "out-of-reach".
+        tolerance: the criterion in prose, which has the last word.
+        note: what else there is to know, contradictions of the paper among it.
+        check: the criterion in the language of :mod:`pipekit.ledger.criteria`.
+        target: what it compares with; by default ``value``.
+        record: what to record where that is not simply ``quantity`` in ``unit``.
+    """
+
+    id: str
+    paper: str
+    where: str
+    kind: str
+    claim: str
+    quantity: str
+    value: str
+    unit: str
+    conditions: str
+    label: str
+    tolerance: str
+    note: str
+    check: str
+    target: Any
+    record: str
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether the claim can be checked nowhere here."""
+        return self.label == OUT_OF_REACH
+
+    @property
+    def reference(self) -> Any:
+        """The paper's number(s) that ours are divided by; None if it prints none."""
+        if self.record:
+            return self.target
+        printed = _number(self.value)
+        return self.target if printed is None else printed
+
+
+@functools.cache
+def load(path: Path | None = None) -> dict[str, Claim]:
+    """Return the claims by id, in the ledger's order.
+
+    Args:
+        path: a ledger of your own; by default ``data/claims.csv`` of the checkout that pipekit is
+            imported from, or else the copy that was installed with it.
+
+    Raises:
+        ValueError: there is no ledger, or a row of it cannot be used; the message names it.
+    """
+    found = path or next((place for place in _PLACES if place.exists()), None)
+    if found is None:
+        raise ValueError(
+            "data/claims.csv is missing: install pipekit from its checkout (pip install -e .)"
+        )
+    claims: dict[str, Claim] = {}
+    reader = csv.DictReader(io.StringIO(read_text(found)), strict=True)
+    try:
+        if reader.fieldnames != (columns := [field.name for field in fields(Claim)]):
+            raise ValueError(f"{found.name} must have the columns {', '.join(columns)}")
+        for row in reader:
+            claim = _claim(row, found)
+            if claim.id in claims:
+                raise ValueError(f"{found.name}: the id {claim.id} stands twice; rename one")
+            claims[claim.id] = claim
+    except csv.Error as error:
+        raise ValueError(f"{found.name}, line {reader.line_num}: {error}") from None
+    return claims
+
+
+def _claim(row: dict[str, Any], path: Path) -> Claim:
+    if None in row or None in row.values():
+        raise ValueError(f"{path.name}, {row['id']}: the row has not one cell for each column")
+    try:
+        terms = parse(row["check"])
+        target = from_json(row["target"]) if row["target"] else None
+        if target is None and any(term.needs_target for term in terms):
+            target = float(row["value"])
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name}, {row['id']}: {error}") from error
+    return Claim(**{**row, "target": target})
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,194 @@
+"""What a GPipe minibatch really does (3.1, 3.2): composition, places, bytes and gradients."""
+
+import threading
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pipekit.datasets import Batch
+from pipekit.engine import Pipeline
+from pipekit.engine.batches import split
+from pipekit.papers.gpipe.partition import splits
+from pipekit.schedules import Schedule, gpipe
+
+Place = tuple[int, str]
+"""A thread, and the device of what it computed."""
+
+
+class TakeGradient(Optimizer):
+    """Puts each parameter's gradient in its place: after one update, the weights are gradients."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Do it; parameters without a gradient become zero."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.zero_()
+                if parameter.grad is not None:
+                    parameter.copy_(parameter.grad)
+
+
+def gradients(
+    model: nn.Sequential, batch: Batch, schedule: Schedule, loss: nn.Module, seed: int = 0
+) -> dict[str, Tensor]:
+    """Return the gradient that an update gets from the engine, by the parameters' names.
+
+    Args:
+        model: without buffers that training edits.
+        batch: one minibatch.
+        schedule: for one minibatch.
+        loss: of a microbatch, a mean.
+        seed: of the layers' random numbers.
+    """
+    pipeline = Pipeline(model, schedule, optimizer=TakeGradient, loss=loss, seed=seed)
+    pipeline.train([batch], trace=False)
+    return dict(pipeline.state_dict())
+
+
+def plain_gradients(model: nn.Sequential, batch: Batch, loss: nn.Module) -> dict[str, Tensor]:
+    """Return the gradient of an unsplit minibatch by one backward, without the engine."""
+    parameters = dict(model.named_parameters())
+    found = torch.autograd.grad(loss(model(batch[0]), batch[1]), list(parameters.values()))
+    return dict(zip(parameters, found, strict=True))
+
+
+def splits_into_microbatches(x: Tensor, microbatches: int) -> bool:
+    """Return whether the engine cuts [N, ...] as [T, N/T, ...] has it, and nothing is lost (3.2).
+
+    Args:
+        x: a minibatch, [N, ...].
+        microbatches: T, which divides N.
+    """
+    parts = split(x, microbatches)
+    reshaped = x.reshape(microbatches, len(x) // microbatches, *x.shape[1:])
+    return bool(torch.equal(torch.stack(parts), reshaped) and torch.equal(torch.cat(parts), x))
+
+
+def differing_compositions(model: nn.Sequential, inputs: Tensor, stages: Sequence[int]) -> int:
+    """Return in how many splits the pipeline's output is not, to the bit, the unsplit model's.
+
+    Args:
+        model: layers f_1, ..., f_L; a stage is the composition of some neighbours (3.1).
+        inputs: [B, ...].
+        stages: numbers of stages; all contiguous splits into so many are tried.
+    """
+    with torch.no_grad():
+        expected = model.eval()(inputs)
+    differing = 0
+    for count in stages:
+        for balance in splits(len(model), count):
+            outputs: list[Tensor] = []
+            pipeline = Pipeline(
+                model,
+                gpipe(count, 1),
+                balance=balance,
+                optimizer=TakeGradient,
+                loss=nn.MSELoss(),
+            )
+            pipeline.evaluate([(inputs, inputs)], _keeping(outputs))
+            differing += not torch.equal(outputs[0], expected)
+    return differing
+
+
+def loss_place(
+    model: nn.Sequential, batch: Batch, stages: int, microbatches: int, loss: nn.Module
+) -> tuple[bool, float]:
+    """Train on one minibatch and return where its loss is computed, and whether it is the loss.
+
+    Args:
+        model: without dropout or batch norm.
+        batch: one minibatch.
+        stages: K.
+        microbatches: T.
+        loss: of a microbatch, a mean.
+
+    Returns:
+        Whether the last layer's worker computes the loss, on the device of that layer's output, and
+        no worker before it does; and the relative difference from the loss of the unsplit
+        minibatch, all outputs concatenated.
+    """
+    of_layers: list[set[Place]] = [set() for _ in model]
+    of_loss: set[Place] = set()
+    watched = nn.Sequential(
+        *(_Watched(layer, seen.add) for layer, seen in zip(model, of_layers, strict=True))
+    )
+    pipeline = Pipeline(
+        watched,
+        gpipe(stages, microbatches),
+        optimizer=TakeGradient,
+        loss=_Watched(loss, of_loss.add),
+    )
+    (found,) = pipeline.train([batch]).losses
+    with torch.no_grad():
+        expected = float(loss(model(batch[0]), batch[1]))
+    first_of_last = sum((pipeline.balance or [])[:-1])
+    before = {place for seen in of_layers[:first_of_last] for place in seen}
+    threads_before = {thread for thread, _ in before}
+    there = of_loss == of_layers[-1] and not threads_before & {thread for thread, _ in of_loss}
+    return there, abs(found - expected) / abs(expected)
+
+
+def boundary_bytes(
+    model: nn.Sequential, batch: Batch, stages: int, microbatches: int, loss: nn.Module
+) -> tuple[int, int]:
+    """Return the bytes that a minibatch sends where it should not, and those too many or too few.
+
+    Args:
+        model: whose layers pass on one tensor.
+        batch: one minibatch.
+        stages: K.
+        microbatches: T.
+        loss: of a microbatch.
+
+    Returns:
+        Bytes between workers that are no neighbours; and, summed over all pairs of neighbours and
+        both directions, how far the bytes are from one activation, or one gradient, for each
+        microbatch.
+    """
+    pipeline = Pipeline(model, gpipe(stages, microbatches), optimizer=TakeGradient, loss=loss)
+    traffic = pipeline.train([batch], trace=False).traffic
+    far = (traffic["source"] - traffic["destination"]).abs() != 1
+    sent = traffic.set_index(["source", "destination", "purpose"])["bytes"]
+    x, expected = batch[0], dict.fromkeys(sent.index, 0)
+    with torch.no_grad():
+        ends = torch.tensor(pipeline.balance).cumsum(0).tolist()[:-1]
+        for boundary, (first, stop) in enumerate(pairwise([0, *ends])):
+            x = model[first:stop](x)
+            expected[boundary, boundary + 1, "activation"] = x.nbytes
+            expected[boundary + 1, boundary, "gradient"] = x.nbytes
+    off = sum(abs(int(sent.get(place, 0)) - size) for place, size in expected.items())
+    return int(traffic.loc[far, "bytes"].sum()), off
+
+
+class _Watched(nn.Module):
+    """A layer, or a loss, that tells where it computes in training.
+
+    Args:
+        inner: the layer.
+        tell: called with the place; a builtin or a function, so that copies share it.
+    """
+
+    def __init__(self, inner: nn.Module, tell: Callable[[Place], None]) -> None:
+        super().__init__()
+        self.inner, self.tell = inner, tell
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        y: Tensor = self.inner(*inputs)
+        if torch.is_grad_enabled():  # the engine first tries the model without gradients
+            self.tell((threading.get_ident(), str(y.device)))
+        return y
+
+
+def _keeping(outputs: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    def keep(output: Tensor, target: Tensor) -> Tensor:
+        outputs.append(output)
+        return torch.zeros(())
+
+    return keep

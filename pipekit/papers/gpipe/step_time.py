@@ -1,0 +1,139 @@
+"""GPipe's Figure 4: where the time of a step goes, and how recomputing early shrinks the bubble."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from unittest import mock
+
+import pandas as pd
+import torch
+from torch import nn
+
+from pipekit.engine import Pipeline
+from pipekit.models import resnet101
+from pipekit.papers.gpipe.speed import RESNET, Scenario, profile_of, split
+from pipekit.papers.gpipe.timelines import bubble
+from pipekit.profiling import Profile
+from pipekit.schedules import gpipe
+from pipekit.traces import Trace
+from pipekit.traces.breakdown import ALL
+
+
+def compute_bound(profile: Profile) -> Profile:
+    """Return costs as if all but the counted operations were fused into them and took no time.
+
+    A backward has two products for each one of the forward's; the total stays.
+    """
+    a_flop = (profile.forward_s + profile.backward_s) / sum(x.flops for x in profile.layers) / 3
+    layers = (
+        replace(x, forward_s=x.flops * a_flop, backward_s=2 * x.flops * a_flop)
+        for x in profile.layers
+    )
+    return replace(profile, layers=tuple(layers))
+
+
+def read_off(trace: Trace) -> pd.Series:
+    """Return where a step's time goes, in percent, read off as Figure 4's caption says.
+
+    Imbalance is "the waiting time for the next micro-batch": idle time within a worker's forwards,
+    or within its backwards.  Bubble is the "idle time between forward and backward passes", those
+    of the steps before and after included.  So what the others wait for a slow stage between its
+    forwards and its backwards is bubble; :meth:`Trace.breakdown`, whose categories these are, calls
+    it imbalance.  Both find the same computation; communication and other are idle time here.
+
+    Args:
+        trace: of a single minibatch.
+    """
+    imbalance = bubble = 0.0
+    for _, own in trace.frame.groupby("worker"):
+        forwards = own[own["op"] == "FORWARD"]
+        turn = own.loc[own["op"] == "BACKWARD", "start_s"].min()
+        early = own[(own["op"] == "RECOMPUTE") & (own["start_s"] < turn)]  # within the bubble
+        backwards = own[own["op"].isin(["RECOMPUTE", "BACKWARD"]) & (own["start_s"] >= turn)]
+        phases = _lasts(forwards) + _lasts(backwards)
+        imbalance += phases - _busy(forwards) - _busy(backwards)
+        bubble += trace.makespan_s - phases - _busy(early) - _busy(own[own["op"] == "UPDATE"])
+    shares = trace.breakdown().loc[ALL].copy()
+    shares["imbalance"] = 100 * imbalance / (trace.workers * trace.makespan_s)
+    shares["bubble"] = 100 * bubble / (trace.workers * trace.makespan_s)
+    shares["communication"] = shares["other"] = 0.0
+    return shares
+
+
+def _lasts(phase: pd.DataFrame) -> float:
+    return float(phase["end_s"].max() - phase["start_s"].min())
+
+
+def _busy(events: pd.DataFrame) -> float:
+    return float((events["end_s"] - events["start_s"]).sum())
+
+
+def bubble_over_theory(trace: Trace, stages: int, microbatches: int) -> float:
+    """Return the bubble of a balanced run over (K-1)/(T+K-1), of which section 4.2 speaks.
+
+    What is lost to imbalance, communication and the rest is no part of the run that the theory is
+    about.
+    """
+    shares = trace.breakdown().loc["all"]
+    balanced = shares[["computation", "recompute", "update", "bubble"]].sum()
+    return float(shares["bubble"] / balanced / bubble(stages, microbatches))
+
+
+def late_recomputation(profile: Profile) -> Profile:
+    """Return costs whose backwards begin with the recomputation, once the gradient is there.
+
+    Updates take no time, as in the theory of the bubble.
+    """
+    layers = (
+        replace(x, backward_s=x.forward_s + x.backward_s, update_s=0.0) for x in profile.layers
+    )
+    return replace(profile, layers=tuple(layers))
+
+
+def recomputes_early(trace: Trace) -> bool:
+    """Return whether every stage before the last recomputes before its first gradient is computed.
+
+    Section 3.3: "recomputation ... can be scheduled earlier without waiting for gradients".
+    """
+    firsts = trace.frame.groupby(["stage", "op"]).first()
+    return all(
+        firsts["start_s"][stage, "RECOMPUTE"] < firsts["end_s"][after, "BACKWARD"]
+        for stage, after in pairwise(sorted(trace.frame["stage"].unique()))
+    )
+
+
+def measured(
+    scenarios: Sequence[Scenario], *, rows: int, pixels: int, repeats: int, seed: int
+) -> list[Trace]:
+    """Train ResNet-101 on random images, really: each accelerator is a core of this machine.
+
+    Args:
+        scenarios: what to train by, in turns, so that whatever slows the machine slows all.
+        rows: images of a minibatch.
+        pixels: of an image's side.
+        repeats: minibatches of each, besides one to warm up.
+        seed: of weights and images.
+
+    Returns:
+        The trace of each scenario's fastest minibatch.
+    """
+    torch.manual_seed(seed)
+    batch = torch.randn(rows, 3, pixels, pixels), torch.randint(1000, (rows,))
+    pipelines = [
+        Pipeline(
+            resnet101(),
+            gpipe(scenario.stages, scenario.microbatches),
+            balance=split(profile_of(RESNET), scenario.stages),
+            optimizer=partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+            loss=nn.CrossEntropyLoss(),
+            recompute=scenario.recompute,
+        )
+        for scenario in scenarios
+    ]
+    rounds = []
+    with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}):
+        for _ in range(1 + repeats):
+            rounds.append([each.train([batch]).trace for each in pipelines])
+    return [min(each, key=lambda t: t.makespan_s) for each in zip(*rounds[1:], strict=True)]

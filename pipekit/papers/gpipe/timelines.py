@@ -1,0 +1,125 @@
+"""GPipe's Figure 2 and section 3.2: who waits for whom, and how much of the time is bubble."""
+
+from itertools import pairwise
+
+from pipekit.papers.timelines import starts
+from pipekit.schedules import Op, Schedule, ScheduleError, Task, check, lower
+from pipekit.traces import Trace
+
+Edge = tuple[str, str]
+"""(what is first, what depends on it), such as ("F1", "F2"), stages counted from 1."""
+
+
+def bubble(stages: int, microbatches: int) -> float:
+    """Return GPipe's bubble fraction (K-1)/(T+K-1) for K stages and T microbatches (3.2)."""
+    return (stages - 1) / (microbatches + stages - 1)
+
+
+def figure_2c(stages: int, microbatches: int) -> dict[tuple[str, int, int], int]:
+    """Return in which slot each pass of Figure 2c begins, by (op, stage, microbatch), from 0.
+
+    Every pass takes one slot: F_{k,t} is in slot k + t, and the backwards are the mirror image.
+    """
+    last = 2 * (microbatches + stages - 1) - 1
+    passes = [(s, k) for s in range(stages) for k in range(microbatches)]
+    forwards = {("FORWARD", s, k): s + k for s, k in passes}
+    return forwards | {("BACKWARD", s, k): last - s - k for s, k in passes}
+
+
+def dependencies(schedule: Schedule) -> set[Edge]:
+    """Return which pass depends directly on which, of a schedule with a single microbatch.
+
+    From one worker to another these are the messages that a pass waits for.  On one worker they are
+    the orders that the check insists on: with any other, the schedule is refused.
+    """
+    found = set()
+    for worker, steps in enumerate(lower(schedule)):
+        passes = [step for step in steps if step.task.op is not Op.UPDATE]
+        for step in passes:
+            for message, sender in step.receives:
+                source = schedule.workers[sender][0].stage
+                found.add((_name(message.op, source), _name(*step.task[:2])))
+        for before, after in pairwise(passes):
+            if _refused(schedule, worker, before.task, after.task):
+                found.add((_name(*before.task[:2]), _name(*after.task[:2])))
+    return found
+
+
+def figure_2a(stages: int) -> set[Edge]:
+    """Return the edges of Figure 2a: B_k depends on B_{k+1} and on the activations of F_k."""
+    neighbours = [(k, k + 1) for k in range(1, stages)]
+    forwards = {(f"F{k}", f"F{after}") for k, after in neighbours}
+    backwards = {(f"B{after}", f"B{k}") for k, after in neighbours}
+    return forwards | backwards | {(f"F{k}", f"B{k}") for k in range(1, stages + 1)}
+
+
+def forward_waits(trace: Trace) -> list[float]:
+    """Return how long each forward that waits for something starts after it could have (3.2).
+
+    F_{k+1,t} needs the worker, which has F_{k+1,t-1} before it, and the output of F_{k,t}.  The
+    first forwards of later minibatches are left out: backwards and updates are before them.
+
+    Returns:
+        In the trace's unit; a negative number is a forward that ran too early.
+    """
+    begin = starts(trace)
+    frame = trace.frame[trace.frame["op"] == "FORWARD"]
+    keys = zip(frame["stage"], frame["microbatch"], strict=True)
+    end = dict(zip(keys, frame["end_s"].tolist(), strict=True))
+    version = dict(zip(end, frame["version"], strict=True))
+    late = []
+    for (stage, k), reads in version.items():
+        same_batch = version.get((stage, k - 1)) == reads
+        needs = [end[stage, k - 1]] if same_batch else []
+        needs += [end[stage - 1, k]] if stage else []
+        if needs and (same_batch or k == 0):
+            late.append(begin["FORWARD", stage, k] - max(needs))
+    return late
+
+
+def idle(trace: Trace) -> list[float]:
+    """Return how long each worker idles, in the trace's unit."""
+    frame = trace.frame
+    busy = (frame["end_s"] - frame["start_s"]).groupby(frame["worker"]).sum()
+    return [trace.makespan_s - float(busy.get(worker, 0)) for worker in range(trace.workers)]
+
+
+def versions_a_minibatch(trace: Trace, microbatches: int) -> set[int]:
+    """Return the numbers of weight versions that the passes of one minibatch read, over all.
+
+    Args:
+        trace: of a run.
+        microbatches: of a minibatch.
+    """
+    passes = trace.frame[trace.frame["op"].isin(["FORWARD", "BACKWARD"])]
+    return set(passes.groupby(passes["microbatch"] // microbatches)["version"].nunique())
+
+
+def updates_a_minibatch(trace: Trace, microbatches: int, minibatches: int) -> set[int]:
+    """Return the numbers of updates that a stage makes for one minibatch, over stages and all.
+
+    Args:
+        trace: of a run.
+        microbatches: of a minibatch.
+        minibatches: of the run.
+    """
+    updates = trace.frame[trace.frame["op"] == "UPDATE"]
+    stages = trace.frame["stage"].unique()
+    made = updates.groupby(["stage", updates["microbatch"] // microbatches]).size()
+    return {int(made.get((s, t), 0)) for s in stages for t in range(minibatches)}
+
+
+def _name(op: Op, stage: int) -> str:
+    return f"{op.value}{stage + 1}"
+
+
+def _refused(schedule: Schedule, worker: int, one: Task, other: Task) -> bool:
+    """Return whether the check refuses the schedule with two tasks of a worker exchanged."""
+    exchange = {one: other, other: one}
+    workers = list(schedule.workers)
+    workers[worker] = tuple(exchange.get(task, task) for task in workers[worker])
+    try:
+        check(Schedule(tuple(workers)))
+    except ScheduleError:
+        return True
+    return False

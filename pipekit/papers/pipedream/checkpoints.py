@@ -1,0 +1,199 @@
+"""PipeDream's checkpoints (section 4): what they cost in messages, and what a restart gives."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from pipekit.engine import Pipeline, WorkerDied
+from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.engine.transports.threads import Queues
+
+Epoch = Sequence[tuple[Tensor, Tensor]]
+
+
+class Counted(Protocol):
+    """Batches that can be counted before they are read."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Struck:
+    """Batches; beside the training, something happens when it comes to one of them.
+
+    Args:
+        batches: the data.
+        at: the index of that batch.
+        strike: what happens.
+    """
+
+    def __init__(self, batches: Counted, at: int, strike: Callable[[], object]) -> None:
+        self._batches, self._at, self._strike = batches, at, strike
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(self._batches):
+            if number == self._at:
+                threading.Thread(target=self._strike).start()
+            yield batch
+
+
+def worker_processes() -> dict[int, int]:
+    """Return the process of each worker that is alive, of a training started here."""
+    found = {}
+    for process in multiprocessing.active_children():
+        name, _, worker = process.name.rpartition(" ")
+        if name == "pipekit worker" and process.pid:
+            found[int(worker)] = process.pid
+    return found
+
+
+def kill(worker: int) -> None:
+    """Send SIGKILL to a worker's process, if it is alive."""
+    if worker in (alive := worker_processes()):
+        os.kill(alive[worker], signal.SIGKILL)
+
+
+def coordination(
+    build: Callable[[str], Pipeline], epochs: Sequence[Epoch], folder: Path
+) -> tuple[int, int]:
+    """Count what checkpoints at the end of every epoch make workers send to one another.
+
+    Args:
+        build: makes the pipeline for a transport; one worker a stage.
+        epochs: the batches of each; two at most, as only the last two checkpoints stay.
+        folder: for the checkpoints.
+
+    Returns:
+        The messages of a training with checkpoints less those of one without; and the files that
+        there are for each stage and epoch (-1 if not for all alike).
+    """
+    without = _messages(build("threads"), epochs, None)
+    extra = _messages(build("threads"), epochs, folder) - without
+    homes = sorted(folder.iterdir())
+    stages = [[part.stage for part in checkpoints.parts_of(home)] for home in homes]
+    files = {found.count(stage) for found in stages for stage in found}
+    exact = len(homes) == len(epochs) and len(files) == len({*map(len, stages)}) == 1
+    return extra, files.pop() if exact else -1
+
+
+def _messages(pipeline: Pipeline, epochs: Sequence[Epoch], folder: Path | None) -> int:
+    """Train, and return how many messages the workers sent."""
+    sent: list[object] = []
+    put = Queues.put
+
+    def noting(self: Queues, *message: Any) -> None:
+        sent.append(None)
+        put(self, *message)
+
+    with mock.patch.object(Queues, "put", noting):
+        for batches in epochs:
+            pipeline.train(batches, trace=False, checkpoints=folder)
+    return len(sent)
+
+
+class Restart(NamedTuple):
+    """What came of a training that was killed.
+
+    Attributes:
+        resumed: epochs that were complete on all stages, and were not trained again.
+        before: likewise after the newest file of one stage had been lost.
+        differences: from a training without a kill; see :func:`differences`.
+    """
+
+    resumed: int
+    before: int
+    differences: list[str]
+
+
+def restart(
+    build: Callable[[str], Pipeline], epochs: Sequence[Epoch], worker: int, folder: Path
+) -> Restart:
+    """Kill -9 a worker in the middle of the last epoch, and start again.
+
+    Args:
+        build: makes the pipeline for a transport.
+        epochs: the batches of each, three at least.
+        worker: which one is killed.
+        folder: for the checkpoints.
+
+    Raises:
+        RuntimeError: the training ended before the kill.
+    """
+
+    def train(pipeline: Pipeline, where: Path, strike: Callable[[], object] | None = None) -> None:
+        for number in range(pipeline.resume(where), len(epochs)):
+            batches: Counted = epochs[number]
+            if strike and number + 1 == len(epochs):
+                batches = Struck(batches, len(batches) // 2, strike)
+            pipeline.train(batches, trace=False, checkpoints=where)
+
+    train(build("threads"), folder / "whole")
+    killed = folder / "killed"
+    try:
+        train(build("distributed"), killed, lambda: kill(worker))
+    except WorkerDied:
+        pass
+    else:
+        raise RuntimeError("the training ended before the kill: use more batches")
+
+    def complete() -> int:
+        home = checkpoints.newest(killed)
+        batches = int(home.name.split("-")[1]) if home else 0
+        return sum(batches >= sum(map(len, epochs[: n + 1])) for n in range(len(epochs)))
+
+    resumed = complete()
+    lost = checkpoints.parts_of(sorted(killed.iterdir())[-1])[0].path
+    aside = lost.rename(folder / lost.name)
+    before = complete()
+    aside.rename(lost)
+    train(build("threads"), killed)
+    ends = [sorted(where.iterdir())[-1] for where in (folder / "whole", killed)]
+    return Restart(resumed, before, differences(*ends))
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Return where two checkpoints differ by a bit: "/part/entry/..." of every such value.
+
+    Everything is compared that a checkpoint holds: weights, older versions that are still read,
+    buffers, states of optimizer, scheduler and random numbers, losses.
+    """
+    first, second = (dict(_values(_parts(home))) for home in (one, other))
+    return [
+        name
+        for name in sorted({*first, *second})
+        if name not in first or name not in second or not _equal(first[name], second[name])
+    ]
+
+
+def _parts(home: Path) -> dict[str, checkpoints.Content]:
+    parts = checkpoints.parts_of(home)
+    return {f"stage {part.stage}, worker {part.worker}": checkpoints.load(part) for part in parts}
+
+
+def _values(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested dicts, lists and tuples with their paths."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _values(value, f"{path}/{key}")
+    elif isinstance(tree, (list, tuple)):
+        yield from _values(dict(enumerate(tree)), path)
+    else:
+        yield path, tree
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return bool(one == other)

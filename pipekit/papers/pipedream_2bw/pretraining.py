@@ -1,0 +1,202 @@
+"""Small language models trained for real by vanilla, 2BW and PipeDream updates (section 5.1)."""
+
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import count, islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from pipekit.datasets import Batch, Dataset, masked, python_source
+from pipekit.engine import Pipeline
+from pipekit.models import bert_large, gpt, token_loss
+from pipekit.papers import trainings
+from pipekit.papers.pipedream_2bw.movement import Movement
+from pipekit.papers.pipedream_2bw.recipe import Training
+from pipekit.provenance import provenance
+from pipekit.schedules import Schedule, flush, pipedream, two_bw
+
+VANILLA, TWO_BW, PIPEDREAM = "vanilla", "2BW", "PipeDream"
+
+METHODS: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
+    {
+        VANILLA: lambda stages, batches: flush(stages, stages, batches),
+        TWO_BW: lambda stages, batches: two_bw(stages, stages, batches),
+        PIPEDREAM: pipedream,
+    }
+)
+"""By name, each from the numbers of stages and batches to its schedule; all with the same batch,
+which Flush and 2BW cut into as many microbatches as there are stages."""
+
+POINTS = 10
+"""Validations of a training, equally far apart; the pipeline drains before each."""
+NINE_TENTHS = 9 * POINTS // 10
+FINE_TUNED = (NINE_TENTHS, POINTS)
+"""The validations, from 1, after which Table 1's fine-tunings start."""
+EVALUATION_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Network:
+    """A GPT or BERT of bytes.
+
+    Attributes:
+        kind: "gpt" or "bert".
+        layers: blocks.
+        hidden: features of a token.
+        heads: of the attention.
+        dropout: probability.
+    """
+
+    kind: str
+    layers: int
+    hidden: int
+    heads: int
+    dropout: float = 0.1
+
+    def build(self, sequence: int, seed: int) -> nn.Sequential:
+        """Return it with its initial weights, for sequences of so many tokens at most."""
+        torch.manual_seed(seed)
+        shape = self.layers, self.hidden, self.heads
+        make, vocabulary = {"gpt": (gpt, 256), "bert": (bert_large, 257)}[self.kind]
+        return make(*shape, vocabulary=vocabulary, sequence=sequence, dropout=self.dropout)
+
+    def data(self, sequence: int, rows: int, test_rows: int) -> Dataset:
+        """Return what it learns from: the next byte (GPT), or the masked ones (BERT)."""
+        text = python_source(sequence, rows + test_rows, test_rows)
+        return masked(text) if self.kind == "bert" else text
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.layers}x{self.hidden}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that a training depends on.
+
+    Attributes:
+        network: what is trained.
+        method: a key of :data:`METHODS`.
+        seed: of the weights, the order of the rows, the masks and the dropout.
+        training: for how long and how.
+        stages: one worker each.
+        rows: windows of text to train on, as often as the steps need.
+        test_rows: windows to validate on.
+    """
+
+    network: Network
+    method: str
+    seed: int
+    training: Training
+    stages: int
+    rows: int
+    test_rows: int
+
+    @property
+    def name(self) -> str:
+        """All of it, as a file is called: what is varied in words, the whole as a checksum."""
+        whole = zlib.crc32(repr(self).encode())
+        return f"{self.network}_{self.method}_seed{self.seed}_{whole:08x}"
+
+    def weights(self, folder: Path, point: int) -> Path:
+        """Return where the weights after a validation, from 1, are kept."""
+        return folder / f"{self.name}_{point}of{POINTS}.pt"
+
+
+def train_all(cases: Sequence[Case], folder: Path) -> pd.DataFrame:
+    """Return the course of all trainings, measured; those that the folder has are not run again.
+
+    Args:
+        cases: what to train.
+        folder: keeps a JSON file for each case that is done, and of a BERT the weights after the
+            validations :data:`FINE_TUNED`.
+
+    Returns:
+        A row for each case and step, from 0, the untrained network's: ``network``, ``method``,
+        ``lr``, ``seed``, ``step``, ``loss`` (of the step's batch, at the weights that the method
+        reads), ``validation`` (loss, at the :data:`POINTS` only) and ``moved`` (how far the update
+        moved the weights, relative to their norm).
+    """
+    records = trainings.train_all(cases, partial(train, folder=folder), folder)
+    return pd.concat(
+        [_frame(case, record) for case, record in zip(cases, records, strict=True)],
+        ignore_index=True,
+    )
+
+
+def course(
+    pipeline: Pipeline,
+    batches: Sequence[Batch],
+    tests: Sequence[Batch],
+    metric: Callable[[Any, Any], Any] | None = None,
+) -> Iterator[tuple[list[float], float]]:
+    """Train in :data:`POINTS` pieces; yield the losses of each, and the score after it.
+
+    The first yielded is the untrained network's score, without losses.
+    """
+    yield [], pipeline.evaluate(tests, metric)
+    for point in range(POINTS):
+        start, end = (len(batches) * p // POINTS for p in (point, point + 1))
+        losses = pipeline.train(batches[start:end], trace=False).losses
+        yield losses, pipeline.evaluate(tests, metric)
+
+
+def take(data: Dataset, batch_rows: int, steps: int, seed: int) -> list[Batch]:
+    """Return so many batches, of as many epochs as that takes."""
+    endless = (batch for epoch in count() for batch in data.batches(batch_rows, seed, epoch))
+    return list(islice(endless, steps))
+
+
+def train(case: Case, folder: Path) -> trainings.Record:
+    """Carry out one training here; arguments as for :func:`train_all`."""
+    data = case.network.data(case.training.sequence, case.rows, case.test_rows)
+    movement = Movement()
+    pipeline = Pipeline(
+        case.network.build(case.training.sequence, case.seed),
+        partial(METHODS[case.method], case.stages),
+        optimizer=movement.watching(case.training.optimizer),
+        lr_scheduler=case.training.scheduler,
+        loss=token_loss,
+        seed=case.seed,
+        clip_norm=case.training.clip_norm,
+    )
+    batches = take(data, case.training.batch_rows, case.training.steps, case.seed)
+    losses, validations = [], []
+    for point, (some, validation) in enumerate(
+        course(pipeline, batches, data.test_batches(EVALUATION_ROWS))
+    ):
+        losses += some
+        validations.append([len(losses), validation])
+        if case.network.kind == "bert" and point in FINE_TUNED:
+            torch.save(pipeline.state_dict(), case.weights(folder, point))
+    return {
+        "case": asdict(case),
+        "losses": losses,
+        "validations": validations,
+        "moved": movement.relative,
+        "provenance": provenance("measured", case.seed, data=data.source),
+    }
+
+
+def _frame(case: Case, record: trainings.Record) -> pd.DataFrame:
+    validations = dict(record["validations"])
+    steps = range(len(record["losses"]) + 1)
+    return pd.DataFrame(
+        {
+            "network": case.network.kind,
+            "method": case.method,
+            "lr": case.training.lr,
+            "seed": case.seed,
+            "step": steps,
+            "loss": [math.nan, *record["losses"]],
+            "validation": [validations.get(step, math.nan) for step in steps],
+            "moved": [math.nan, *record["moved"]],
+        }
+    )

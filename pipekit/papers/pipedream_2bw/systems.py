@@ -1,0 +1,170 @@
+"""The systems of Figure 6 as schedules, and how many microbatches their memory admits (5.2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import ceil
+
+import numpy as np
+
+from pipekit.clusters import Cluster
+from pipekit.papers.pipedream_2bw.settings import OPTIMIZER_STATES, WEIGHT_BYTES
+from pipekit.planning.layer_ranges import Floats, Spans
+from pipekit.planning.sweep import block_balance
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.schedules import Op, Schedule, Task, flush, replicate, two_bw
+from pipekit.schedules.methods.arguments import require_positive
+
+TENSOR_MP, INTER_LAYER, GPIPE, FLUSH, TWO_BW = SYSTEMS = (
+    "tensor MP",
+    "inter-layer MP",
+    "GPipe",
+    "PipeDream-Flush",
+    "PipeDream-2BW",
+)
+
+LOSS_BYTES = 4
+"""Of a logit: the loss is computed in float32 and saves its log-probabilities."""
+
+
+def in_flushes(stages: int, sizes: Sequence[int], batches: int = 1) -> Schedule:
+    """Return GPipe's schedule with several flushes a batch, of so many microbatches each.
+
+    The gradients of all of them make one update.  A flush of 1 each is inter-layer model
+    parallelism with gradient accumulation.
+
+    Args:
+        stages: how many stages, one worker each.
+        sizes: microbatches of each flush of a batch.
+        batches: how many batches.
+
+    Raises:
+        ScheduleError: a count is below 1.
+    """
+    require_positive(stages=stages, flushes=len(sizes), microbatches=min(sizes), batches=batches)
+    microbatches = sum(sizes)
+
+    def worker(stage: int) -> list[Task]:
+        tasks = []
+        for t in range(batches):
+            for stop, size in zip(accumulate(sizes), sizes, strict=True):
+                part = range(t * microbatches + stop - size, t * microbatches + stop)
+                tasks += [Task(op, stage, k, t) for op in (Op.FORWARD, Op.BACKWARD) for k in part]
+            tasks.append(Task(Op.UPDATE, stage, (t + 1) * microbatches - 1, t + 1))
+        return tasks
+
+    name = INTER_LAYER if max(sizes) == 1 else GPIPE
+    return Schedule(tuple(tuple(worker(s)) for s in range(stages)), name)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model on parallel pipelines: what a bar of Figure 6 runs.
+
+    Attributes:
+        profile: of one microbatch.
+        cluster: the machines.
+        depth: stages, d; also the ways of tensor model parallelism.
+        width: pipelines, w; also the data-parallel copies of tensor model parallelism.
+        microbatches: of one pipeline in a batch, m.
+    """
+
+    profile: Profile
+    cluster: Cluster
+    depth: int
+    width: int
+    microbatches: int
+
+    @property
+    def batch(self) -> int:
+        """Sequences of a global batch: b w m."""
+        return self.profile.rows * self.width * self.microbatches
+
+    @property
+    def balance(self) -> list[int]:
+        """Layers of each stage: equal numbers of blocks (section 3.3)."""
+        return block_balance(self.profile, self.depth)
+
+    @property
+    def plan(self) -> Plan:
+        """The stages as simulator and emulator take them; :meth:`timed` has the recomputation."""
+        return Plan.by_hand(
+            self.balance, rows=self.profile.rows, replicas=[self.width] * self.depth
+        )
+
+    @property
+    def timed(self) -> Profile:
+        """The costs of microbatches that are recomputed when their backward begins.
+
+        Section 4.1: "recomputed when required by rerunning the forward pass".
+        """
+        layers = (replace(x, backward_s=x.forward_s + x.backward_s) for x in self.profile.layers)
+        return replace(self.profile, layers=tuple(layers))
+
+    def schedule(self, system: str, batches: int) -> Schedule:
+        """Return the table of one of the pipelined systems, or of inter-layer model parallelism."""
+        table = {
+            INTER_LAYER: lambda: in_flushes(self.depth, [1] * self.microbatches, batches),
+            GPIPE: lambda: in_flushes(self.depth, self.flushes(), batches),
+            FLUSH: lambda: flush(self.depth, self.microbatches, batches),
+            TWO_BW: lambda: two_bw(self.depth, self.microbatches, batches),
+        }[system]()
+        return table if self.width == 1 else replicate(table, self.width)
+
+    def flushes(self) -> list[int]:
+        """Return the microbatches of each of GPipe's flushes: as few flushes as fit, as equal."""
+        count = ceil(self.microbatches / min(self.microbatches, self.admitted()))
+        parts = np.array_split(np.arange(self.microbatches), count)
+        return [len(part) for part in parts]
+
+    def admitted(self, keeps_loss: bool = True) -> int:
+        """Return how many microbatches GPipe's memory admits before the first goes backward.
+
+        Args:
+            keeps_loss: see :meth:`bytes_of`.
+        """
+        most = 1
+        while most < self.microbatches and self._admits(most + 1, keeps_loss):
+            most += 1
+        return most
+
+    def bytes_of(
+        self,
+        in_flight: Sequence[int],
+        versions: int | Sequence[int],
+        keeps_loss: bool,
+        recompute: bool = True,
+    ) -> Floats:
+        """Return the bytes on a worker of each stage (section 3.1).
+
+        Args:
+            in_flight: microbatches of each stage that have been forward and not yet backward.
+            versions: of the weights, of all stages or of each.
+            keeps_loss: whether a microbatch on the last stage keeps its logits, and the loss its
+                log-probabilities, until its backward, as a loss that is no part of the recomputed
+                stage does; else only one microbatch at a time has them.
+            recompute: whether everything is recomputed, or nothing.
+        """
+        stop = np.cumsum(self.balance)
+        first = stop - self.balance
+        spans, counts = Spans(self.profile), np.asarray(in_flight)
+        total = spans.worker_bytes(
+            first,
+            stop,
+            versions=np.asarray(versions),
+            optimizer_states=OPTIMIZER_STATES,
+            in_flight=counts,
+            kept=1 if recompute else counts,
+            gradients=spans.parameter_bytes(first, stop),
+        )
+        logits = self.profile.layers[-1].output_bytes
+        losses = counts[-1] if keeps_loss or not recompute else 1
+        total[-1] += losses * LOSS_BYTES / WEIGHT_BYTES * logits
+        if recompute:
+            total[-1] += (losses - 1) * logits
+        return total
+
+    def _admits(self, microbatches: int, keeps_loss: bool) -> bool:
+        needed = self.bytes_of([microbatches] * self.depth, 1, keeps_loss).max()
+        return bool(needed <= self.cluster.device.memory_bytes)

@@ -1,0 +1,292 @@
+"""How good the simulator's predictions are: seconds and bytes, beside real runs."""
+
+import math
+import statistics
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from pipekit.clusters import Cluster, flat, local
+from pipekit.emulation import emulate
+from pipekit.engine import Pipeline
+from pipekit.engine.execution.passes import Loss
+from pipekit.engine.updates.weight_versions import OptimizerFactory
+from pipekit.planning import plan
+from pipekit.plans import Plan, Recompute
+from pipekit.profiling import Profile
+from pipekit.profiling.measured import profile
+from pipekit.schedules import Schedule, check
+from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained in a comparison.
+
+    Attributes:
+        name: for tables.
+        model: the layers.
+        inputs: of one microbatch, [rows, ...].
+        targets: likewise.
+        loss: of a microbatch.
+        optimizer: makes an optimizer.
+        optimizer_states: tensors of a parameter's size that it keeps for each.
+    """
+
+    name: str
+    model: nn.Sequential
+    inputs: Tensor
+    targets: Tensor
+    loss: Loss
+    optimizer: OptimizerFactory
+    optimizer_states: int
+
+    def batches(self, microbatches: int, count: int) -> list[tuple[Tensor, Tensor]]:
+        """Return ``count`` batches of so many microbatches."""
+        whole = [torch.cat([t] * microbatches) for t in (self.inputs, self.targets)]
+        return [(whole[0], whole[1])] * count
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of a comparison.
+
+    Attributes:
+        method: a name in :data:`pipekit.schedules.methods.by_name.METHODS`.
+        stages: one worker each.
+        microbatches: of a batch; 1 for methods that update after every minibatch.
+        batches: how many are run.
+    """
+
+    method: str
+    stages: int
+    microbatches: int
+    batches: int
+
+    def schedule(self, batches: int) -> Schedule:
+        """Return the schedule for a number of batches."""
+        return METHODS[self.method](self.stages, self.microbatches, batches)
+
+
+def cases(
+    methods: Iterable[str], depths: Iterable[int], microbatches: Sequence[int], batches: int
+) -> list[Case]:
+    """Return every case that makes sense: 2BW needs as many microbatches as stages.
+
+    A method that updates after every minibatch has no microbatches: it gets as many minibatches as
+    the others have microbatches.
+    """
+    made = []
+    for method in methods:
+        for stages in depths:
+            for m in microbatches:
+                if method in PER_MINIBATCH:
+                    made.append(Case(method, stages, 1, m * batches))
+                elif method != "2bw" or m >= stages:
+                    made.append(Case(method, stages, m, batches))
+    return made
+
+
+def emulated_row(name: str, costs: Profile, case: Case, cluster: Cluster | None) -> dict[str, Any]:
+    """Simulate and emulate a case; return both times."""
+    schedule, split = case.schedule(case.batches), _equal_stages(costs, case.stages)
+    predicted = simulate(schedule, costs, split, cluster).makespan_s
+    run = emulate(schedule, costs, split, cluster)
+    links = "free" if cluster is None else f"{cluster.levels[-1].used_bandwidth * 8e-9:g} Gbit/s"
+    return {
+        **_row(name, case, predicted, run.trace.makespan_s, "emulated"),
+        "links": links,
+        "counts agree": _counts_agree(schedule, run.weight_buffers, run.peak_in_flight),
+    }
+
+
+def measured_row(
+    task: Task, case: Case, repeats: int, split: Plan | None = None, passes: int = 10
+) -> dict[str, Any]:
+    """Profile, simulate and really train a case; return the repeat whose error is the median.
+
+    A shared machine is not equally fast from one minute to the next: every run is predicted from a
+    profile taken just before it.
+
+    Args:
+        task: what is trained.
+        case: how.
+        repeats: how many predictions and runs.
+        split: which layers each stage has; by default stages of equal time.
+        passes: of each profile.
+    """
+    split = split or _equal_stages(profiled(task, case.stages, passes), case.stages)
+    pipeline = _pipeline(task, case, split)
+    pipeline.train(task.batches(case.microbatches, case.batches))  # to warm up
+    return _median([_predict_and_run(task, case, split, pipeline, passes) for _ in range(repeats)])
+
+
+def _predict_and_run(
+    task: Task, case: Case, split: Plan, pipeline: Pipeline, passes: int
+) -> dict[str, Any]:
+    schedule, costs = case.schedule(case.batches), profiled(task, case.stages, passes)
+    predicted = simulate(schedule, costs, split, by_reference(case.stages)).makespan_s
+    run = pipeline.train(task.batches(case.microbatches, case.batches))
+    return {
+        **_row(task.name, case, predicted, run.trace.makespan_s, "measured"),
+        "balance": "-".join(map(str, split.balance)),
+        "counts agree": _counts_agree(schedule, run.weight_buffers, run.peak_in_flight),
+    }
+
+
+def _median(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return sorted(rows, key=lambda row: row["error"])[len(rows) // 2]
+
+
+@cache
+def by_reference(workers: int) -> Cluster:
+    """Return this machine's links between threads, which pass tensors by reference (measured)."""
+    return local(workers).calibrated("memory", math.inf, "tensors passed by reference")
+
+
+def profiled(task: Task, stages: int, passes: int) -> Profile:
+    """Return a profile of a task's microbatch, taken among as many threads as there are stages."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the layers' times add up")  # they are made to
+        return profile(
+            task.model,
+            task.inputs,
+            repeats=passes,
+            loss=task.loss,
+            target=task.targets,
+            optimizer=task.optimizer,
+            others=stages - 1,
+        )
+
+
+def memory_traces(
+    task: Task, costs: Profile, case: Case, recompute: Recompute = "never"
+) -> tuple[Trace, Trace]:
+    """Return a simulated and a measured trace of a case, both with their memory."""
+    split = _equal_stages(costs, case.stages, recompute)
+    schedule = case.schedule(case.batches)
+    simulated = simulate(schedule, costs, split, optimizer_states=task.optimizer_states)
+    batches = task.batches(case.microbatches, case.batches)
+    return simulated, _pipeline(task, case, split).train(batches, memory=True).trace
+
+
+def memory_row(task: Task, costs: Profile, case: Case, recompute: Recompute) -> dict[str, Any]:
+    """Simulate and measure the peak bytes of a case; return those of the worker farthest off."""
+    traces = memory_traces(task, costs, case, recompute)
+    ours, theirs = (trace.memory.peak_bytes for trace in traces if trace.memory is not None)
+    predicted, found = max(
+        zip(ours, theirs, strict=True), key=lambda pair: abs(pair[0] / pair[1] - 1)
+    )
+    return {
+        "model": task.name,
+        "method": case.method,
+        "stages": case.stages,
+        "microbatches": case.microbatches,
+        "recompute": recompute,
+        "predicted (MB)": predicted / 1e6,
+        "found (MB)": found / 1e6,
+        "error": predicted / found - 1,
+        "label": "measured",
+    }
+
+
+def every_split(task: Task, case: Case, repeats: int) -> pd.DataFrame:
+    """Return a measured row for every cut of the model in two, the planner's choice marked.
+
+    The planner is PipeDream's, without replication and with free links: threads of one process
+    hand tensors over by reference.  The cuts take turns, and ``at one speed (s)`` takes the
+    machine's mood out of what was found: it is the prediction from one common profile, times the
+    median of found over predicted, both of the same moment.
+    """
+    costs = profiled(task, 2, passes=30)
+    choice = plan(costs, flat(2, math.inf), method="pipedream", replicate=False)
+    splits = [Plan.by_hand([n, len(costs) - n], rows=costs.rows) for n in range(1, len(costs))]
+    pipelines = [_pipeline(task, case, split) for split in splits]
+    for pipeline in pipelines:
+        pipeline.train(task.batches(case.microbatches, case.batches))  # to warm up
+    rounds = [
+        [
+            _predict_and_run(task, case, split, pipeline, passes=5)
+            for split, pipeline in zip(splits, pipelines, strict=True)
+        ]
+        for _ in range(repeats)
+    ]
+    return pd.DataFrame(
+        {
+            **_median(list(rows)),
+            "at one speed (s)": statistics.median(1 / (1 + row["error"]) for row in rows)
+            * simulate(case.schedule(case.batches), costs, split, by_reference(2)).makespan_s,
+            "chosen": split.balance == choice.balance,
+        }
+        for split, rows in zip(splits, zip(*rounds, strict=True), strict=True)
+    )
+
+
+def verdicts(
+    emulated: pd.DataFrame, measured: pd.DataFrame, memory: pd.DataFrame, splits: pd.DataFrame
+) -> pd.DataFrame:
+    """Return a row for each thing that was to be reached: what was, and whether it was."""
+    counts = pd.concat([emulated["counts agree"], measured["counts agree"]])
+    off = {
+        "emulated seconds": emulated["error"].abs(),
+        "measured seconds": measured["error"].abs(),
+        "peak bytes": memory["error"].abs(),
+    }
+    seconds = splits["at one speed (s)"]
+    chosen = seconds[splits["chosen"]].iloc[0] / seconds.min() - 1
+    rows = [
+        ("emulated seconds, mean error", off["emulated seconds"].mean(), 0.02),
+        ("emulated seconds, worst error", off["emulated seconds"].max(), 0.05),
+        ("measured seconds, mean error", off["measured seconds"].mean(), 0.08),
+        ("peak bytes, worst error", off["peak bytes"].max(), 0.05),
+        ("chosen plan, slower than the best", chosen, 0.05),
+        ("runs whose counts are not the schedule's", float((~counts).mean()), 0.0),
+    ]
+    return pd.DataFrame(
+        [
+            {"what": what, "found": found, "at most": limit, "reached": found <= limit}
+            for what, found, limit in rows
+        ]
+    )
+
+
+def _equal_stages(costs: Profile, stages: int, recompute: Recompute = "never") -> Plan:
+    return plan(costs, flat(stages, math.inf), "balance", recompute=recompute)
+
+
+def _pipeline(task: Task, case: Case, split: Plan) -> Pipeline:
+    return Pipeline(
+        task.model,
+        case.schedule,
+        balance=split,
+        optimizer=task.optimizer,
+        loss=task.loss,
+        devices=["cpu"] * case.stages,
+    )
+
+
+def _counts_agree(schedule: Schedule, versions: Any, in_flight: Any) -> bool:
+    report = check(schedule)
+    return bool(report.peak_versions == versions and report.peak_in_flight == in_flight)
+
+
+def _row(name: str, case: Case, predicted: float, found: float, label: str) -> dict[str, Any]:
+    return {
+        "model": name,
+        "method": case.method,
+        "stages": case.stages,
+        "microbatches": case.microbatches,
+        "batches": case.batches,
+        "predicted (s)": predicted,
+        "found (s)": found,
+        "error": predicted / found - 1,
+        "label": label,
+    }

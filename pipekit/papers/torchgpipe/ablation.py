@@ -1,0 +1,163 @@
+"""torchgpipe's Table 1 and Figure 7: what order, streams and portals are good for (section 4.1)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
+
+import pandas as pd
+
+from pipekit.clusters import Cluster
+from pipekit.papers.pace import stretched
+from pipekit.papers.timelines import as_drawn
+from pipekit.papers.torchgpipe import speed
+from pipekit.papers.torchgpipe.host import BACKWARD, FORWARD, Host
+from pipekit.papers.torchgpipe.settings import TABLE4, Benchmark, printed
+from pipekit.papers.torchgpipe.streams import (
+    copying,
+    overlap,
+    run,
+)
+from pipekit.profiling import Profile
+from pipekit.simulation.costs import stage_costs
+from pipekit.traces import RECOMPUTE, Trace
+
+
+class Components(NamedTuple):
+    """Which components are there (section 3.2.2, 3.2.3, 3.3).
+
+    Attributes:
+        order: of backwards, by Fork and Join.
+        streams: of their own for copies.
+        portals: for skip connections; without them, each stage hands them to the next.
+    """
+
+    order: bool
+    streams: bool
+    portals: bool
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Those that are not there, as :class:`pipekit.PipelinedModule` calls them."""
+        return tuple(name for name, there in self._asdict().items() if not there)
+
+
+ROWS: Mapping[str, Components] = MappingProxyType(
+    {
+        "baseline": Components(order=False, streams=False, portals=False),
+        "dep": Components(order=True, streams=False, portals=False),
+        "dep-streams": Components(order=True, streams=True, portals=False),
+        "dep-streams-portals": Components(order=True, streams=True, portals=True),
+    }
+)
+"""Table 1, by what the ledger calls its rows."""
+
+
+def simulated(
+    cell: Benchmark,
+    profile: Profile,
+    cluster: Cluster,
+    has: Components,
+    balance: Sequence[int] | None = None,
+) -> Trace:
+    """Return a batch on devices that have some of the components (simulated).
+
+    Args:
+        cell: what is run.
+        profile: of its network, with skips.
+        cluster: its links.
+        has: the components.
+        balance: layers of each stage; by default those published.
+    """
+    table = as_drawn(cell.stages, cell.microbatches)
+    costs = stage_costs(table, _carried(profile, has), cell.plan(balance))
+    host = Host(costs, cell.microbatches, cluster, order=has.order, streams=has.streams)
+    return run(host.issues(), "without " + " and ".join(has.missing or ("nothing",)), cell.stages)
+
+
+def riding_along(profile: Profile) -> Profile:
+    """Return a profile whose skips are part of what every layer on their way hands on."""
+    layers = tuple(
+        replace(
+            layer,
+            output_bytes=layer.output_bytes
+            + sum(skip.bytes for skip in profile.skips if skip.source <= n < skip.destination),
+        )
+        for n, layer in enumerate(profile.layers)
+    )
+    return replace(profile, layers=layers, skips=())
+
+
+def _carried(profile: Profile, has: Components) -> Profile:
+    return profile if has.portals else riding_along(profile)
+
+
+def in_order(trace: Trace, microbatches: int) -> bool:
+    """Return whether every device goes backward from the last microbatch to the first, each right
+    after its recomputation."""
+    expected = [(BACKWARD, microbatches - 1)]
+    for k in reversed(range(microbatches - 1)):
+        expected += [(RECOMPUTE, k), (BACKWARD, k)]
+    behind = trace.frame[trace.frame["op"] != FORWARD]
+    return all(
+        list(own.sort_values("start_s")[["op", "microbatch"]].itertuples(index=False, name=None))
+        == expected
+        for _, own in behind.groupby("worker")
+    )
+
+
+def as_fast_as_naive_1(cell: Benchmark) -> Profile:
+    """Return what a microbatch costs on a P40 that trains Table 4's naive-1 as fast as the paper's.
+
+    One factor for all layers, fitted to one cell of another table, which has one device and so
+    no link: 28.5 rows a second.  It sets how long computing takes beside copying.
+    """
+    reckoned, naive = speed.profile_of(cell.network, cell.rows), TABLE4[0]
+    published = printed(4, "naive-1-throughput")
+    assert published is not None
+    rate = naive.batch / speed.simulated(naive, reckoned, None).makespan_s
+    return stretched(reckoned, rate / published)
+
+
+def live_bytes(cell: Benchmark, profile: Profile, has: Components) -> tuple[int, ...]:
+    """Return the most bytes on each device (simulated).
+
+    Without order all graphs are there at once, as if nothing were recomputed; streams are not in
+    this model.
+    """
+    held = cell if has.order else replace(cell, recompute="never")
+    memory = speed.simulated(held, _carried(profile, has), None).memory
+    assert memory is not None
+    return memory.peak_bytes
+
+
+def patterns(a: Trace, b: Trace, c: Trace, d: Trace, microbatches: int) -> list[bool]:
+    """Return which of Figure 7's panels show what section 4.1 says of them.
+
+    (a) backwards in disorder; (b) in order, and no copy beside computing; (c) copies beside
+    computing; (d) less copying than (c).
+    """
+    ordered = partial(in_order, microbatches=microbatches)
+    return [
+        not ordered(a),
+        ordered(b) and not overlap(b),
+        ordered(c) and overlap(c) > 0,
+        ordered(d) and copying(d) < copying(c),
+    ]
+
+
+def with_copies(trace: Trace) -> Trace:
+    """Return a trace with two rows a device, as in Figure 7: what it computes, and its copies."""
+    assert trace.transfers is not None
+    looks = {"activation": FORWARD, "gradient": BACKWARD}
+    copies = trace.transfers.assign(
+        op=trace.transfers["purpose"].map(looks), version=0, worker=trace.transfers["source"]
+    )
+    rows = [
+        trace.frame.assign(worker=2 * trace.frame["worker"]),
+        copies.assign(worker=2 * copies["source"] + 1),
+        copies.assign(worker=2 * copies["destination"] + 1),
+    ]
+    frame = pd.concat(rows)[trace.frame.columns].sort_values(["worker", "start_s"])
+    return replace(trace, frame=frame, workers=2 * trace.workers, transfers=None, memory=None)

@@ -1,0 +1,242 @@
+"""Which task waits for which: the paper's graphs, and those of a minibatch that was really run."""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, product
+from typing import Any, NamedTuple
+
+import networkx as nx
+import torch
+from torch import Tensor, nn
+
+from pipekit.engine import PipelinedModule
+from pipekit.engine.module.backward_order import Place, link
+from pipekit.schedules import Op, Skips, gpipe, lower
+from pipekit.traces import RECOMPUTE, Trace
+
+
+class Task(NamedTuple):
+    """A task of the paper: kind "F", "F'" or "B", microbatch i and partition j, both from 1."""
+
+    kind: str
+    i: int
+    j: int
+
+
+Edges = set[tuple[Task, Task]]
+"""From what must be over to what waits for it."""
+
+KINDS = {"FORWARD": "F", RECOMPUTE: "F'", "BACKWARD": "B"}
+
+
+def figure1(m: int, n: int) -> Edges:
+    """Return the edges of Figure 1: the data dependencies of section 2."""
+    edges: Edges = set()
+    for i in range(1, m + 1):
+        row = [Task("F", i, j) for j in range(1, n + 1)]
+        row += [Task("B", i, j) for j in range(n, 0, -1)]
+        edges |= set(pairwise(row))
+    return edges
+
+
+def figure2(m: int, n: int) -> Edges:
+    """Return the edges of Figure 2: of section 2.1, every microbatch but the last recomputed."""
+    edges = {
+        edge
+        for edge in figure1(m, n)
+        if edge[0].kind == edge[1].kind or edge[0].i == m  # the others' activations are gone
+    }
+    for i, j in product(range(1, m), range(1, n + 1)):
+        edges.add((Task("F", i, j), Task("F", i + 1, j)))
+        edges.add((Task("B", i + 1, j), Task("F'", i, j)))
+        edges.add((Task("F'", i, j), Task("B", i, j)))
+    return edges
+
+
+def reduced(edges: Edges) -> Edges:
+    """Return the fewest edges that say the same order."""
+    return set(nx.transitive_reduction(nx.DiGraph(edges)).edges)
+
+
+def closed(edges: Edges) -> Edges:
+    """Return every pair of tasks of which the second waits for the first."""
+    return set(nx.transitive_closure(nx.DiGraph(edges)).edges)
+
+
+def messages(m: int, n: int, skips: Skips = ()) -> Edges:
+    """Return which task waits for which task's tensors, from the engine's table of messages.
+
+    Args:
+        m: microbatches.
+        n: stages.
+        skips: skip connections, from stage to stage, counted from 0.
+    """
+    kinds = {Op.FORWARD: "F", Op.BACKWARD: "B"}
+    return {
+        (Task(kinds[op], k + 1, source + 1), Task(kinds[op], k + 1, stage + 1))
+        for worker in lower(gpipe(n, m), skips)
+        for (op, stage, k, _), receives, *_ in worker
+        for _, source in receives
+    }
+
+
+def backward_nodes(output: Tensor) -> list[Any]:
+    """Return the nodes of the passes in the graph of a pipelined module's output, as issued."""
+    found: dict[int, Any] = {}
+    left = [output.grad_fn]
+    while left:
+        node: Any = left.pop()
+        if node is None or id(node) in found:
+            continue
+        found[id(node)] = node
+        left += [before for before, _ in node.next_functions]
+    passes = [node for node in found.values() if hasattr(node, "place")]
+    return sorted(passes, key=lambda node: int(node._sequence_nr()))
+
+
+def issued(output: Tensor) -> list[Task]:
+    """Return the forwards in the order in which they were issued, as autograd numbered them."""
+    return [_forward(node.place) for node in backward_nodes(output)]
+
+
+def autograd_edges(output: Tensor) -> Edges:
+    """Return which backward waits for which in autograd's graph of a pipelined module's output."""
+    return {
+        (_backward(node.place), _backward(before.place))
+        for node in backward_nodes(output)
+        for before, _ in node.next_functions
+        if hasattr(before, "place")
+    }
+
+
+def device_orders(trace: Trace) -> list[list[Task]]:
+    """Return what each device did in a minibatch, in order."""
+    rows = trace.frame.sort_values("start_s")
+    return [
+        [
+            Task(KINDS[op], microbatch + 1, stage + 1)
+            for op, microbatch, stage in rows.loc[
+                rows["worker"] == worker, ["op", "microbatch", "stage"]
+            ].itertuples(index=False)
+        ]
+        for worker in range(trace.workers)
+    ]
+
+
+def run(model: PipelinedModule, x: Tensor) -> tuple[Edges, list[list[Task]], list[Task]]:
+    """Run a minibatch.
+
+    Returns:
+        What autograd's graph says of the backwards; what each device did, in order; and the
+        forwards as they were issued.
+    """
+    y = model(x)
+    edges, order = autograd_edges(y), issued(y)
+    y.square().mean().backward()
+    return edges, device_orders(model.trace), order
+
+
+def pipelined(m: int, n: int, **options: Any) -> tuple[PipelinedModule, Tensor]:
+    """Return a module of n small stages that is traced, and a minibatch of m rows for it."""
+    layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(n)))
+    return PipelinedModule(layers, [1] * n, chunks=m, trace=True, **options), torch.randn(m, 4)
+
+
+def found1(m: int, n: int) -> Edges:
+    """Return Figure 1's edges as found: messages, autograd's graph without order, own forwards."""
+    edges, orders, _ = run(*pipelined(m, n, without=("order",), checkpoint="never"))
+    own = {(Task("F", t.i, t.j), t) for tasks in orders for t in tasks if t.kind == "B"}
+    return reduced(messages(m, n) | edges | own)
+
+
+def found2(m: int, n: int) -> Edges:
+    """Return Figure 2's edges as found: messages, autograd's graph, and each device's order."""
+    edges, orders, _ = run(*pipelined(m, n))
+    return reduced(messages(m, n) | edges | {pair for tasks in orders for pair in pairwise(tasks)})
+
+
+def follows_the_order(orders: Sequence[Sequence[Task]], m: int) -> bool:
+    """Return whether every device did F(1), ..., F(m) and then B(m), ..., B(1) (section 2.1)."""
+    up = list(range(1, m + 1))
+    return all(
+        [t.i for t in tasks if t.kind == "F"] == up
+        and [t.i for t in tasks if t.kind == "B"] == up[::-1]
+        for tasks in orders
+    )
+
+
+def cycles(order: Sequence[Task]) -> list[set[tuple[int, int]]]:
+    """Return the tasks (i, j) of each clock cycle, new where i + j changes (Algorithm 1)."""
+    found: list[set[tuple[int, int]]] = []
+    before = None
+    for _, i, j in order:
+        if i + j != before:
+            found.append(set())
+        found[-1].add((i, j))
+        before = i + j
+    return found
+
+
+def out_of_order(m: int, n: int, issues: int, in_order: bool, seed: int = 0) -> int:
+    """Return in how many random issues autograd reaches some device's backwards out of order.
+
+    Args:
+        m: microbatches.
+        n: stages.
+        issues: how many random orders of issue are tried, each with a pass after those that the
+            graph makes it wait for.
+        in_order: whether the graph has the edges of Fork and Join.
+        seed: of the orders.
+    """
+    rng = random.Random(seed)
+    wrong = 0
+    for _ in range(issues):
+        noted = _Noted()
+        passes = list(_random_issue(m, n, in_order, rng))
+        (y,) = link(noted, [torch.ones(1, requires_grad=True)], [torch.ones(1)], passes, in_order)
+        y.backward()
+        orders = [[k for stage, k in noted.order if stage == s] for s in range(n)]
+        wrong += any(order != list(range(m))[::-1] for order in orders)
+    return wrong
+
+
+def _random_issue(m: int, n: int, in_order: bool, rng: random.Random) -> Iterator[Place]:
+    """Yield each stage and microbatch after those that it needs."""
+    left, done = set(product(range(n), range(m))), set[Place]()
+    while left:
+        ready = [
+            (stage, k)
+            for stage, k in sorted(left)
+            if (not stage or (stage - 1, k) in done)
+            and (not in_order or not k or (stage, k - 1) in done)
+        ]
+        place = rng.choice(ready)
+        left.remove(place)
+        done.add(place)
+        yield place
+
+
+class _Noted:
+    """Takes down in which order autograd comes to the passes."""
+
+    def __init__(self) -> None:
+        self.order: list[Place] = []
+
+    def begin(self, gradients: Sequence[Tensor | None]) -> None:
+        """Nothing is kept of gradients."""
+
+    def reached(self, place: Place) -> None:
+        """Note a pass."""
+        self.order.append(place)
+
+    def differentiate(self) -> list[Tensor | None]:
+        """Return no gradient for the only input."""
+        return [None]
+
+
+def _forward(place: Place) -> Task:
+    return Task("F", place[1] + 1, place[0] + 1)
+
+
+def _backward(place: Place) -> Task:
+    return Task("B", place[1] + 1, place[0] + 1)

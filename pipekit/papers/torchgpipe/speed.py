@@ -1,0 +1,181 @@
+"""torchgpipe's Tables 2 and 4: throughput of AmoebaNet-D and of U-Net (sections 4.2.1, 4.2.3).
+
+Nothing is fitted: costs are reckoned for the P40, and partitions and batch sizes are the
+repository's.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+
+from pipekit.clusters import Cluster
+from pipekit.clusters.papers import P40, torchgpipe_p40
+from pipekit.emulation import emulate
+from pipekit.models import PUBLISHED
+from pipekit.papers.pace import faster_links, stretched
+from pipekit.papers.timelines import as_drawn
+from pipekit.papers.torchgpipe.settings import Benchmark
+from pipekit.planning.balance import balance
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+
+AT_ONCE = 4
+"""Emulations beside one another: nearly all that they do is wait."""
+
+
+@cache
+def profile_of(network: str, rows: int) -> Profile:
+    """Return what a microbatch of so many rows of a network costs on the P40 (simulated)."""
+    with torch.device("meta"):
+        sample = PUBLISHED[network].sample(rows)
+    return Profile.analytic(PUBLISHED[network].build(device="meta"), sample, P40)
+
+
+def blocks(profile: Profile, stages: int) -> list[int]:
+    """Return the partition of torchgpipe's own algorithm, by time (section 3)."""
+    return balance(
+        [layer.forward_s + layer.backward_s for layer in profile.layers], stages, "block"
+    )
+
+
+class Throughput(NamedTuple):
+    """Rows a second of a benchmark.
+
+    Attributes:
+        simulated: with the published partition.
+        emulated: likewise.
+        blocks: simulated, with the partition by :func:`blocks`.
+        peak_bytes: most bytes on a device, simulated with the published partition.
+    """
+
+    simulated: float
+    emulated: float
+    blocks: float
+    peak_bytes: int
+
+
+def throughput(cell: Benchmark, profile: Profile, faster: float) -> Throughput:
+    """Simulate and emulate a batch of a benchmark on P40s.
+
+    Args:
+        cell: what is run.
+        profile: of its network, for any rows.
+        faster: by what factor time runs faster in the emulation.
+    """
+    cluster = torchgpipe_p40(cell.stages)
+    trace = simulated(cell, profile, cluster)
+    own = simulated(cell, profile, cluster, blocks(profile, cell.stages))
+    assert trace.memory is not None
+    return Throughput(
+        cell.batch / trace.makespan_s,
+        cell.batch / emulated_s(cell, profile, cluster, faster),
+        cell.batch / own.makespan_s,
+        max(trace.memory.peak_bytes),
+    )
+
+
+def simulated(
+    cell: Benchmark,
+    profile: Profile,
+    cluster: Cluster | None,
+    balance: Sequence[int] | None = None,
+) -> Trace:
+    """Return a simulated batch of a benchmark.
+
+    Args:
+        cell: what is run.
+        profile: of its network, for any rows.
+        cluster: its links; None: they cost nothing.
+        balance: layers of each stage; by default those published.
+    """
+    table = as_drawn(cell.stages, cell.microbatches)
+    return simulate(table, profile, cell.plan(balance), cluster)
+
+
+def emulated_s(cell: Benchmark, profile: Profile, cluster: Cluster, faster: float) -> float:
+    """Return the seconds of a batch on the engine, run in time ``faster`` times as fast."""
+    table = as_drawn(cell.stages, cell.microbatches)
+    links = faster_links(cluster, faster)
+    run = emulate(table, stretched(profile, 1 / faster), cell.plan(), links)
+    return run.trace.makespan_s * faster
+
+
+def least_rows(cells: Sequence[Benchmark]) -> dict[str, int]:
+    """Return the rows of each network's smallest microbatch."""
+    return {cell.network: cell.rows for cell in sorted(cells, key=lambda cell: -cell.rows)}
+
+
+def throughputs(cells: Sequence[Benchmark], faster: float) -> dict[Benchmark, Throughput]:
+    """Return the throughput of each cell; :data:`AT_ONCE` emulations run at once.
+
+    Costs are those of the network's smallest microbatch, taken to be proportional to the rows.
+    """
+    profiles = {network: profile_of(network, rows) for network, rows in least_rows(cells).items()}
+    longest_first = sorted(cells, key=lambda cell: cell.batch / cell.stages, reverse=True)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        runs = pool.map(
+            lambda cell: throughput(cell, profiles[cell.network], faster), longest_first
+        )
+        return dict(zip(longest_first, runs, strict=True))
+
+
+def slot(cell: Benchmark, speedup: float) -> float:
+    """Return the seconds of a row in a slot, in units of the table's baseline, were all slots
+    alike: a batch of m microbatches takes m + n - 1 of them.
+
+    Stages that are not alike, recomputation done while waiting, and the last microbatch, which is
+    not recomputed, make a batch shorter than as many of its longest slots; the more so, the fewer
+    microbatches it has.
+    """
+    return cell.microbatches / (speedup * (cell.microbatches + cell.stages - 1))
+
+
+def grows(speedups: Mapping[tuple[int, int], float]) -> bool:
+    """Return whether Table 2's speedups, by (m, n), grow with m, and from m = 4 on with n."""
+    ms, ns = (sorted({key[place] for key in speedups}) for place in (0, 1))
+    with_m = all(speedups[a, n] < speedups[b, n] for n in ns for a, b in pairwise(ms))
+    with_n = all(speedups[m, a] < speedups[m, b] for m in ms if m >= 4 for a, b in pairwise(ns))
+    return with_m and with_n
+
+
+def within_the_dearest_layer(sequences: int, seed: int = 0) -> bool:
+    """Return whether stages of block partitions differ by no more than the dearest layer.
+
+    Args:
+        sequences: random ones of positive costs, of very different sizes in one half of them.
+        seed: of the random numbers.
+    """
+    draw = random.Random(seed)
+    for number in range(sequences):
+        layers = draw.randint(1, 60)
+        costs = [draw.random() if number % 2 else draw.lognormvariate(0, 2) for _ in range(layers)]
+        ends = iter(costs)
+        stages = balance(costs, draw.randint(1, layers), "block")
+        sums = [sum(next(ends) for _ in range(count)) for count in stages]
+        # The algorithm is exact; these sums are rounded.
+        if max(sums) - min(sums) > max(costs) * (1 + 1e-9):
+            return False
+    return True
+
+
+def closed_form(microbatches: int) -> float:
+    """Return one device's throughput over that without recomputation, in slots of 1 and 2.
+
+    3 / (3 + (m - 1) / m), since all microbatches but the last are recomputed (section 2.1).
+    """
+    seconds = {
+        recompute: simulate(
+            as_drawn(1, microbatches),
+            Profile.uniform(1),
+            Plan.by_hand([1], recompute=recompute),
+        ).makespan_s
+        for recompute in ("never", "except_last")
+    }
+    return seconds["never"] / seconds["except_last"]

@@ -1,0 +1,1 @@
+"""The methods: each a function from counts to a table of tasks."""

@@ -1,0 +1,32 @@
+"""GPipe: all forwards, all backwards, one synchronous update (GPipe, section 3.2, Figure 2c)."""
+
+from pipekit.schedules.methods.arguments import require_positive, split_batches
+from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.task import Op, Task
+
+
+def gpipe(stages: int, microbatches: int, batches: int = 1) -> Schedule:
+    """Return GPipe's schedule: every microbatch of batch ``t`` reads version ``t``.
+
+    Backwards run in the order of the forwards, as PipeDream-2BW's Figure 3 draws them; GPipe's own
+    Figure 2c draws them reversed, which idles no less and sums the same gradients.
+
+    Args:
+        stages: how many stages, one worker each.
+        microbatches: microbatches in each batch.
+        batches: how many batches, each ended by a flush and an update.
+
+    Raises:
+        ScheduleError: a count is below 1.
+    """
+    require_positive(stages=stages, microbatches=microbatches, batches=batches)
+
+    def worker(stage: int) -> list[Task]:
+        tasks = []
+        for t, batch in enumerate(split_batches(microbatches, batches)):
+            tasks += [Task(Op.FORWARD, stage, k, t) for k in batch]
+            tasks += [Task(Op.BACKWARD, stage, k, t) for k in batch]
+            tasks.append(Task(Op.UPDATE, stage, batch[-1], t + 1))
+        return tasks
+
+    return Schedule(tuple(tuple(worker(s)) for s in range(stages)), "GPipe")

@@ -1,0 +1,108 @@
+"""PipeDream: 1F1B without flushes, an update a minibatch (PipeDream, sections 3.3 and 3.4)."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from pipekit.schedules.methods.arguments import require_positive
+from pipekit.schedules.methods.one_f_one_b import alternate
+from pipekit.schedules.schedule import Schedule, ScheduleError
+from pipekit.schedules.task import Op, Task
+
+
+def pipedream(
+    stages: int | Sequence[int],
+    minibatches: int,
+    stashing: bool = True,
+    vertical_sync: bool = False,
+    in_flight: Sequence[int] | None = None,
+) -> Schedule:
+    """Return PipeDream's schedule, 1F1B-RR.
+
+    Replica ``j`` of a stage on ``r`` workers has every minibatch ``k`` with ``k mod r = j``
+    (section 3.3); one that gets none has no tasks.  The gradients of ``r`` minibatches in a row,
+    one on each replica, are averaged for an update, as in data parallelism (section 2.1); the last
+    update of a run averages what is left.
+
+    Which weights minibatch ``k`` sees on stage ``s`` of ``n``, without replicas (all from 0;
+    version = updates made):
+
+    - weight stashing: ``k - (n - 1 - s)``, the newest there is when its forward runs, for forward
+      and backward: w(t+1) = w(t) - nu * grad f(w1(t-n+1), w2(t-n+2), ..., wn(t));
+    - vertical sync: ``k - (n - 1)`` on all stages: grad f(w1(t-n+1), ..., wn(t-n+1));
+    - no stashing: the forward as with stashing, the backward the newest, ``k``: no gradient of
+      ``f`` at any weights.  For study.
+
+    A version below 0 is 0.  With replicas likewise; under vertical sync a stage then reads its
+    newest version that has seen no minibatch which the input stage's has not.
+
+    Args:
+        stages: how many stages, one worker each; or on how many workers each stage is replicated,
+            as in Table 1: ``[2, 1, 1]``.
+        minibatches: how many minibatches; each is one microbatch, and one batch of the data.
+        stashing: whether a backward reads the weights of its forward.
+        vertical_sync: whether all stages read the same version for a minibatch.
+        in_flight: minibatches in flight on each replica of each stage; by default
+            :func:`optimal_in_flight`, in which links that take time are not reckoned with.  One
+            more for each link behind a stage hides them, as ``[7, 5, 3, 1]`` on four stages, at the
+            price of as many more versions and of older weights.
+
+    Raises:
+        ScheduleError: a count is below 1, ``in_flight`` does not fit the stages, or vertical sync
+            is asked for without stashing.
+    """
+    replicas = [1] * stages if isinstance(stages, int) else list(stages)
+    require_positive(stages=len(replicas), replicas=min(replicas, default=1))
+    require_positive(minibatches=minibatches)
+    if vertical_sync and not stashing:
+        raise ScheduleError("vertical sync needs weight stashing: leave stashing=True")
+    in_flight = optimal_in_flight(replicas) if in_flight is None else in_flight
+    if len(in_flight) != len(replicas):
+        raise ScheduleError(
+            f"in_flight {list(in_flight)} must name a count for each of {len(replicas)} stages"
+        )
+    require_positive(in_flight=min(in_flight))
+
+    def version(stage: int, k: int) -> int:
+        """Return how many updates a stage has seen when minibatch ``k`` comes forward."""
+        if not vertical_sync:
+            return max(0, k // replicas[stage] - in_flight[stage] + 1)
+        admitted = max(0, k // replicas[0] - in_flight[0] + 1)
+        return admitted * replicas[0] // replicas[stage]
+
+    def worker(stage: int, replica: int) -> list[Task]:
+        width = replicas[stage]
+        own = range(replica, minibatches, width)
+        rounds = -(-minibatches // width)
+        tasks = []
+        for op, k in alternate(own, in_flight[stage]):
+            newest = k // width
+            reads = version(stage, k) if op is Op.FORWARD or stashing else newest
+            tasks.append(Task(op, stage, k, reads))
+            if op is Op.BACKWARD:
+                tasks.append(_update(stage, newest, width, minibatches))
+        if 0 < len(own) < rounds:  # the last round has no minibatch for this replica
+            tasks.append(_update(stage, rounds - 1, width, minibatches))
+        return tasks
+
+    variant = " + vertical sync" if vertical_sync else "" if stashing else " without stashing"
+    replicated = max(replicas) > 1
+    return Schedule(
+        tuple(tuple(worker(s, j)) for s, width in enumerate(replicas) for j in range(width)),
+        "PipeDream" + (" " + "-".join(map(str, replicas)) if replicated else "") + variant,
+        stashing,
+        batch_size=1 if replicated else None,
+    )
+
+
+def optimal_in_flight(replicas: Sequence[int]) -> list[int]:
+    """Return how many minibatches each replica of each stage has in flight.
+
+    For the input stage this is NOAM = ceil(workers / workers of the input stage) (section 3.2);
+    a later stage counts the workers from it on, so that minibatches are as many as can be at work.
+    """
+    from_here = [*accumulate(reversed(replicas))][::-1]
+    return [-(-workers // width) for workers, width in zip(from_here, replicas, strict=True)]
+
+
+def _update(stage: int, round: int, width: int, minibatches: int) -> Task:
+    return Task(Op.UPDATE, stage, min((round + 1) * width, minibatches) - 1, round + 1)

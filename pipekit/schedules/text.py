@@ -1,0 +1,158 @@
+"""Schedules as the papers draw them: a row a worker, a column a time slot.
+
+    time     | 1  2  3  4  5  6  7  8  9  10 11
+    worker 0 | F0 F1 .  .  B0 -  .  B1 -^
+    worker 1 | .  F0 B0 -  F1 B1 -^
+
+``F1`` and ``B1`` are the passes of microbatch 1; ``-`` continues a pass, ``.`` idles, ``^`` ends a
+cell with an update that takes no time (``^5``: one that sums up to microbatch 5 rather than to the
+highest that went backward here).  A pass reads the newest version at that point, and a backward
+that of its forward, unless it says ``F4:1`` for version 1.  ``F3@2`` is a pass of stage 2 on a
+worker whose row begins with another stage.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from pipekit.schedules.schedule import Schedule, ScheduleError
+from pipekit.schedules.task import Op, Task
+from pipekit.schedules.time_slots import PAPER_SLOTS, slots
+
+_ROW = re.compile(r"worker (\d{1,9})(?: stage (\d{1,9}))?$")
+_CELL = re.compile(r"([FB])(\d{1,9})(?:@(\d{1,9}))?(?::(\d{1,9}))?$")
+_UPDATE = re.compile(r"(.*)\^(\d{0,9})(?:@(\d{1,9}))?$")
+_NO_STASHING = "; backward may read another version than forward"
+_BATCHES = re.compile(r"; batches of ([1-9]\d{0,8})$")
+
+
+class _Reader:
+    """The versions that a picture leaves out: what a worker has updated and read so far."""
+
+    def __init__(self, stage: int, stashing: bool) -> None:
+        self.stage, self.stashing = stage, stashing
+        self.newest: dict[int, int] = {}
+        self.forward: dict[tuple[int, int], int] = {}
+        self.last_backward: dict[int, int] = {}
+
+    def version(self, op: Op, stage: int, microbatch: int) -> int:
+        """Return the version that a pass without a note reads."""
+        newest = self.newest.get(stage, 0)
+        if op is Op.BACKWARD and self.stashing:
+            return self.forward.get((stage, microbatch), newest)
+        return newest
+
+    def ran(self, task: Task) -> Task:
+        op, stage, microbatch, version = task
+        if op is Op.UPDATE:
+            self.newest[stage] = version
+        elif op is Op.FORWARD:
+            self.forward[stage, microbatch] = version
+        else:
+            self.last_backward[stage] = max(microbatch, self.last_backward.get(stage, -1))
+        return task
+
+
+def draw(schedule: Schedule, durations: Mapping[Op, int] = PAPER_SLOTS) -> str:  # type: ignore[assignment]
+    """Return the picture of a schedule as text; :func:`parse` reads it back.
+
+    Args:
+        schedule: an executable schedule.
+        durations: whole time slots of a forward and of a backward, at least 1 each.
+
+    Raises:
+        ScheduleError: the workers would wait for one another for ever.
+    """
+    rows = []
+    for worker, (tasks, times) in enumerate(
+        zip(schedule.workers, slots(schedule, {**durations, Op.UPDATE: 0}), strict=True)
+    ):
+        stage = schedule.stage_of(worker)
+        reader = _Reader(stage, schedule.stashing)
+        cells: list[str] = []
+        for task, (start, end) in zip(tasks, times.astype(int).tolist(), strict=True):
+            if task.op is Op.UPDATE:
+                cells[-1] += _update_label(task, reader)
+            else:
+                cells += ["."] * (start - len(cells))
+                cells += [_label(task, reader)] + ["-"] * (end - start - 1)
+            reader.ran(task)
+        name = f"worker {worker}" + (f" stage {stage}" if stage != worker else "")
+        rows.append([name, *cells])
+    columns = max(map(len, rows), default=1)
+    rows = [["time", *map(str, range(1, columns))], *rows]
+    width = max((len(cell) for row in rows for cell in row[1:]), default=0)
+    margin = max(len(row[0]) for row in rows)
+    title = f"# {schedule.title}" + ("" if schedule.stashing else _NO_STASHING)
+    title += f"; batches of {schedule.batch_size}" if schedule.batch_size else ""
+    lines = (
+        f"{name:<{margin}} | " + " ".join(f"{cell:<{width}}" for cell in cells)
+        for name, *cells in rows
+    )
+    return "\n".join([title, *(line.rstrip() for line in lines)])
+
+
+def parse(text: str) -> Schedule:
+    """Read a picture; only the order within each row counts, not the idle slots.
+
+    Raises:
+        ScheduleError: a row or a cell cannot be read; the message gives the line and the cell.
+    """
+    name, stashing, batch_size = "schedule", True, None
+    workers: dict[int, tuple[Task, ...]] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if line.startswith("#"):
+            name = line.removeprefix("#").strip()
+            if found := _BATCHES.search(name):
+                name, batch_size = name[: found.start()], int(found[1])
+            stashing = not name.endswith(_NO_STASHING)
+            name = name.removesuffix(_NO_STASHING)
+        elif line and not line.startswith("time"):
+            label, bar, cells = line.partition("|")
+            row = _ROW.match(label.strip())
+            if not bar or not row:
+                raise ScheduleError(f"line {number}: expected 'worker N | F0 B0 ...', got {line!r}")
+            worker, stage = int(row[1]), int(row[2] or row[1])
+            if worker in workers:
+                raise ScheduleError(f"line {number}: worker {worker} has a row already")
+            reader = _Reader(stage, stashing)
+            workers[worker] = tuple(_read(cells.split(), reader, number))
+    if sorted(workers) != list(range(len(workers))):
+        raise ScheduleError(f"workers must be numbered 0, 1, 2, ..., not {sorted(workers)}")
+    return Schedule(tuple(workers[w] for w in sorted(workers)), name, stashing, batch_size)
+
+
+def _label(task: Task, reader: _Reader) -> str:
+    op, stage, microbatch, version = task
+    at = f"@{stage}" if stage != reader.stage else ""
+    note = f":{version}" if version != reader.version(op, stage, microbatch) else ""
+    return f"{op.value}{microbatch}{at}{note}"
+
+
+def _update_label(task: Task, reader: _Reader) -> str:
+    last = task.microbatch if task.microbatch != reader.last_backward.get(task.stage) else ""
+    return f"^{last}" + (f"@{task.stage}" if task.stage != reader.stage else "")
+
+
+def _read(cells: Iterable[str], reader: _Reader, line: int) -> Iterable[Task]:
+    for cell in cells:
+        updates = []
+        body = cell
+        while found := _UPDATE.match(body):
+            body, last, at = found.groups()
+            updates.append((last, int(at or reader.stage)))
+        if body not in (".", "-", ""):
+            found = _CELL.match(body)
+            if not found:
+                raise ScheduleError(
+                    f"line {line}: cannot read {cell!r}; a cell is '.', '-', or a pass like 'F3', "
+                    f"'B3', 'F3:1' (version 1) or 'F3@2' (stage 2), with '^' after it for an update"
+                )
+            op, microbatch, stage = Op(found[1]), int(found[2]), int(found[3] or reader.stage)
+            version = int(found[4]) if found[4] else reader.version(op, stage, microbatch)
+            yield reader.ran(Task(op, stage, microbatch, version))
+        for last, stage in reversed(updates):
+            if not last and stage not in reader.last_backward:
+                raise ScheduleError(f"line {line}: {cell!r} updates before any backward")
+            summed = int(last) if last else reader.last_backward[stage]
+            yield reader.ran(Task(Op.UPDATE, stage, summed, reader.newest.get(stage, 0) + 1))

@@ -1,0 +1,183 @@
+"""What happened, or would happen: one table of events, from schedules, simulation and engine."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipekit.schedules import Op, Schedule
+from pipekit.schedules.time_slots import PAPER_SLOTS, slots
+from pipekit.traces.memory import Memory
+
+COLUMNS = ["worker", "stage", "op", "microbatch", "version", "start_s", "end_s", "bytes"]
+TRANSFERS = ["source", "destination", "purpose", "stage", "microbatch", "start_s", "end_s", "bytes"]
+RECOMPUTE = "RECOMPUTE"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A table of events and what its numbers are.
+
+    Attributes:
+        frame: one row an event, sorted by worker and start: worker, stage, op (FORWARD, BACKWARD,
+            UPDATE or RECOMPUTE), microbatch, version, start_s, end_s (in ``unit``, from the first
+            event's start) and the bytes that it sent to other workers.
+        label: what the times are: measured, emulated, simulated or exact.
+        name: what ran, for titles.
+        workers: how many workers, idle ones counted.
+        unit: "s", or "slots" for a schedule that was only drawn.
+        transfers: one row a message, if they were followed: source and destination (workers),
+            purpose ("activation", "gradient" or "weights"), the stage that made it, microbatch,
+            start_s and end_s on the link, bytes.  An all-reduce of weights' gradients has a row for
+            each of its workers, with what that one sends.
+        memory: bytes over time, if they were followed.
+        origin_ns: the Unix time of 0, in nanoseconds; None if nothing ran.
+    """
+
+    frame: pd.DataFrame
+    label: str
+    name: str
+    workers: int
+    unit: str = "s"
+    transfers: pd.DataFrame | None = None
+    memory: Memory | None = None
+    origin_ns: int | None = None
+
+    @classmethod
+    def from_schedule(
+        cls, schedule: Schedule, durations: Mapping[Op, float] = PAPER_SLOTS
+    ) -> "Trace":
+        """Return the events of a schedule in time slots, as the papers draw it.
+
+        Args:
+            schedule: the table.
+            durations: slots of each op; by default a backward takes two, and an update none.
+
+        Raises:
+            ScheduleError: the workers would wait for one another for ever.
+        """
+        tasks = [(w, t) for w, tasks in enumerate(schedule.workers) for t in tasks]
+        times = np.concatenate([np.empty((0, 2)), *slots(schedule, durations)])
+        frame = pd.DataFrame(
+            {
+                "worker": [w for w, _ in tasks],
+                "stage": [t.stage for _, t in tasks],
+                "op": [t.op.name for _, t in tasks],
+                "microbatch": [t.microbatch for _, t in tasks],
+                "version": [t.version for _, t in tasks],
+                "start_s": times[:, 0],
+                "end_s": times[:, 1],
+                "bytes": 0,
+            }
+        )
+        return cls(frame, "exact", schedule.name, len(schedule.workers), "slots")
+
+    @property
+    def makespan_s(self) -> float:
+        """Time from the first event's start to the last one's end, in ``unit``."""
+        if self.frame.empty:
+            return 0.0
+        return float(self.frame["end_s"].max() - self.frame["start_s"].min())
+
+    @property
+    def bubble(self) -> float:
+        """Fraction of all workers' time in which they compute nothing, waits and sends included.
+
+        For GPipe in equal slots this is (K-1)/(T+K-1) (GPipe, section 3.2).
+        """
+        total = self.makespan_s * self.workers
+        busy = float((self.frame["end_s"] - self.frame["start_s"]).sum())
+        return 1.0 - busy / total if total else 0.0
+
+    def breakdown(self) -> pd.DataFrame:
+        """Return what all workers' time went into, in percent, as in GPipe's Figure 4.
+
+        Seconds that a worker computes are counted as they are:
+
+        - ``computation``: forwards and backwards;
+        - ``recompute``: forwards run again;
+        - ``update``: weight updates.
+
+        Idle seconds are sorted by what removes them.  The trace's own events are replayed in their
+        order, each as soon as its worker is free and its data computed, with one cause of idleness
+        less each time; what the run gets shorter by is lost to that cause on every worker:
+
+        - ``communication``: tasks no longer begin late after another worker's task that they need
+          has ended, waiting for its message (or for the sum of replicas' gradients);
+        - ``other``: nor does any other task begin late (set-up, the engine's own time), and all
+          of a worker's events of one stage and op take their mean time;
+        - ``imbalance``: the workers that have an op take equally long for all of it together, so
+          that all stages take the mean time, or as many times that as they have replicas;
+        - ``bubble``: the rest, what the table leaves idle with balanced stages: mostly its fill and
+          drain.  For GPipe that is (K-1)/(T+K-1) of a balanced run's time (GPipe, section 3.2), if
+          nothing is recomputed early and updates take no time.  A worker without any event has
+          nothing else; and where balance would not make the run shorter, all of this is bubble.
+
+        ``imbalance`` and ``bubble`` of the whole run are split among the workers in proportion to
+        their idle time, since a wait may be any stage's doing.
+
+        Returns:
+            A row a worker (0, 1, ...) and a row "all", a column a category.  Every row sums to 100
+            and no number is negative.
+
+        Raises:
+            ValueError: no event takes any time.
+            ScheduleError: the events cannot be a run's: say, some were left out.
+        """
+        from pipekit.traces.breakdown import breakdown
+
+        return breakdown(self)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the events as CSV."""
+        self.frame.to_csv(path, index=False)
+
+    def to_perfetto(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        provenance: dict[str, Any] | None = None,
+        torch_profiles: Sequence[str | os.PathLike[str]] = (),
+    ) -> None:
+        """Write the trace as Chrome's trace events, for Perfetto (ui.perfetto.dev) and others.
+
+        Every worker is a process, with a thread that computes and, if messages were followed,
+        threads that send and receive, and an arrow from each send to its receive.  Times are
+        microseconds from the first event; a slot of a drawn schedule is a second.
+
+        ``torch.profiler`` counts microseconds from a Unix time that stands in its file, and a run's
+        trace knows its own (``origin_ns``), so that both can be laid over each other::
+
+            with torch.profiler.profile() as profiler:
+                run = pipeline.train(batches)
+            profiler.export_chrome_trace("torch.json")
+            run.trace.to_perfetto("run.json", torch_profiles=["torch.json"])
+
+        Args:
+            path: a .json file; its folder is made if it is missing.
+            provenance: a JSON-able record to keep in the file, say ``run.provenance``.
+            torch_profiles: files of torch.profiler's whose events to add on this trace's clock, one
+                of each process that was profiled.
+
+        Raises:
+            ValueError: a number is not finite; or a profile is none, or this trace is not a run's,
+                so that it has no place in time.
+        """
+        from pipekit.traces.perfetto import write  # here, since it imports this module
+
+        write(self, path, provenance, torch_profiles)
+
+    @classmethod
+    def from_perfetto(cls, path: str | os.PathLike[str]) -> "Trace":
+        """Read back what :meth:`to_perfetto` wrote; the events of other profilers are left out.
+
+        Raises:
+            ValueError: the file is no such trace; the message names the event.
+            OSError: there is no such file, or it cannot be opened.
+        """
+        from pipekit.traces.perfetto import read
+
+        return read(path)

@@ -1,0 +1,198 @@
+"""A stage: recomputation, pending passes, and what it leaves behind."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit.engine.execution.passes import Flow, FlowGradients, Target
+from pipekit.engine.execution.stage import Stage, StageSpec
+from pipekit.partition.probe import probe
+from pipekit.schedules import check
+from tests.engine.examples import (
+    OPTIMIZERS,
+    SlowBackward,
+    by_equations,
+    data,
+    different,
+    mixed,
+    pipeline,
+)
+
+CPU = torch.device("cpu")
+ONES = Flow(torch.ones(4, 6), {})
+
+
+def spec(layers: nn.Sequential, index: int = 1, first_layer: int = 0) -> StageSpec:
+    tried = probe(layers, torch.randn(4, 6))
+    return StageSpec(
+        index=index,
+        layers=layers,
+        first_layer=first_layer,
+        random_layers=frozenset(n + first_layer for n in tried.random_layers),
+        edits_input=0 in tried.edited_inputs,
+        differentiates_input=index > 0,
+        optimizer=OPTIMIZERS["adam"],
+        lr_scheduler=None,
+        seed=0,
+    )
+
+
+def ready(layers: nn.Sequential, index: int = 1, buffers: int = 1) -> Stage:
+    stage = Stage(spec(layers, index), CPU)
+    stage.prepare(buffers, training=True)
+    return stage
+
+
+def step(stage: Stage, microbatch: int, recompute: bool) -> tuple[Tensor, Any]:
+    x = torch.ones(4, 6) * (microbatch + 1)
+    output = stage.forward(Flow(x, {}), microbatch, 0, None, recompute).main
+    stage.recompute(microbatch, 0)
+    return output, stage.backward(
+        microbatch, 0, 1, FlowGradients({0: torch.ones_like(output)}, {})
+    ).main
+
+
+# --- Recomputation -------------------------------------------------------------------------------
+
+RECOMPUTATIONS = {"never": 0, "except_last": 3, "always": 4}  # of the four microbatches of a batch
+
+
+@pytest.mark.parametrize("recompute", RECOMPUTATIONS)
+@pytest.mark.parametrize("method", ["gpipe", "flush", "2bw", "pipedream"])
+def test_recomputation_changes_no_bit(method: str, recompute: str) -> None:
+    batches = data(3, rows=10)
+    truth = by_equations(mixed(), batches, method, [2, 3, 3])
+    pipe = pipeline(mixed(), method, [2, 3, 3], recompute=recompute)
+    run = pipe.train(batches)
+    assert run.losses == truth.losses
+    state = pipe.state_dict()
+    assert different(state, truth.weights[-1] | truth.buffers) == []
+    divided = method != "pipedream"
+    assert state["1.num_batches_tracked"] == 3 * (4 if divided else 1)
+    expected = RECOMPUTATIONS[recompute] if divided else int(recompute == "always")
+    assert (run.trace.frame["op"] == "RECOMPUTE").sum() == 3 * 3 * expected
+
+
+@pytest.mark.parametrize("recompute", ["except_last", "always"])
+def test_which_microbatches_are_recomputed(recompute: str) -> None:
+    frame = pipeline(mixed(), "gpipe", [4, 4], recompute=recompute).train(data(2)).trace.frame
+    chosen = {*range(8)} - ({3, 7} if recompute == "except_last" else set())
+    for stage in (0, 1):
+        events = frame[(frame["op"] == "RECOMPUTE") & (frame["stage"] == stage)]
+        assert set(events["microbatch"]) == chosen
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_recomputation_starts_before_the_gradient_arrives(transport: str) -> None:
+    """Stage 0 has nothing to do but to wait while stage 1 takes 0.2 s for its first backward."""
+    model = nn.Sequential(nn.Linear(6, 6), SlowBackward(), nn.Linear(6, 3))
+    run = pipeline(model, "gpipe", [1, 2], m=2, recompute="always", transport=transport).train(
+        data(1)
+    )
+    frame = run.trace.frame.set_index(["stage", "op", "microbatch"])
+    gradient_sent = frame.loc[(1, "BACKWARD", 0), "end_s"]
+    assert frame.loc[(0, "RECOMPUTE", 0), "start_s"] < gradient_sent - 0.1
+    assert frame.loc[(0, "RECOMPUTE", 0), "end_s"] < gradient_sent
+    assert frame.loc[(0, "BACKWARD", 0), "start_s"] >= gradient_sent
+
+
+def test_what_is_recomputed_is_not_kept() -> None:
+    """Between forward and backward only the input is alive."""
+    kept = {}
+    for recompute in (False, True):
+        stage = ready(nn.Sequential(nn.Linear(6, 6), nn.Tanh()))
+        saved: list[Tensor] = []
+
+        def pack(tensor: Tensor, saved: list[Tensor] = saved) -> Tensor:
+            saved.append(tensor)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            stage.forward(ONES, 0, 0, None, recompute)
+        kept[recompute] = len(saved)
+        assert stage.recompute(0, 0) == recompute
+        assert not stage.recompute(0, 0), "once is enough"
+    assert kept[True] == 0 < kept[False]
+
+
+def test_recompute_gives_the_same_output_and_gradient() -> None:
+    results = []
+    for recompute in (False, True):
+        torch.manual_seed(0)
+        stage = ready(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.BatchNorm1d(6)))
+        outputs = [step(stage, k, recompute) for k in range(3)]
+        results.append((outputs, stage.versions.gradients(1), stage.versions.newest.state_dict()))
+    (plain, gradients, state), (again, regradients, restate) = results
+    for (y, g), (z, h) in zip(plain, again, strict=True):
+        assert torch.equal(y, z)
+        assert torch.equal(g[0], h[0])
+    for g, h in zip(gradients, regradients, strict=True):
+        assert g is not None
+        assert h is not None
+        assert torch.equal(g, h)
+    assert different(dict(state), dict(restate)) == []
+
+
+# --- Passes --------------------------------------------------------------------------------------
+
+
+def test_an_output_is_cut_from_the_graph() -> None:
+    output = ready(nn.Sequential(nn.Linear(6, 6))).forward(ONES, 0, 0, None, False).main
+    assert output.grad_fn is None
+    assert not output.requires_grad
+
+
+def test_the_gradient_of_the_input() -> None:
+    stage = ready(nn.Sequential(nn.Linear(6, 3)))
+    _, gradients = step(stage, 0, False)
+    weight = stage.versions.newest.get_parameter("0.weight")
+    assert len(gradients) == 1
+    torch.testing.assert_close(gradients[0], weight.sum(0).expand(4, 6))
+
+
+def test_the_first_stage_sends_no_gradient() -> None:
+    assert step(ready(nn.Sequential(nn.Linear(6, 3)), index=0), 0, False)[1] == {}
+
+
+def test_the_last_stage_weighs_the_loss() -> None:
+    stage = ready(nn.Sequential(nn.Linear(6, 3)))
+    x, y = torch.ones(4, 6), torch.ones(4, 3)
+    loss = stage.forward(Flow(x, {}), 0, 0, Target(nn.MSELoss(), y, 0.25), False).main
+    with torch.no_grad():
+        expected = nn.MSELoss()(stage.versions.newest(x), y) / 4
+    torch.testing.assert_close(loss, expected)
+
+
+def test_inference_keeps_nothing() -> None:
+    stage = ready(nn.Sequential(nn.Linear(6, 6)))
+    stage.prepare(1, training=False)
+    assert not stage.infer(ONES, 0).main.requires_grad
+    with pytest.raises(KeyError):
+        stage.output(0)
+
+
+def test_a_spec_makes_the_stage_again() -> None:
+    """With the optimizer's state: the next update is the same."""
+    torch.manual_seed(0)
+    one = ready(nn.Sequential(nn.Linear(6, 6)), buffers=2)
+    step(one, 0, False)
+    one.versions.update(1, one.versions.gradients(1))
+    other = Stage(one.to_spec(), CPU)
+    other.prepare(1, training=True)
+    one.prepare(1, training=True)
+    for stage in (one, other):
+        step(stage, 1, False)
+        stage.versions.update(0, stage.versions.gradients(1))
+    assert (
+        different(dict(one.versions.newest.state_dict()), dict(other.versions.newest.state_dict()))
+        == []
+    )
+
+
+def test_in_flight_is_what_the_check_says() -> None:
+    for method in ("gpipe", "flush"):
+        run = pipeline(mixed(), method, [2, 2, 2, 2], m=6).train(data(2, rows=12))
+        assert run.peak_in_flight == check(run.schedule).peak_in_flight
+        assert run.peak_in_flight == ((6,) * 4 if method == "gpipe" else (4, 3, 2, 1))

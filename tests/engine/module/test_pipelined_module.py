@@ -1,0 +1,402 @@
+"""A pipelined module is the module that it wraps, computed by stages and microbatches."""
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pipekit import PipelinedModule, is_checkpointing, is_recomputing
+from pipekit.engine.module.backward_order import link
+from pipekit.models import unet
+from pipekit.skips import Skippable
+from tests.engine.examples import SlowBackward
+from tests.engine.gloo import over_gloo
+
+
+def mlp(*between: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 8),
+        nn.Tanh(),
+        nn.Linear(8, 8),
+        *between,
+        nn.ReLU(inplace=True),
+        nn.Linear(8, 3),
+    )
+
+
+def step(model: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Return the output and all gradients, the input's first."""
+    x = x.clone().requires_grad_()
+    model.zero_grad()
+    y = model(x)
+    y.square().mean().backward()
+    assert x.grad is not None
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return y.detach(), [x.grad, *gradients]
+
+
+def assert_same(model: nn.Module, reference: nn.Module, x: Tensor) -> None:
+    (y, gradients), (expected, references) = step(model, x), step(reference, x)
+    torch.testing.assert_close(y, expected)
+    assert len(gradients) == len(references)
+    for gradient, wanted in zip(gradients, references, strict=True):
+        torch.testing.assert_close(gradient, wanted)
+
+
+@pytest.mark.parametrize("checkpoint", ["never", "except_last", "always"])
+@pytest.mark.parametrize("balance", [[5], [2, 2, 1], [1, 1, 1, 1, 1]])
+def test_outputs_and_gradients_are_the_modules_own(balance: list[int], checkpoint: Any) -> None:
+    model = PipelinedModule(mlp(), balance, chunks=4, checkpoint=checkpoint)
+    assert_same(model, mlp(), torch.randn(8, 6))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 9])
+def test_any_number_of_rows(rows: int) -> None:
+    """Four microbatches as even as can be; of fewer rows, as many as there are."""
+    assert_same(PipelinedModule(mlp(), [2, 3], chunks=4), mlp(), torch.randn(rows, 6))
+
+
+def test_names_and_weights_are_the_unsplit_modules() -> None:
+    model = PipelinedModule(mlp(), [2, 3], chunks=2)
+    assert list(model.state_dict()) == list(mlp().state_dict())
+    assert [name for name, _ in model.named_parameters()] == list(dict(mlp().named_parameters()))
+    other = nn.Sequential(*(copy.deepcopy(layer) for layer in mlp()))
+    nn.init.zeros_(other.get_parameter("0.weight"))
+    model.load_state_dict(other.state_dict())
+    assert_same(model, other, torch.randn(4, 6))
+
+
+def test_it_trains_with_any_loop() -> None:
+    model, reference = PipelinedModule(mlp(), [2, 3], chunks=2), mlp()
+    losses = []
+    for each in model, reference:
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9)
+        torch.manual_seed(1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(each(torch.randn(8, 6)), torch.ones(8, 3))
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.detach())
+    torch.testing.assert_close(*losses)
+
+
+def test_gradients_add_up_over_backwards_and_forwards_may_overlap() -> None:
+    x, z = torch.randn(4, 6), torch.randn(4, 6)
+    found = []
+    for model in PipelinedModule(mlp(), [2, 3], chunks=2), mlp():
+        first, second = model(x), model(z)
+        first.sum().backward()
+        (second * 2).sum().backward()
+        found.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(*found)
+
+
+def test_autograd_sees_one_operation() -> None:
+    """Gradients can be asked for, and each parameter's hook is called once a backward."""
+    model, reference, x = PipelinedModule(mlp(), [2, 3], chunks=4), mlp(), torch.randn(8, 6)
+    torch.testing.assert_close(
+        torch.autograd.grad(model(x).sum(), list(model.parameters())),
+        torch.autograd.grad(reference(x).sum(), list(reference.parameters())),
+    )
+    assert all(p.grad is None for p in model.parameters())
+    calls: list[int] = []
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: calls.append(id(p)))
+    model(x).sum().backward()
+    assert sorted(calls) == sorted(id(p) for p in model.parameters())
+
+
+def _replica() -> list[bool]:
+    dist.init_process_group("gloo")
+    pipelined = nn.parallel.DistributedDataParallel(PipelinedModule(mlp(), [2, 3], chunks=2))
+    plain = nn.parallel.DistributedDataParallel(mlp())
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(dist.get_rank()))
+    for model in pipelined, plain:
+        model(x).square().mean().backward()
+    pairs = zip(pipelined.parameters(), plain.parameters(), strict=True)
+    return [
+        torch.allclose(a.grad, b.grad)
+        for a, b in pairs
+        if a.grad is not None and b.grad is not None
+    ]
+
+
+def test_replicas_average_its_gradients() -> None:
+    """Of torch's DistributedDataParallel, a process each."""
+    assert over_gloo(_replica, 2) == [[True] * 6] * 2
+
+
+def test_a_frozen_layer_gets_no_gradient_and_passes_on() -> None:
+    models = PipelinedModule(mlp(), [2, 3], chunks=2), mlp()
+    for model in models:
+        for p in list(model.children())[2].parameters():
+            p.requires_grad_(False)
+    assert_same(*models, torch.randn(4, 6))
+
+
+class Swap(nn.Module):
+    def forward(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return pair[1].sin(), pair[0]
+
+
+def test_tuples() -> None:
+    layers = nn.Sequential(Swap(), Swap(), Swap())
+    model = PipelinedModule(layers, [1, 2], chunks=3)
+    given = [torch.randn(6, 2, requires_grad=True), torch.randn(6, 3, requires_grad=True)]
+    outputs = model(tuple(given))
+    expected = layers(tuple(given))
+    torch.testing.assert_close(outputs, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(outputs[0].sum(), given, allow_unused=True),
+        torch.autograd.grad(expected[0].sum(), given, allow_unused=True),
+    )
+
+
+def test_without_gradients_nothing_is_kept() -> None:
+    seen: list[bool] = []
+    model = PipelinedModule(mlp(Look(seen.append)), [3, 3], chunks=2, checkpoint="always")
+    with torch.no_grad():
+        assert not model(torch.randn(4, 6)).requires_grad
+    assert not any(seen)
+
+
+def test_evaluation_checkpoints_nothing_but_can_be_differentiated() -> None:
+    seen: list[bool] = []
+    model = PipelinedModule(mlp(Look(seen.append)), [3, 3], chunks=2, checkpoint="always").eval()
+    assert_same(model, mlp().eval(), torch.randn(4, 6))
+    assert not any(seen)
+
+
+class Look(nn.Module):
+    """Says at each forward whether it is checkpointed, or run again."""
+
+    def __init__(self, see: Callable[[bool], None]) -> None:
+        super().__init__()
+        self.see = see
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.see(is_checkpointing() or is_recomputing())
+        return x
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "chunks", "count"),
+    [
+        ("always", 4, 4),
+        ("except_last", 4, 3),
+        ("never", 4, 0),
+        ("always", 1, 1),
+        ("except_last", 1, 0),
+        ("never", 1, 0),
+    ],
+)
+def test_how_many_microbatches_are_checkpointed(checkpoint: Any, chunks: int, count: int) -> None:
+    seen: list[str] = []
+    flags = {(True, False): "checkpointing", (False, True): "recomputing", (False, False): "plain"}
+
+    class Flags(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(flags[is_checkpointing(), is_recomputing()])
+            return x
+
+    model = PipelinedModule(mlp(Flags()), [3, 3], chunks=chunks, checkpoint=checkpoint)
+    model(torch.randn(4, 6)).sum().backward()
+    seen = seen[1:]  # the first tries the model
+    assert seen.count("checkpointing") == seen.count("recomputing") == count
+    assert seen.count("plain") == chunks - count
+    assert not is_checkpointing()
+    assert not is_recomputing()
+
+
+def test_a_recomputed_forward_draws_the_same_numbers() -> None:
+    def gradients(checkpoint: Any) -> list[Tensor]:
+        model = PipelinedModule(mlp(nn.Dropout(0.5)), [2, 4], chunks=3, checkpoint=checkpoint)
+        torch.manual_seed(5)
+        return step(model, torch.ones(6, 6))[1]
+
+    assert all(map(torch.equal, gradients("always"), gradients("never")))
+
+
+def test_dropout_follows_the_global_seed_and_differs_from_step_to_step() -> None:
+    model = PipelinedModule(nn.Sequential(nn.Dropout(0.5), nn.Identity()), [1, 1], chunks=2)
+    x = torch.ones(4, 50)
+    torch.manual_seed(1)
+    first, second = model(x), model(x)
+    torch.manual_seed(1)
+    assert torch.equal(model(x), first)
+    assert not torch.equal(second, first)
+
+
+def test_autocast_reaches_the_workers_and_what_is_recomputed() -> None:
+    seen: list[torch.dtype] = []
+
+    class Dtype(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x.dtype)
+            return x
+
+    model = PipelinedModule(mlp(Dtype()), [3, 3], chunks=2, checkpoint="always")
+    model(torch.randn(4, 6))
+    seen.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = model(torch.randn(4, 6))
+    y.float().sum().backward()
+    assert seen == [torch.bfloat16] * 4
+
+
+# --- skip connections ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("without", [(), ("portals",), ("order", "streams", "portals")])
+def test_skips_with_and_without_portals(without: tuple[str, ...]) -> None:
+    torch.manual_seed(0)
+    layers = unet(1, 2)
+    balance = [7, 7, 8]
+    model = PipelinedModule(copy.deepcopy(layers), balance, chunks=2, without=without)
+    assert list(model.state_dict()) == list(layers.state_dict())
+    assert_same(model.eval(), layers.eval(), torch.randn(2, 3, 64, 64))
+
+
+class Stash(Skippable):
+    stashes = ("x",)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.stash("x", x)
+        return x
+
+
+def test_an_unmatched_skip_is_refused() -> None:
+    with pytest.raises(ValueError, match="stashes 'x', which no layer pops"):
+        PipelinedModule(nn.Sequential(Stash(), nn.Linear(1, 1)), [1, 1], chunks=1)
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+class Noted:
+    """Takes down in which order autograd comes to the passes."""
+
+    def __init__(self) -> None:
+        self.order: list[tuple[int, int]] = []
+
+    def begin(self, gradients: Any) -> None:
+        assert self.order == []
+
+    def reached(self, place: tuple[int, int]) -> None:
+        self.order.append(place)
+
+    def differentiate(self) -> list[None]:
+        return [None]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_the_graph_orders_the_backwards_of_a_stage(in_order: bool) -> None:
+    """Whichever way the passes were issued; without the edges autograd follows that way alone."""
+    shuffled = [(0, 1), (0, 0), (0, 2), (1, 2), (1, 1), (1, 0)]
+    passes = sorted(shuffled) if in_order else shuffled
+    noted, x = Noted(), torch.ones(1, requires_grad=True)
+    (y,) = link(noted, [x], [torch.ones(1)], passes, in_order)
+    y.backward()
+    orders = [[k for stage, k in noted.order if stage == s] for s in (0, 1)]
+    assert orders == ([[2, 1, 0], [2, 1, 0]] if in_order else [[2, 0, 1], [0, 1, 2]])
+
+
+def test_a_recomputation_does_not_wait_for_its_gradient() -> None:
+    """It is over before the stage behind has finished (torchgpipe, section 3.2.4)."""
+    model = PipelinedModule(
+        nn.Sequential(nn.Linear(6, 6), SlowBackward()), [1, 1], chunks=2, trace=True
+    )
+    model(torch.randn(2, 6)).sum().backward()
+    frame = model.trace.frame.set_index(["stage", "op", "microbatch"])
+    again, behind = frame.loc[(0, "RECOMPUTE", 0)], frame.loc[(1, "BACKWARD", 0)]
+    assert again["end_s"] < behind["end_s"]
+
+
+# --- what goes wrong -----------------------------------------------------------------------------
+
+
+class Fails(nn.Module):
+    """Fails in the forward or in the backward, after the first time."""
+
+    def __init__(self, backward: bool) -> None:
+        super().__init__()
+        self.calls, self.backward = 0, backward
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls > 1 and not self.backward:
+            raise OSError("no more")
+        if self.backward:
+            x = _Refuses.apply(x)
+        return x
+
+
+class _Refuses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise OSError("no more")
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_first_error_is_the_callers_and_no_worker_stays(backward: bool) -> None:
+    model = PipelinedModule(mlp(Fails(backward)), [2, 2, 2], chunks=4, checkpoint="never")
+    with pytest.raises(OSError, match="no more") as failure:
+        model(torch.randn(8, 6)).sum().backward()
+    assert "of stage 1" in "".join(failure.value.__notes__)
+    assert not [t for t in threading.enumerate() if t.name.startswith("pipekit")]
+
+
+def test_a_second_backward_is_refused() -> None:
+    y = PipelinedModule(mlp(), [2, 3], chunks=2)(torch.randn(4, 6)).sum()
+    y.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="backward was called a second time"):
+        y.backward()
+
+
+def test_a_number_is_no_output() -> None:
+    class Mean(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.mean()
+
+    with pytest.raises(ValueError, match="compute the loss outside"):
+        PipelinedModule(nn.Sequential(nn.Linear(6, 1), Mean()), [1, 1], chunks=2)(torch.ones(4, 6))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"balance": [5, 1]}, "sums to 6 layers and the model has 5"),
+        ({"chunks": 0}, "chunks must be a whole number from 1"),
+        ({"checkpoint": "sometimes"}, "checkpoint must be one of"),
+        ({"without": ["portal"]}, "without must be one of order, streams, portals"),
+        ({"devices": ["cpu"]}, "1 devices for 2 workers"),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PipelinedModule(mlp(), **{"balance": [2, 3], "chunks": 2, **arguments})
+
+
+def test_no_rows() -> None:
+    with pytest.raises(ValueError, match="at least one row"):
+        PipelinedModule(mlp(), [2, 3], chunks=2)(torch.ones(0, 6))
+
+
+def test_it_cannot_be_moved_but_converted() -> None:
+    model = PipelinedModule(mlp(), [2, 3], chunks=2)
+    moves: list[Callable[[], object]] = [model.cuda, lambda: model.to("cpu")]
+    for move in moves:
+        with pytest.raises(TypeError, match="devices of their own"):
+            move()
+    assert_same(model.to(torch.float64), mlp().double(), torch.randn(4, 6, dtype=torch.float64))

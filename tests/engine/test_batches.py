@@ -1,0 +1,160 @@
+"""Batches cut into microbatches, and who takes which."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit.engine.batches import Batch, Feed, Needs, read_batch, split
+from pipekit.layers.seeded import RNG_LOCK
+from pipekit.schedules import Schedule, gpipe, lower, pipedream
+
+ALL = Needs(frozenset(range(100)), frozenset(range(100)))
+
+
+@given(st.integers(1, 9), st.integers(0, 9))
+def test_rows_differ_by_at_most_one_and_none_is_lost(parts: int, more: int) -> None:
+    x = torch.arange(parts + more)
+    batch = read_batch((x, x * 10), parts, 0)
+    counts = batch.microbatch_rows
+    assert len(counts) == parts
+    assert sum(counts) == batch.rows == parts + more
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] - counts[-1] <= 1
+    pieces = split(x, parts)
+    assert [len(piece) for piece in pieces] == counts
+    assert torch.equal(torch.cat(pieces), x)
+
+
+def test_structures_are_cut_alike() -> None:
+    x = torch.arange(20).view(10, 2)
+    pieces = split({"a": x, "b": (x + 1, [x + 2])}, 4)
+    assert [len(piece["a"]) for piece in pieces] == [3, 3, 2, 2]
+    assert torch.equal(pieces[1]["b"][1][0], x[3:6] + 2)
+    batch = read_batch(({"a": x, "b": (x.float()[:, None], [x[:, 0]])}, [x]), 4, 0)
+    assert batch.row_shapes == ((2,), (1, 2), ())
+
+
+def test_pieces_are_views() -> None:
+    x = torch.zeros(8, 3)
+    assert split(x, 4)[1].data_ptr() == x[2:].data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (torch.zeros(8), "not a pair"),
+        ((torch.zeros(8),), "not a pair"),
+        ((torch.zeros(0, 3), torch.zeros(0)), "empty"),
+        ((torch.zeros(2), torch.zeros(2)), "2 rows for 4"),
+        (((torch.zeros(8), torch.zeros(7)), torch.zeros(8)), "first dimension"),
+        ((torch.zeros(8), torch.zeros(7)), "first dimension"),
+        ((torch.tensor(1.0), torch.tensor(1.0)), "first dimension"),
+    ],
+)
+def test_batches_that_cannot_be_cut(batch: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        read_batch(batch, 4, 7)
+    assert "batch 7" in str(caught.value)
+
+
+@pytest.mark.parametrize("batch", [((), ()), (([], {}), [])])
+def test_a_batch_without_tensors(batch: Any) -> None:
+    with pytest.raises(ValueError, match="batch 7"):
+        read_batch(batch, 4, 7)
+
+
+def batches(read: list[int]) -> Iterator[Batch]:
+    for number in range(3):
+        read.append(number)
+        x = torch.full((4, 1), float(number))
+        yield read_batch((x, x + 10), 2, number)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "inputs", "targets"),
+    [
+        (gpipe(3, 2), [{0, 1}, set(), set()], [set(), set(), {0, 1}]),
+        (gpipe(1, 2), [{0, 1}], [{0, 1}]),
+        (pipedream([2, 1], 3), [{0, 2}, {1}, set()], [set(), set(), {0, 1, 2}]),
+    ],
+)
+def test_who_takes_inputs_and_targets(
+    schedule: Schedule, inputs: list[set[int]], targets: list[set[int]]
+) -> None:
+    needs = [Needs.of(steps) for steps in lower(schedule)]
+    assert [needed.inputs for needed in needs] == inputs
+    assert [needed.targets for needed in needs] == targets
+
+
+def test_whoever_comes_first_reads() -> None:
+    read: list[int] = []
+    feed = Feed(batches(read), ALL)
+    assert read == []
+    assert feed.input(0)[0].item() == 0
+    assert feed.target(2)[0][0].item() == 11
+    assert read == [0, 1]
+    assert feed.input(3)[0].item() == 1
+    feed.read_to(3)
+    assert read == [0, 1]
+    assert feed.target(5)[1] == 0.5
+    assert feed.rows == [2] * 6
+    assert feed.shapes == [((2, 1),)] * 6
+
+
+def test_weights_are_shares_of_the_rows() -> None:
+    x = torch.zeros(10, 1)
+    feed = Feed(iter([read_batch((x, x), 4, 0)]), ALL)
+    assert [feed.target(k)[1] for k in range(4)] == [3 / 10, 3 / 10, 2 / 10, 2 / 10]
+    assert feed.shapes == [((3, 1),), ((3, 1),), ((2, 1),), ((2, 1),)]
+
+
+def test_a_microbatch_is_handed_out_once() -> None:
+    feed = Feed(batches([]), ALL)
+    feed.input(0)
+    with pytest.raises(KeyError):
+        feed.input(0)
+
+
+def test_nothing_is_kept_for_those_who_do_not_want_it() -> None:
+    feed = Feed(batches([]), Needs(frozenset(), frozenset({1})))
+    feed.target(1)
+    with pytest.raises(KeyError):
+        feed.input(1)
+    with pytest.raises(KeyError):
+        feed.target(0)
+
+
+def test_many_threads_read_each_batch_once() -> None:
+    read: list[int] = []
+    feed = Feed(batches(read), ALL)
+    got: list[float] = []
+
+    def take(k: int) -> None:
+        got.append(feed.input(k)[0].item() + feed.target(k)[0][0].item())
+
+    threads = [threading.Thread(target=take, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read == [0, 1, 2]
+    assert sorted(got) == [10, 10, 12, 12, 14, 14]
+
+
+def test_no_layer_borrows_the_generator_while_data_is_read() -> None:
+    """A loader that shuffles would draw from a layer's random numbers."""
+    free: list[bool] = []
+
+    def read() -> Iterator[Batch]:
+        thread = threading.Thread(target=lambda: free.append(RNG_LOCK.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+        yield read_batch((torch.zeros(2), torch.zeros(2)), 1, 0)
+
+    Feed(read(), ALL).read_to(0)
+    assert free == [False]

@@ -1,0 +1,92 @@
+"""Batches on their way to worker processes."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipekit import Pipeline
+from pipekit.engine.batches import Batch, Needs
+from pipekit.engine.transports.feeder import READ_AHEAD, received_batches, send_batches
+from pipekit.engine.transports.mailbox import InboxLinks
+from pipekit.engine.transports.shared_mailbox import Port, SharedInboxes
+from pipekit.schedules import Schedule, flush
+from tests.engine.examples import data, mlp, pipeline
+from tests.engine.transports.test_message_layout import described
+
+
+def batch(number: int) -> Batch:
+    x = torch.full((6, 2), float(number))
+    return Batch({"x": x, "y": (x.long(),)}, [x], 6, ((2,), (2,)), 3)
+
+
+def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
+    ports = [Port.new() for _ in range(3)]
+    inboxes = [SharedInboxes(index, ports) for index in range(3)]
+    links = [InboxLinks(index, range(2), inboxes[index]) for index in range(2)]
+    read = []
+
+    def batches() -> Iterator[Batch]:
+        for number in range(10):
+            read.append(number)
+            yield batch(number)
+
+    everything, nothing = frozenset(range(30)), frozenset[int]()
+    needs = {0: Needs(everything, nothing), 1: Needs(nothing, everything)}
+    feeder = threading.Thread(target=send_batches, args=(batches(), needs, inboxes[2]))
+    feeder.start()
+    first = received_batches(links[0], inboxes[0], feeder=2)
+    last = received_batches(links[1], inboxes[1], feeder=None)
+    for number in range(10):
+        got = next(first)
+        assert described(got.input) == described(batch(number).input)
+        assert (got.target, *got[2:]) == (None, 6, ((2,), (2,)), 3)
+        assert len(read) <= number + READ_AHEAD + 2
+    for number in range(10):
+        got = next(last)
+        assert got.input is None
+        assert got.target[0].eq(number).all()
+    feeder.join()
+    for port in ports:
+        port.close()
+
+
+class Layer(nn.Module):
+    """Neither the first nor the last: gets no batches."""
+
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+def test_more_batches_than_a_pipe_takes() -> None:
+    """A note of 41 bytes for each to the worker in the middle, and 64 KiB hold 1,598 of them."""
+    model = nn.Sequential(nn.Linear(6, 6), Layer(), nn.Linear(6, 3))
+    runs = [
+        pipeline(model, "pipedream", [1, 1, 1], transport=transport).train(data(1700)).losses
+        for transport in ("threads", "distributed")
+    ]
+    assert runs[0] == runs[1]
+
+
+def test_evaluation_when_the_first_worker_gets_no_batches() -> None:
+    """Only those who take inputs or targets know how many rows there are."""
+
+    def turned(batches: int) -> Schedule:
+        schedule = flush(3, 2, batches)
+        one, two, three = schedule.workers
+        return Schedule((two, three, one), "turned")
+
+    losses = [
+        Pipeline(
+            mlp(6, 6, 6, 3),
+            turned,
+            balance=[1, 1, 1],
+            optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+            loss=nn.MSELoss(),
+            transport=transport,
+        ).evaluate(data(rows=[8, 5]))
+        for transport in ("threads", "distributed")
+    ]
+    assert losses[0] == losses[1]

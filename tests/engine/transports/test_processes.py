@@ -1,0 +1,155 @@
+"""Workers in processes of their own, started from a script or a notebook."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit.engine.transports import processes
+from pipekit.engine.transports.processes import RemoteTraceback
+from pipekit.engine.transports.worker_process import portable
+from tests.engine.examples import data, different, mixed, mlp, pipeline
+
+
+class Sign(nn.Module):
+    """Leaves the process's number in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            (self.folder / str(os.getpid())).touch()
+        return x
+
+
+def test_one_process_a_worker(tmp_path: Path) -> None:
+    model = nn.Sequential(Sign(tmp_path), Sign(tmp_path), Sign(tmp_path), nn.Linear(6, 3))
+    pipeline(model, "flush", [1, 1, 2], transport="distributed").train(data(2))
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 3
+    assert os.getpid() not in pids
+
+
+@pytest.mark.parametrize("method", ["flush", "pipedream"])
+def test_linked_by_torch_distributed(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As processes with GPUs are; here over gloo."""
+    batches, balance = data(rows=[8, 12, 9, 8]), [2, 3, 3]
+    expected = pipeline(mixed(), method, balance, clip_norm=0.5)
+    losses = expected.train(batches).losses
+    monkeypatch.setattr(processes, "through_memory", lambda _: False)
+    pipe = pipeline(mixed(), method, balance, clip_norm=0.5, transport="distributed")
+    assert pipe.train(batches).losses == losses
+    assert different(pipe.state_dict(), expected.state_dict()) == []
+    assert pipe.evaluate(batches) == expected.evaluate(batches)
+
+
+def test_runs_leave_no_open_files() -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
+    counts = []
+    for _ in range(4):
+        pipe.train(data(2))
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert counts[-1] <= counts[1]
+
+
+def test_the_cause_is_the_workers_traceback() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), Divides(), nn.Linear(6, 3))
+    with pytest.raises(ZeroDivisionError) as caught:
+        pipeline(model, "flush", [1, 2], transport="distributed").train(data(2))
+    cause = caught.value.__cause__
+    assert isinstance(cause, RemoteTraceback)
+    assert "return x / (1 // 0)" in str(cause)
+
+
+class Divides(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return x / (1 // 0)
+        return x
+
+
+def test_notes_travel_with_the_error() -> None:
+    error = ValueError("wrong")
+    error.add_note("there")
+    assert portable(error) is error
+    assert str(portable(Stubborn(1, 2))) == "Stubborn: 1 2"
+
+
+class Stubborn(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} {two}")
+
+
+SCRIPT = """
+    import torch
+    from torch import nn
+    import pipekit as pk
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return self.linear(self.linear(x)) * factor
+
+    class Mine(Exception):
+        pass
+
+    class Fails(Twice):
+        def forward(self, x):
+            if torch.is_grad_enabled():
+                raise Mine("of my own type")
+            return x
+
+    factor = 0.5
+    torch.manual_seed(0)
+    model = nn.Sequential(Twice(), nn.Dropout(0.5), Twice(), nn.Linear(6, 3))
+    batches = [(torch.randn(10, 6), torch.randn(10, 3)) for _ in range(3)]
+    options = dict(
+        balance=[1, 2, 1],
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+        loss=lambda output, target: ((output - target) ** 2).mean(),
+    )
+    pipes = [
+        pk.Pipeline(model, lambda n: pk.schedules.flush(3, 4, n), transport=t, **options)
+        for t in ("threads", "distributed")
+    ]
+    losses = [pipe.train(batches).losses for pipe in pipes]
+    states = [pipe.state_dict() for pipe in pipes]
+    assert losses[0] == losses[1]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    model[2] = Fails()
+    try:
+        pk.Pipeline(
+            model, lambda n: pk.schedules.flush(3, 4, n), transport="distributed", **options
+        ).train(batches)
+    except Mine as error:
+        assert "of my own type" in str(error)
+    print("as good as threads")
+"""
+
+
+@pytest.mark.slow
+def test_a_script_needs_no_guard(tmp_path: Path, repository: Path) -> None:
+    """Its classes, lambdas, globals and exceptions are known to the workers."""
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        env={**os.environ, "PYTHONPATH": str(repository)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "as good as threads\n"), done.stderr
+    assert done.stderr == ""

@@ -1,0 +1,266 @@
+"""Messages between processes through shared memory."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pipekit.engine.transports.shared_mailbox import Port, SharedInboxes, let_go, ports_for
+from pipekit.engine.transports.shared_memory import FIRST_BYTES
+from pipekit.engine.transports.transport import Aborted
+from tests.engine.test_failures import wait_until
+from tests.engine.transports.test_message_layout import MESSAGES, described
+
+KEY = (0, 1, 2)
+
+
+class Pair:
+    """Two processes' views, here of one process."""
+
+    def __init__(self) -> None:
+        self.ports = [Port.new(), Port.new()]
+        self.one, self.two = (SharedInboxes(i, ports_for(i, self.ports)) for i in range(2))
+
+    def close(self) -> None:
+        for port in self.ports:
+            port.close()
+
+    def bytes(self) -> int:
+        """The size of the first one's slab."""
+        return os.fstat(self.ports[0].slab._fd).st_size
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_structures_types_and_strides(name: str, pair: Pair) -> None:
+    message = MESSAGES[name]
+    for number in range(3):  # the first describes its slot, the others use it again
+        pair.one.put(1, (0, 1, number), message)
+        key, got = pair.two.get()
+        assert key == (0, 1, number)
+        assert described(got) == described(message)
+        if isinstance(message, Tensor) and name != "expanded":
+            assert got.stride() == message.stride()
+
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float8_e5m2, torch.int64, torch.bool]
+DTYPES += [torch.complex64, torch.uint16]
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    """Any type and shape, the axes in any order, with gaps or without."""
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(st.lists(st.integers(0, 4), max_size=4))
+    raw = torch.randint(0, 2, [*shape, 2]).to(dtype)
+    tensor = raw[..., 0] if draw(st.booleans()) else raw[..., 0].contiguous()
+    return tensor.permute(draw(st.permutations(range(len(shape)))))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(tensors(), max_size=4), max_size=6))
+def test_any_tensors(messages: list[list[Tensor]]) -> None:
+    pair = Pair()
+    for number, message in enumerate(messages):
+        pair.one.put(1, (0, 0, number), message)
+    for number, message in enumerate(messages):
+        key, got = pair.two.get()
+        assert key == (0, 0, number)
+        for mine, sent in zip(got, message, strict=True):
+            assert (mine.dtype, mine.shape, mine.stride()) == (
+                sent.dtype,
+                sent.shape,
+                sent.stride(),
+            )
+            assert torch.equal(mine.to(torch.complex128), sent.to(torch.complex128))
+    pair.close()
+
+
+def test_conjugates_and_leaves(pair: Pair) -> None:
+    for tensor in (torch.randn(3, dtype=torch.complex64).conj(), torch.ones(2, requires_grad=True)):
+        for _ in range(2):
+            pair.one.put(1, KEY, tensor)
+            _, got = pair.two.get()
+            assert got.tolist() == tensor.tolist()
+            assert not got.requires_grad
+
+
+def test_what_was_sent_may_be_edited_and_what_arrived_too(pair: Pair) -> None:
+    sent = torch.ones(3)
+    pair.one.put(1, KEY, sent)
+    sent.zero_()
+    _, first = pair.two.get()
+    assert first.tolist() == [1, 1, 1]
+    first.zero_()
+    pair.one.put(1, KEY, torch.full((3,), 2.0))
+    assert pair.two.get()[1].tolist() == [2, 2, 2]
+    assert first.tolist() == [0, 0, 0]
+
+
+def test_slots_are_used_again(pair: Pair) -> None:
+    """A thousand messages, up to three at once, of changing sizes: no growth."""
+    for number in range(1000):
+        rows = 1 + number % 100
+        for message in (torch.ones(rows, 100), {0: torch.ones(rows)}, [torch.ones(5)] * 2):
+            pair.one.put(1, KEY, message)
+        for _ in range(3):
+            pair.two.get()
+    assert pair.bytes() == FIRST_BYTES
+    # Sizes are powers of two from 4 to 64 KiB, and there are three messages at once.
+    assert sum(map(len, pair.one._slots.values())) <= 8
+    assert len(pair.two._known) <= 8
+
+
+def test_a_slot_that_served_another_worker_is_described_again() -> None:
+    ports = [Port.new() for _ in range(3)]
+    one, two, three = (SharedInboxes(i, ports) for i in range(3))
+    for number in range(6):
+        receiver = (two, three)[number % 2]
+        one.put(1 + number % 2, KEY, torch.full((2,), float(number)))
+        assert receiver.get()[1].tolist() == [number, number]
+    assert sum(map(len, one._slots.values())) == 1
+    for port in ports:
+        port.close()
+
+
+def test_nothing_is_overwritten_before_it_is_taken(pair: Pair) -> None:
+    """Nobody waits for the receiver: the slab grows, also under slots that are in use."""
+    for number in range(200):
+        pair.one.put(1, (0, 0, number), torch.full((10_000,), float(number)))
+    assert pair.bytes() >= 200 * 40_000
+    for number in range(200):
+        key, got = pair.two.get()
+        assert key == (0, 0, number)
+        assert got.eq(number).all()
+
+
+def test_a_description_longer_than_a_pipe_takes_at_once(pair: Pair) -> None:
+    message = {f"a name of some length, number {i}": torch.ones(1 + i) for i in range(1000)}
+    for _ in range(2):
+        pair.one.put(1, KEY, message)
+        assert described(pair.two.get()[1]) == described(message)
+
+
+def test_full_pipes_do_not_lock() -> None:
+    """Both send more than a pipe takes, 1,598 notes in 64 KiB, before either receives."""
+    pair, count, outcome = Pair(), 2000, []
+
+    def run(inboxes: SharedInboxes, other: int) -> None:
+        for number in range(count):
+            inboxes.put(other, (0, 0, number), torch.tensor(number))
+        outcome.append([inboxes.get()[1].item() for _ in range(count)] == list(range(count)))
+
+    threads = [
+        threading.Thread(target=run, args=arguments, daemon=True)
+        for arguments in ((pair.one, 1), (pair.two, 0))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert outcome == [True, True]
+    pair.close()
+
+
+def test_who_sends_to_a_worker_that_is_gone_is_told(pair: Pair) -> None:
+    ports: Any = pair.ports
+    ports[1].notes.close()
+    with pytest.raises(Aborted):
+        pair.one.put(1, KEY, torch.ones(1))
+
+
+def test_an_inbox_ends_with_those_who_could_send(pair: Pair) -> None:
+    let_go(0, pair.ports)
+    with pytest.raises(Aborted):
+        pair.one.get()
+
+
+KILLS = """
+    import glob, os, signal, torch
+    from torch import nn
+    import pipekit as pk
+
+    class Kills(nn.Module):
+        def __init__(self, victim):
+            super().__init__()
+            self.victim = victim
+
+        def forward(self, x):
+            if torch.is_grad_enabled():
+                os.kill(self.victim or os.getpid(), signal.SIGKILL)
+            return x
+
+    def train(victim):
+        pk.Pipeline(
+            nn.Sequential(nn.Linear(6, 3), Kills(victim), nn.Linear(3, 3)),
+            lambda n: pk.schedules.flush(2, 2, n),
+            balance=[1, 2],
+            optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+            loss=nn.MSELoss(),
+            transport="distributed",
+        ).train([(torch.randn(4, 6), torch.randn(4, 3))])
+
+    try:
+        train(victim=None)
+    except pk.WorkerDied:
+        print("told", flush=True)
+    files = [os.path.realpath(name) for name in glob.glob("/proc/self/fd/*")]
+    print([name for name in files if "memfd:pipekit" in name], flush=True)
+    print([name for name in os.listdir(os.environ["TMPDIR"]) if "pipekit" in name], flush=True)
+    train(victim=os.getpid())
+"""
+
+
+@pytest.mark.slow
+def test_nothing_is_left_after_a_kill(tmp_path: Path, repository: Path) -> None:
+    """Of a worker, which the parent then tells, and of the parent.
+
+    A slab has no name (see test_slab), so it is gone with those who hold it.
+    """
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(KILLS))
+    scratch = tempfile.mkdtemp(prefix="kill")  # a socket's path has at most 107 characters
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(repository), "TMPDIR": scratch},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert done.stdout == "told\n[]\n[]\n"
+    assert done.stderr == ""
+    wait_until(lambda: not processes_with(f"TMPDIR={scratch}"), 10)
+    assert [name for name in os.listdir(scratch) if "pipekit" in name] == []
+    shutil.rmtree(scratch)
+
+
+def processes_with(setting: str) -> list[Path]:
+    """Those alive in whose environment this is; a process's children inherit it."""
+    found = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # ended meanwhile, or somebody else's
+            if setting.encode() in environment.read_bytes().split(b"\0"):
+                found.append(environment)
+    return found

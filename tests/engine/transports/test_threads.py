@@ -1,0 +1,105 @@
+"""The transport between threads."""
+
+import os
+import threading
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit.engine.transports.threads import ThreadLinks, ThreadNetwork
+from pipekit.engine.transports.transport import Aborted
+from pipekit.operator_threads import share_cores
+from pipekit.schedules import Message, Op
+from tests.engine.examples import data, pipeline
+
+CPU = torch.device("cpu")
+
+
+def links(workers: int) -> tuple[list[ThreadLinks], threading.Event]:
+    network = ThreadNetwork(range(workers), [CPU] * workers)
+    return [network.links(w) for w in range(workers)], network.aborted
+
+
+def test_messages_are_taken_by_name_not_by_order() -> None:
+    (one, two), _ = links(2)
+    tensors = [torch.tensor(k) for k in range(3)]
+    for k in (2, 0, 1):
+        one.send(Message(Op.FORWARD, 1, k), 1, tensors[k])
+    for k in range(3):
+        got = two.receive(Message(Op.FORWARD, 1, k), 0)
+        assert got is tensors[k], "handed over by reference"
+
+
+def test_a_skip_is_not_taken_for_what_comes_from_the_stage_before() -> None:
+    (one, two), _ = links(2)
+    one.send(Message(Op.FORWARD, 1, 0, skip=1), 1, torch.ones(1))
+    one.send(Message(Op.FORWARD, 1, 0), 1, torch.zeros(1))
+    assert two.receive(Message(Op.FORWARD, 1, 0), 0) == 0
+    assert two.receive(Message(Op.FORWARD, 1, 0, skip=1), 0) == 1
+
+
+def test_a_worker_may_send_to_itself() -> None:
+    (one,), _ = links(1)
+    one.send(Message(Op.BACKWARD, 1, 0), 0, torch.ones(1))
+    assert one.receive(Message(Op.BACKWARD, 1, 0), 0) == 1
+
+
+def test_sums_over_all_workers() -> None:
+    workers, _ = links(3)
+    results: dict[tuple[int, int], Tensor] = {}
+
+    def run(index: int) -> None:
+        for update in (1, 2):
+            values = torch.full((2,), float(10**index * update))
+            results[index, update] = workers[index].all_reduce(values, update)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for (_, update), total in results.items():
+        assert total.tolist() == [111.0 * update] * 2
+
+
+def test_an_abort_wakes_who_waits() -> None:
+    (one, two), abort = links(2)
+    abort.set()
+    one._inboxes.put(0, (0, 0, 0), None)
+    with pytest.raises(Aborted):
+        one.receive(Message(Op.FORWARD, 1, 0), 1)
+    with pytest.raises(Aborted):
+        two.require_peers()
+
+
+def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    cases = [(8, 2, "", 4), (8, 3, "", 2), (2, 4, "", 1), (8, 2, "3", 3), (8, 4, "3", 2)]
+    try:
+        for cores, workers, allowed, expected in cases:
+            monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
+            monkeypatch.setenv("OMP_NUM_THREADS", allowed)
+            share_cores(workers)
+            assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)
+
+
+class Name(nn.Module):
+    """Notes which thread runs it."""
+
+    seen: set[str] = set()  # noqa: RUF012
+
+    def forward(self, x: Tensor) -> Tensor:
+        Name.seen.add(threading.current_thread().name)
+        return x
+
+
+def test_one_thread_a_worker_and_none_afterwards() -> None:
+    Name.seen.clear()
+    pipe = pipeline(nn.Sequential(Name(), Name(), nn.Linear(6, 3)), "flush", [1, 2])
+    pipe.train(data(2))
+    workers = {"pipekit worker 0", "pipekit worker 1"}
+    assert workers <= Name.seen <= {"MainThread", *workers}
+    assert not [thread for thread in threading.enumerate() if "pipekit" in thread.name]

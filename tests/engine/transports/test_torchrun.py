@@ -1,0 +1,56 @@
+"""Under torchrun: every process runs the same script, and is one worker."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipekit.engine.transports import torchrun
+from tests.engine.examples import data, different, mixed, pipeline
+from tests.engine.under_torchrun import under_torchrun
+
+SCRIPT = """
+    import sys
+    import torch
+    from tests.engine.examples import data, mixed, pipeline
+
+    pipe = pipeline(mixed(), "pipedream", [4, 4], transport="distributed", clip_norm=0.5)
+    runs = [pipe.train(data(rows=[6, 5, 6, 4])), pipe.train(data(2))]
+    loss = pipe.evaluate(data(3))
+    state = pipe.state_dict()
+    if torch.distributed.get_rank() == 0:
+        torch.save(([run.losses for run in runs], loss, state), sys.argv[1])
+        print([run.weight_buffers for run in runs], len(runs[0].trace.frame))
+    torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_gives_the_bits_of_threads(tmp_path: Path, repository: Path) -> None:
+    printed = under_torchrun(SCRIPT, tmp_path / "out", repository, limit_s=90)
+    losses, loss, state = torch.load(tmp_path / "out")
+    pipe = pipeline(mixed(), "pipedream", [4, 4], clip_norm=0.5)
+    runs = [pipe.train(data(rows=[6, 5, 6, 4])), pipe.train(data(2))]
+    assert losses == [run.losses for run in runs]
+    assert loss == pipe.evaluate(data(3))
+    assert different(state, pipe.state_dict()) == []
+    buffers = [run.weight_buffers for run in runs]
+    assert printed == f"{buffers} {len(runs[0].trace.frame)}"
+
+
+def test_another_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    pipe = pipeline(mixed(), "flush", [2, 3, 3], transport="distributed")
+    with pytest.raises(ValueError, match="started 2 processes and the schedule has 3 workers"):
+        pipe.train(data(1))
+
+
+def test_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    assert not torchrun.launched()
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert torchrun.launched()

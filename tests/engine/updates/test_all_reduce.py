@@ -1,0 +1,323 @@
+"""Sums over the workers of a stage: the ordered sum to the bit, and as few bytes as there can be."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial, reduce
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pipekit.engine.transports.mailbox import Inboxes, InboxLinks, Mail
+from pipekit.engine.transports.shared_mailbox import Port, SharedInboxes
+from pipekit.engine.transports.threads import Queues
+from pipekit.engine.transports.transport import Aborted
+from pipekit.engine.updates.all_reduce import SCATTER, DirectExchange, Exchange, Round
+from pipekit.engine.updates.buckets import Flat
+
+LIMIT_S = 30
+TRANSPORTS = pytest.mark.parametrize("transport", ["queues", "shared memory"])
+
+
+@contextmanager
+def inboxes(transport: str, workers: int) -> Iterator[list[Inboxes]]:
+    """Everybody's view of everybody's inboxes, all in this process."""
+    if transport == "queues":
+        queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(workers)]
+        yield [Queues(index, queues) for index in range(workers)]
+        return
+    ports = [Port.new() for _ in range(workers)]
+    yield [SharedInboxes(index, ports) for index in range(workers)]
+    for port in ports:
+        port.close()
+
+
+def together(functions: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Call every function in a thread of its own; return what they return."""
+    results: dict[int, Any] = {}
+
+    def call(number: int) -> None:
+        results[number] = functions[number]()
+
+    threads = [
+        threading.Thread(target=call, args=(number,), daemon=True)
+        for number in range(len(functions))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert len(results) == len(functions), "some wait for ever"
+    return [results[number] for number in range(len(functions))]
+
+
+class Summed(NamedTuple):
+    """What the members have after some rounds: ``totals[member][round]``, and what each sent."""
+
+    totals: list[list[Flat]]
+    sent: list[Counter[int]]
+
+
+def summed(
+    transport: str,
+    members: Sequence[int],
+    contributors: Sequence[Sequence[int]],
+    contents: Sequence[Sequence[Flat]],
+) -> Summed:
+    """Sum ``contents[member][round]`` over the round's contributors, by every member."""
+    with inboxes(transport, max(members) + 1) as views:
+        exchanges = [
+            InboxLinks(worker, range(len(views)), views[worker], views[worker]).exchange(members)
+            for worker in members
+        ]
+
+        def run(exchange: Exchange, own: Sequence[Flat]) -> list[Flat]:
+            return [
+                exchange.sum(Round(0, number, who), content)
+                for number, (who, content) in enumerate(zip(contributors, own, strict=True))
+            ]
+
+        totals = together([partial(run, *each) for each in zip(exchanges, contents, strict=True)])
+    return Summed(totals, [exchange.sent for exchange in exchanges])
+
+
+def content(numbers: Tensor, present: int = 1) -> Flat:
+    return Flat(numbers, torch.full((1,), present, dtype=torch.uint8))
+
+
+def copied(contents: Sequence[Sequence[Flat]]) -> list[list[Flat]]:
+    return [[Flat(*map(torch.clone, flat)) for flat in own] for own in contents]
+
+
+def random_content(generator: torch.Generator, size: int, dtype: torch.dtype) -> Flat:
+    """Numbers of many magnitudes, so that another order of adding them gives other bits."""
+    numbers = torch.randn(size, generator=generator, dtype=torch.float64)
+    magnitudes = torch.randn(size, generator=generator, dtype=torch.float64) * 3
+    return content((numbers * magnitudes.exp()).to(dtype))
+
+
+def in_order(contents: Sequence[Tensor]) -> Tensor:
+    return reduce(torch.add, contents)
+
+
+# --- The sum -------------------------------------------------------------------------------------
+
+
+@TRANSPORTS
+@settings(max_examples=25)
+@given(st.data())
+def test_it_is_the_sum_in_the_order_of_the_workers_to_the_bit(
+    transport: str, data: st.DataObject
+) -> None:
+    """Whoever contributes, whoever the members are, and if there are fewer numbers than members."""
+    members = sorted(data.draw(st.sets(st.integers(0, 6), min_size=2, max_size=5)))
+    subsets = st.lists(st.sampled_from(members), min_size=1, unique=True).map(sorted)
+    contributors = data.draw(st.lists(subsets, min_size=1, max_size=4))
+    size = data.draw(st.integers(0, 23))
+    dtype = data.draw(st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    contents = [
+        [
+            random_content(generator, size, dtype)
+            if worker in who
+            else content(torch.zeros(size, dtype=dtype), present=0)
+            for who in contributors
+        ]
+        for worker in members
+    ]
+    found = summed(transport, members, contributors, copied(contents))
+    for number, who in enumerate(contributors):
+        expected = in_order([contents[members.index(worker)][number].numbers for worker in who])
+        for totals in found.totals:
+            assert torch.equal(totals[number].numbers, expected)
+            assert totals[number].present.tolist() == [1]
+
+
+def test_the_order_matters_to_these_numbers() -> None:
+    """Else the test above would not tell."""
+    generator = torch.Generator().manual_seed(0)
+    contents = [random_content(generator, 100, torch.float32).numbers for _ in range(3)]
+    assert not torch.equal(in_order(contents), in_order(contents[::-1]))
+
+
+@TRANSPORTS
+def test_a_gradient_is_there_if_any_contributor_has_it(transport: str) -> None:
+    present = [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
+    contents = [[Flat(torch.ones(6), torch.tensor(flags, dtype=torch.uint8))] for flags in present]
+    for (total,) in summed(transport, range(3), [range(3)], contents).totals:
+        assert total.present.tolist() == [1, 1, 0]
+
+
+@TRANSPORTS
+def test_the_sum_lies_where_the_content_lay(transport: str) -> None:
+    contents = [[content(torch.ones(5))] for _ in range(3)]
+    found = summed(transport, range(3), [range(3)], contents)
+    for own, (total,) in zip(contents, found.totals, strict=True):
+        assert total.numbers is own[0].numbers
+        assert total.numbers.tolist() == [3] * 5
+
+
+@TRANSPORTS
+def test_the_sums_of_one_do_not_change_when_another_edits_its_own(transport: str) -> None:
+    found = summed(transport, range(2), [range(2)], [[content(torch.ones(4))] for _ in range(2)])
+    found.totals[0][0].numbers.zero_()
+    assert found.totals[1][0].numbers.tolist() == [2] * 4
+
+
+@TRANSPORTS
+def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -> None:
+    edited = threading.Event()
+    with inboxes(transport, 2) as views:
+        first, second = (
+            InboxLinks(w, range(2), views[w], views[w]).exchange([0, 1]) for w in (0, 1)
+        )
+
+        def edit() -> None:
+            first.sum(Round(0, 0, [0]), content(torch.ones(4))).numbers.zero_()
+            edited.set()
+
+        def read() -> Tensor:
+            return second.sum(Round(0, 0, [0]), content(torch.zeros(4), present=0)).numbers
+
+        assert isinstance(second, DirectExchange)
+        expect = second._channel.expect
+
+        def late(worker: int, key: tuple[int, int, int], room: Flat) -> Callable[[], Flat]:
+            wait = expect(worker, key, room)
+            return wait if key[0] == SCATTER else lambda: (edited.wait(LIMIT_S), wait())[1]
+
+        second._channel.expect = late  # type: ignore[method-assign]
+        assert together([edit, read])[1].tolist() == [1] * 4
+
+
+@TRANSPORTS
+def test_a_hundred_rounds_with_changing_contributors(transport: str) -> None:
+    rounds = range(100)
+    contributors = [[r % 3] if r % 2 else [0, 1, 2] for r in rounds]
+    contents = [
+        [content(torch.full((4,), float(r * (w in contributors[r])))) for r in rounds]
+        for w in range(3)
+    ]
+    found = summed(transport, range(3), contributors, contents)
+    for totals in found.totals:
+        assert [t.numbers.tolist() for t in totals] == [
+            [float(r * len(contributors[r]))] * 4 for r in rounds
+        ]
+
+
+# --- Bytes ---------------------------------------------------------------------------------------
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("members", [2, 3, 4, 5])
+def test_each_sends_2_m_minus_1_of_m_of_the_bytes(members: int, transport: str) -> None:
+    """PipeDream, section 3.2: 4 (m - 1) |w| / m sent and received by each."""
+    size, rounds = 12 * members, 3
+    contents = [[content(torch.ones(size)) for _ in range(rounds)] for _ in range(members)]
+    found = summed(transport, range(members), [range(members)] * rounds, contents)
+    bytes_of_content = 4 * size
+    for worker, sent in enumerate(found.sent):
+        assert sent.total() == rounds * 2 * (members - 1) * bytes_of_content / members
+        assert set(sent) == set(range(members)) - {worker}
+        assert len(set(sent.values())) == 1, "every link carries as much"
+        received = sum(other[worker] for other in found.sent)
+        assert sent.total() + received == rounds * 4 * (members - 1) * bytes_of_content / members
+
+
+@TRANSPORTS
+def test_who_contributes_nothing_sends_its_part_of_the_sum_only(transport: str) -> None:
+    contents = [[content(torch.ones(12))] for _ in range(3)]
+    found = summed(transport, range(3), [[1]], contents)
+    part = 4 * 12 // 3
+    assert [sent.total() for sent in found.sent] == [2 * part, 4 * part, 2 * part]
+
+
+@given(st.integers(2, 5), st.integers(0, 40))
+def test_whatever_the_size_all_of_it_is_sent_twice_to_all_but_one(m: int, size: int) -> None:
+    contents = [[content(torch.ones(size))] for _ in range(m)]
+    found = summed("queues", range(m), [range(m)], contents)
+    assert sum(sent.total() for sent in found.sent) == 2 * (m - 1) * 4 * size
+
+
+# --- How the messages go -------------------------------------------------------------------------
+
+
+class Recorder:
+    """A channel that notes what passes and answers with zeros."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, int, tuple[int, int, int]]] = []
+
+    def send(self, worker: int, key: tuple[int, int, int], content: Flat) -> None:
+        self.log.append(("send", worker, key))
+
+    def expect(self, worker: int, key: tuple[int, int, int], room: Flat) -> Callable[[], Flat]:
+        self.log.append(("receive", worker, key))
+        return lambda: Flat(*map(torch.zeros_like, room))
+
+    def flush(self) -> None:
+        pass
+
+
+def test_messages_have_names_of_their_own_and_everybody_begins_with_another() -> None:
+    firsts, named = [], []
+    for worker in (2, 4, 5):
+        channel = Recorder()
+        exchange = DirectExchange((2, 4, 5), worker, channel)
+        for stage, number in ((0, 0), (0, 1), (1, 0)):
+            exchange.sum(Round(stage, number, (2, 4, 5)), content(torch.ones(6)))
+        sends = [(other, key) for what, other, key in channel.log if what == "send"]
+        firsts.append(sends[0][0])
+        named += [(other, key) for other, key in sends]
+        received = [(other, key) for what, other, key in channel.log if what == "receive"]
+        assert len(set(received)) == len(received) == 3 * 4
+    assert sorted(firsts) == [2, 4, 5]
+    assert len(set(named)) == len(named) == 3 * 3 * 4
+
+
+def test_two_workers_send_to_each_other_in_one_order() -> None:
+    """A transport without names relies on it: the scatter of a round before its gather."""
+    channels = {worker: Recorder() for worker in range(3)}
+    for worker, channel in channels.items():
+        exchange = DirectExchange(range(3), worker, channel)
+        for number, contributors in enumerate([(0, 1, 2), (1,), (0, 2)]):
+            exchange.sum(Round(0, number, contributors), content(torch.ones(3)))
+    for sender, channel in channels.items():
+        for receiver in channels.keys() - {sender}:
+            sent = [key for what, w, key in channel.log if (what, w) == ("send", receiver)]
+            taken = [
+                key for what, w, key in channels[receiver].log if (what, w) == ("receive", sender)
+            ]
+            assert sent == taken
+
+
+# --- When another worker fails -------------------------------------------------------------------
+
+
+def test_after_a_failure_nobody_waits_again() -> None:
+    """A lane may have several sums before it, and is woken once."""
+    queue: SimpleQueue[Any] = SimpleQueue()
+
+    def failed() -> None:
+        raise Aborted
+
+    mail = Mail(Queues(0, [queue]), failed)
+    queue.put((None, None))
+    aborted: list[int] = []
+
+    def wait() -> None:
+        for number in range(2):
+            with pytest.raises(Aborted):
+                mail.wait((0, 0, number))
+            aborted.append(number)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    thread.join(2)
+    assert aborted == [0, 1]

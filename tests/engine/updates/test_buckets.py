@@ -1,0 +1,196 @@
+"""Buckets: every gradient into one, in the backward's order, and out again as it was."""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pipekit import bucketing
+from pipekit.bucketing import BUCKET_BYTES
+from pipekit.engine.updates.buckets import (
+    Bucket,
+    Gradients,
+    ParameterBucket,
+    parameter_buckets,
+)
+from pipekit.engine.updates.weight_versions import WeightVersions
+from tests.engine.examples import mlp, sgd
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16]
+shapes = st.lists(st.integers(0, 3), max_size=3)
+
+
+def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+    return [nn.Parameter(torch.zeros(size, dtype=dtype)) for size in sizes]
+
+
+def numbered(given: Sequence[nn.Parameter]) -> dict[int, nn.Parameter]:
+    return dict(enumerate(given))
+
+
+def nothing(update: int, numbers: Iterable[int]) -> Gradients:
+    return [None for _ in numbers]
+
+
+def numbers_of(buckets: list[Bucket]) -> list[list[int]]:
+    return [list(bucket.parameters) for bucket in buckets]
+
+
+# --- Which parameters share one ------------------------------------------------------------------
+
+
+def test_they_are_filled_from_the_last_parameter_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 4 * 7)
+    found = parameter_buckets(numbered(parameters(1, 2, 3, 4, 5)), nothing)
+    assert numbers_of(found) == [[4], [3, 2], [1, 0]]
+
+
+def test_a_parameter_that_is_larger_has_one_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 8)
+    found = parameter_buckets(numbered(parameters(1, 100, 1, 1)), nothing)
+    assert numbers_of(found) == [[3, 2], [1], [0]]
+
+
+def test_each_has_one_dtype() -> None:
+    mixed = [*parameters(1, 1), *parameters(1, dtype=torch.float64), *parameters(1)]
+    assert numbers_of(parameter_buckets(numbered(mixed), nothing)) == [[3], [2], [1, 0]]
+
+
+def test_an_empty_parameter_is_in_one_too() -> None:
+    assert numbers_of(parameter_buckets(numbered(parameters(1, 0)), nothing)) == [[1, 0]]
+
+
+def test_without_parameters_there_is_none() -> None:
+    assert parameter_buckets(numbered([]), nothing) == []
+
+
+def test_by_default_they_are_those_of_distributed_data_parallel() -> None:
+    """25 MB; the paper's VGG16 has one for its large layers, few for the others."""
+    two = BUCKET_BYTES // 8
+    assert numbers_of(parameter_buckets(numbered(parameters(two, two)), nothing)) == [[1, 0]]
+    assert numbers_of(parameter_buckets(numbered(parameters(two, two + 1)), nothing)) == [[1], [0]]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.sampled_from(DTYPES)), max_size=12),
+    st.integers(1, 60),
+)
+def test_every_parameter_is_in_one_in_reverse_order_and_none_is_too_large(
+    wanted: list[tuple[int, torch.dtype]], largest: int
+) -> None:
+    given = [nn.Parameter(torch.zeros(size, dtype=dtype)) for size, dtype in wanted]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bucketing, "BUCKET_BYTES", largest)
+        found = numbers_of(parameter_buckets(numbered(given), nothing))
+    assert [n for numbers in found for n in numbers] == list(reversed(range(len(given))))
+    for numbers in found:
+        assert len({given[n].dtype for n in numbers}) == 1
+        assert len(numbers) == 1 or sum(given[n].nbytes for n in numbers) <= largest
+    for one, after in pairwise(found):
+        full = sum(given[n].nbytes for n in one) + given[after[0]].nbytes > largest
+        assert full or given[one[0]].dtype != given[after[0]].dtype
+
+
+# --- Their content -------------------------------------------------------------------------------
+
+
+def bucket_of(like: list[Tensor], first: int = 0) -> ParameterBucket:
+    return ParameterBucket(range(first, first + len(like)), like, nothing)
+
+
+@given(st.lists(st.tuples(shapes, st.booleans()), min_size=1, max_size=5), st.sampled_from(DTYPES))
+def test_gradients_come_out_as_they_went_in(
+    wanted: list[tuple[list[int], bool]], dtype: torch.dtype
+) -> None:
+    like = [torch.zeros(shape, dtype=dtype) for shape, _ in wanted]
+    gradients = [torch.randn(shape).to(dtype) if present else None for shape, present in wanted]
+    bucket = bucket_of(like, first=7)
+    content = bucket.flat(gradients)
+    assert content.numbers.dtype == dtype
+    assert content.numbers.shape == (sum(tensor.numel() for tensor in like),)
+    assert content.present.tolist() == [int(present) for _, present in wanted]
+    out = dict(bucket.gradients(content))
+    assert list(out) == list(bucket.parameters)
+    for got, gradient in zip(out.values(), gradients, strict=True):
+        if gradient is None:
+            assert got is None
+        else:
+            assert got is not None
+            assert torch.equal(got, gradient)
+
+
+def test_without_gradients_there_is_room_for_them() -> None:
+    content = bucket_of([torch.ones(2), torch.ones(3)]).flat(None)
+    assert content.numbers.tolist() == [0] * 5
+    assert content.present.tolist() == [0, 0]
+
+
+def test_gradients_of_any_strides() -> None:
+    like, gradient = torch.zeros(2, 3), torch.arange(6.0).view(3, 2).t()
+    content = bucket_of([like]).flat([gradient])
+    assert content.numbers.tolist() == [0, 2, 4, 1, 3, 5]
+    ((_, got),) = bucket_of([like]).gradients(content)
+    assert got is not None
+    assert torch.equal(got, gradient)
+
+
+def test_what_comes_out_is_a_view() -> None:
+    """An update may scale it in place, and nothing is copied."""
+    bucket = bucket_of([torch.zeros(2)])
+    content = bucket.flat([torch.ones(2)])
+    for _, gradient in bucket.gradients(content):
+        assert gradient is not None
+        gradient.mul_(3)
+    assert content.numbers.tolist() == [3, 3]
+
+
+def test_it_keeps_nothing_of_what_went_in() -> None:
+    gradient = torch.ones(2)
+    content = bucket_of([torch.zeros(2)]).flat([gradient])
+    gradient.zero_()
+    assert content.numbers.tolist() == [1, 1]
+
+
+# --- From a stage's weight versions --------------------------------------------------------------
+
+
+def test_taking_a_bucket_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = WeightVersions(mlp(6, 4, 3), sgd, None)
+    versions.prepare(2, training=True)
+    for buffer in (0, 1):
+        versions.accumulate(buffer, 1)
+        torch.autograd.backward(versions.modules[buffer](torch.ones(2, 6)).sum())
+    expected = [2 * p.grad for p in versions.parameters[0] if p.grad is not None]
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", 100)
+    last, first = parameter_buckets(numbered(versions.parameters[0]), versions.take)
+    assert [list(last.parameters), list(first.parameters)] == [[3, 2, 1], [0]]
+    for number, gradient in zip(last.parameters, last.take(1), strict=True):
+        torch.testing.assert_close(gradient, expected[number])
+    assert last.take(1) == [None] * 3
+    torch.testing.assert_close(first.take(1), [expected[0]])
+
+
+def test_only_trained_parameters_travel() -> None:
+    layers = mlp(6, 4, 3)
+    layers.get_parameter("0.weight").requires_grad_(False)
+    (bucket,) = WeightVersions(layers, sgd, None).buckets()
+    assert list(bucket.parameters) == [2, 1, 0]
+    assert bucket.flat(None).numbers.numel() == 4 + 4 * 3 + 3
+
+
+@pytest.mark.parametrize("update", [1, 2])
+def test_gradients_of_another_update_stay(update: int) -> None:
+    """One buffer, two updates: those of the first were set aside when the second began."""
+    versions = WeightVersions(mlp(2, 1), sgd, None)
+    versions.prepare(1, training=True)
+    for number in (1, 2):
+        versions.accumulate(0, number)
+        torch.autograd.backward(versions.modules[0](torch.full((1, 2), float(number))).sum())
+    (bucket,) = versions.buckets()
+    content = bucket.flat(bucket.take(update))
+    assert content.numbers.tolist() == [1, update, update]
+    assert bucket.flat(bucket.take(3 - update)).numbers.tolist() == [1, 3 - update, 3 - update]

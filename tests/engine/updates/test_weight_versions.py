@@ -1,0 +1,160 @@
+"""Weight versions: optimizer steps from buffer to buffer are those of one model."""
+
+import copy
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import StepLR
+
+from pipekit.engine.updates.weight_versions import WeightVersions
+from tests.engine.examples import OPTIMIZERS, data, mlp, pipeline
+
+
+def backward(module: nn.Module, x: Tensor) -> None:
+    torch.autograd.backward(module(x).square().mean())
+
+
+@settings(max_examples=15)
+@given(buffers=st.lists(st.integers(0, 2), min_size=1, max_size=8))
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_updates_from_buffer_to_buffer_are_an_ordinary_loop(name: str, buffers: list[int]) -> None:
+    """Each update reads its gradient at the newest version and writes any buffer."""
+    versions = WeightVersions(mlp(6, 4, 3), OPTIMIZERS[name], lambda o: StepLR(o, 2, 0.5))
+    versions.prepare(3, training=True)
+    model = mlp(6, 4, 3)
+    optimizer = OPTIMIZERS[name](list(model.parameters()))
+    scheduler = StepLR(optimizer, 2, 0.5)
+    newest = 0
+    for number, (buffer, (x, _)) in enumerate(
+        zip(buffers, data(len(buffers)), strict=True), start=1
+    ):
+        versions.accumulate(newest, number)
+        backward(versions.modules[newest], x)
+        versions.update(buffer, versions.gradients(number))
+        newest = buffer
+        optimizer.zero_grad()
+        backward(model, x)
+        optimizer.step()
+        scheduler.step()
+        for got, expected in zip(versions.newest.parameters(), model.parameters(), strict=True):
+            assert torch.equal(got, expected)
+            assert got.grad is None
+    assert versions.newest is versions.modules[newest]
+
+
+def test_older_versions_keep_their_values() -> None:
+    versions = WeightVersions(mlp(6, 3), OPTIMIZERS["adam"], None)
+    versions.prepare(2, training=True)
+    before = copy.deepcopy(versions.modules[0].state_dict())
+    versions.accumulate(0, 1)
+    backward(versions.modules[0], torch.ones(4, 6))
+    versions.update(1, versions.gradients(1))
+    for name, tensor in versions.modules[0].state_dict().items():
+        assert torch.equal(tensor, before[name])
+        assert not torch.equal(tensor, versions.modules[1].state_dict()[name])
+
+
+def test_gradients_of_two_updates_in_one_buffer_are_kept_apart() -> None:
+    """As in 2BW: the next batch's first backward comes before this batch's update... or after."""
+    versions = WeightVersions(mlp(6, 3), OPTIMIZERS["sgd"], None)
+    versions.prepare(1, training=True)
+    alone = []
+    for x in (torch.ones(4, 6), 2 * torch.ones(4, 6), 3 * torch.ones(4, 6)):
+        versions.accumulate(0, 99)
+        backward(versions.modules[0], x)
+        alone.append([g.clone() for g in versions.gradients(99) if g is not None])
+    for scale, update in ((1, 1), (2, 2), (3, 1)):
+        versions.accumulate(0, update)
+        backward(versions.modules[0], scale * torch.ones(4, 6))
+    first, second = versions.gradients(1), versions.gradients(2)
+    for one, two, a, b, c in zip(first, second, *alone, strict=True):
+        assert one is not None
+        assert two is not None
+        torch.testing.assert_close(one, a + c)
+        assert torch.equal(two, b)
+    assert versions.gradients(1) == [None, None]
+
+
+def test_gradients_from_two_buffers_are_summed() -> None:
+    versions = WeightVersions(mlp(6, 3), OPTIMIZERS["sgd"], None)
+    versions.prepare(2, training=True)
+    for buffer in (0, 1):
+        versions.accumulate(buffer, 1)
+        backward(versions.modules[buffer], torch.ones(4, 6))
+    total = versions.gradients(1)
+    backward(versions.modules[0], torch.ones(4, 6))
+    for got, parameter in zip(total, versions.modules[0].parameters(), strict=True):
+        assert parameter.grad is not None
+        assert got is not None
+        torch.testing.assert_close(got, 2 * parameter.grad)
+
+
+def test_frozen_parameters_and_buffers_are_shared_trained_ones_are_not() -> None:
+    layers = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6))
+    layers.get_parameter("0.weight").requires_grad_(False)
+    versions = WeightVersions(layers, OPTIMIZERS["sgd"], None)
+    versions.prepare(3, training=True)
+    assert versions.trained == 3
+    places = [
+        {name: t.data_ptr() for name, t in module.state_dict().items()}
+        for module in versions.modules
+    ]
+    for name in places[0]:
+        shared = name == "0.weight" or "running" in name or "num" in name
+        assert len({place[name] for place in places}) == (1 if shared else 3), name
+
+
+def test_no_parameters_no_optimizer() -> None:
+    versions = WeightVersions(nn.Sequential(nn.ReLU()), OPTIMIZERS["sgd"], lambda o: StepLR(o, 1))
+    versions.prepare(2, training=True)
+    assert versions.optimizer is None
+    assert versions.lr_scheduler is None
+    versions.accumulate(0, 1)
+    versions.update(1, versions.gradients(1))
+
+
+# --- No edit under a pending backward ------------------------------------------------------------
+
+
+class Recall(torch.autograd.Function):
+    """Multiply by weights; in the backward, tell whether they are still those of the forward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.weight, ctx.copy = weight.detach(), weight.detach().clone()
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        Witness.unchanged.append(torch.equal(ctx.weight, ctx.copy))
+        return gradient * ctx.weight, (gradient * 0.3).sum(0)
+
+
+class Witness(nn.Module):
+    unchanged: ClassVar[list[bool]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = Recall.apply(x, self.weight)
+        return y
+
+
+@pytest.mark.parametrize("method", ["flush", "pipedream", "vertical_sync", "2bw", "no_stashing"])
+def test_weights_are_not_edited_while_a_backward_is_pending(method: str) -> None:
+    """But without stashing they are: that is the error that stashing mends."""
+    Witness.unchanged.clear()
+    pipeline(
+        nn.Sequential(Witness(), Witness(), nn.Sequential(Witness(), nn.Linear(6, 3))),
+        method,
+        [1, 1, 1],
+        optimizer=OPTIMIZERS["sgd"],
+    ).train(data(6))
+    assert len(Witness.unchanged) == 3 * 6 * (4 if method in ("flush", "2bw") else 1)
+    assert all(Witness.unchanged) == (method != "no_stashing")

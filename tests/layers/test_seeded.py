@@ -1,0 +1,102 @@
+"""Random numbers of their own for layers, whatever other threads draw."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit.layers.randomness import layer_seed
+from pipekit.layers.seeded import Seeded
+
+CPU = torch.device("cpu")
+DRAWS: dict[str, Callable[[], Tensor]] = {
+    "rand": lambda: torch.rand(5),
+    "normal": lambda: torch.normal(torch.zeros(5), 1.0),
+    "permutation": lambda: torch.randperm(9),
+    "integers": lambda: torch.randint(100, (5,)),
+    "multinomial": lambda: torch.multinomial(torch.ones(9), 4),
+    "in place": lambda: torch.empty(5).exponential_(),
+    "dropout": lambda: nn.Dropout(0.5)(torch.ones(20)),
+    "dropout in place": lambda: nn.Dropout(0.5, inplace=True)(torch.ones(20)),
+    "dropout 2d": lambda: nn.Dropout2d(0.5)(torch.ones(2, 9, 2, 2)),
+    "alpha dropout": lambda: nn.AlphaDropout(0.5)(torch.ones(20)),
+    "rrelu": lambda: nn.RReLU()(-torch.ones(20)),
+    "attention": lambda: nn.functional.scaled_dot_product_attention(
+        torch.ones(1, 4, 8), torch.ones(1, 4, 8), torch.ones(1, 4, 8), dropout_p=0.5
+    ),
+    "gumbel": lambda: nn.functional.gumbel_softmax(torch.ones(5)),
+    "lstm": lambda: nn.LSTM(2, 2, num_layers=2, dropout=0.5)(torch.ones(3, 1, 2))[0].detach(),
+    "initialisation": lambda: nn.Linear(3, 3).weight.detach(),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_as_if_the_generator_had_been_seeded(name: str) -> None:
+    draw = DRAWS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        expected = [draw(), draw()]
+    before = torch.get_rng_state()
+    with Seeded(5, CPU) as seeded:
+        got = [draw(), draw()]
+    assert torch.equal(torch.get_rng_state(), before), "the user's generator is as it was"
+    assert seeded.drew
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    with Seeded(6, CPU):
+        assert not torch.equal(draw(), expected[0])
+
+
+def test_other_operators_do_not_draw() -> None:
+    with Seeded(5, CPU) as seeded:
+        nn.Linear(3, 3).weight.data  # noqa: B018
+    assert seeded.drew, "initialisation draws"
+    layer = nn.Linear(3, 3)
+    with Seeded(5, CPU) as seeded:
+        layer(torch.ones(2, 3)).relu().sum()
+        nn.Dropout(0.5).eval()(torch.ones(3))
+    assert not seeded.drew
+
+
+def test_gradients_are_those_of_the_mask() -> None:
+    x = torch.ones(50, requires_grad=True)
+    with Seeded(5, CPU):
+        y = nn.Dropout(0.5)(x)
+    y.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, y.detach())
+
+
+def test_an_error_gives_the_generator_back() -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(RuntimeError), Seeded(5, CPU):
+        torch.multinomial(-torch.rand(3), 5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_threads_do_not_disturb_one_another() -> None:
+    def numbers(seed: int) -> Tensor:
+        with Seeded(seed, CPU):
+            return torch.stack([torch.rand(3) for _ in range(200)])
+
+    alone = [numbers(seed) for seed in range(4)]
+    together: dict[int, Tensor] = {}
+    before = torch.get_rng_state()
+    threads = [
+        threading.Thread(target=lambda s=seed: together.__setitem__(s, numbers(s)))
+        for seed in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(together[seed], alone[seed]) for seed in range(4))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_seeds_differ_by_run_layer_and_microbatch() -> None:
+    seeds = {layer_seed(s, n, k) for s in range(5) for n in range(20) for k in range(50)}
+    assert len(seeds) == 5 * 20 * 50
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    assert layer_seed(1, 23, 4) != layer_seed(12, 3, 4)

@@ -1,0 +1,265 @@
+import fcntl
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from nbformat.sign import NotebookNotary
+
+from pipekit.ledger.batch import run
+
+Notebook = Callable[..., Path]
+
+WORKS = """
+import json, os, pathlib, sys
+seen = dict(scale=scale, steps=steps, python=sys.executable, cwd=os.getcwd())
+pathlib.Path(results_dir, "seen.json").write_text(json.dumps(seen))
+"""
+
+
+def experiment(folder: Path, *names: str, alone: tuple[str, ...] = (), **keys: object) -> Path:
+    entries = [
+        {"notebook": f"{name}.ipynb", "full": {"steps": 9}, "alone": name in alone}
+        for name in names
+    ]
+    file = folder / "experiment.yaml"
+    file.write_text(yaml.safe_dump({"name": "trial", "notebooks": entries, **keys}))
+    return file
+
+
+TRAINS = """
+import os
+os.mkdir(f"{results_dir}/trainings")
+for path in ("trainings/done.json", "half_a_claim.jsonl"):
+    open(f"{results_dir}/{path}", "x").close()
+"""
+TRAINED = 'open(f"{results_dir}/trainings/done.json").close()'
+
+
+@pytest.mark.slow
+def test_one_failure_does_not_stop_the_others_and_all_is_recorded(
+    tmp_path: Path, notebook: Notebook, capfd: pytest.CaptureFixture[str]
+) -> None:
+    notebook("bad", "1 / 0", "never = 'reached'")
+    notebook("good", WORKS)
+    batch = run(experiment(tmp_path, "bad", "good"), scale="full", results=tmp_path / "runs")
+    bad, good = batch.notebooks
+    assert batch.failed == (bad,)
+    assert bad.error == "ZeroDivisionError: division by zero"
+    assert good.error is None
+    assert batch.folder.parent == tmp_path / "runs"
+
+    # The good notebook got its parameters, this Python and the folder it lies in.
+    assert json.loads((batch.folder / "good" / "seen.json").read_text()) == {
+        "scale": "full",
+        "steps": 9,
+        "python": sys.executable,
+        "cwd": str(tmp_path),
+    }
+
+    # Executed copies, of the failed notebook too; both signed.
+    for result in batch.notebooks:
+        copy = nbformat.read(result.notebook, as_version=4)
+        assert result.notebook == batch.folder / f"{result.name}.ipynb"
+        assert NotebookNotary().check_signature(copy)
+    assert "ZeroDivisionError" in (batch.folder / "bad.ipynb").read_text()
+
+    record = json.loads((batch.folder / "provenance.json").read_text())
+    assert (record["label"], record["experiment"], record["scale"]) == ("measured", "trial", "full")
+    assert record["parameters"] == {"bad": {"steps": 9}, "good": {"steps": 9}}
+    assert [n["error"] for n in record["notebooks"]] == [bad.error, None]
+    assert str(tmp_path) not in json.dumps(record), "a record must not depend on where it was made"
+
+    printed, progress = capfd.readouterr()
+    *_, failure, success, where = printed.splitlines()
+    assert re.fullmatch(
+        r"bad: failed in \d+ s \(measured\): ZeroDivisionError: division by zero", failure
+    )
+    assert re.fullmatch(r"good: done in \d+ s \(measured\)", success)
+    assert where == f"results: {batch.folder}"
+    assert "100%" in progress
+
+
+@pytest.mark.slow
+def test_a_cell_that_never_ends_is_stopped(
+    tmp_path: Path, notebook: Notebook, capfd: pytest.CaptureFixture[str]
+) -> None:
+    notebook("endless", "import time\nwhile True: time.sleep(0.1)")
+    file = experiment(tmp_path, "endless", cell_timeout_s=1)
+    (result,) = run(file, results=tmp_path / "runs", quiet=True).notebooks
+    assert result.error is not None
+    assert result.error.startswith("CellTimeoutError")
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_a_strange_kernel_of_the_user_is_not_used(
+    tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tmp_path / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text('{"argv": ["false"], "display_name": "elsewhere", "language": "python"}')
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    notebook("good", WORKS)
+    result = run(experiment(tmp_path, "good"), results=tmp_path / "runs", quiet=True)
+    assert not result.failed
+
+
+@pytest.mark.slow
+def test_only_the_named_notebooks_run(tmp_path: Path, notebook: Notebook) -> None:
+    notebook("bad", "1 / 0")
+    notebook("good", WORKS)
+    file = experiment(tmp_path, "bad", "good")
+    result = run(file, only=["good"], results=tmp_path / "runs", quiet=True)
+    assert [n.name for n in result.notebooks] == ["good"]
+    assert not result.failed
+    assert not (result.folder / "bad.ipynb").exists()
+
+
+def test_an_unknown_name_is_refused_before_anything_runs(
+    tmp_path: Path, notebook: Notebook
+) -> None:
+    notebook("good", WORKS)
+    with pytest.raises(ValueError, match="trial has no notebook 'godo', only good"):
+        run(experiment(tmp_path, "good"), only=["godo"], results=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+MEETS = """
+import pathlib, time
+shared = pathlib.Path(results_dir).parent
+(shared / f"{steps}.here").touch()
+deadline = time.monotonic() + 60
+while len(list(shared.glob("*.here"))) < 2:
+    assert time.monotonic() < deadline, "the other never came"
+    time.sleep(0.05)
+"""
+SEES_NOBODY = """
+import pathlib, time
+mark = pathlib.Path(results_dir).parent / "alone.here"
+assert not mark.exists()
+mark.touch()
+time.sleep(1)
+mark.unlink()
+"""
+
+
+@pytest.mark.slow
+def test_two_at_a_time_but_those_that_measure_times_alone(
+    tmp_path: Path, notebook: Notebook, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("t1", "t2"):
+        notebook(name, SEES_NOBODY)
+    for name in ("a", "b"):
+        notebook(name, f"steps = {name!r}", MEETS)
+    file = experiment(tmp_path, "t1", "a", "t2", "b", alone=("t1", "t2"))
+    result = run(file, jobs=2, results=tmp_path / "runs")
+    assert [(n.name, n.error) for n in result.notebooks] == [
+        (name, None) for name in ("t1", "a", "t2", "b")
+    ]
+    progress = capfd.readouterr().err
+    assert "a, b: " in progress
+    assert "t1, t2" not in progress
+    assert "| 10/10 " in progress
+
+
+@pytest.mark.slow
+def test_a_failed_or_changed_notebook_is_run_again_and_no_other(
+    tmp_path: Path, notebook: Notebook, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("kept", "changed"):
+        notebook(name, "open(f'{results_dir}/was_here', 'x').close()")
+    notebook("bad", TRAINS, "1 / 0")
+    file = experiment(tmp_path, "kept", "bad", "changed")
+    runs = tmp_path / "runs"
+    first = run(file, results=runs, quiet=True)
+    kept = (first.folder / "kept.ipynb").stat().st_mtime_ns
+
+    notebook("bad", "import os; assert os.listdir(results_dir) == ['trainings']", TRAINED)
+    notebook("changed", "assert not list(__import__('pathlib').Path(results_dir).iterdir())")
+    second = run(file, results=runs, resume=True, quiet=True)
+    assert second.folder == first.folder
+    assert [(n.name, n.error) for n in second.notebooks] == [
+        ("kept", None),
+        ("bad", None),
+        ("changed", None),
+    ]
+    assert (first.folder / "kept.ipynb").stat().st_mtime_ns == kept
+    assert second.notebooks[0] == first.notebooks[0]
+    with pytest.raises(ValueError, match=r"has no unfinished run of trial \(quick\)"):
+        run(file, results=runs, resume=True)
+    assert capfd.readouterr().out == ""
+
+
+ENDLESS = """
+import fcntl, pathlib, time
+held = pathlib.Path(results_dir, "held").open("w")
+fcntl.flock(held, fcntl.LOCK_EX)
+pathlib.Path(results_dir, "up").touch()
+while True: time.sleep(0.1)
+"""
+BATCH = """
+import signal
+from pathlib import Path
+from pipekit.ledger.batch import run
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background job
+run(Path({!r}), results=Path({!r}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_batch_leaves_no_kernel_and_is_continued(
+    tmp_path: Path, notebook: Notebook, end: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    notebook("quick", "1 + 1")
+    notebook("endless", ENDLESS)
+    file, runs = experiment(tmp_path, "quick", "endless"), tmp_path / "runs"
+    batch = subprocess.Popen([sys.executable, "-c", BATCH.format(str(file), str(runs))])
+    deadline = time.monotonic() + 60
+    while not list(runs.glob("*/endless/up")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    with pytest.raises(ValueError, match="no unfinished run"):
+        run(file, results=runs, resume=True)  # it is still going on
+    batch.send_signal(end)
+    batch.wait(30)
+    (held,) = runs.glob("*/endless/held")
+    with held.open("w") as kernels:
+        while True:
+            assert time.monotonic() < deadline, "a kernel was left behind"
+            try:
+                fcntl.flock(kernels, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.1)
+    (folder,) = runs.iterdir()
+    if end == signal.SIGINT:
+        assert capfd.readouterr().out == f"interrupted: --resume continues {folder}\n"
+
+    notebook("endless", "'no more'")
+    result = run(file, results=runs, resume=True)
+    assert result.folder == folder
+    assert not result.failed
+    record = json.loads((folder / "provenance.json").read_text())
+    assert [n["name"] for n in record["notebooks"]] == ["quick", "endless"]
+
+
+@pytest.mark.slow
+def test_a_new_run_says_how_to_continue_the_unfinished_one(
+    tmp_path: Path, notebook: Notebook, capfd: pytest.CaptureFixture[str]
+) -> None:
+    notebook("bad", "1 / 0")
+    file, runs = experiment(tmp_path, "bad"), tmp_path / "runs"
+    first = run(file, results=runs, quiet=True)
+    second = run(file, results=runs)
+    assert second.folder != first.folder
+    line = capfd.readouterr().out.splitlines()[0]
+    assert line == f"this is a new run; --resume continues the unfinished one, {first.folder}"

@@ -1,0 +1,291 @@
+"""The ledger, what notebooks write into their folders, and how it is judged."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from pipekit.ledger import claims
+from pipekit.ledger.criteria import parse
+from pipekit.ledger.ledger import OUT_OF_REACH, Claim, load
+from pipekit.ledger.outcomes import Outcome, Status, weaker
+from pipekit.ledger.report import write
+from pipekit.provenance import LABELS
+from tests.hostile import damaged_json, damaged_text, read_or_refuse
+
+SPEEDUP = "pipedream-table1-vgg16-8A-pp-speedup"  # 7.04 x, within 15%, wanted emulated
+LEDGER = Path(__file__).parents[2] / "data" / "claims.csv"
+
+
+def written(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "claims.jsonl").read_text().splitlines()]
+
+
+def status(folder: Path, id: str) -> str:
+    return next(o.status.value for o in claims.outcomes(folder) if o.claim.id == id)
+
+
+class TestLedger:
+    def test_it_has_the_claims_of_four_papers(self) -> None:
+        assert Counter(claim.paper for claim in load().values()) == {
+            "pipedream": 164,
+            "gpipe": 111,
+            "torchgpipe": 104,
+            "pipedream-2bw": 111,
+        }
+
+    def test_every_label_is_a_kind_of_number_or_out_of_reach(self) -> None:
+        kinds = {claim.label for claim in load().values()}
+        assert kinds <= {*LABELS, OUT_OF_REACH} - {"paper"}
+
+    def test_what_is_out_of_reach_has_no_criterion(self) -> None:
+        assert {c.check for c in load().values() if c.out_of_reach} == {"report"}
+
+    @pytest.mark.parametrize("claim", load().values(), ids=lambda claim: claim.id)
+    def test_every_row_is_whole(self, claim: Claim) -> None:
+        terms = parse(claim.check)
+        assert claim.claim
+        assert claim.tolerance, "the prose is the authority"
+        if isinstance(claim.target, list):
+            sizes = {len(b) for t in terms for b in t.bounds if isinstance(b, tuple)}
+            assert sizes <= {len(claim.target)}
+        several = any(isinstance(b, tuple) for t in terms for b in t.bounds)
+        if several or isinstance(claim.target, list):
+            assert claim.record, "a list needs to be told what stands where"
+
+    def test_a_quantity_of_its_own_has_no_ratio_to_the_papers(self) -> None:
+        config = load()["2bw-recompute-33pct"]
+        assert (config.value, config.record) == ("33", "step time with recompute / without")
+        assert config.reference is None
+
+    @pytest.mark.parametrize(
+        ("old", "new", "says"),
+        [
+            (",within 15%,,", ",around 15%,,", "claims.csv, .*: 'around 15%' in the criterion"),
+            (",within 15%,,", ',within 15%,"[1",', "claims.csv, pipedream-.*"),
+            (SPEEDUP, "pipedream-table1-vgg16-8A-config", "stands twice"),
+        ],
+    )
+    def test_a_broken_row_is_named(self, old: str, new: str, says: str, tmp_path: Path) -> None:
+        broken = tmp_path / "claims.csv"
+        broken.write_text(LEDGER.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
+        with pytest.raises(ValueError, match=says):
+            load(broken)
+
+
+class TestRecord:
+    def test_it_writes_the_value_and_its_origin_but_no_verdict(self, tmp_path: Path) -> None:
+        folder = tmp_path / "table1"
+        claims.record(
+            SPEEDUP, 7.0, "emulated", results_dir=folder, note="why", seed=3, scale="full"
+        )
+        (entry,) = written(folder)
+        assert entry.keys() == {"id", "value", "note", "figure", "provenance"}
+        assert (entry["id"], entry["value"], entry["note"]) == (SPEEDUP, 7.0, "why")
+        origin = entry["provenance"]
+        assert (origin["label"], origin["seed"], origin["scale"]) == ("emulated", 3, "full")
+
+    def test_it_returns_an_outcome_that_says_itself(self, tmp_path: Path) -> None:
+        outcome = claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path)
+        assert repr(outcome) == (
+            f"pass: {SPEEDUP}: paper 7.04 x; ours 7 x (emulated); ratio 0.994; "
+            "criterion: within 15%"
+        )
+
+    def test_a_wrong_value_misses_and_says_why(self, tmp_path: Path) -> None:
+        outcome = claims.record(SPEEDUP, 2.0, "emulated", results_dir=tmp_path)
+        assert outcome.status is Status.MISS
+        assert repr(outcome).endswith("2 is not within 15% of 7.04")
+
+    @pytest.mark.parametrize(
+        ("given", "kept"),
+        [
+            (np.float64(7.5), 7.5),
+            (np.int64(4), 4),
+            (np.bool_(True), True),
+            (np.array([1, 2]), [1, 2]),
+            (torch.tensor(2.5), 2.5),
+            ((1, (2, "x")), [1, [2, "x"]]),
+            ([np.float32(0.5), True], [0.5, True]),
+        ],
+    )
+    def test_scalars_and_arrays_become_json(self, given: Any, kept: Any, tmp_path: Path) -> None:
+        claims.record(SPEEDUP, given, "emulated", results_dir=tmp_path)
+        assert written(tmp_path)[0]["value"] == kept
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            ({"id": SPEEDUP + "s"}, f"did you mean '{SPEEDUP}'"),
+            ({"id": "?"}, "see the column id of data/claims.csv"),
+            ({"label": "guessed"}, "must be one of measured, emulated, simulated, exact"),
+            ({"label": "paper"}, "a record is our own value"),
+            ({"value": float("nan")}, "record a finite number"),
+            ({"value": [1.0, np.inf]}, "record a finite number"),
+            ({"value": None}, "not a NoneType"),
+            ({"value": {"a": 1}}, "not a dict"),
+            ({"figure": "bars.svg"}, "save it before recording"),
+            ({"figure": "../bars.svg"}, "must be the name of an .svg or .png file"),
+            ({"figure": "bars.html"}, "must be the name of an .svg or .png file"),
+        ],
+    )
+    def test_nonsense_is_refused_and_nothing_written(
+        self, change: dict[str, Any], says: str, tmp_path: Path
+    ) -> None:
+        call: dict[str, Any] = {"id": SPEEDUP, "value": 7.0, "label": "emulated"} | change
+        with pytest.raises(ValueError, match=r".") as refusal:
+            claims.record(**call, results_dir=tmp_path)
+        assert says in str(refusal.value)
+        assert not (tmp_path / "claims.jsonl").exists()
+
+
+class TestOutcomes:
+    def test_without_a_record_nothing_was_run(self, tmp_path: Path) -> None:
+        assert {o.status for o in claims.outcomes(tmp_path)} == {
+            Status.NOT_RUN,
+            Status.OUT_OF_REACH,
+        }
+        assert [o.claim.id for o in claims.outcomes(tmp_path)] == list(load())
+
+    def test_the_newest_record_counts_wherever_it_lies(self, tmp_path: Path) -> None:
+        claims.record(SPEEDUP, 2.0, "emulated", results_dir=tmp_path / "b")
+        claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path / "b")
+        assert status(tmp_path, SPEEDUP) == "pass", "the later of two lines"
+        old = (tmp_path / "b" / "claims.jsonl").read_text().splitlines()[0]
+        entry = json.loads(old)
+        entry["provenance"]["utc"] = "2999-01-01T00:00:00+00:00"
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a" / "claims.jsonl").write_text(json.dumps(entry) + "\n")
+        assert status(tmp_path, SPEEDUP) == "miss", "the later time, in an earlier folder"
+
+    def test_the_verdict_is_reckoned_from_the_value(self, tmp_path: Path) -> None:
+        claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path)
+        path = tmp_path / "claims.jsonl"
+        path.write_text(path.read_text().replace('"value": 7.0', '"value": 70.0'))
+        assert status(tmp_path, SPEEDUP) == "miss"
+
+    def test_a_claim_without_a_criterion_is_reported(self, tmp_path: Path) -> None:
+        id = "pipedream-table1-vgg16-4A-bsp-speedup"
+        outcome = claims.record(id, 1.5, "emulated", results_dir=tmp_path)
+        assert (outcome.status, outcome.ratio) == (Status.REPORTED, "1.02")
+
+    def test_a_stand_in_shows_and_the_claim_stays_out_of_reach(self, tmp_path: Path) -> None:
+        id = "pipedream-abstract-tta-5x"
+        outcome = claims.record(id, 5.0, "measured", results_dir=tmp_path)
+        assert (outcome.status, outcome.ours) == (Status.OUT_OF_REACH, "5")
+        assert outcome.why.startswith("throughput twin"), "the ledger says why"
+
+    @pytest.mark.parametrize(
+        ("line", "says"),
+        [("{", "line 1 is no record, delete it"), ('{"id": "x"}', "line 1 is no record")],
+    )
+    def test_a_broken_line_is_named(self, line: str, says: str, tmp_path: Path) -> None:
+        (tmp_path / "claims.jsonl").write_text(line + "\n")
+        with pytest.raises(ValueError, match=says):
+            claims.outcomes(tmp_path)
+
+    def test_a_missing_folder_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="there is no folder"):
+            claims.outcomes(tmp_path / "nowhere")
+
+    def test_the_files_can_be_moved(self, tmp_path: Path) -> None:
+        claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path / "here")
+        shutil.move(tmp_path / "here", tmp_path / "there")
+        assert status(tmp_path / "there", SPEEDUP) == "pass"
+
+
+class TestLabels:
+    @pytest.mark.parametrize(
+        ("label", "wanted", "is_weaker"),
+        [
+            ("measured", "simulated", False),
+            ("emulated", "emulated", False),
+            ("simulated", "emulated", True),
+            ("emulated", "measured", True),
+            ("exact", "measured", True),
+            ("measured", "exact", True),
+            ("exact", "exact", False),
+        ],
+    )
+    def test_which_is_weaker(self, label: str, wanted: str, is_weaker: bool) -> None:
+        assert weaker(label, wanted) is is_weaker
+
+    def test_a_weaker_label_is_judged_and_said(self, tmp_path: Path) -> None:
+        outcome: Outcome = claims.record(SPEEDUP, 7.0, "simulated", results_dir=tmp_path)
+        assert outcome.status is Status.PASS
+        assert outcome.label_note == "wanted emulated, ours simulated"
+
+
+class TestTable:
+    def test_a_row_a_recorded_claim_in_the_ledgers_order(self, tmp_path: Path) -> None:
+        claims.record("gpipe-sec41-5-6x", [5.66, 6.1], "exact", results_dir=tmp_path, note="hm")
+        claims.record(SPEEDUP, 7.0, "simulated", results_dir=tmp_path)
+        table = claims.table(tmp_path)
+        assert list(table.index) == [SPEEDUP, "gpipe-sec41-5-6x"]
+        assert list(table.loc[SPEEDUP]) == [
+            "7.04 x",
+            "7",
+            "0.994",
+            "simulated",
+            "pass",
+            "wanted emulated, ours simulated",
+        ]
+        assert list(table.loc["gpipe-sec41-5-6x"]) == [
+            "5.6 x",
+            "5.66, 6.1",
+            "1, 1.06",
+            "exact",
+            "miss",
+            "6.1 is not within 0.01 of 5.78; hm",
+        ]
+
+    def test_without_records_it_is_empty(self, tmp_path: Path) -> None:
+        assert list(claims.table(tmp_path).columns)[:2] == ["paper", "ours"]
+        assert claims.table(tmp_path).empty
+
+
+RECORD = {
+    "id": SPEEDUP,
+    "value": [7.0, {"a": 1}],
+    "note": "a note",
+    "figure": "bars.svg",
+    "provenance": {"label": "emulated", "utc": "2026-01-01T00:00:00+00:00", "cpu": "one"},
+}
+
+
+@settings(max_examples=30)
+@given(content=damaged_json(RECORD))
+def test_whatever_stands_in_a_line_it_is_a_record_or_refused(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "records"
+    folder.mkdir(exist_ok=True)
+
+    def read(path: Path) -> None:
+        claims.table(folder)
+        write(claims.outcomes(folder), folder)
+
+    read_or_refuse(read, content, folder / "claims.jsonl")
+
+
+def test_a_note_may_hold_any_character(tmp_path: Path) -> None:
+    note = "one\u2028two\x85three\nfour"
+    claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path, note=note)
+    assert claims.table(tmp_path).loc[SPEEDUP, "note"].startswith(note)
+
+
+HEAD, FIRST = LEDGER.read_text().splitlines()[:2]
+
+
+@given(content=damaged_text(f"{HEAD}\n{FIRST}\n"))
+def test_whatever_stands_in_a_ledger_it_is_one_or_refused(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "ledger.csv"
+    read_or_refuse(load.__wrapped__, content, path)

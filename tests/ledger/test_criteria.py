@@ -1,0 +1,146 @@
+"""The language of criteria: what passes, what does not, and what cannot be read."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit.ledger.criteria import evaluate, parse
+from pipekit.ledger.ledger import Claim, load
+from tests.ledger.ledger_values import right, wrongs
+
+CLAIMS = list(load().values())
+JUDGED = [claim for claim in CLAIMS if claim.check != "report"]
+finite = st.floats(-1e6, 1e6, allow_nan=False)
+
+
+def passes(check: str, value: Any, target: Any = None) -> bool | None:
+    return evaluate(check, value, target).passed
+
+
+class TestEachForm:
+    @pytest.mark.parametrize(
+        ("check", "target", "right", "wrong"),
+        [
+            ("within 15%", 7.04, [5.99, 8.09], [5.97, 8.11, -7.04]),
+            ("within 10%", -2, [-2.19, -1.81], [-2.3, -1.7, 2]),
+            ("within 7", 95, [88, 102, 95], [87.9, 102.1]),
+            ("at least 0.95", None, [0.95, 2], [0.949, -3]),
+            ("at most 2", None, [2, -9], [2.001]),
+            ("above 0", None, [1e-9], [0, -1]),
+            ("below 1", None, [0.999], [1, 3]),
+            ("between 0.8 1.2", None, [0.8, 1, 1.2], [0.79, 1.21]),
+            ("increasing", None, [[1, 2, 3]], [[1, 1], [2, 1], [1], 1]),
+            ("decreasing", None, [[3, 2]], [[2, 2], [1, 2]]),
+            ("not decreasing", None, [[1, 1, 2]], [[2, 1], [1]]),
+            ("same order", [2.99, 5.12, 1], [[3, 4, 2]], [[4, 3, 2], [3, 3, 2], [3, 4]]),
+            ("3 values and above 0", None, [[1, 2, 3]], [[1, 2], [1, 2, 0], 3]),
+            ("equal", 4, [4, 4.0, 4 + 1e-12], [4.001, "4", True, [4]]),
+            ("equal", 1, [1], [True]),
+            ("equal", "2-1-1", ["2-1-1"], ["2-1", 2, ["2-1-1"]]),
+            ("equal", [4, 3, 2, 1], [[4, 3, 2, 1]], [[4, 3, 2], [1, 2, 3, 4], 4]),
+            ("holds", None, [True], [False, "True", 1, 1.0, [True], "yes"]),
+            ("within 20% and above 1", 1.1, [1.05, 1.3], [0.95, 1.4]),
+            ("within [7, 0]", [95, 0], [[90, 0], [102, 0]], [[80, 0], [95, 1], 95, [95]]),
+            ("within 15%", [0.8, None, 3], [[0.8, 99, 3.1]], [[0.8, 99, 9], [0.8, 3]]),
+            ("between [0, null] [1e-6, null]", None, [[1e-7, 50]], [[1e-5, 50], [1e-7], 0]),
+        ],
+    )
+    def test_passes_what_it_says_and_nothing_else(
+        self, check: str, target: Any, right: list[Any], wrong: list[Any]
+    ) -> None:
+        assert [value for value in right if passes(check, value, target) is not True] == []
+        assert [value for value in wrong if passes(check, value, target) is not False] == []
+
+    @pytest.mark.parametrize("value", [1, "text", False, [1, 2]])
+    def test_report_cannot_pass_or_fail(self, value: Any) -> None:
+        assert passes("report", value) is None
+
+    @pytest.mark.parametrize("check", ["within 5", "above 0", "increasing", "2 values"])
+    @pytest.mark.parametrize(
+        "value", ["7", True, [], [1, "2"], [1, True], float("nan"), [1, float("inf")]]
+    )
+    def test_what_is_no_number_meets_no_numeric_criterion(self, check: str, value: Any) -> None:
+        verdict = evaluate(check, value, 7)
+        assert verdict.passed is False
+        assert "is not a number" in verdict.why
+
+    @pytest.mark.parametrize(
+        ("check", "value", "target", "why"),
+        [
+            ("within 15%", 9.0, 7.04, "9 is not within 15% of 7.04"),
+            ("between 0 [1, null]", [2, 0], None, "2 is not between 0 1"),
+            ("above 0 and below 1", -1, None, "-1 is not above 0"),
+            ("increasing", [1, 0.5], None, "[1, 0.5] is not increasing"),
+            ("6 values and decreasing", [2, 1], None, "2 numbers where 6 values are asked for"),
+            ("equal", "8", "7-1", '"8" is not "7-1"'),
+            ("holds", False, None, "it does not hold"),
+            ("holds", "True", None, '"True" is not a truth value'),
+        ],
+    )
+    def test_a_miss_says_why(self, check: str, value: Any, target: Any, why: str) -> None:
+        assert evaluate(check, value, target).why == why
+
+
+class TestWrongCriteria:
+    @pytest.mark.parametrize(
+        ("check", "says"),
+        [
+            ("", "must be one of"),
+            ("about 3", "must be one of: within N"),
+            ("within", "must be one of"),
+            ("at least 3%", "must be one of"),
+            ("within x%", "'x' in the criterion 'within x%' must be a number"),
+            ("above NaN", "must be a number"),
+            ("above [1, true]", "must be a number or a list of them"),
+            ("holds and above 0", "'holds' must stand alone"),
+            ("above 0 and report", "'report' must stand alone"),
+            ("__import__('os')", "must be one of"),
+        ],
+    )
+    def test_are_refused(self, check: str, says: str) -> None:
+        with pytest.raises(ValueError, match=r".") as refusal:
+            parse(check)
+        assert says in str(refusal.value)
+
+    @pytest.mark.parametrize("check", ["within 5%", "equal", "same order"])
+    def test_a_comparison_needs_a_target(self, check: str) -> None:
+        with pytest.raises(ValueError, match="needs a target"):
+            evaluate(check, 1)
+
+
+class TestProperties:
+    @given(finite, finite, st.floats(0, 50))
+    def test_a_percentage_is_of_the_target(self, value: float, target: float, p: float) -> None:
+        allowed = p / 100 * abs(target)
+        assert passes(f"within {p!r}%", value, target) == (abs(value - target) <= allowed)
+
+    @given(finite, finite)
+    def test_above_and_at_most_exclude_each_other(self, value: float, bound: float) -> None:
+        assert passes(f"above {bound!r}", value) != passes(f"at most {bound!r}", value)
+
+    @given(st.lists(finite, min_size=2, max_size=6, unique=True))
+    def test_a_list_ranks_as_itself_and_not_as_its_reverse(self, values: list[float]) -> None:
+        assert passes("same order", values, values)
+        assert not passes("same order", values[::-1], values)
+        assert passes("increasing", sorted(values))
+        assert passes("decreasing", sorted(values, reverse=True))
+
+    @given(st.recursive(finite | st.text() | st.booleans(), st.lists, max_leaves=5))
+    def test_no_value_makes_a_criterion_crash(self, value: Any) -> None:
+        for check in ("holds", "equal", "within 5", "same order", "above [0, null]", "increasing"):
+            assert passes(check, value, [1, 2]) in (True, False)
+
+
+class TestLedger:
+    @pytest.mark.parametrize("claim", JUDGED, ids=lambda claim: claim.id)
+    def test_a_right_value_passes_and_one_wrong_in_any_respect_fails(self, claim: Claim) -> None:
+        good = right(claim)
+        assert passes(claim.check, good, claim.target) is True, good
+        for condition, wrong in wrongs(claim):
+            assert passes(claim.check, wrong, claim.target) is False, (condition, wrong)
+
+    @pytest.mark.parametrize("claim", JUDGED, ids=lambda claim: claim.id)
+    def test_text_in_a_number_s_place_fails(self, claim: Claim) -> None:
+        assert passes(claim.check, "True", claim.target) is False

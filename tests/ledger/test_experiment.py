@@ -1,0 +1,178 @@
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from nbformat.v4 import new_code_cell, new_notebook
+
+from pipekit.ledger.experiment import Experiment, load, load_all
+from tests.hostile import damaged_json, damaged_text, read_or_refuse
+
+Notebook = Callable[..., Path]
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "experiment.yaml"
+    file.write_text(text)
+    return file
+
+
+FILE = """
+name: two sizes
+cell_timeout_s: 60
+notebooks:
+  - notebook: a.ipynb
+    name: small
+    alone: true
+    parameters: {steps: 1}
+    full: {steps: 9}
+  - notebook: a.ipynb
+"""
+
+
+@pytest.mark.parametrize(("scale", "steps"), [("quick", 1), ("full", 9)])
+def test_scale_chooses_the_parameters(
+    tmp_path: Path, notebook: Notebook, scale: str, steps: int
+) -> None:
+    path = notebook("a", "1 + 1")
+    experiment = load(write(tmp_path, FILE), scale)
+    assert (experiment.name, experiment.scale) == ("two sizes", scale)
+    small, plain = experiment.jobs
+    assert (small.name, small.notebook, small.parameters) == ("small", path, {"steps": steps})
+    assert (plain.name, plain.notebook, plain.parameters) == ("a", path, {})
+    assert (small.alone, plain.alone) == (True, False)
+    assert (small.cells, small.cell_timeout_s) == (2, 60)
+    assert small.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_cell_has_half_an_hour_unless_said_otherwise(tmp_path: Path, notebook: Notebook) -> None:
+    notebook("a")
+    (job,) = load(write(tmp_path, "{name: x, notebooks: [{notebook: a.ipynb}]}")).jobs
+    assert job.cell_timeout_s == 1800
+
+
+def two_files(folder: Path, *names: str) -> Experiment:
+    files = [folder / f"{name}.yaml" for name in ("one", "two")]
+    for file, name in zip(files, names, strict=True):
+        file.write_text(f"{{name: {file.stem}, notebooks: [{{notebook: a.ipynb, name: {name}}}]}}")
+    return load_all(files, "full")
+
+
+def test_several_files_are_one_experiment(tmp_path: Path, notebook: Notebook) -> None:
+    notebook("a")
+    both = two_files(tmp_path, "x", "y")
+    assert (both.name, both.scale) == ("one + two", "full")
+    assert [job.name for job in both.jobs] == ["x", "y"]
+    assert [job.name for job in both.only(["y"]).jobs] == ["y"]
+
+
+def test_a_notebooks_name_in_two_files_is_refused_naming_both(
+    tmp_path: Path, notebook: Notebook
+) -> None:
+    notebook("a")
+    with pytest.raises(
+        ValueError, match=r"one\.yaml and .*two\.yaml both have a notebook called x"
+    ):
+        two_files(tmp_path, "x", "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: [", "is not valid YAML: while parsing"),
+        ("just text", "must be a mapping with the keys name, notebooks, cell_timeout_s"),
+        ("name: x", "lacks the key 'notebooks'"),
+        ("{name: x, notebooks: []}", "names no notebook"),
+        ("{name: 3, notebooks: []}", "'name' must be text, not 3"),
+        ("{name: x, notebooks: [], colour: red}", "has the unknown key 'colour'"),
+        ("{name: x, notebooks: [], cell_timeout_s: true}", "must be a whole number, not True"),
+        ("{name: x, notebooks: [a.ipynb]}", "notebook 1 must be a mapping"),
+        ("{name: x, notebooks: [{notebook: b.ipynb}]}", r"there is no notebook .*b\.ipynb"),
+        ("{name: x, notebooks: [{notebook: experiment.yaml}]}", "cannot be read as a notebook"),
+        (
+            "{name: x, notebooks: [{notebook: a.ipynb}, {notebook: a.ipynb}]}",
+            "two notebooks called a",
+        ),
+        *[
+            (f"{{name: x, notebooks: [{{notebook: a.ipynb, name: '{name}'}}]}}", "as a file name")
+            for name in ("../a", "..", "/a", "", ".lock", "provenance.json", "a" * 101)
+        ],
+        ("{name: x, notebooks: [{notebook: a.ipynb}], cell_timeout_s: -1}", "must be 1 to 1000000"),
+        ("{name: x, notebooks: [{notebook: a.ipynb, quick: {steps: 2001-13-45}}]}", "valid YAML"),
+        ("{name: x, notebooks: !!python/name:os.system }", "is not valid YAML"),
+        ("{name: x, notebooks: [{notebook: a.ipynb, quick: {stepz: 1}}]}", "must assign 'stepz'"),
+        ("{name: x, notebooks: [{notebook: a.ipynb, quick: {scale: 1}}]}", "'scale' is set by the"),
+        (
+            "{name: x, notebooks: [{notebook: a.ipynb, quick: {steps: .inf}}]}",
+            "must be JSON values",
+        ),
+        ("{name: x, notebooks: [{notebook: a.ipynb, full: 3}]}", "'full' must be a mapping, not 3"),
+        ("{name: x, notebooks: [{notebook: a.ipynb, alone: 1}]}", "must be true or false, not 1"),
+    ],
+)
+def test_mistakes_in_the_file_are_named_in_one_line(
+    tmp_path: Path, notebook: Notebook, text: str, message: str
+) -> None:
+    notebook("a")
+    with pytest.raises(ValueError, match=message) as error:
+        load(write(tmp_path, text))
+    assert "experiment.yaml" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_aliases_which_can_stand_for_more_than_memory_holds_are_refused(
+    tmp_path: Path, notebook: Notebook
+) -> None:
+    """Nine lists of nine lists of ... nine texts: a billion, in 400 characters."""
+    notebook("a")
+    bomb = "".join(f"    a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
+    start = "name: x\nnotebooks:\n- notebook: a.ipynb\n  parameters:\n    a0: &a0 lol\n"
+    with pytest.raises(ValueError, match=r"write out what \*aliases stand for"):
+        load(write(tmp_path, start + bomb))
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=damaged_text(FILE))
+def test_whatever_stands_in_a_file_it_is_an_experiment_or_refused(
+    content: bytes, tmp_path: Path, notebook: Notebook
+) -> None:
+    notebook("a")
+    read_or_refuse(load, content, tmp_path / "experiment.yaml")
+
+
+CELL = new_code_cell("scale = results_dir = 1", metadata={"tags": ["parameters"]})
+NOTEBOOK: dict[str, Any] = json.loads(json.dumps(new_notebook(cells=[CELL])))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=damaged_json(NOTEBOOK))
+def test_whatever_stands_in_a_notebook_it_is_one_or_refused(content: bytes, tmp_path: Path) -> None:
+    file = write(tmp_path, "{name: x, notebooks: [{notebook: a.ipynb}]}")
+    read_or_refuse(lambda _: load(file), content, tmp_path / "a.ipynb")
+
+
+@pytest.mark.parametrize("source", ["(" * 5000, "x = " + "-" * 20_000 + "1", "x\0", "%magic"])
+def test_a_parameters_cell_that_is_no_python(source: str, tmp_path: Path) -> None:
+    cell = dict(NOTEBOOK["cells"][0], source=source)
+    (tmp_path / "a.ipynb").write_text(json.dumps(NOTEBOOK | {"cells": [cell]}))
+    with pytest.raises(ValueError, match=r"a\.ipynb cannot be read as a notebook"):
+        load(write(tmp_path, "{name: x, notebooks: [{notebook: a.ipynb}]}"))
+
+
+@pytest.mark.parametrize("parameters", ["results_dir = 1", 'scale == "quick"', "# empty"])
+def test_a_notebook_must_declare_what_the_runner_sets(
+    tmp_path: Path, notebook: Notebook, parameters: str
+) -> None:
+    notebook("a", "scale = 1", parameters=parameters)
+    with pytest.raises(ValueError, match="must assign 'scale' in its cell tagged 'parameters'"):
+        load(write(tmp_path, "{name: x, notebooks: [{notebook: a.ipynb}]}"))
+
+
+def test_missing_file_and_unknown_scale_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no experiment file"):
+        load(tmp_path / "none.yaml")
+    with pytest.raises(ValueError, match="scale must be quick or full, not 'big'"):
+        load(tmp_path / "none.yaml", "big")

@@ -1,0 +1,25 @@
+import pandas as pd
+
+from pipekit.papers.gpipe import memory_trained
+from pipekit.papers.gpipe.memory import Setting
+from pipekit.traces.memory import Memory
+
+
+def test_trained_networks_hold_what_the_model_predicts() -> None:
+    settings = [Setting.of("pipeline-2", minibatch=8, microbatches=4)]
+    found = memory_trained.comparison(
+        settings, budget_mb=1, layers=1, filters=(8, 16, 24), pixels=32
+    )
+    assert found["by model"].tolist() == found["by training"].tolist()
+    assert found["fits"].tolist() == [True, False]
+    assert found["error"].abs().max() < 0.05
+    training = found["by training"].iloc[0]
+    assert found["filters"].tolist() == [training, training + 8]
+
+
+def test_activation_bytes_are_summed_over_workers_at_their_peaks() -> None:
+    frame = pd.DataFrame(
+        [(0, 0, 5, 0), (0, 1, 5, 3), (0, 2, 9, 0), (1, 0, 1, 1)],
+        columns=["worker", "time_s", "activations", "recompute"],
+    ).assign(weights=7, gradients=7, optimizer=7)
+    assert memory_trained.activation_bytes(Memory(frame, "measured")) == 9 + 2

@@ -1,0 +1,27 @@
+import torch
+
+from pipekit.ledger.ledger import load
+from pipekit.papers.gpipe import recipes
+from pipekit.papers.gpipe.settings import FineTuning, ImageNet, learning_rates
+
+
+def test_settings_are_those_of_the_ledger() -> None:
+    assert str(ImageNet(4096)) == load()["gpipe-sec432-hparams"].value
+    assert str(FineTuning()) == load()["gpipe-sec433-finetune-recipe"].value
+
+
+def test_the_learning_rate_falls_every_three_epochs() -> None:
+    rates = learning_rates(ImageNet(batch_rows=1000), epochs=7, steps_an_epoch=2)
+    assert rates == [1.25] * 6 + [1.25 * 0.97] * 6 + [1.25 * 0.97**2] * 2
+
+
+def test_both_trainings_run_on_a_small_network() -> None:
+    torch.manual_seed(0)
+    model = recipes.giant_amoebanet(normal_cells=3, filters=8, classes=5)
+    batch = torch.randn(8, 3, 32, 32), torch.arange(8) % 5
+    pipeline = recipes.imagenet(model, 2, ImageNet(batch_rows=8), microbatches=2, replicas=2)
+    assert torch.isfinite(torch.tensor(pipeline.train([batch] * 2, trace=False).losses)).all()
+    model.load_state_dict(pipeline.state_dict())
+    tuned = recipes.fine_tuning(model, 2, 0.01, 1e-4, FineTuning(), microbatches=2)
+    tuned.train([(batch[0], batch[1] % 2)], trace=False)
+    assert tuned.state_dict()[next(reversed(tuned.state_dict()))].shape == (2,)

@@ -1,0 +1,93 @@
+"""Stalls over slow links: the sums behind the table, and two real workers."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit.clusters.namespaces import available
+from pipekit.papers.pipedream import ddp_stall
+from pipekit.papers.pipedream.ddp_stall import AFTER, COMPUTE, ENGINE, WAIT_FREE, Measured
+
+REASON = available()
+MEASURED = Measured(
+    "80mbit",
+    {COMPUTE: [0.1, 0.1, 9], WAIT_FREE: [0.4], AFTER: [0.5], ENGINE: [0.5]},
+    [1.0, 0.8, 0.9],
+)
+
+
+def test_stalls_are_what_is_beyond_the_median_compute() -> None:
+    assert MEASURED.stall_s(WAIT_FREE) == pytest.approx(0.3)
+    assert MEASURED.throughput_ratio == pytest.approx(0.8)
+    frame = ddp_stall.table([MEASURED]).set_index("way")
+    assert frame["stall_percent"][AFTER] == pytest.approx(80)
+    assert list(frame["link"].unique()) == ["80mbit"]
+
+
+def test_a_transfer_is_compared_with_bytes_over_bandwidth() -> None:
+    assert MEASURED.transfer_ratio == pytest.approx(0.9 / 2.5690112)  # pool3 at 10 MB/s
+
+
+def test_the_exchange_at_the_links_rate() -> None:
+    parameter_bytes = sum(p.nbytes for p in ddp_stall.network().parameters())
+    assert MEASURED.exchange_s == pytest.approx(parameter_bytes / 10e6)
+    assert Measured(None, {}, []).exchange_s == 0
+
+
+def test_the_linear_layers_have_nearly_all_weights() -> None:
+    model = ddp_stall.network()
+    linear = sum(p.numel() for m in model if isinstance(m, nn.Linear) for p in m.parameters())
+    assert linear / sum(p.numel() for p in model.parameters()) > 0.99
+    assert model(torch.rand(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_a_step_alone_trains() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    weight = next(model.parameters())
+    before = weight.detach().clone()
+    batch = torch.rand(3, 2, 2), torch.tensor([0, 1, 1])
+    assert len(ddp_stall.timed(ddp_stall.alone(model), [batch] * 3)) == 2
+    assert not torch.equal(before, weight)
+
+
+def test_sums_after_the_backward_are_averages(monkeypatch: pytest.MonkeyPatch) -> None:
+    def double(tensor: Tensor) -> None:  # the other worker has the same gradients
+        tensor *= 2
+
+    monkeypatch.setattr("torch.distributed.all_reduce", double)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    weights = []
+    for step_of in (ddp_stall.alone, ddp_stall.summed_after):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+        step_of(model)(torch.ones(1, 2, 2), torch.tensor([0]))
+        weights.append(next(model.parameters()))
+    assert torch.equal(weights[0], weights[1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(REASON is not None, reason=str(REASON))
+def test_two_workers_over_a_slow_link() -> None:
+    found = ddp_stall.measure("1gbit", rows=4, steps=2, repeats=1)
+    assert set(found.steps) == {COMPUTE, WAIT_FREE, AFTER, ENGINE}
+    assert all(len(seconds) == 2 for seconds in found.steps.values())
+    physics = 0.7 * found.exchange_s  # an idle link lets a burst through at once
+    for way in (WAIT_FREE, AFTER, ENGINE):
+        assert found.step_s(way) > physics > 0
+    assert len(found.transfers) == ddp_stall.TRANSFERS
+    assert found.transfer_ratio > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(REASON is not None, reason=str(REASON))
+def test_a_failing_worker_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no such module: $2 >&2\nexit 3\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(RuntimeError, match=f"exit code 3:\n.*no such module: {ddp_stall.__name__}"):
+        ddp_stall.measure("1gbit", rows=4, steps=1, repeats=1)

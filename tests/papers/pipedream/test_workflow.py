@@ -1,0 +1,56 @@
+import pytest
+import torch
+from torch import nn
+
+from pipekit import Plan, oracle
+from pipekit.clusters import flat
+from pipekit.papers.pipedream import workflow
+
+
+def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def test_replica_vectors_are_all_there() -> None:
+    found = list(workflow.replica_vectors(8, 4))
+    assert len(found) == len({tuple(vector) for vector in found}) == 35
+    assert all(sum(vector) == 8 and min(vector) >= 1 for vector in found)
+    assert [3, 2, 2, 1] in found
+
+
+def test_a_replicated_training_is_the_equations_and_a_wrong_one_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    data = [(torch.randn(3, 4), torch.randn(3, 4)) for _ in range(7)]
+
+    def judged() -> bool:
+        return workflow.trains_as_the_equations_say(model, data, [2, 1], [2, 1], sgd, nn.MSELoss())
+
+    assert judged()
+    monkeypatch.setitem(oracle._VERSION_READ, "pipedream", lambda t, s, r, w: 0)
+    assert not judged()
+
+
+def test_profile_plan_and_training_in_one_go() -> None:
+    torch.manual_seed(0)
+    # The weights are in the last layer: on slow links it must not be replicated.
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2000), nn.Linear(2000, 2))
+    data = [(torch.randn(16, 8), torch.randn(16, 2)) for _ in range(4)]
+    trained = workflow.profile_plan_train(model, data, flat(2, 1e6), sgd, nn.MSELoss(), repeats=2)
+    assert workflow.follows_its_plan(trained)
+    assert sum(trained.balance) == len(trained.profile) == 4
+    assert len(trained.run.losses) == 4
+    other = trained._replace(plan=Plan.by_hand([1, 1, 1, 1]))
+    assert not workflow.follows_its_plan(other)
+
+
+def test_losses_are_averaged_at_both_ends() -> None:
+    assert workflow.first_and_last_loss([4, 2, 9, 9, 9, 9, 1, 0], 0.25) == (3, 0.5)
+
+
+def test_a_command_prints_or_says_why_not() -> None:
+    assert "worker 0" in workflow.command("schedule", "pipedream", "--stages", "2")
+    with pytest.raises(RuntimeError, match="pipekit schedule nonsense"):
+        workflow.command("schedule", "nonsense")

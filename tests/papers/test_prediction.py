@@ -1,0 +1,79 @@
+"""Predictions beside runs: what the tables hold.  How good they are, no test decides."""
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from pipekit.clusters import flat
+from pipekit.models import convnet
+from pipekit.papers import prediction
+from pipekit.papers.prediction import Case, Task, cases
+from pipekit.profiling import Profile
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    return Task(
+        "tiny",
+        model,
+        torch.rand(4, 8),
+        torch.rand(4, 8),
+        nn.MSELoss(),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        1,
+    )
+
+
+def test_2bw_has_as_many_microbatches_as_stages_and_pipedream_cuts_no_minibatch() -> None:
+    assert cases(["2bw", "pipedream"], [2, 8], [4], 3) == [
+        Case("2bw", 2, 4, 3),
+        Case("pipedream", 2, 1, 12),
+        Case("pipedream", 8, 1, 12),
+    ]
+
+
+def test_an_emulated_row_compares_the_same_schedule_on_the_same_links() -> None:
+    profile = Profile.uniform(4, 0.004, 0.008, output_bytes=4000)
+    row = prediction.emulated_row("four", profile, Case("gpipe", 2, 2, 1), flat(2, 1e6))
+    # three turns of two layers each there and back, and two transfers of 4 ms
+    assert row["predicted (s)"] == pytest.approx(3 * 2 * 0.012 + 2 * 0.004)
+    assert row["found (s)"] >= 0.99 * row["predicted (s)"]
+    assert row["error"] == row["predicted (s)"] / row["found (s)"] - 1
+    assert (row["label"], row["links"], row["counts agree"]) == ("emulated", "0.008 Gbit/s", True)
+
+
+@pytest.mark.parametrize("method", ["gpipe", "pipedream", "2bw"])
+def test_a_measured_row_is_of_a_real_run(task: Task, method: str) -> None:
+    (case,) = cases([method], [2], [2], 2)
+    row = prediction.measured_row(task, case, repeats=1, passes=1)
+    assert row["label"] == "measured"
+    assert row["counts agree"]
+    assert row["predicted (s)"] > 0
+    assert row["found (s)"] > 0
+
+
+def test_peak_bytes_of_a_real_run_are_predicted() -> None:
+    images, digits = torch.rand(8, 1, 28, 28), torch.randint(10, (8,))
+    task = Task("c", convnet(), images, digits, nn.CrossEntropyLoss(), torch.optim.Adam, 2)
+    profile = prediction.profiled(task, 2, passes=1)
+    row = prediction.memory_row(task, profile, Case("flush", 2, 2, 2), "never")
+    assert row["predicted (MB)"] == pytest.approx(row["found (MB)"], rel=0.05)
+
+
+def test_every_cut_is_run_and_one_is_the_planners(task: Task) -> None:
+    table = prediction.every_split(task, Case("pipedream", 2, 1, 2), repeats=1)
+    assert table["balance"].tolist() == ["1-2", "2-1"]
+    assert table["chosen"].sum() == 1
+
+
+def test_the_verdict_on_a_miss_is_a_miss() -> None:
+    good = pd.DataFrame({"error": [0.01, -0.01], "counts agree": [True, True]})
+    bad = pd.DataFrame({"error": [0.01, -0.5], "counts agree": [True, False]})
+    splits = pd.DataFrame({"at one speed (s)": [1.0, 1.04], "chosen": [False, True]})
+    assert prediction.verdicts(good, good, good, splits)["reached"].all()
+    reached = prediction.verdicts(good, bad, good, splits).set_index("what")["reached"]
+    assert not reached["measured seconds, mean error"]
+    assert not reached["runs whose counts are not the schedule's"]
+    assert reached["peak bytes, worst error"]

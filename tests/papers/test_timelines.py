@@ -1,0 +1,22 @@
+"""What the papers' timelines share."""
+
+from pipekit import schedules
+from pipekit.papers.timelines import EQUAL_SLOTS, as_drawn, most_active, starts
+from pipekit.traces import Trace
+
+
+def test_backwards_as_drawn_are_the_forwards_reversed_and_can_be_executed() -> None:
+    picture = """
+    worker 0 | F0 F1 .  .  B1 B0^ F2 F3 .  .  B3 B2^
+    worker 1 | .  F0 F1 B1 B0^ .  .  F2 F3 B3 B2^
+    """
+    table = as_drawn(2, 2, batches=2)
+    assert table.workers == schedules.parse(picture).workers
+    schedules.check(table)
+
+
+def test_starts_and_active_workers_are_those_of_the_picture() -> None:
+    trace = Trace.from_schedule(as_drawn(2, 2), EQUAL_SLOTS)
+    assert starts(trace)["BACKWARD", 0, 1] == 4
+    assert most_active(trace) == 2
+    assert most_active(Trace.from_schedule(schedules.model_parallel(3, 2), EQUAL_SLOTS)) == 1

@@ -1,0 +1,65 @@
+"""Recomputation: which, when, and its bytes, on networks small enough to count by hand."""
+
+from functools import partial
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from pipekit.clusters import flat
+from pipekit.papers.torchgpipe import recompute
+from pipekit.traces import COLUMNS, RECOMPUTE, Trace
+
+
+def test_counts_are_the_papers() -> None:
+    assert recompute.counts([1, 3], [2], "never") == {(1, 2): 0, (3, 2): 0}
+    assert recompute.counts([1, 3], [2], "except_last") == {(1, 2): 0, (3, 2): 4}
+    assert recompute.counts([1, 3], [2], "always") == {(1, 2): 2, (3, 2): 6}
+
+
+def made(*events: tuple[str, int, float, float]) -> Trace:
+    rows = [(stage, stage, op, 0, 0, start, end, 0) for op, stage, start, end in events]
+    return Trace(pd.DataFrame(rows, columns=COLUMNS), "exact", "by hand", workers=2)
+
+
+def test_a_recomputation_must_begin_before_its_gradient_arrives() -> None:
+    backward = "BACKWARD", 1, 2.0, 4.0
+    assert recompute.overlaps(made(backward, (RECOMPUTE, 0, 3.9, 4.9)), copy_s=0)
+    assert not recompute.overlaps(made(backward, (RECOMPUTE, 0, 4.1, 5.1)), copy_s=0)
+    assert recompute.overlaps(made(backward, (RECOMPUTE, 0, 4.1, 5.1)), copy_s=0.5)
+    # The last stage waits for nobody.
+    assert not recompute.overlaps(made(backward, (RECOMPUTE, 1, 1.0, 2.0)), copy_s=0)
+
+
+def test_the_engine_recomputes_while_it_waits() -> None:
+    trace = recompute.emulated(2, 3, flat(2, 1e8), 1e5)
+    assert recompute.recomputations(trace) == 4
+    assert recompute.overlaps(trace, copy_s=1e-3)
+
+
+def test_the_fastest_batch_counts_but_not_the_first() -> None:
+    ends = [1.0, 4.0, 6.0]
+    rows = [(0, 0, "UPDATE", 0, i, end, end, 0) for i, end in enumerate(ends)]
+    trace = Trace(pd.DataFrame(rows, columns=COLUMNS), "exact", "by hand", workers=1)
+    assert recompute.batch_seconds(trace) == pytest.approx(2)
+
+
+def test_bytes_fall_by_the_number_of_microbatches() -> None:
+    layers = [nn.Linear(16, 16), nn.Tanh()] * 3
+    stage = recompute.OneStage(
+        nn.Sequential(*layers),
+        torch.rand(32, 16),
+        torch.rand(32, 16),
+        4,
+        loss=nn.MSELoss(),
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+    )
+    held = stage.held()
+    kept = {mode: each.intermediate_bytes for mode, each in held.items()}
+    # Three outputs of a tanh, [32, 16] floats each, and the loss of each microbatch.
+    assert kept["never"] == 3 * 32 * 16 * 4 + 4 * 4
+    assert kept["never"] == 4 * kept["except_last"] == 4 * kept["always"]
+    assert held["always"].peak_bytes == held["except_last"].peak_bytes
+    assert {each.bytes_per_parameter for each in held.values()} == {8}
+    assert all(seconds > 0 for seconds in stage.seconds(rounds=1).values())

@@ -1,0 +1,76 @@
+"""One microbatch through the model before training."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit.partition.probe import probe
+from tests.engine.examples import different, mixed, pairs
+
+
+def test_which_layers_draw_random_numbers() -> None:
+    assert probe(mixed(), torch.ones(4, 6)).random_layers == {3, 5}
+    assert probe(pairs(), torch.ones(4, 6)).random_layers == {2}
+    assert probe(mixed().eval(), torch.ones(4, 6)).random_layers == {3, 5}
+
+
+def test_operations() -> None:
+    """2 a multiplication and addition: 4 rows, 6 x 8 weights, and so on."""
+    assert probe(mixed(), torch.ones(4, 6)).flops == (384, 0, 0, 0, 512, 0, 0, 192)
+
+
+class View(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(-1, 2, 3)
+
+
+class Edit(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1).mul_(2)
+
+
+def test_whose_input_is_edited() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.Identity(), View(), Edit(), nn.Linear(6, 3))
+    edited = probe(model, torch.ones(4, 6)).edited_inputs
+    assert {1, 2, 3} <= edited
+    assert not edited & {0, 4}
+
+
+def test_model_input_and_generator_are_untouched() -> None:
+    model, x = nn.Sequential(Edit(), *mixed()), torch.ones(4, 6)
+    model[2].eval()
+    before = copy.deepcopy(model.state_dict())
+    state = torch.get_rng_state()
+    probe(model, x)
+    assert torch.equal(x, torch.ones(4, 6))
+    assert different(dict(before), dict(model.state_dict())) == []
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [layer.training for layer in model] == [True, True, False, *[True] * 6]
+    assert all(p.grad is None for p in model.parameters())
+
+
+class Returns(nn.Module):
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, x: Tensor) -> Any:
+        return self.value
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", [1, 2]])
+def test_an_output_that_is_not_tensors(value: Any) -> None:
+    model = nn.Sequential(nn.Linear(6, 6), Returns(value), nn.Linear(6, 3))
+    with pytest.raises(TypeError, match=r"layer 1 \(Returns\)"):
+        probe(model, torch.ones(4, 6))
+
+
+def test_an_error_names_the_layer_and_restores_the_model() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(5, 3)).eval()
+    with pytest.raises(RuntimeError, match="shapes") as caught:
+        probe(model, torch.ones(4, 6))
+    assert "layer 1 (Linear)" in caught.value.__notes__[0]
+    assert not any(module.training for module in model.modules())

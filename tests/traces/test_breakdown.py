@@ -1,0 +1,198 @@
+"""Where a trace's time went: every share of it by hand, and whatever the run it is 100 %."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from pipekit import Pipeline, emulate, schedules, simulate
+from pipekit.clusters import flat
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import Op, Schedule, ScheduleError
+from pipekit.traces import COLUMNS, Trace
+from pipekit.traces.breakdown import CATEGORIES
+
+
+def profile(*seconds: tuple[float, float], output_bytes: float = 0.0) -> Profile:
+    """Return a layer for each (forward, backward)."""
+    return Profile(tuple(LayerProfile("layer", f, b, output_bytes) for f, b in seconds))
+
+
+def whole(trace: Trace) -> dict[str, float]:
+    """Return the shares of all workers that are not 0."""
+    return {name: share for name, share in trace.breakdown().loc["all"].items() if share > 1e-9}
+
+
+@pytest.mark.parametrize(("k", "t"), [(1, 3), (2, 4), (4, 16), (8, 8)])
+def test_balanced_gpipe_has_its_bubble_and_nothing_else(k: int, t: int) -> None:
+    bubble = 100 * (k - 1) / (t + k - 1)
+    for table in schedules.gpipe(k, t), schedules.gpipe(k, t, batches=3), schedules.flush(k, t):
+        shares = whole(Trace.from_schedule(table))
+        assert shares == pytest.approx(
+            {"computation": 100 - bubble} | ({"bubble": bubble} if k > 1 else {})
+        )
+
+
+def test_imbalance_is_what_equal_stages_would_save() -> None:
+    """Passes of 1 and 3 in place of 2 and 2: 2 (1 + 3 T) against 2 (2 + 2 T), on 2 workers."""
+    trace = simulate(schedules.gpipe(2, 4), profile((1, 1), (3, 3)))
+    assert trace.makespan_s == 26
+    assert whole(trace) == pytest.approx(
+        {
+            "computation": 100 * 32 / 52,
+            "imbalance": 100 * 2 * (26 - 20) / 52,
+            "bubble": 100 * (2 * 20 - 32) / 52,
+        }
+    )
+
+
+def test_workers_share_imbalance_and_bubble_as_they_are_idle() -> None:
+    shares = simulate(schedules.gpipe(2, 4), profile((1, 1), (3, 3))).breakdown()
+    assert shares["computation"].tolist() == pytest.approx([100 * 8 / 26, 100 * 24 / 26, 1600 / 26])
+    ratio = shares["imbalance"] / shares["bubble"]
+    assert ratio.tolist() == pytest.approx([12 / 8] * 3)
+
+
+def test_a_stage_on_two_workers_is_balanced_if_its_passes_take_twice_as_long() -> None:
+    trace = simulate(
+        schedules.pipedream([2, 1], 40),
+        profile((2, 4), (1, 2)),
+        Plan.by_hand([1, 1], replicas=[2, 1]),
+    )
+    assert trace.breakdown()["imbalance"].tolist() == pytest.approx([0] * 4)
+
+
+def test_recomputation_and_updates_are_counted_apart() -> None:
+    layer = LayerProfile("layer", 1, 2, update_s=3)
+    trace = simulate(
+        schedules.gpipe(1, 2), Profile((layer,)), Plan.by_hand([1], recompute="always")
+    )
+    assert whole(trace) == pytest.approx(
+        {"computation": 600 / 11, "recompute": 200 / 11, "update": 300 / 11}
+    )
+
+
+def test_early_recomputation_shrinks_the_bubble_below_gpipes() -> None:
+    k, t = 4, 8
+    plan = Plan.by_hand([1] * k, recompute="always")
+    early = whole(simulate(schedules.gpipe(k, t), Profile.uniform(k), plan))
+    waits = whole(simulate(schedules.gpipe(k, t), Profile.uniform(k, 1, 3)))
+    assert waits["bubble"] == pytest.approx(100 * (k - 1) / (t + k - 1))
+    # Each of K - 1 stages before the last one has the first recomputation behind it by then.
+    step = (t + k - 1) * 4 - (k - 1)
+    assert early["bubble"] == pytest.approx(100 * (step - 4 * t) / step)
+
+
+def test_messages_on_their_way_are_communication() -> None:
+    quick = simulate(schedules.gpipe(2, 4), profile((1, 2), (1, 2)))
+    slow = simulate(
+        schedules.gpipe(2, 4), profile((1, 2), (1, 2), output_bytes=1), cluster=flat(2, 4)
+    )
+    lost = slow.makespan_s - quick.makespan_s
+    assert lost == pytest.approx(0.5)
+    shares = slow.breakdown()
+    assert shares["communication"].tolist() == pytest.approx([100 * lost / slow.makespan_s] * 3)
+    assert shares.loc["all", "other"] == pytest.approx(0, abs=1e-9)
+
+
+def test_gaps_without_a_message_are_other() -> None:
+    trace = Trace.from_schedule(schedules.gpipe(1, 4))
+    late = trace.frame["op"] == "BACKWARD"
+    moved = trace.frame.assign(
+        **{c: trace.frame[c] + late + (trace.frame["op"] == "UPDATE") for c in ("start_s", "end_s")}
+    )
+    assert whole(replace(trace, frame=moved)) == pytest.approx(
+        {"computation": 1200 / 13, "other": 100 / 13}
+    )
+
+
+def test_passes_that_last_unequally_are_other_and_no_imbalance() -> None:
+    rows = [
+        (0, 0, "FORWARD", 0, 0, 0.0, 1.0, 0),
+        (0, 0, "FORWARD", 1, 0, 1.0, 4.0, 0),
+        (1, 1, "FORWARD", 0, 0, 1.0, 4.0, 0),
+        (1, 1, "FORWARD", 1, 0, 4.0, 5.0, 0),
+    ]
+    trace = Trace(pd.DataFrame(rows, columns=COLUMNS), "measured", "jitter", 2)
+    # All take 2 s: 6 s in place of 5, so that nothing is lost to the jitter.
+    assert whole(trace) == pytest.approx({"computation": 80, "bubble": 20})
+    rows[2:] = [(1, 1, "FORWARD", 0, 0, 1.0, 2.0, 0), (1, 1, "FORWARD", 1, 0, 4.0, 7.0, 0)]
+    trace = Trace(pd.DataFrame(rows, columns=COLUMNS), "measured", "jitter", 2)
+    assert whole(trace) == pytest.approx(
+        {"computation": 800 / 14, "bubble": 400 / 14, "other": 200 / 14}
+    )
+
+
+def test_a_worker_without_tasks_is_all_bubble() -> None:
+    shares = Trace.from_schedule(Schedule((schedules.gpipe(1, 2).workers[0], ()))).breakdown()
+    assert shares["computation"].tolist() == [100, 0, 50]
+    assert shares["bubble"].tolist() == [0, 100, 50]
+
+
+def test_a_trace_without_time_and_one_that_lacks_events_are_refused() -> None:
+    with pytest.raises(ValueError, match="no time to split"):
+        Trace(pd.DataFrame(columns=COLUMNS), "measured", "nothing", 2).breakdown()
+    trace = Trace.from_schedule(schedules.gpipe(2, 2))
+    with pytest.raises(ScheduleError):
+        replace(trace, frame=trace.frame[trace.frame["worker"] == 1]).breakdown()
+
+
+tables = st.one_of(
+    st.builds(schedules.gpipe, st.integers(1, 4), st.integers(1, 5), st.integers(1, 2)),
+    st.builds(schedules.flush, st.integers(1, 4), st.integers(1, 5), st.integers(1, 2)),
+    st.builds(schedules.pipedream, st.lists(st.integers(1, 3), min_size=1, max_size=3), st.just(7)),
+    st.builds(schedules.asp, st.integers(1, 3), st.integers(1, 7)),
+)
+
+
+@given(tables, st.data())
+def test_whatever_happens_shares_are_all_of_the_time_and_none_is_negative(
+    table: Schedule, data: st.DataObject
+) -> None:
+    lasting = st.floats(0.1, 10)
+    costs = st.tuples(lasting, lasting, lasting, lasting)
+    layers = [
+        LayerProfile("layer", *data.draw(costs), update_s=data.draw(lasting))
+        for _ in range(table.stages)
+    ]
+    plan = Plan.by_hand(
+        [1] * table.stages,
+        replicas=[len(workers) for workers in table.homes],
+        recompute=data.draw(st.sampled_from(["never", "except_last", "always"])),
+    )
+    cluster = flat(len(table.workers), data.draw(lasting))
+    trace = simulate(table, Profile(tuple(layers), input_bytes=1), plan, cluster)
+    shares = trace.breakdown()
+    assert list(shares.columns) == CATEGORIES
+    assert (shares >= 0).all(axis=None)
+    assert shares.sum(axis=1).tolist() == pytest.approx([100] * len(shares), abs=1e-9)
+    assert shares.iloc[:-1].mean().tolist() == pytest.approx(shares.loc["all"].tolist(), abs=1e-9)
+    busy = (trace.frame["end_s"] - trace.frame["start_s"]).groupby(trace.frame["op"]).sum()
+    seconds = shares.loc["all"] / 100 * trace.makespan_s * trace.workers
+    assert seconds["computation"] == pytest.approx(busy["FORWARD"] + busy["BACKWARD"])
+    assert seconds["update"] == pytest.approx(busy["UPDATE"])
+
+
+def test_emulated_and_measured_runs_have_their_shares_too() -> None:
+    passes = profile((0.004, 0.008), (0.008, 0.016))
+    ours = emulate(schedules.gpipe(2, 4), passes).trace.breakdown().loc["all"]
+    theirs = simulate(schedules.gpipe(2, 4), passes).breakdown().loc["all"]
+    assert ours["imbalance"] == pytest.approx(theirs["imbalance"], abs=5)
+    data = [(torch.randn(8, 4), torch.randn(8, 4))] * 3
+    run = Pipeline(
+        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
+        lambda n: schedules.gpipe(2, 4, n),
+        balance=[1, 1],
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        loss=nn.MSELoss(),
+        recompute="always",
+    ).train(data)
+    shares = run.trace.breakdown()
+    assert shares.sum(axis=1).tolist() == pytest.approx([100] * 3)
+    assert (shares[["computation", "recompute", "update", "other"]] > 0).all(axis=None)
+    assert set(run.trace.frame["op"]) == {*Op.__members__, "RECOMPUTE"}
