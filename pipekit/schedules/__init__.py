@@ -22,16 +22,23 @@ from pipekit.schedules.methods.model_parallel import model_parallel
 from pipekit.schedules.methods.pipedream import optimal_in_flight, pipedream
 from pipekit.schedules.methods.replicate import replicate
 from pipekit.schedules.methods.two_bw import two_bw
+from pipekit.schedules.ops import ADDING, OPS, PASSES, SENDERS, Op, OpRule, Payload
 from pipekit.schedules.schedule import Schedule, ScheduleError, read_csv
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.task import Task
 from pipekit.schedules.text import draw, parse
 from pipekit.schedules.time_slots import slots
 
 __all__ = [
+    "ADDING",
     "MAIN",
+    "OPS",
+    "PASSES",
+    "SENDERS",
     "Boundary",
     "Message",
     "Op",
+    "OpRule",
+    "Payload",
     "Report",
     "Schedule",
     "ScheduleError",

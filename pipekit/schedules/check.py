@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipekit.schedules.ops import Op
 from pipekit.schedules.replay import NOBODY, Owners, owners, replay
 from pipekit.schedules.schedule import Schedule, ScheduleError
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.task import Task
 from pipekit.schedules.weight_slots import weight_buffers
 
 

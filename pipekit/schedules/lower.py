@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from pipekit.schedules.ops import OPS, Op, Payload
 from pipekit.schedules.replay import owners
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.task import Task
 from pipekit.schedules.weight_slots import weight_buffers
 
 MAIN = -1
@@ -20,13 +21,13 @@ class Message(NamedTuple):
     """What one task sends to another, as both of them know it.
 
     Attributes:
-        op: FORWARD for an activation, BACKWARD for its gradient.
+        payload: an activation, or its gradient.
         stage: of the task that receives it.
         microbatch: of both tasks.
         skip: the number of the skip connection that it belongs to, or MAIN.
     """
 
-    op: Op
+    payload: Payload
     stage: int
     microbatch: int
     skip: int = MAIN
@@ -87,8 +88,10 @@ def lower(schedule: Schedule, skips: Skips = ()) -> tuple[tuple[Step, ...], ...]
     ways = _Ways(schedule.stages, skips)
 
     def resolved(op: Op, ends: Sequence[tuple[int, int, int]], k: int) -> Iterator[_Resolved]:
+        payload = OPS[op].sends
         for other, receiver, skip in ends:
-            yield Message(op, receiver, k, skip), who[op, other][k]
+            assert payload
+            yield Message(payload, receiver, k, skip), who[op, other][k]
 
     lowered = []
     for tasks in schedule.workers:

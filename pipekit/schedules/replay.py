@@ -8,8 +8,9 @@ that one replay proves what every execution will do.
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule, ScheduleError
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.task import Task
 
 Owners = dict[tuple[Op, int], list[int]]
 NOBODY = -1

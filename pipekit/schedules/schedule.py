@@ -10,7 +10,8 @@ from itertools import pairwise, starmap
 
 import pandas as pd
 
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.ops import Op
+from pipekit.schedules.task import Task
 
 _HEADER = re.compile(
     r"# ?(.*); ([0-9]{1,6}) workers; stashing (on|off)(?:; batches of ([1-9][0-9]{0,8}))?\s"

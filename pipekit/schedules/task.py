@@ -1,21 +1,14 @@
-"""The three things a worker can do, and the weight version each of them names."""
+"""One entry of a worker's list: an op for a microbatch on a stage, and the version it names."""
 
-from enum import Enum
 from typing import NamedTuple
 
-
-class Op(Enum):
-    """What a task does; the value is its letter in a picture."""
-
-    FORWARD = "F"
-    BACKWARD = "B"
-    UPDATE = "U"
+from pipekit.schedules.ops import OPS, Op
 
 
 class Task(NamedTuple):
     """One entry of a worker's list.
 
-    A FORWARD or BACKWARD reads weight ``version`` for ``microbatch``.  An UPDATE produces
+    A pass (any op but UPDATE) reads weight ``version`` for ``microbatch``.  An UPDATE produces
     ``version`` from the newest one; its ``microbatch`` is the last of those whose gradients it sums
     (as PipeDream-2BW's Figure 2 labels a version by the last input in it).
 
@@ -31,6 +24,11 @@ class Task(NamedTuple):
     microbatch: int
     version: int
 
+    @property
+    def label(self) -> str:
+        """The letter of the op, with the microbatch of a pass or the version that is made."""
+        number = self.microbatch if OPS[self.op].is_pass else self.version
+        return f"{self.op.value}{number}"
+
     def __str__(self) -> str:
-        name = f"U{self.version}" if self.op is Op.UPDATE else f"{self.op.value}{self.microbatch}"
-        return f"{name} of stage {self.stage}"
+        return f"{self.label} of stage {self.stage}"

@@ -14,8 +14,9 @@ worker whose row begins with another stage.
 import re
 from collections.abc import Iterable, Mapping
 
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule, ScheduleError
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.task import Task
 from pipekit.schedules.time_slots import PAPER_SLOTS, slots
 
 _ROW = re.compile(r"worker (\d{1,9})(?: stage (\d{1,9}))?$")

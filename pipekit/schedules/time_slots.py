@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from pipekit.schedules.ops import Op
 from pipekit.schedules.replay import producer, replay
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Op
 
 PAPER_SLOTS: Mapping[Op, float] = {Op.FORWARD: 1, Op.BACKWARD: 2, Op.UPDATE: 0}
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import ScheduleError
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.task import Task
 
 
 class WeightBuffers(NamedTuple):

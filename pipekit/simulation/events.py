@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic, Transfer, all_reduce_bytes
-from pipekit.schedules import MAIN, Message, Op, Schedule, Step, lower, sums
+from pipekit.schedules import MAIN, Message, Op, Payload, Schedule, Step, lower, sums
 from pipekit.schedules.replay import NOBODY
 from pipekit.simulation.costs import StageCosts, skips_of
 
@@ -132,11 +132,10 @@ class _Run:
         if receiver == worker:
             self.arrivals[message] = now
             return
-        op, stage, microbatch, skip = message
-        purpose = "activation" if op is Op.FORWARD else "gradient"
+        payload, stage, microbatch, skip = message
         if skip != MAIN:
             size = self.skips[skip].bytes
-        elif op is Op.FORWARD:
+        elif payload is Payload.ACTIVATION:
             size = self.costs[stage].input_bytes
         else:
             size = self.costs[stage].whole.output_bytes
@@ -144,7 +143,7 @@ class _Run:
         if self.traffic is not None:
             sent = self.traffic.send(worker, receiver, size, now)
         self.times.transfers.append(
-            (worker, receiver, purpose, sender, microbatch, sent.start, sent.end, size)
+            (worker, receiver, payload.value, sender, microbatch, sent.start, sent.end, size)
         )
         self.arrivals[message] = sent.arrival
         self._advance(receiver)

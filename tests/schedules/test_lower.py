@@ -10,6 +10,7 @@ from pipekit.schedules import (
     MAIN,
     Message,
     Op,
+    Payload,
     Schedule,
     Skips,
     Step,
@@ -95,14 +96,14 @@ def test_steps_are_the_tasks_in_their_order_with_peak_versions_many_buffers(
 
 @given(methods)
 def test_every_message_sent_is_received_and_none_is_sent_home(schedule: Schedule) -> None:
-    sent: Counter[tuple[int, int, Op, int]] = Counter()
-    received: Counter[tuple[int, int, Op, int]] = Counter()
+    sent: Counter[tuple[int, int, Payload, int]] = Counter()
+    received: Counter[tuple[int, int, Payload, int]] = Counter()
     for worker, lowered in enumerate(lower(schedule)):
         for step in lowered:
-            for (op, _, microbatch, _), receiver in step.sends:
-                sent[worker, receiver, op, microbatch] += 1
-            for (op, _, microbatch, _), sender in step.receives:
-                received[sender, worker, op, microbatch] += 1
+            for (payload, _, microbatch, _), receiver in step.sends:
+                sent[worker, receiver, payload, microbatch] += 1
+            for (payload, _, microbatch, _), sender in step.receives:
+                received[sender, worker, payload, microbatch] += 1
     passes = 2 if schedule.trains else 1
     assert sent == received
     assert sent.total() == passes * (schedule.stages - 1) * schedule.microbatches
@@ -111,7 +112,7 @@ def test_every_message_sent_is_received_and_none_is_sent_home(schedule: Schedule
 def test_a_step_is_a_task_with_its_ends_and_its_buffer() -> None:
     (step, *_) = lower(gpipe(2, 1))[1]
     task = gpipe(2, 1).workers[1][0]
-    receives = ((Message(Op.FORWARD, 1, 0), 0),)
+    receives = ((Message(Payload.ACTIVATION, 1, 0), 0),)
     assert step == Step(task, receives, (), buffer=0, update=1, ends_batch=True)
 
 

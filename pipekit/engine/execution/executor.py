@@ -197,8 +197,7 @@ class Executor:
             size = tree_bytes(content)  # before the receiver may do with it what it likes
             self.links.send(message, receiver, content)
             if receiver != self.index:
-                purpose = "activation" if step.task.op is Op.FORWARD else "gradient"
-                self.sent[receiver, purpose] += size
+                self.sent[receiver, message.payload.value] += size
             sent += size
         return sent
 

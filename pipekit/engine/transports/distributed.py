@@ -20,7 +20,7 @@ from pipekit.engine.transports.message_layout import Form, assemble, form_of, la
 from pipekit.engine.transports.transport import Aborted
 from pipekit.engine.updates.all_reduce import DirectExchange, Exchange
 from pipekit.engine.updates.buckets import Flat
-from pipekit.schedules import Message, Op, Step
+from pipekit.schedules import Message, Payload, Step
 from pipekit.trees import Tree, leaves
 
 POSTED_AHEAD = 4
@@ -165,10 +165,10 @@ class DistributedLinks:
         with _abort_if_broken():
             return [call(t, peer, group=self._groups[link]) for t in tensors]
 
-    def _form_key(self, message: Message, peer: int) -> tuple[int, Op, int, int, Any]:
-        op, stage, microbatch, skip = message
+    def _form_key(self, message: Message, peer: int) -> tuple[int, Payload, int, int, Any]:
+        payload, stage, microbatch, skip = message
         self._feed.read_to(microbatch)
-        return peer, op, stage, skip, self._feed.shapes[microbatch]
+        return peer, payload, stage, skip, self._feed.shapes[microbatch]
 
     def _send_form(self, form: Form, destination: int) -> None:
         data = torch.frombuffer(bytearray(_pickled(form)), dtype=torch.uint8)

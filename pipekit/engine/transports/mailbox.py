@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pipekit.engine.updates.all_reduce import DirectExchange, Exchange
 from pipekit.engine.updates.buckets import Flat
-from pipekit.schedules import MAIN, Message, Op
+from pipekit.schedules import MAIN, Message, Payload
 from pipekit.trees import Tree
 
 Key = tuple[int, int, int]  # kind; stage, skip, source or 0; microbatch, update or batch
@@ -97,8 +97,8 @@ class InboxLinks:
 
 
 def _key(message: Message) -> Key:
-    op, stage, microbatch, skip = message
-    forward = op is Op.FORWARD
+    payload, stage, microbatch, skip = message
+    forward = payload is Payload.ACTIVATION
     if skip == MAIN:
         return FORWARD if forward else BACKWARD, stage, microbatch
     return SKIP_FORWARD if forward else SKIP_BACKWARD, skip, microbatch

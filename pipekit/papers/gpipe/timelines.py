@@ -36,9 +36,9 @@ def dependencies(schedule: Schedule) -> set[Edge]:
     for worker, steps in enumerate(lower(schedule)):
         passes = [step for step in steps if step.task.op is not Op.UPDATE]
         for step in passes:
-            for message, sender in step.receives:
+            for _, sender in step.receives:
                 source = schedule.workers[sender][0].stage
-                found.add((_name(message.op, source), _name(*step.task[:2])))
+                found.add((_name(step.task.op, source), _name(*step.task[:2])))
         for before, after in pairwise(passes):
             if _refused(schedule, worker, before.task, after.task):
                 found.add((_name(*before.task[:2]), _name(*after.task[:2])))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pipekit.engine import PipelinedModule
 from pipekit.engine.module.backward_order import Place, link
-from pipekit.schedules import Op, Skips, gpipe, lower
+from pipekit.schedules import Payload, Skips, gpipe, lower
 from pipekit.traces import RECOMPUTE, Trace
 
 
@@ -71,12 +71,12 @@ def messages(m: int, n: int, skips: Skips = ()) -> Edges:
         n: stages.
         skips: skip connections, from stage to stage, counted from 0.
     """
-    kinds = {Op.FORWARD: "F", Op.BACKWARD: "B"}
+    kinds = {Payload.ACTIVATION: "F", Payload.GRADIENT: "B"}
     return {
-        (Task(kinds[op], k + 1, source + 1), Task(kinds[op], k + 1, stage + 1))
+        (Task(kinds[payload], k + 1, source + 1), Task(kinds[payload], k + 1, stage + 1))
         for worker in lower(gpipe(n, m), skips)
-        for (op, stage, k, _), receives, *_ in worker
-        for _, source in receives
+        for (_, stage, k, _), receives, *_ in worker
+        for (payload, *_), source in receives
     }
 
 

@@ -2,8 +2,9 @@
 
 from pipekit.schedules.methods.arguments import require_positive, split_batches
 from pipekit.schedules.methods.one_f_one_b import one_f_one_b
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.task import Task
 
 
 def flush(stages: int, microbatches: int, batches: int = 1) -> Schedule:

@@ -1,8 +1,9 @@
 """GPipe: all forwards, all backwards, one synchronous update (GPipe, section 3.2, Figure 2c)."""
 
 from pipekit.schedules.methods.arguments import require_positive, split_batches
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.task import Task
 
 
 def gpipe(stages: int, microbatches: int, batches: int = 1) -> Schedule:

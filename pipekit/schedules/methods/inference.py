@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from pipekit.schedules.methods.arguments import require_positive
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.task import Task
 
 
 def inference(

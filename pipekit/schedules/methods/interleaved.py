@@ -6,8 +6,9 @@ import numpy as np
 
 from pipekit.schedules.methods.arguments import require_positive, split_batches
 from pipekit.schedules.methods.one_f_one_b import alternate
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule, ScheduleError
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.task import Task
 
 
 def interleaved(stages: int, microbatches: int, batches: int = 1, *, workers: int) -> Schedule:

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.task import Task
 
 
 def late_updates(schedule: Schedule) -> Schedule:

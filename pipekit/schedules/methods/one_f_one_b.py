@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pipekit.schedules.task import Op
+from pipekit.schedules.ops import Op
 
 
 def one_f_one_b(stage: int, stages: int, microbatches: range) -> Iterator[tuple[Op, int]]:

@@ -5,8 +5,9 @@ from itertools import accumulate
 
 from pipekit.schedules.methods.arguments import require_positive
 from pipekit.schedules.methods.one_f_one_b import alternate
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule, ScheduleError
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.task import Task
 
 
 def pipedream(

@@ -2,8 +2,9 @@
 
 from pipekit.schedules.methods.arguments import require_positive
 from pipekit.schedules.methods.late_updates import late_updates
+from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Op, Task
+from pipekit.schedules.task import Task
 
 
 def replicate(schedule: Schedule, width: int) -> Schedule:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pipekit.engine.transports.threads import ThreadLinks, ThreadNetwork
 from pipekit.engine.transports.transport import Aborted
 from pipekit.operator_threads import share_cores
-from pipekit.schedules import Message, Op
+from pipekit.schedules import Message, Payload
 from tests.engine.examples import data, pipeline
 
 CPU = torch.device("cpu")
@@ -25,24 +25,24 @@ def test_messages_are_taken_by_name_not_by_order() -> None:
     (one, two), _ = links(2)
     tensors = [torch.tensor(k) for k in range(3)]
     for k in (2, 0, 1):
-        one.send(Message(Op.FORWARD, 1, k), 1, tensors[k])
+        one.send(Message(Payload.ACTIVATION, 1, k), 1, tensors[k])
     for k in range(3):
-        got = two.receive(Message(Op.FORWARD, 1, k), 0)
+        got = two.receive(Message(Payload.ACTIVATION, 1, k), 0)
         assert got is tensors[k], "handed over by reference"
 
 
 def test_a_skip_is_not_taken_for_what_comes_from_the_stage_before() -> None:
     (one, two), _ = links(2)
-    one.send(Message(Op.FORWARD, 1, 0, skip=1), 1, torch.ones(1))
-    one.send(Message(Op.FORWARD, 1, 0), 1, torch.zeros(1))
-    assert two.receive(Message(Op.FORWARD, 1, 0), 0) == 0
-    assert two.receive(Message(Op.FORWARD, 1, 0, skip=1), 0) == 1
+    one.send(Message(Payload.ACTIVATION, 1, 0, skip=1), 1, torch.ones(1))
+    one.send(Message(Payload.ACTIVATION, 1, 0), 1, torch.zeros(1))
+    assert two.receive(Message(Payload.ACTIVATION, 1, 0), 0) == 0
+    assert two.receive(Message(Payload.ACTIVATION, 1, 0, skip=1), 0) == 1
 
 
 def test_a_worker_may_send_to_itself() -> None:
     (one,), _ = links(1)
-    one.send(Message(Op.BACKWARD, 1, 0), 0, torch.ones(1))
-    assert one.receive(Message(Op.BACKWARD, 1, 0), 0) == 1
+    one.send(Message(Payload.GRADIENT, 1, 0), 0, torch.ones(1))
+    assert one.receive(Message(Payload.GRADIENT, 1, 0), 0) == 1
 
 
 def test_sums_over_all_workers() -> None:
@@ -68,7 +68,7 @@ def test_an_abort_wakes_who_waits() -> None:
     abort.set()
     one._inboxes.put(0, (0, 0, 0), None)
     with pytest.raises(Aborted):
-        one.receive(Message(Op.FORWARD, 1, 0), 1)
+        one.receive(Message(Payload.ACTIVATION, 1, 0), 1)
     with pytest.raises(Aborted):
         two.require_peers()
 
