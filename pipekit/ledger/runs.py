@@ -22,7 +22,7 @@ from pipekit.reading import read_json
 RECORD = "provenance.json"
 KEPT = "trainings"
 """The folder among a notebook's files that outlives an interruption: see
-:mod:`pipekit.papers.trainings`."""
+:mod:`pipekit.papers.saved_trainings`."""
 
 
 @dataclass(frozen=True)

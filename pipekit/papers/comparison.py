@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
-import torch
-from torch import Tensor
 
+from pipekit.papers.differences import bit_equal, largest_difference, relative_difference
 from pipekit.papers.training import PipelineTraining, Training, train_plain
 from pipekit.schedules import check
 from pipekit.traces import Trace
@@ -25,23 +24,6 @@ def references(trainings: Iterable[Training]) -> dict[tuple[int, int, int], Trai
     """Train, for each training, the plain loop over the same microbatches with the same threads."""
     recipes = {key(training): training.recipe for training in trainings}
     return {k: train_plain(recipe, *k[1:]) for k, recipe in recipes.items()}
-
-
-def bit_equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    """Return whether two state dicts have the same names and the same bits."""
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def largest_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """Return the largest absolute difference between two weights of the same place."""
-    return max(float((a[name] - b[name]).abs().max()) for name in a)
-
-
-def relative_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """Return ||a - b|| / ||b||, the 2-norms taken over all weights together."""
-    distance = sum(float((a[name] - b[name]).double().square().sum()) for name in a)
-    norm = sum(float(b[name].double().square().sum()) for name in b)
-    return float((distance / norm) ** 0.5)
 
 
 def difference_row(training: Training, reference: Training) -> dict[str, object]:

@@ -1,24 +1,29 @@
-"""The same run at another pace: seconds of computing and links scaled alike."""
+"""The same run at another pace: seconds of computing and of links scaled alike.
+
+The engine takes some tenths of a millisecond between two passes.  An emulation is slowed down so
+that these count little, or sped up so that it ends soon.
+"""
 
 from dataclasses import replace
 
 from pipekit.clusters import Cluster
+from pipekit.emulation import emulate
+from pipekit.engine import Run
+from pipekit.papers.costs import with_costs
+from pipekit.plans import Plan
 from pipekit.profiling import Profile
+from pipekit.schedules import Schedule
 
 
 def stretched(profile: Profile, factor: float) -> Profile:
     """Return a profile whose computing takes ``factor`` times as long; bytes stay."""
-    layers = tuple(
-        replace(
-            layer,
-            forward_s=layer.forward_s * factor,
-            backward_s=layer.backward_s * factor,
-            update_s=layer.update_s * factor,
-            copy_s=layer.copy_s * factor,
-        )
-        for layer in profile.layers
+    return with_costs(
+        profile,
+        forward_s=lambda layer: layer.forward_s * factor,
+        backward_s=lambda layer: layer.backward_s * factor,
+        update_s=lambda layer: layer.update_s * factor,
+        copy_s=lambda layer: layer.copy_s * factor,
     )
-    return replace(profile, layers=layers)
 
 
 def faster_links(cluster: Cluster, factor: float) -> Cluster:
@@ -27,3 +32,25 @@ def faster_links(cluster: Cluster, factor: float) -> Cluster:
         origin = f"{level.effective.origin if level.effective else 'nominal'}, times {factor:g}"
         cluster = cluster.calibrated(level.name, level.used_bandwidth * factor, origin)
     return cluster
+
+
+def emulate_at_pace(
+    schedule: Schedule, profile: Profile, plan: Plan, cluster: Cluster | None, faster: float
+) -> Run:
+    """Emulate a schedule in time that runs ``faster`` times as fast as the profile's.
+
+    Args:
+        schedule: the table.
+        profile: what each layer costs.
+        plan: which layers each stage has.
+        cluster: its links; None: as fast as threads hand messages over.
+        faster: above 1 to take less time, below 1 to take more.
+
+    Returns:
+        The emulated run; its trace is in the profile's own seconds again, without transfers.
+    """
+    links = cluster and faster_links(cluster, faster)
+    run = emulate(schedule, stretched(profile, 1 / faster), plan, links)
+    times = run.trace.frame[["start_s", "end_s"]] * faster
+    frame = run.trace.frame.assign(**times)
+    return replace(run, trace=replace(run.trace, frame=frame, transfers=None, origin_ns=None))

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from pipekit.plots import compare
 from pipekit.schedules import Op, Schedule, Task
 from pipekit.traces import Trace
+from pipekit.traces.memory import Memory
 
 EQUAL_SLOTS: Mapping[Op, float] = {Op.FORWARD: 1, Op.BACKWARD: 1, Op.UPDATE: 0}
 """Both passes take one time unit, as in PipeDream's Figures 3 and 8."""
@@ -40,6 +41,25 @@ def starts(trace: Trace) -> dict[tuple[str, int, int], float]:
     passes = passes_of(trace)
     keys = zip(passes["op"], passes["stage"], passes["microbatch"], strict=True)
     return dict(zip(keys, passes["start_s"].tolist(), strict=True))
+
+
+def busy_s(events: pd.DataFrame, start: float, end: float) -> float:
+    """Return how much of some events' time lies between two times, in the trace's unit."""
+    clipped = events["end_s"].clip(start, end) - events["start_s"].clip(start, end)
+    return float(clipped.sum())
+
+
+def memory_of(trace: Trace) -> Memory:
+    """Return what lay in the workers' memory, for a trace that has followed it.
+
+    Simulated traces always have; a training's has with ``memory=True``.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if trace.memory is None:
+        raise ValueError(f"the memory of {trace.name} was not followed: train with memory=True")
+    return trace.memory
 
 
 def most_active(trace: Trace) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.datasets import Dataset
 from pipekit.engine import Pipeline, Run
@@ -156,6 +157,22 @@ def train_plain(recipe: Recipe, microbatches: int = 1, threads: int = 1) -> Trai
         return _plain(recipe, microbatches, threads)
     finally:
         torch.set_num_threads(before)
+
+
+def learning_rates(optimizer: Optimizer, scheduler: LRScheduler, steps: int) -> list[float]:
+    """Return the learning rate of each update, of the optimizer's first group of parameters.
+
+    Args:
+        optimizer: whose rates are asked; it is stepped.
+        scheduler: sets its rate; stepped after every update, as the engine does.
+        steps: updates.
+    """
+    rates = []
+    for _ in range(steps):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        scheduler.step()
+    return rates
 
 
 def _plain(recipe: Recipe, microbatches: int, threads: int) -> Training:

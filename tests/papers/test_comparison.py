@@ -53,16 +53,6 @@ def test_a_verdict_says_equal_or_how_far(trainings: list[PipelineTraining]) -> N
     assert other.startswith("PipeDream: equal to the plain loop to the bit in 0 of 1 run; weights")
 
 
-def test_distances_are_those_of_all_weights_together() -> None:
-    a = {"x": torch.tensor([3.0, 0.0]), "y": torch.tensor([1.0])}
-    b = {"x": torch.tensor([0.0, 0.0]), "y": torch.tensor([5.0])}
-    assert comparison.largest_difference(a, b) == 4
-    assert comparison.relative_difference(a, b) == 1
-    assert not comparison.bit_equal(a, b)
-    assert comparison.bit_equal(a, dict(a))
-    assert not comparison.bit_equal(a, {"x": a["x"]})
-
-
 def test_the_memory_table_says_what_was_measured_and_what_is_exact(
     trainings: list[PipelineTraining],
 ) -> None:

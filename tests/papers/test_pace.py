@@ -4,7 +4,7 @@ import pytest
 
 from pipekit import simulate
 from pipekit.clusters import flat
-from pipekit.papers.pace import faster_links, stretched
+from pipekit.papers.pace import emulate_at_pace, faster_links, stretched
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, flush, replicate
@@ -22,3 +22,12 @@ def test_compute_and_links_sped_up_alike_only_change_the_pace(schedule: Schedule
     assert quick.memory is not None
     assert trace.memory is not None
     assert quick.memory.peak_bytes == trace.memory.peak_bytes
+
+
+def test_an_emulation_at_another_pace_is_told_in_the_profiles_own_seconds() -> None:
+    plan, cluster = Plan.by_hand([1, 1]), flat(2, 1e9)
+    run = emulate_at_pace(flush(2, 2), PROFILE, plan, cluster, faster=5)
+    expected = simulate(flush(2, 2), PROFILE, plan, cluster).makespan_s
+    assert run.trace.makespan_s == pytest.approx(expected, rel=0.2)
+    assert run.wall_s < 0.5 * expected
+    assert run.trace.label == "emulated"

@@ -1,7 +1,17 @@
 """What the papers' timelines share."""
 
-from pipekit import schedules
-from pipekit.papers.timelines import EQUAL_SLOTS, as_drawn, most_active, starts
+import pytest
+
+from pipekit import schedules, simulate
+from pipekit.papers.timelines import (
+    EQUAL_SLOTS,
+    as_drawn,
+    busy_s,
+    memory_of,
+    most_active,
+    starts,
+)
+from pipekit.profiling import Profile
 from pipekit.traces import Trace
 
 
@@ -20,3 +30,12 @@ def test_starts_and_active_workers_are_those_of_the_picture() -> None:
     assert starts(trace)["BACKWARD", 0, 1] == 4
     assert most_active(trace) == 2
     assert most_active(Trace.from_schedule(schedules.model_parallel(3, 2), EQUAL_SLOTS)) == 1
+
+
+def test_time_within_a_window_is_counted_and_memory_must_have_been_followed() -> None:
+    trace = Trace.from_schedule(as_drawn(2, 2), EQUAL_SLOTS)
+    first = trace.frame[trace.frame["worker"] == 0]
+    assert busy_s(first, 1.5, 4.5) == 1.0
+    with pytest.raises(ValueError, match="memory=True"):
+        memory_of(trace)
+    assert memory_of(simulate(as_drawn(2, 2), Profile.uniform(2))).peak_bytes == (0, 0)

@@ -4,7 +4,7 @@ from torch import nn
 
 from pipekit import schedules
 from pipekit.datasets import digits
-from pipekit.papers.comparison import bit_equal
+from pipekit.papers.differences import bit_equal
 from pipekit.papers.training import Method, Recipe, train_pipeline, train_plain
 
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from pipekit.datasets import Batch, digits
 from pipekit.engine import Pipeline
-from pipekit.papers.comparison import relative_difference
+from pipekit.papers.differences import relative_difference
 from pipekit.papers.training import Recipe, Training, train_pipeline, train_plain
 from pipekit.schedules import gpipe
 

@@ -3,60 +3,19 @@
 import threading
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from pipekit.datasets import Batch
 from pipekit.engine import Pipeline
 from pipekit.engine.batches import split
 from pipekit.papers.gpipe.partition import splits
-from pipekit.schedules import Schedule, gpipe
+from pipekit.papers.gradients import TakeGradient
+from pipekit.schedules import gpipe
 
 Place = tuple[int, str]
 """A thread, and the device of what it computed."""
-
-
-class TakeGradient(Optimizer):
-    """Puts each parameter's gradient in its place: after one update, the weights are gradients."""
-
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        super().__init__(parameters, {})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Do it; parameters without a gradient become zero."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.zero_()
-                if parameter.grad is not None:
-                    parameter.copy_(parameter.grad)
-
-
-def gradients(
-    model: nn.Sequential, batch: Batch, schedule: Schedule, loss: nn.Module, seed: int = 0
-) -> dict[str, Tensor]:
-    """Return the gradient that an update gets from the engine, by the parameters' names.
-
-    Args:
-        model: without buffers that training edits.
-        batch: one minibatch.
-        schedule: for one minibatch.
-        loss: of a microbatch, a mean.
-        seed: of the layers' random numbers.
-    """
-    pipeline = Pipeline(model, schedule, optimizer=TakeGradient, loss=loss, seed=seed)
-    pipeline.train([batch], trace=False)
-    return dict(pipeline.state_dict())
-
-
-def plain_gradients(model: nn.Sequential, batch: Batch, loss: nn.Module) -> dict[str, Tensor]:
-    """Return the gradient of an unsplit minibatch by one backward, without the engine."""
-    parameters = dict(model.named_parameters())
-    found = torch.autograd.grad(loss(model(batch[0]), batch[1]), list(parameters.values()))
-    return dict(zip(parameters, found, strict=True))
 
 
 def splits_into_microbatches(x: Tensor, microbatches: int) -> bool:

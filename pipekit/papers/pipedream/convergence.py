@@ -20,7 +20,7 @@ from torch import nn
 from pipekit.datasets import mnist
 from pipekit.metrics import accuracy
 from pipekit.models.small import image_mlp
-from pipekit.papers import trainings
+from pipekit.papers import saved_trainings
 from pipekit.papers.pipedream.settings import TRAININGS
 from pipekit.papers.training import PipelineTraining, Recipe, train_pipeline
 from pipekit.provenance import provenance
@@ -113,7 +113,7 @@ def train_all(cases: Sequence[Case], folder: Path) -> pd.DataFrame:
         :class:`Case`, ``epoch``, ``accuracy`` (of the test images, %), ``loss`` (the mean of the
         epoch's minibatches; none before the first) and ``seconds`` that the epoch took.
     """
-    records = trainings.train_all(cases, _record, folder)
+    records = saved_trainings.train_or_load(cases, _record, folder)
     return pd.DataFrame(
         [row for case, record in zip(cases, records, strict=True) for row in _rows(case, record)]
     )
@@ -231,7 +231,7 @@ def _balance(model: nn.Sequential, stages: int) -> list[int]:
     return np.diff(starts).tolist()
 
 
-def _record(case: Case) -> trainings.Record:
+def _record(case: Case) -> saved_trainings.Record:
     data = mnist()
     with torch.no_grad():
         untrained = accuracy(_network(case)(data.test_inputs), data.test_targets)

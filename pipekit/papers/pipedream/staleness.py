@@ -15,7 +15,7 @@ from pipekit.emulation import emulate
 from pipekit.engine import Pipeline
 from pipekit.engine.updates.all_reduce import SCATTER, DirectExchange
 from pipekit.engine.updates.reducer import Reducer
-from pipekit.papers.comparison import relative_difference
+from pipekit.papers.differences import relative_difference
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, Task, pipedream

@@ -14,7 +14,7 @@ from pipekit.clusters import Cluster
 from pipekit.cores import available_cores
 from pipekit.engine import Pipeline, Run
 from pipekit.engine.updates.weight_versions import OptimizerFactory
-from pipekit.papers.comparison import bit_equal
+from pipekit.papers.differences import bit_equal
 from pipekit.planning import plan as best_plan
 from pipekit.plans import Plan
 from pipekit.profiling import Profile

@@ -18,7 +18,7 @@ from pipekit.datasets import python_snippets
 from pipekit.engine import Pipeline
 from pipekit.metrics import accuracy
 from pipekit.models import classifier
-from pipekit.papers import trainings
+from pipekit.papers import saved_trainings
 from pipekit.papers.pipedream_2bw import pretraining
 from pipekit.papers.pipedream_2bw.pretraining import (
     METHODS,
@@ -76,7 +76,7 @@ def train_all(cases: Sequence[Case], folder: Path) -> pd.DataFrame:
         A row for each case and test: ``method``, ``start``, ``seed``, ``step`` and ``accuracy`` of
         the test snippets (%).
     """
-    records = trainings.train_all(cases, partial(train, folder=folder), folder)
+    records = saved_trainings.train_or_load(cases, partial(train, folder=folder), folder)
     return pd.DataFrame(
         {
             "method": case.pretraining.method,
@@ -104,7 +104,7 @@ def table(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(label="measured")
 
 
-def train(case: Case, folder: Path) -> trainings.Record:
+def train(case: Case, folder: Path) -> saved_trainings.Record:
     """Carry out one training here; arguments as for :func:`train_all`."""
     before, training = case.pretraining, case.training
     data = python_snippets(before.training.sequence, case.classes, case.rows, case.test_rows)

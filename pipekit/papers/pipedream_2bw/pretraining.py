@@ -17,7 +17,7 @@ from torch import nn
 from pipekit.datasets import Batch, Dataset, masked, python_source
 from pipekit.engine import Pipeline
 from pipekit.models import bert_large, gpt, token_loss
-from pipekit.papers import trainings
+from pipekit.papers import saved_trainings
 from pipekit.papers.pipedream_2bw.movement import Movement
 from pipekit.papers.pipedream_2bw.recipe import Training
 from pipekit.provenance import provenance
@@ -124,7 +124,7 @@ def train_all(cases: Sequence[Case], folder: Path) -> pd.DataFrame:
         reads), ``validation`` (loss, at the :data:`POINTS` only) and ``moved`` (how far the update
         moved the weights, relative to their norm).
     """
-    records = trainings.train_all(cases, partial(train, folder=folder), folder)
+    records = saved_trainings.train_or_load(cases, partial(train, folder=folder), folder)
     return pd.concat(
         [_frame(case, record) for case, record in zip(cases, records, strict=True)],
         ignore_index=True,
@@ -154,7 +154,7 @@ def take(data: Dataset, batch_rows: int, steps: int, seed: int) -> list[Batch]:
     return list(islice(endless, steps))
 
 
-def train(case: Case, folder: Path) -> trainings.Record:
+def train(case: Case, folder: Path) -> saved_trainings.Record:
     """Carry out one training here; arguments as for :func:`train_all`."""
     data = case.network.data(case.training.sequence, case.rows, case.test_rows)
     movement = Movement()
@@ -185,7 +185,7 @@ def train(case: Case, folder: Path) -> trainings.Record:
     }
 
 
-def _frame(case: Case, record: trainings.Record) -> pd.DataFrame:
+def _frame(case: Case, record: saved_trainings.Record) -> pd.DataFrame:
     validations = dict(record["validations"])
     steps = range(len(record["losses"]) + 1)
     return pd.DataFrame(

@@ -12,7 +12,7 @@ from pipekit.cores import available_cores
 from pipekit.datasets import Batch
 from pipekit.engine import Pipeline, Run
 from pipekit.engine.updates.weight_versions import OptimizerFactory
-from pipekit.papers.comparison import relative_difference
+from pipekit.papers.differences import relative_difference
 from pipekit.schedules import Schedule, replicate
 
 Weights = dict[str, Tensor]

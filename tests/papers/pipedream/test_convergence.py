@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipekit.papers.comparison import bit_equal, relative_difference
+from pipekit.papers.differences import bit_equal, relative_difference
 from pipekit.papers.pipedream.convergence import (
     ASP,
     METHODS,

@@ -7,7 +7,7 @@ from torch import nn
 
 from pipekit import oracle, schedules
 from pipekit.engine.updates.weight_versions import OptimizerFactory
-from pipekit.papers.comparison import bit_equal
+from pipekit.papers.differences import bit_equal
 from pipekit.papers.pipedream_2bw import semantics
 
 torch.manual_seed(0)

@@ -3,19 +3,19 @@ from pathlib import Path
 
 import pytest
 
-from pipekit.papers.trainings import Record, train_all
+from pipekit.papers.saved_trainings import Record, train_or_load
 
 
 @dataclass(frozen=True)
-class Case:
+class Config:
     name: str
     fails: bool = False
 
 
-def train(case: Case) -> Record:
-    if case.fails:
+def train(config: Config) -> Record:
+    if config.fails:
         raise RuntimeError("out of memory")
-    return {"trained": case.name}
+    return {"trained": config.name}
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_what_is_done_is_kept_when_another_fails_and_not_trained_again(tmp_path:
     folder.mkdir(parents=True)
     (folder / "a.json").write_text('{"trained": "before"}')
     with pytest.raises(RuntimeError, match="out of memory"):
-        train_all([Case("a"), Case("b"), Case("c", fails=True)], train, folder)
+        train_or_load([Config("a"), Config("b"), Config("c", fails=True)], train, folder)
     assert sorted(path.name for path in folder.iterdir()) == ["a.json", "b.json"]
-    records = train_all([Case("a"), Case("b")], train, folder)
+    records = train_or_load([Config("a"), Config("b")], train, folder)
     assert records == [{"trained": "before"}, {"trained": "b"}]

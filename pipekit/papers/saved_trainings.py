@@ -17,33 +17,34 @@ from pipekit.engine.transports.processes import forkserver
 from pipekit.provenance import write
 
 
-class Case(Protocol):
+class Named(Protocol):
     """All that a training depends on."""
 
     @property
     def name(self) -> str:
-        """All of it, as a file is called."""
+        """A file name that differs wherever anything else of it does."""
 
 
-C = TypeVar("C", bound=Case)
+N = TypeVar("N", bound=Named)
 Record = dict[str, Any]
 """What a training gave, as JSON has it."""
 
 
-def train_all(cases: Sequence[C], train: Callable[[C], Record], folder: Path) -> list[Record]:
-    """Return the record of each case; those that the folder has are not trained again.
+def train_or_load(configs: Sequence[N], train: Callable[[N], Record], folder: Path) -> list[Record]:
+    """Return the record of each training; those that the folder has are not trained again.
 
-    They run side by side, each process on one core, since the stages of so small a network wait for
-    one another more than they compute.
+    The trainings run side by side, each in a process on one core: the stages of so small a network
+    wait for one another more than they compute.
 
     Args:
-        cases: what to train.
+        configs: what to train.
         train: does so, in a process of its own; a function of a module.
-        folder: keeps a JSON file for each case that is done, so that an interrupted study goes on
-            from there; a notebook's is ``<results_dir>/trainings``, which outlives an interruption.
+        folder: keeps a JSON file of each training that is done, so that an interrupted study goes
+            on from there; a notebook's is ``<results_dir>/trainings``, which outlives an
+            interruption.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [case for case in cases if not _file(case, folder).exists()]
+    missing = [config for config in configs if not _file(config, folder).exists()]
     with (
         ProcessPoolExecutor(
             min(available_cores(), max(1, len(missing))),
@@ -52,10 +53,10 @@ def train_all(cases: Sequence[C], train: Callable[[C], Record], folder: Path) ->
         ) as pool,
         tqdm(total=len(missing), desc="training", unit="run") as bar,
     ):
-        for done in as_completed([pool.submit(_keep, case, train, folder) for case in missing]):
+        for done in as_completed([pool.submit(_keep, each, train, folder) for each in missing]):
             done.result()
             bar.update()
-    return [json.loads(_file(case, folder).read_text(encoding="utf-8")) for case in cases]
+    return [json.loads(_file(config, folder).read_text(encoding="utf-8")) for config in configs]
 
 
 def _begin() -> None:
@@ -72,12 +73,12 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _keep(case: C, train: Callable[[C], Record], folder: Path) -> None:
+def _keep(config: N, train: Callable[[N], Record], folder: Path) -> None:
     # Whole or not at all: a study that is interrupted goes on from what is there.
-    unfinished = folder / f"{case.name}.part"
-    write(unfinished, train(case))
-    unfinished.replace(_file(case, folder))
+    unfinished = folder / f"{config.name}.part"
+    write(unfinished, train(config))
+    unfinished.replace(_file(config, folder))
 
 
-def _file(case: Case, folder: Path) -> Path:
-    return folder / f"{case.name}.json"
+def _file(config: Named, folder: Path) -> Path:
+    return folder / f"{config.name}.json"

@@ -1,0 +1,39 @@
+"""A claim of a paper, as printed and as found here."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipekit.ledger import claims
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Our value of a claim, ready for :meth:`pipekit.papers.notebook.Notebook.record_all`.
+
+    Attributes:
+        claim: its id in ``data/claims.csv``.
+        value: a number, a truth value, a text, or a list of these.
+        label: "measured", "emulated", "simulated" or "exact".
+        note: what a reader must know beside the value.
+        figure: the name of the figure file that shows it, if another one than its neighbours'.
+    """
+
+    claim: str
+    value: Any
+    label: str
+    note: str = ""
+    figure: str | None = None
+
+
+def printed(claim: str) -> str:
+    """Return the value that a paper prints for a claim, as text.
+
+    Raises:
+        KeyError: the ledger has no such claim.
+    """
+    return claims.load()[claim].value
+
+
+def printed_number(claim: str) -> float | None:
+    """Return the number that a paper prints for a claim; None if the ledger has no such claim."""
+    return float(printed(claim)) if claim in claims.load() else None

@@ -1,0 +1,160 @@
+"""What every notebook of the papers needs beside its own subject, set up by one call.
+
+A notebook begins with ``nb = open_notebook(results_dir, scale, ...)``.  From then on ``nb`` shows
+and saves figures and tables, and records values of claims.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+import torch
+from IPython.display import display
+
+from pipekit import plots
+from pipekit.ledger import claims
+from pipekit.papers.findings import Finding
+from pipekit.provenance import provenance, write
+from pipekit.traces import Trace
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook's folder of results, and what is kept with each value that it records.
+
+    Attributes:
+        folder: for figures, tables and claims; it exists.
+        origin: provenance of every recorded value, say its scale and seed.
+    """
+
+    folder: Path
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def show(self, figure: go.Figure, name: str, numbers: pd.DataFrame) -> str:
+        """Display a figure, and save it as ``<name>.svg`` with its numbers as ``<name>.csv``.
+
+        Jupyter shows the plotly figure; where no script runs (GitHub), the SVG is shown.
+
+        Args:
+            figure: made by :mod:`pipekit.plots`, or with its styles.
+            name: the files' name without a suffix.
+            numbers: what the figure shows.
+
+        Returns:
+            The SVG's name, for claims that it supports.
+        """
+        svg = plots.save(figure, self.folder / name, numbers)["svg"]
+        pictures = {
+            "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
+            "image/svg+xml": svg.read_text(encoding="utf-8"),
+        }
+        display(pictures, raw=True)
+        return svg.name
+
+    def show_traces(self, name: str, *traces: Trace, titles: Sequence[str] | None = None) -> str:
+        """Display and save timelines, one under another; see :meth:`show`."""
+        events = [trace.frame.assign(name=trace.name, label=trace.label) for trace in traces]
+        figure = plots.compare(*traces, titles=titles and list(titles))
+        return self.show(figure, name, pd.concat(events))
+
+    def table(
+        self,
+        frame: pd.DataFrame,
+        name: str | None = None,
+        *,
+        precision: int = 2,
+        index: bool = False,
+        caption: str = "",
+        formats: Mapping[str, str] | None = None,
+    ) -> None:
+        """Display a table, and save it as ``<name>.csv`` if it has a name.
+
+        Args:
+            frame: the table.
+            name: the file's name without its suffix.
+            precision: digits after the point.
+            index: whether the index is part of the table.
+            caption: stands above the table.
+            formats: of single columns, as ``"{:+.1%}"``.
+        """
+        if name:
+            frame.to_csv(self.folder / f"{name}.csv", index=index)
+        shown = frame.style.format(precision=precision, na_rep="–")
+        for column, text in (formats or {}).items():
+            shown = shown.format(text, subset=column)
+        shown = shown if index else shown.hide(axis="index")
+        display(shown.set_caption(caption) if caption else shown)
+
+    def record(
+        self,
+        claim: str,
+        value: object,
+        label: str,
+        note: str = "",
+        figure: str | None = None,
+        **more: object,
+    ) -> None:
+        """Record our value of a claim, and print it beside the paper's with its outcome.
+
+        Args:
+            claim: an id of ``data/claims.csv``.
+            value: as :func:`pipekit.claims.record` takes it.
+            label: "measured", "emulated", "simulated" or "exact".
+            note: what a reader must know.
+            figure: what :meth:`show` returned.
+            more: further provenance of this value.
+        """
+        origin = {**self.origin, **more}
+        print(
+            claims.record(
+                claim, value, label, results_dir=self.folder, note=note, figure=figure, **origin
+            )
+        )
+
+    def record_all(
+        self, findings: Iterable[Finding], figure: str | None = None, **more: object
+    ) -> None:
+        """Record findings; ``figure`` shows those that name none.  See :meth:`record`."""
+        for found in findings:
+            shown = found.figure or figure
+            self.record(found.claim, found.value, found.label, found.note, shown, **more)
+
+    def claims(self) -> pd.DataFrame:
+        """Return the claims recorded so far: paper, ours, ratio, label and outcome, a row each."""
+        return claims.table(self.folder)
+
+
+def open_notebook(
+    results_dir: str | Path,
+    scale: str,
+    *,
+    name: str,
+    label: str,
+    seed: int | None = None,
+    threads: int | None = None,
+    **parameters: object,
+) -> Notebook:
+    """Make a notebook's folder of results, with ``provenance.json`` in it.
+
+    Args:
+        results_dir: the folder.
+        scale: "quick" or "full".
+        name: of the notebook.
+        label: of most of its numbers: "measured", "emulated", "simulated" or "exact".
+        seed: of its random numbers, if it has any; it is kept with every claim.
+        threads: of torch's operators, here and at most in every worker; None leaves both alone.  A
+            sum that is split over threads is rounded otherwise, so that bits are compared with 1.
+        parameters: what else the notebook was given.
+    """
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # of a worker, see pipekit.operator_threads
+        torch.set_num_threads(threads)
+    folder = Path(results_dir).resolve()
+    record = provenance(label, seed=seed, notebook=name, scale=scale, parameters=parameters)
+    write(folder / "provenance.json", record)
+    return Notebook(folder, {"scale": scale} | ({} if seed is None else {"seed": seed}))

@@ -1,0 +1,18 @@
+"""Searching for the largest thing that fits a memory."""
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+
+def largest_that_fits(fits: Callable[[int], bool], most: int | None = None) -> int:
+    """Return the largest whole number that fits, 0 if 1 does not.
+
+    Args:
+        fits: whether a number fits; where one does, every smaller one does too.
+        most: the largest number to try; None: one that does not fit is looked for by doubling.
+    """
+    if most is None:
+        most = 1
+        while fits(most):
+            most *= 2
+    return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))

@@ -1,0 +1,103 @@
+"""What a notebook shows, saves and records."""
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import pipekit as pk
+from pipekit import plots, schedules
+from pipekit.papers.findings import Finding, printed, printed_number
+from pipekit.papers.notebook import Notebook, open_notebook
+from pipekit.traces import Trace
+
+CLAIM = "pipedream-startup-admits-noam"
+
+
+@pytest.fixture
+def nb(tmp_path: Path) -> Notebook:
+    return open_notebook(tmp_path / "new", "quick", name="mine", label="exact", seed=3, rows=2)
+
+
+def test_opening_writes_where_the_numbers_come_from(nb: Notebook) -> None:
+    origin = json.loads((nb.folder / "provenance.json").read_text())
+    wanted = ("label", "seed", "notebook", "scale", "parameters")
+    assert [origin[key] for key in wanted] == ["exact", 3, "mine", "quick", {"rows": 2}]
+
+
+def test_threads_are_set_for_the_workers_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    try:
+        open_notebook(tmp_path, "quick", name="mine", label="exact")
+        assert torch.get_num_threads() == before
+        assert "OMP_NUM_THREADS" not in os.environ
+        open_notebook(tmp_path, "quick", name="mine", label="exact", threads=1)
+        assert (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]) == (1, "1")
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_figure_is_saved_and_shown_live_and_as_a_picture(
+    nb: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+    monkeypatch.setattr("pipekit.papers.notebook.display", lambda what, raw: shown.append(what))
+    numbers = pd.DataFrame({"x": [1, 2], "y": [3, 4], "c": ["a", "a"]})
+    figure = plots.curves(numbers, "x", "y", "c", title="t", label="exact")
+    assert nb.show(figure, "curve", numbers) == "curve.svg"
+    pd.testing.assert_frame_equal(pd.read_csv(nb.folder / "curve.csv"), numbers)
+    assert shown[0]["image/svg+xml"] == (nb.folder / "curve.svg").read_text()
+    assert len(shown[0]["application/vnd.plotly.v1+json"]["data"]) == 1
+
+
+def test_traces_are_shown_one_under_another(nb: Notebook) -> None:
+    two = [Trace.from_schedule(method(2, 2)) for method in (schedules.gpipe, schedules.flush)]
+    assert nb.show_traces("both", *two, titles=["one", "other"]) == "both.svg"
+    assert set(pd.read_csv(nb.folder / "both.csv")["name"]) == {"GPipe", "PipeDream-Flush"}
+    assert "other" in (nb.folder / "both.svg").read_text()
+
+
+def test_a_table_is_saved_under_its_name_only(
+    nb: Notebook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = pd.DataFrame({"a": [0.123456], "b": [0.5]}, index=["row"])
+    nb.table(frame)
+    assert not list(nb.folder.glob("*.csv"))
+    nb.table(frame, "t", index=True, precision=1, caption="c", formats={"b": "{:.0%}"})
+    assert (nb.folder / "t.csv").read_text() == ",a,b\nrow,0.123456,0.5\n"
+
+
+def test_values_are_recorded_with_their_origin_and_said(
+    nb: Notebook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nb.record(CLAIM, 4, "exact", "why", lr=0.5)
+    assert CLAIM in capsys.readouterr().out
+    (record,) = [o.record for o in pk.claims.outcomes(nb.folder) if o.record]
+    assert (record.value, record.note) == (4, "why")
+    assert {"seed": 3, "scale": "quick", "lr": 0.5}.items() <= record.provenance.items()
+    assert list(nb.claims().index) == [CLAIM]
+
+
+def test_findings_share_a_figure_unless_they_have_their_own(nb: Notebook) -> None:
+    for name in ("a.svg", "b.svg"):
+        (nb.folder / name).write_text("<svg/>")
+    other = "gpipe-bubble-values"
+    nb.record_all(
+        [Finding(CLAIM, 4, "exact"), Finding(other, [1.0], "exact", "", "b.svg")], "a.svg"
+    )
+    figures = {o.claim.id: o.record.figure for o in pk.claims.outcomes(nb.folder) if o.record}
+    assert figures == {CLAIM: "a.svg", other: "b.svg"}
+
+
+def test_a_printed_value_is_the_ledgers() -> None:
+    assert printed(CLAIM) == pk.claims.load()[CLAIM].value
+    assert printed_number("gpipe-intro-36x-params") == float(printed("gpipe-intro-36x-params"))
+    assert printed_number("no such claim") is None
+    with pytest.raises(KeyError):
+        printed("no such claim")
