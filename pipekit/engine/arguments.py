@@ -75,7 +75,11 @@ def require_one_order_of_sums(schedule: Schedule) -> None:
     shares all of them with the same workers, which come to their sums in the same order.
     """
     shared = [
-        [stage for stage, homes in enumerate(schedule.homes) if worker in homes and len(homes) > 1]
+        [
+            stage
+            for stage, workers in enumerate(schedule.stage_workers)
+            if worker in workers and len(workers) > 1
+        ]
         for worker in range(len(schedule.workers))
     ]
     if max(map(len, shared)) < 2:
@@ -85,9 +89,9 @@ def require_one_order_of_sums(schedule: Schedule) -> None:
         for steps in lower(schedule)
     ]
     for worker, stages in enumerate(shared):
-        homes = {schedule.homes[stage] for stage in stages}
+        homes = {schedule.stage_workers[stage] for stage in stages}
         if len(stages) > 1 and (
-            len(homes) > 1 or orders[worker] != orders[schedule.homes[stages[0]][0]]
+            len(homes) > 1 or orders[worker] != orders[schedule.stage_workers[stages[0]][0]]
         ):
             raise ScheduleError(
                 f"worker {worker} shares stages {stages[0]} and {stages[1]} with other workers, "
@@ -98,7 +102,7 @@ def require_one_order_of_sums(schedule: Schedule) -> None:
 
 def require_replicas(plan: Plan, schedule: Schedule) -> None:
     """Raise ValueError unless a schedule has a plan's workers (a short run may leave some idle)."""
-    found = [len(workers) for workers in schedule.homes]
+    found = [len(workers) for workers in schedule.stage_workers]
     fit = len(found) == len(plan.replicas) and all(map(le, found, plan.replicas))
     if not fit or len(schedule.workers) != plan.workers:
         raise ValueError(

@@ -127,7 +127,7 @@ class Pipeline:
             arguments.require_replicas(plan, example)
         self.stages, self.workers = example.stages, len(example.workers)
         arguments.require_slowable(cluster, transport, self.workers)
-        self._homes = [workers[0] for workers in example.homes]
+        self._homes = [workers[0] for workers in example.stage_workers]
         arguments.require_balance(balance, model, self.stages)
         self._recompute = arguments.resolve_recompute(recompute or "never", example)
         self.balance = None if isinstance(balance, str) else list(balance)
@@ -319,7 +319,7 @@ class Pipeline:
             lowered = steps_after(lowered, resumption.boundary)
         job = Job(
             workers=len(schedule.workers),
-            members=schedule.homes,
+            members=schedule.stage_workers,
             sums=sums(schedule),
             loss=loss,
             mean_loss=_is_mean(loss),
@@ -359,9 +359,9 @@ class Pipeline:
     def _specs_for(self, worker: int, schedule: Schedule) -> list[StageSpec]:
         """Return the stages of a worker; those that another one has too as copies."""
         return [
-            spec if worker == schedule.homes[spec.index][0] else copy.deepcopy(spec)
+            spec if worker == schedule.stage_workers[spec.index][0] else copy.deepcopy(spec)
             for spec in self._specs
-            if worker in schedule.homes[spec.index]
+            if worker in schedule.stage_workers[spec.index]
         ]
 
     def _build(self, sample: Tree) -> None:

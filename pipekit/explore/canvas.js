@@ -31,26 +31,26 @@ function render({ model, el }) {
     }
     title.textContent = picture.title;
     canvas.setAttribute("aria-label", picture.title);
-    const named = new Map([...picture.looks].reverse().map((look) => [look.name, look])); // the first of a name
+    const named = new Map([...picture.styles].reverse().map((style) => [style.name, style])); // the first of a name
     legend.replaceChildren(...[...named.values()].reverse().map(swatch));
     legend.hidden = !picture.legend;
     tip.hidden = true;
     fit();
   }
 
-  function swatch(look) {
+  function swatch(style) {
     const item = document.createElement("span");
     const sample = element(item, "canvas");
     const ratio = window.devicePixelRatio;
     [sample.width, sample.height] = [22 * ratio, 12 * ratio];
     const pen = sample.getContext("2d");
     pen.scale(ratio, ratio);
-    pen.fillStyle = look.color;
+    pen.fillStyle = style.color;
     pen.fillRect(0, 0, 22, 12);
-    hatch(pen, look, [[0, 0, 22, 12]]);
-    pen.strokeStyle = look.edge;
+    hatch(pen, style, [[0, 0, 22, 12]]);
+    pen.strokeStyle = style.edge;
     pen.strokeRect(0.5, 0.5, 21, 11);
-    item.append(look.name);
+    item.append(style.name);
     return item;
   }
 
@@ -105,7 +105,7 @@ function render({ model, el }) {
     for (let i = 0; i < bars.start.length; i++) visible += bars.end[i] >= range[0] && bars.start[i] <= range[1];
     // Where bars are only pixels wide, updates must not bury what is between them.
     const leastPx = Math.min(2, ((right - left) * picture.lanes.length) / (4 * visible));
-    picture.looks.forEach((look, kind) => paintKind(look, kind, range, barPx, leastPx, ratio));
+    picture.styles.forEach((style, kind) => paintKind(style, kind, range, barPx, leastPx, ratio));
     context.restore();
     margins(css.color);
     performance.measure("pipekit timeline", { start: began, end: performance.now() });
@@ -113,15 +113,15 @@ function render({ model, el }) {
     canvas.dataset.bars = bars.start.length;
   }
 
-  function paintKind(look, kind, range, barPx, leastPx, ratio) {
+  function paintKind(style, kind, range, barPx, leastPx, ratio) {
     const edged = [], hatched = [], labelled = [];
     const snap = (x) => Math.round(x * ratio) / ratio;
-    context.fillStyle = look.color;
+    context.fillStyle = style.color;
     for (let i = 0; i < bars.start.length; i++) {
       if (bars.kind[i] !== kind || bars.end[i] < range[0] || bars.start[i] > range[1]) continue;
       let x = xOf(bars.start[i], range), long = xOf(bars.end[i], range) - x;
       const y = rowOf(bars.lane[i]);
-      if (look.edge_px > 1) { // an update takes little time or none, and must be seen
+      if (style.edge_px > 1) { // an update takes little time or none, and must be seen
         x -= leastPx / 2;
         long = Math.max(leastPx, long);
       } else if (long >= EDGED_PX) {
@@ -132,8 +132,8 @@ function render({ model, el }) {
       }
       context.fillRect(x, y, long, barPx);
     }
-    hatch(context, look, hatched);
-    context.strokeStyle = look.edge;
+    hatch(context, style, hatched);
+    context.strokeStyle = style.edge;
     context.lineWidth = 1;
     for (const [x, y, long, high] of edged) context.strokeRect(x + 0.5, y + 0.5, long - 1, high - 1);
     label(labelled, barPx);
@@ -201,7 +201,7 @@ function render({ model, el }) {
     let found = -1;
     for (let i = 0; i < bars.start.length; i++) {
       if (bars.lane[i] !== lane || time < bars.start[i] - near || time > bars.end[i] + near) continue;
-      const wanted = picture.looks[bars.kind[i]].edge_px > 1; // a thin update is meant, if near
+      const wanted = picture.styles[bars.kind[i]].edge_px > 1; // a thin update is meant, if near
       if (wanted || (time >= bars.start[i] && time <= bars.end[i])) found = i;
       if (wanted) break;
     }
@@ -212,10 +212,10 @@ function render({ model, el }) {
     const i = bars ? hit(x, y) : -1;
     tip.hidden = i < 0;
     if (i < 0) return;
-    const look = picture.looks[bars.kind[i]], updates = look.edge_px > 1;
+    const style = picture.styles[bars.kind[i]], updates = style.edge_px > 1;
     const number = (time) => `${Number(time.toPrecision(5))}`;
     tip.replaceChildren();
-    element(tip, "b").textContent = look.name;
+    element(tip, "b").textContent = style.name;
     element(tip, "div").textContent = `${picture.lanes[bars.lane[i]]}, stage ${bars.stage[i]}`;
     element(tip, "div").textContent =
       `${updates ? "sums up to microbatch" : "microbatch"} ${bars.microbatch[i]}`;
@@ -287,9 +287,9 @@ function element(parent, kind, name) {
   return made;
 }
 
-function hatch(pen, look, boxes) { // the strokes that tell the ops apart in greyscale
-  const slopes = { "/": [1], "\\": [-1], x: [1, -1] }[look.pattern] ?? [];
-  pen.strokeStyle = look.edge;
+function hatch(pen, style, boxes) { // the strokes that tell the ops apart in greyscale
+  const slopes = { "/": [1], "\\": [-1], x: [1, -1] }[style.pattern] ?? [];
+  pen.strokeStyle = style.edge;
   pen.globalAlpha = 0.5;
   pen.lineWidth = 1;
   for (const [x, y, long, high] of boxes) {

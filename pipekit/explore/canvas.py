@@ -9,7 +9,7 @@ import numpy as np
 import traitlets
 
 from pipekit.plots import style
-from pipekit.plots.event_styles import looks
+from pipekit.plots.event_styles import event_styles
 from pipekit.plots.memory import TICKS_PX
 from pipekit.plots.timeline import summary, time_scale
 from pipekit.plots.worker_panels import NAME_PX
@@ -72,7 +72,7 @@ def picture(
         raise ValueError(f"{trace.name!r} has no events to draw")
     longest = max(longest, trace.makespan_s)
     scale, unit = time_scale(trace.unit, longest)
-    found, kinds = looks(trace)
+    found, kinds = event_styles(trace)
     since = frame["start_s"].min()
     columns = {
         "start": ((frame["start_s"] - since) * scale).to_numpy(np.float32),
@@ -90,7 +90,7 @@ def picture(
         "left_px": LEFT_PX,
         "right_px": NOTES_PX if notes else PAD_PX,
         "legend": legend,
-        "looks": [look._asdict() for look in found],
+        "styles": [look._asdict() for look in found],
         "idle": style.IDLE,
         "grid": style.GRID,
         "versions": bool(frame["version"].any()),

@@ -14,9 +14,9 @@ from IPython.display import display
 from pipekit import plots
 from pipekit.explore.canvas import TimelineCanvas, picture
 from pipekit.explore.chart import Chart
-from pipekit.explore.view import Seen
+from pipekit.explore.view import View
 
-See = Callable[..., Seen]
+See = Callable[..., View]
 """From the values of the controls, by name, to what to show; its defaults are the first setting."""
 
 _GRID = "repeat(auto-fill, minmax(330px, 1fr))"
@@ -71,29 +71,29 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         self._message.value = f'<div style="{_ERROR}">{escape(str(error))}</div>'
         self._seen.add_class("pipekit-stale")
 
-    def show(self, seen: Seen) -> None:
+    def show(self, view: View) -> None:
         """Replace all that is shown."""
         self._message.value = ""
         self._seen.remove_class("pipekit-stale")
-        self._text.value = f'<div style="{_TEXT}">{escape(seen.text)}</div>' if seen.text else ""
-        self._show_timelines(seen)
-        if len(seen.plots) != len(self._charts):
-            self._charts = [Chart() for _ in seen.plots]
+        self._text.value = f'<div style="{_TEXT}">{escape(view.text)}</div>' if view.text else ""
+        self._show_timelines(view)
+        if len(view.plots) != len(self._charts):
+            self._charts = [Chart() for _ in view.plots]
             self._plots.children = self._charts
-        for chart, plot in zip(self._charts, seen.plots.values(), strict=True):
+        for chart, plot in zip(self._charts, view.plots.values(), strict=True):
             chart.show(plot.figure)
-        self._table.value = "" if seen.table is None else styled(seen).to_html()
+        self._table.value = "" if view.table is None else styled(view).to_html()
 
-    def _show_timelines(self, seen: Seen) -> None:
-        if len(seen.timelines) != len(self._canvases):
-            self._canvases = [TimelineCanvas() for _ in seen.timelines]
+    def _show_timelines(self, view: View) -> None:
+        if len(view.timelines) != len(self._canvases):
+            self._canvases = [TimelineCanvas() for _ in view.timelines]
             self._timelines.children = self._canvases
-            self._link(seen)
+            self._link(view)
         for number, (canvas, timeline) in enumerate(
-            zip(self._canvases, seen.timelines, strict=True)
+            zip(self._canvases, view.timelines, strict=True)
         ):
             trace = timeline.trace
-            peers = [each.trace for each in seen.timelines if each.trace.unit == trace.unit]
+            peers = [each.trace for each in view.timelines if each.trace.unit == trace.unit]
             canvas.show(
                 picture(
                     trace,
@@ -104,52 +104,52 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
                 )
             )
 
-    def _link(self, seen: Seen) -> None:
+    def _link(self, view: View) -> None:
         """Let canvases in the same unit zoom and pan together, within the page."""
         first: dict[str, TimelineCanvas] = {}
-        for canvas, timeline in zip(self._canvases, seen.timelines, strict=True):
+        for canvas, timeline in zip(self._canvases, view.timelines, strict=True):
             leader = first.setdefault(timeline.trace.unit, canvas)
             if leader is not canvas:
                 widgets.jslink((leader, "view"), (canvas, "view"))
 
     def _changed(self, _change: object = None) -> None:
         try:
-            seen = self._see(**self.values())
+            view = self._see(**self.values())
         except ValueError as error:
             self.complain(error)
         else:
-            self.show(seen)
+            self.show(view)
 
 
-def styled(seen: Seen) -> Any:
+def styled(view: View) -> Any:
     """Return the table, ready to be shown."""
-    assert seen.table is not None
-    numbers = seen.table.select_dtypes("number").columns
-    shown = seen.table.style.hide(axis="index").format("{:,.4g}", subset=numbers)
-    return shown.set_caption(seen.caption)
+    assert view.table is not None
+    numbers = view.table.select_dtypes("number").columns
+    shown = view.table.style.hide(axis="index").format("{:,.4g}", subset=numbers)
+    return shown.set_caption(view.caption)
 
 
-def static(seen: Seen, results_dir: str | Path) -> None:
+def static(view: View, results_dir: str | Path) -> None:
     """Display what an explorer shows as figures that need no kernel, and save them.
 
     Args:
-        seen: what to show.
+        view: what to show.
         results_dir: the folder for an SVG and a CSV of each figure.
     """
     folder = Path(results_dir).resolve()
-    if seen.text:
-        print(seen.text)
-    if seen.timelines:
-        traces = [timeline.trace for timeline in seen.timelines]
+    if view.text:
+        print(view.text)
+    if view.timelines:
+        traces = [timeline.trace for timeline in view.timelines]
         figure = plots.compare(
-            *traces, titles=[each.title or each.trace.name for each in seen.timelines]
+            *traces, titles=[each.title or each.trace.name for each in view.timelines]
         )
-        _show(figure, folder / "timelines", _events(seen.timelines))
-    for name, plot in seen.plots.items():
+        _show(figure, folder / "timelines", _events(view.timelines))
+    for name, plot in view.plots.items():
         _show(plot.figure, folder / name, plot.data)
-    if seen.table is not None:
-        seen.table.to_csv(folder / "table.csv", index=False)
-        display(styled(seen))
+    if view.table is not None:
+        view.table.to_csv(folder / "table.csv", index=False)
+        display(styled(view))
 
 
 def _events(timelines: Any) -> pd.DataFrame:

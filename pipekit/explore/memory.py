@@ -11,7 +11,7 @@ from pipekit.explore.controls import choice, steps, whole
 from pipekit.explore.explorer import explore
 from pipekit.explore.models import MODELS, reckoned
 from pipekit.explore.timeline import made
-from pipekit.explore.view import Plot, Seen
+from pipekit.explore.view import Plot, View
 from pipekit.planning import plan
 from pipekit.planning.balanced import Of
 from pipekit.plans import Recompute
@@ -36,7 +36,7 @@ def see(
     recompute: Recompute = "never",
     optimizer: str = "Adam",
     device: str = papers.V100.name,
-) -> Seen:
+) -> View:
     """Return the simulated bytes of every worker over time.
 
     Args:
@@ -76,7 +76,7 @@ def see(
         f"does not fit {', '.join(f'worker {w}' for w in full)}" if full else "fits"
     )
     cuts = ", ".join(map(str, planned.balance))
-    return Seen(
+    return View(
         text=f"{units.written(profile.parameter_bytes, units.BYTES)} of weights; layers of each "
         f"stage: {cuts}; {rows * microbatches} rows a batch",
         plots={

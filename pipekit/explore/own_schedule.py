@@ -16,7 +16,7 @@ from pipekit.datasets import Batch, Dataset, digits
 from pipekit.engine import Pipeline, Run
 from pipekit.explore.explorer import Explorer, explore
 from pipekit.explore.marks import marked
-from pipekit.explore.view import Plot, Seen, Timeline
+from pipekit.explore.view import Plot, Timeline, View
 from pipekit.models import mlp
 from pipekit.planning import plan
 from pipekit.plans import Plan
@@ -36,7 +36,7 @@ OPTIMIZER = partial(torch.optim.Adam, lr=0.001)
 PICTURE = str(flush(3, 4, 2))
 
 
-def see(picture: str = PICTURE) -> Seen:
+def see(picture: str = PICTURE) -> View:
     """Return a picture's schedule, drawn in time slots and simulated as the network's training.
 
     Args:
@@ -50,7 +50,7 @@ def see(picture: str = PICTURE) -> Seen:
     report = check(schedule)
     drawn = Trace.from_schedule(schedule)
     simulated = simulate(schedule, *_split(schedule))
-    return Seen(
+    return View(
         text=f"executable: no worker waits for ever; weight versions, a worker: "
         f"{_list(report.peak_versions)}; microbatches in flight: "
         f"{_list(report.peak_in_flight)} (exact)",
@@ -61,7 +61,7 @@ def see(picture: str = PICTURE) -> Seen:
     )
 
 
-def trained(picture: str = PICTURE) -> Seen:
+def trained(picture: str = PICTURE) -> View:
     """Return what :func:`see` does, and beside it a real training by the engine.
 
     A perceptron learns scikit-learn's digits by Adam, a thread a worker.
@@ -70,7 +70,7 @@ def trained(picture: str = PICTURE) -> Seen:
         ScheduleError: as :func:`see`, or nothing goes backward.
         ValueError: likewise.
     """
-    seen, schedule = see(picture), parse(picture)
+    view, schedule = see(picture), parse(picture)
     run, losses = _train(schedule)
     data = pd.DataFrame({"batch": range(1, len(losses) + 1), "loss": losses, "run": schedule.title})
     figure = plots.curves(
@@ -83,7 +83,7 @@ def trained(picture: str = PICTURE) -> Seen:
         y_title="loss (nats)",
     )
     executed = Timeline(run.trace, title=f"{schedule.title}, as executed")
-    return Seen(seen.text, [*seen.timelines, executed], {"loss": Plot(figure, data)})
+    return View(view.text, [*view.timelines, executed], {"loss": Plot(figure, data)})
 
 
 class OwnSchedule(Explorer):
@@ -105,11 +105,11 @@ class OwnSchedule(Explorer):
         text = marked(self.values()["picture"], str(error))
         self._marks.value = f"<pre>{text}</pre>"
 
-    def show(self, seen: Seen) -> None:
+    def show(self, view: View) -> None:
         """Replace all that is shown."""
         self._button.disabled = False
         self._marks.value = ""
-        super().show(seen)
+        super().show(view)
 
     def _train(self, _button: widgets.Button) -> None:
         self._button.disabled, self._button.description = True, "training ..."
@@ -167,7 +167,7 @@ def _batches(schedule: Schedule, seed: int) -> list[Batch]:
 def _split(schedule: Schedule) -> tuple[Profile, Plan]:
     """Return the network's costs here, and stages of about equal time."""
     balance = plan(_costs(), flat(schedule.stages, math.inf), "balance").balance
-    replicas = [len(workers) for workers in schedule.homes]
+    replicas = [len(workers) for workers in schedule.stage_workers]
     return _costs(), Plan.by_hand(balance, rows=ROWS, replicas=replicas)
 
 

@@ -13,7 +13,7 @@ from pipekit.explore.controls import choice, steps
 from pipekit.explore.explorer import explore
 from pipekit.explore.memory import OPTIMIZERS
 from pipekit.explore.models import MODELS, reckoned
-from pipekit.explore.view import Plot, Seen
+from pipekit.explore.view import Plot, View
 from pipekit.planning import parallel_pipelines, sweep
 from pipekit.plans import Plan
 
@@ -30,7 +30,7 @@ def see(
     workers: int = 16,
     max_batch: int = 256,
     optimizer: str = "Adam",
-) -> Seen:
+) -> View:
     """Return what PipeDream-2BW's planner predicts of every width and depth, and its choice.
 
     Args:
@@ -52,7 +52,7 @@ def see(
     plan = parallel_pipelines(profile, machines, **options)
     best = _best_of_each(table)
     won = plan.replicas[0], len(plan.stages)
-    return Seen(
+    return View(
         text=str(plan),
         plots={"throughput": Plot(_map(best, plan, model, cluster), best)},
         table=_compared(best, won),

@@ -12,7 +12,7 @@ from pipekit.clusters import flat
 from pipekit.explore.canvas import NOTES_PX
 from pipekit.explore.controls import choice, number, steps, whole
 from pipekit.explore.explorer import explore
-from pipekit.explore.view import Plot, Seen, Timeline
+from pipekit.explore.view import Plot, Timeline, View
 from pipekit.plans import Plan, Recompute
 from pipekit.plots import units
 from pipekit.profiling import Profile
@@ -43,7 +43,7 @@ def see(
     ratio: float = 2.0,
     recompute: Recompute = "never",
     gbit: float = 25,
-) -> Seen:
+) -> View:
     """Return the simulated timelines of two methods on equal workers, and their bytes over time.
 
     Args:
@@ -76,7 +76,7 @@ def see(
         schedule, trace = run(name)
         traces.append(trace)
         timelines.append(Timeline(trace, _notes(schedule, trace)))
-    return Seen(timelines=timelines, plots={"memory": _memory(*traces)})
+    return View(timelines=timelines, plots={"memory": _memory(*traces)})
 
 
 def controls() -> dict[str, widgets.ValueWidget]:

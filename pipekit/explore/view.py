@@ -33,7 +33,7 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class Seen:
+class View:
     """Everything to show for one setting, from the top.
 
     Attributes:

@@ -7,7 +7,7 @@ import numpy as np
 
 from pipekit.clusters import Cluster
 from pipekit.planning.balance import By, balance
-from pipekit.planning.layer_ranges import Floats, Spans, bytes_text
+from pipekit.planning.layer_ranges import Floats, LayerRanges, bytes_text
 from pipekit.planning.objectives import transfer_seconds
 from pipekit.planning.timing import milliseconds
 from pipekit.plans import Plan, Recompute, StagePlan
@@ -59,10 +59,10 @@ def balanced(
         )
     stop = np.cumsum(balance(_costs(profile, of, optimizer_states), stages, by))
     first = np.array([0, *stop[:-1]])
-    spans = Spans(profile)
+    ranges = LayerRanges(profile)
     again = 1 if recompute == "never" else 2
-    seconds = again * spans.forward_s(first, stop) + spans.backward_s(first, stop)
-    memory = _gpipe_bytes(spans, first, stop, microbatches, recompute, optimizer_states)
+    seconds = again * ranges.forward_s(first, stop) + ranges.backward_s(first, stop)
+    memory = _gpipe_bytes(ranges, first, stop, microbatches, recompute, optimizer_states)
     if memory.max() > cluster.device.memory_bytes:
         raise ValueError(
             f"stage {memory.argmax()} does not fit the "
@@ -70,7 +70,7 @@ def balanced(
             f"{bytes_text(memory.max())}"
         )
     transfers = [
-        float(transfer_seconds(spans.boundary_bytes[layer], cluster.level_between(a, b)))
+        float(transfer_seconds(ranges.boundary_bytes[layer], cluster.level_between(a, b)))
         for (a, b), layer in zip(pairwise(range(stages)), stop[:-1], strict=True)
     ]
     slowest = int(seconds.argmax())
@@ -94,7 +94,12 @@ def balanced(
 
 
 def _gpipe_bytes(
-    spans: Spans, first: Any, stop: Any, microbatches: int, recompute: Recompute, states: float
+    ranges: LayerRanges,
+    first: Any,
+    stop: Any,
+    microbatches: int,
+    recompute: Recompute,
+    states: float,
 ) -> Floats:
     """Return the most bytes of each stage, reached as one of the first two backwards starts.
 
@@ -102,7 +107,7 @@ def _gpipe_bytes(
     """
     made = {"never": microbatches, "except_last": 2, "always": 1}[recompute]
     found = [
-        spans.worker_bytes(
+        ranges.worker_bytes(
             first,
             stop,
             versions=1,
@@ -112,8 +117,8 @@ def _gpipe_bytes(
             gradients=gradients,
         )
         for in_flight, gradients in (
-            (microbatches, spans.first_gradient_bytes(first, stop)),
-            (microbatches - 1, spans.parameter_bytes(first, stop)),
+            (microbatches, ranges.first_gradient_bytes(first, stop)),
+            (microbatches - 1, ranges.parameter_bytes(first, stop)),
         )
     ]
     return np.maximum(*found)

@@ -13,7 +13,7 @@ Index = Any
 """A layer number, or an array of them; ``first`` and ``stop`` broadcast against each other."""
 
 
-class Spans:
+class LayerRanges:
     """Costs of layers ``first`` to ``stop - 1`` of a profile, for one microbatch.
 
     Every method takes numbers or arrays, so that one call gives the costs of all possible stages.

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from pipekit.clusters import Level
-from pipekit.planning.layer_ranges import Floats, Spans
+from pipekit.planning.layer_ranges import Floats, LayerRanges
 
 Cost = Literal["paper", "released"]
 
@@ -48,7 +48,7 @@ class Seconds:
     """Seconds a minibatch in steady state, as an objective of the dynamic program.
 
     Args:
-        spans: costs of a minibatch on one worker.
+        ranges: costs of a minibatch on one worker.
         levels: links, innermost first.
         cost: see :func:`stage_seconds`.
         memory: bytes by layers and minibatches in flight.
@@ -56,13 +56,18 @@ class Seconds:
     """
 
     def __init__(
-        self, spans: Spans, levels: Sequence[Level], cost: Cost, memory: "Bytes", limit: float
+        self,
+        ranges: LayerRanges,
+        levels: Sequence[Level],
+        cost: Cost,
+        memory: "Bytes",
+        limit: float,
     ) -> None:
-        first, stop = spans.every()
-        self._spans, self._levels, self._cost = spans, levels, cost
+        first, stop = ranges.every()
+        self._ranges, self._levels, self._cost = ranges, levels, cost
         self._memory, self._limit = memory, limit
-        self._parameters = spans.parameter_bytes(first, stop)
-        self._compute = compute_seconds(spans, first, stop) + _no_layers(spans)
+        self._parameters = ranges.parameter_bytes(first, stop)
+        self._compute = compute_seconds(ranges, first, stop) + _no_layers(ranges)
         fullest = memory.worker(math.prod(level.width for level in levels))
         self.in_flight_matters = bool((fullest[fullest < np.inf] > limit).any())
         self.worker = cache(self._worker)
@@ -78,7 +83,7 @@ class Seconds:
 
     def transfer(self, level: int) -> Floats:
         """Return seconds to pass each boundary, there and back."""
-        return np.asarray(transfer_seconds(self._spans.boundary_bytes, self._levels[level]))
+        return np.asarray(transfer_seconds(self._ranges.boundary_bytes, self._levels[level]))
 
 
 class Bytes:
@@ -90,8 +95,8 @@ class Bytes:
 
     in_flight_matters = True
 
-    def __init__(self, spans: Spans, optimizer_states: float) -> None:
-        self._spans = spans
+    def __init__(self, ranges: LayerRanges, optimizer_states: float) -> None:
+        self._ranges = ranges
         self._optimizer_states = optimizer_states
         self.worker = cache(self._worker)
 
@@ -100,17 +105,17 @@ class Bytes:
         return float(self._bytes(first, stop, in_flight))
 
     def _worker(self, in_flight: int) -> Floats:
-        return self._bytes(*self._spans.every(), in_flight) + _no_layers(self._spans)
+        return self._bytes(*self._ranges.every(), in_flight) + _no_layers(self._ranges)
 
     def _bytes(self, first: Floats | int, stop: Floats | int, in_flight: int) -> Floats:
-        return self._spans.worker_bytes(
+        return self._ranges.worker_bytes(
             first,
             stop,
             versions=in_flight,
             optimizer_states=self._optimizer_states,
             in_flight=in_flight,
             kept=in_flight,
-            gradients=self._spans.first_gradient_bytes(first, stop),
+            gradients=self._ranges.first_gradient_bytes(first, stop),
         )
 
     def replicated(self, inner: Floats, level: int, members: int) -> Floats:
@@ -119,17 +124,19 @@ class Bytes:
 
     def transfer(self, level: int) -> Floats:
         """Return zeros: links hold nothing."""
-        return np.zeros(self._spans.layers + 1)
+        return np.zeros(self._ranges.layers + 1)
 
 
-def compute_seconds(spans: Spans, first: Floats | int, stop: Floats | int) -> Floats:
+def compute_seconds(ranges: LayerRanges, first: Floats | int, stop: Floats | int) -> Floats:
     """Return the sum of T_l: forward, backward, and the optimizer's step after each minibatch."""
     return (
-        spans.forward_s(first, stop) + spans.backward_s(first, stop) + spans.update_s(first, stop)
+        ranges.forward_s(first, stop)
+        + ranges.backward_s(first, stop)
+        + ranges.update_s(first, stop)
     )
 
 
-def _no_layers(spans: Spans) -> Floats:
+def _no_layers(ranges: LayerRanges) -> Floats:
     """Return a matrix that is infinite where stop <= first, else zero."""
-    first, stop = spans.every()
+    first, stop = ranges.every()
     return np.where(stop <= first, np.inf, 0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.clusters import Cluster
-from pipekit.planning.layer_ranges import Spans, bytes_text
+from pipekit.planning.layer_ranges import LayerRanges, bytes_text
 from pipekit.planning.placement import Placement
 from pipekit.planning.sweep import Stages, balances, sweep
 from pipekit.plans import Plan, StagePlan
@@ -79,7 +79,7 @@ def _plan(
     stop = np.cumsum(balances(profile, cluster)[depth])
     first = np.array([0, *stop[:-1]])
     recompute = bool(best["recompute"])
-    stages = Stages(Spans(scaled), first, stop, optimizer_states, recompute)
+    stages = Stages(LayerRanges(scaled), first, stop, optimizer_states, recompute)
     seconds = stages.seconds(
         Placement(cluster, width, depth), int(best["microbatches"]), transfers=False
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, Node
-from pipekit.planning.layer_ranges import Spans, bytes_text
+from pipekit.planning.layer_ranges import LayerRanges, bytes_text
 from pipekit.planning.objectives import Bytes, Cost, Seconds
 from pipekit.planning.timing import Timed, Timing, milliseconds
 from pipekit.plans import Plan
@@ -60,7 +60,7 @@ def pipedream(
     """
     if cost not in ("paper", "released"):
         raise ValueError(f"cost must be 'paper' or 'released', not {cost!r}")
-    memory = Bytes(Spans(profile), optimizer_states)
+    memory = Bytes(LayerRanges(profile), optimizer_states)
     planner = _Planner(profile, cluster, cost, memory, progress)
     best = planner.best(replicate)
     if best is None:
@@ -83,21 +83,21 @@ class _Planner:
         self, profile: Profile, cluster: Cluster, cost: Cost, memory: Bytes, progress: bool
     ) -> None:
         self._progress = progress
-        self._spans = Spans(profile)
+        self._ranges = LayerRanges(profile)
         self._cluster = cluster
         self._cost = cost
         self._memory = memory
-        self._timing = Timing(self._spans, cost)
+        self._timing = Timing(self._ranges, cost)
 
     def best(self, replicate: bool) -> Timed | None:
         """Return the best plan that fits, or None."""
         found = []
         for levels in self._hierarchies():
             objective = Seconds(
-                self._spans, levels, self._cost, self._memory, self._cluster.device.memory_bytes
+                self._ranges, levels, self._cost, self._memory, self._cluster.device.memory_bytes
             )
             program = BottleneckProgram(
-                objective, self._spans.layers, [level.width for level in levels], replicate
+                objective, self._ranges.layers, [level.width for level in levels], replicate
             )
             _, nodes = program.optimum(self._progress)
             if nodes:
@@ -119,11 +119,11 @@ class _Planner:
         """Return what plain data parallelism and a straight pipeline would take."""
         node: tuple[Node, ...] = ()
         for level in self._cluster.levels:
-            node = (Node(0, self._spans.layers, level.width, node),)
+            node = (Node(0, self._ranges.layers, level.width, node),)
         everywhere = self._timing.chain(node, self._cluster.levels).seconds
         straight = self.best(replicate=False)
         memory = self._cluster.device.memory_bytes
-        fits = self._memory.of(0, self._spans.layers, 1) <= memory
+        fits = self._memory.of(0, self._ranges.layers, 1) <= memory
         return (
             f"Data parallelism on all {self._cluster.workers} workers would take "
             f"{milliseconds(everywhere)}{'' if fits else ' (but does not fit)'}, a straight "
@@ -133,7 +133,7 @@ class _Planner:
     def why_nothing_fits(self, replicate: bool) -> str:
         """Return what is the least memory with which a plan exists."""
         program = BottleneckProgram(
-            self._memory, self._spans.layers, [self._cluster.workers], replicate
+            self._memory, self._ranges.layers, [self._cluster.workers], replicate
         )
         least, _ = program.optimum(self._progress)
         return (

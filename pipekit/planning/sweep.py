@@ -9,7 +9,7 @@ import pandas as pd
 
 from pipekit.clusters import Cluster
 from pipekit.partition.balance import balance_by_cost
-from pipekit.planning.layer_ranges import Floats, Spans
+from pipekit.planning.layer_ranges import Floats, LayerRanges
 from pipekit.planning.placement import Placement
 from pipekit.planning.progress import planning_bar
 from pipekit.profiling.profile import LayerProfile, Profile
@@ -61,12 +61,12 @@ def sweep(
     Raises:
         ValueError: no microbatch is as small as ``max_batch``.
     """
-    spans = {rows: Spans(scaled) for rows, scaled in _by_rows(profile, max_batch).items()}
+    ranges = {rows: LayerRanges(scaled) for rows, scaled in _by_rows(profile, max_batch).items()}
     records: list[dict[str, Any]] = []
     for depth, balance in planning_bar(balances(profile, cluster).items(), progress):
         stop = np.cumsum(balance)
         placements = {w: Placement(cluster, w, depth) for w in _widths(cluster, depth)}
-        for (rows, span), recompute in product(spans.items(), (False, True)):
+        for (rows, span), recompute in product(ranges.items(), (False, True)):
             stages = Stages(span, stop - balance, stop, optimizer_states, recompute)
             for width, placement in placements.items():
                 microbatches = max_batch // (width * rows)
@@ -95,15 +95,15 @@ class Stages:
     """The costs of stages, each an array of shape ``(depth,)``."""
 
     def __init__(
-        self, spans: Spans, first: Any, stop: Any, optimizer_states: float, recompute: bool
+        self, ranges: LayerRanges, first: Any, stop: Any, optimizer_states: float, recompute: bool
     ) -> None:
         forwards = 2 if recompute else 1
-        self._compute = forwards * spans.forward_s(first, stop) + spans.backward_s(first, stop)
-        self._update = spans.update_s(first, stop)
-        self._parameters = spans.parameter_bytes(first, stop)
-        self._sent = spans.boundary_bytes[stop[:-1]]
+        self._compute = forwards * ranges.forward_s(first, stop) + ranges.backward_s(first, stop)
+        self._update = ranges.update_s(first, stop)
+        self._parameters = ranges.parameter_bytes(first, stop)
+        self._sent = ranges.boundary_bytes[stop[:-1]]
         in_flight = np.arange(len(stop), 0, -1)
-        self._one_pipeline_bytes = spans.worker_bytes(
+        self._one_pipeline_bytes = ranges.worker_bytes(
             first,
             stop,
             versions=_WEIGHT_VERSIONS,

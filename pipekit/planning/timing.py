@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pipekit.clusters import Level
 from pipekit.planning.bottleneck import Node
-from pipekit.planning.layer_ranges import Spans
+from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.planning.objectives import (
     Cost,
     compute_seconds,
@@ -31,10 +31,10 @@ class Timed(NamedTuple):
 
 
 class Timing:
-    """Times nested plans for one profile (its spans) and one cost model."""
+    """Times nested plans for one profile (its ranges) and one cost model."""
 
-    def __init__(self, spans: Spans, cost: Cost) -> None:
-        self._spans = spans
+    def __init__(self, ranges: LayerRanges, cost: Cost) -> None:
+        self._ranges = ranges
         self._cost = cost
 
     def chain(self, nodes: Sequence[Node], levels: Sequence[Level]) -> Timed:
@@ -43,7 +43,7 @@ class Timing:
         slowest = max(parts, key=lambda part: part.seconds)
         seconds, what, _ = slowest
         for node in nodes[:-1]:
-            size = float(self._spans.boundary_bytes[node.stop])
+            size = float(self._ranges.boundary_bytes[node.stop])
             passing = float(transfer_seconds(size, levels[-1]))
             if passing > seconds:
                 seconds = passing
@@ -58,7 +58,7 @@ class Timing:
         if inside:
             inner = self.chain(inside, below)
         else:
-            seconds = float(compute_seconds(self._spans, first, stop))
+            seconds = float(compute_seconds(self._ranges, first, stop))
             inner = Timed(seconds, "", (StagePlan(first, stop, 1, predicted_s=seconds),))
         total = self._seconds(first, stop, inner.seconds, members, level)
         stages = tuple(
@@ -87,7 +87,7 @@ class Timing:
         return float(stage_seconds(self._cost, compute, sync, members))
 
     def _sync(self, first: int, stop: int, members: int, level: Level) -> float:
-        return float(sync_seconds(self._spans.parameter_bytes(first, stop), members, level))
+        return float(sync_seconds(self._ranges.parameter_bytes(first, stop), members, level))
 
 
 def milliseconds(seconds: float) -> str:

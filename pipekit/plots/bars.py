@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
-from pipekit.plots.event_styles import looks
+from pipekit.plots.event_styles import event_styles
 from pipekit.traces import Trace
 
 HEIGHT = 0.8
@@ -15,7 +15,7 @@ ROOMY_PX = 4
 
 
 def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
-    """Return a trace's events as plotly bars: first idle time, then a trace a look.
+    """Return a trace's events as plotly bars: first idle time, then a trace a style.
 
     Args:
         trace: at least one event.
@@ -39,7 +39,7 @@ def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
         legendgroup="idle",
         legendrank=2000,
     )
-    found, kinds = looks(trace)
+    found, kinds = event_styles(trace)
     alike = [
         _bars_alike(frame[kinds == kind], look, edges, scale, unit, versions)
         for kind, look in enumerate(found)
@@ -48,7 +48,7 @@ def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
 
 
 def _bars_alike(
-    frame: pd.DataFrame, look: style.Look, edges: float, scale: float, unit: str, versions: bool
+    frame: pd.DataFrame, look: style.Style, edges: float, scale: float, unit: str, versions: bool
 ) -> go.Bar:
     start, end = (frame[column].to_numpy() * scale for column in ("start_s", "end_s"))
     update = look == style.OPS["UPDATE"]

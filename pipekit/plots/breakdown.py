@@ -9,16 +9,16 @@ from pipekit.traces.breakdown import CATEGORIES
 
 BAR_PX = 40
 CHARACTER_PX = 8
-LOOKS = {
+STYLES = {
     "computation": style.OPS["FORWARD"]._replace(name="computation"),
     "recompute": style.OPS["RECOMPUTE"],
     "update": style.OPS["UPDATE"]._replace(edge_px=1),
-    "imbalance": style.Look("imbalance", "#CC79A7", "#8A3F69", 1, "x"),
-    "bubble": style.Look("bubble", style.IDLE, style.GREY, 1, ""),
-    "communication": style.Look("communication", "#0072B2", "#004C78", 1, "/"),
-    "other": style.Look("other", style.GREY, "#424242", 1, "\\"),
+    "imbalance": style.Style("imbalance", "#CC79A7", "#8A3F69", 1, "x"),
+    "bubble": style.Style("bubble", style.IDLE, style.GREY, 1, ""),
+    "communication": style.Style("communication", "#0072B2", "#004C78", 1, "/"),
+    "other": style.Style("other", style.GREY, "#424242", 1, "\\"),
 }
-"""Of each category; what also stands in a timeline has the look that it has there."""
+"""Of each category; what also stands in a timeline is drawn as it is there."""
 LEGIBLE = 4
 """Percent from which a part is wide enough for its number."""
 
@@ -39,7 +39,7 @@ def breakdown(shares: pd.DataFrame, *, title: str, label: str) -> go.Figure:
     names = [str(name) for name in shares.index]
     figure = go.Figure(layout=style.layout(BAR_PX * len(names), f"{title} ({label})"))
     starts = shares[CATEGORIES].cumsum(axis=1) - shares[CATEGORIES]
-    for category, look in LOOKS.items():
+    for category, look in STYLES.items():
         part = shares[category]
         figure.add_bar(
             name=look.name,

@@ -11,17 +11,17 @@ _LIGHTEST = 0.65
 """How much white the last stage of a worker has."""
 
 
-def looks(trace: Trace) -> tuple[list[style.Look], NDArray[np.int32]]:
-    """Return the looks that a trace's events have, in the order to draw them, and whose is which.
+def event_styles(trace: Trace) -> tuple[list[style.Style], NDArray[np.int32]]:
+    """Return the styles that a trace's events have, in the order to draw them, and whose is which.
 
-    An op has one look, but that where workers have several stages the passes of the second stage,
+    An op has one style, but that where workers have several stages the passes of the second stage,
     and so on, are lighter each, as in Megatron-LM's figures of interleaved schedules.
 
     Args:
         trace: at least one event.
 
     Returns:
-        The looks, and for each event the position of its own.
+        The styles, and for each event the position of its own.
     """
     frame = trace.frame
     places = frame.groupby("worker")["stage"].rank(method="dense").to_numpy(np.int32) - 1
@@ -30,7 +30,7 @@ def looks(trace: Trace) -> tuple[list[style.Look], NDArray[np.int32]]:
     order = sorted(set(keys), key=_last_updates)
     kinds = pd.Series(range(len(order)), pd.MultiIndex.from_tuples(order))
     most = max(1, places.max())
-    found = [_look(style.OPS[op], place / most) for op, place in order]
+    found = [_lighter(style.OPS[op], place / most) for op, place in order]
     return found, kinds[keys].to_numpy(np.int32)
 
 
@@ -39,7 +39,7 @@ def _last_updates(key: tuple[str, int]) -> tuple[bool, int, int]:
     return op == "UPDATE", place, list(style.OPS).index(op)
 
 
-def _look(look: style.Look, lightness: float) -> style.Look:
+def _lighter(look: style.Style, lightness: float) -> style.Style:
     if not lightness:
         return look
     name = f"{look.name}, later stage"

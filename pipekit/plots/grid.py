@@ -85,12 +85,12 @@ def grid(
     traces[0]["name"] += f" {unit}"
     cells = placed[placed["shade"].isna()]
     if len(cells):
-        empty = style.Look(missing, style.IDLE, style.GREY, 1, "x")
+        empty = style.Style(missing, style.IDLE, style.GREY, 1, "x")
         more = {"customdata": cells[[x, y]].to_numpy()}
         more["hovertemplate"] = f"{hover}{missing}<extra></extra>"
         traces.append({**_cells(cells), "name": missing, "marker": _marker(empty), **more})
     framed = placed[(placed[x] == best[0]) & (placed[y] == best[1])]
-    frame_look = style.Look("best", style.TRANSPARENT, BEST, 3, "")
+    frame_look = style.Style("best", style.TRANSPARENT, BEST, 3, "")
     traces.append(
         {
             **_cells(framed),
@@ -126,7 +126,7 @@ def _cells(frame: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _marker(look: style.Look) -> dict[str, Any]:
+def _marker(look: style.Style) -> dict[str, Any]:
     return {
         "color": look.color,
         "line": {"color": look.edge, "width": look.edge_px},

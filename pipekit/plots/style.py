@@ -14,7 +14,7 @@ IDLE = "rgba(117,117,117,0.23)"
 TRANSPARENT = "rgba(0,0,0,0)"
 
 
-class Look(NamedTuple):
+class Style(NamedTuple):
     """How an event or a part of memory is drawn; ``edge`` is also the colour of its pattern."""
 
     name: str
@@ -25,19 +25,21 @@ class Look(NamedTuple):
 
 
 OPS = {
-    "FORWARD": Look("forward", "#56B4E9", "#2A7CAB", 1, ""),
-    "BACKWARD": Look("backward", "#2FB58C", "#00704F", 1, "/"),
-    "RECOMPUTE": Look("recompute", "#F0E442", "#A1971A", 1, "\\"),
+    "FORWARD": Style("forward", "#56B4E9", "#2A7CAB", 1, ""),
+    "BACKWARD": Style("backward", "#2FB58C", "#00704F", 1, "/"),
+    "BACKWARD_INPUT": Style("backward, input", "#189470", "#00553C", 1, "\\"),
+    "BACKWARD_WEIGHT": Style("backward, weights", "#A9DFCC", "#3D8F74", 1, "x"),
+    "RECOMPUTE": Style("recompute", "#F0E442", "#A1971A", 1, "\\"),
     # An update takes no time in slots and little when measured: its edge keeps it visible.
-    "UPDATE": Look("update", "#D55E00", "#D55E00", 2, ""),
+    "UPDATE": Style("update", "#D55E00", "#D55E00", 2, ""),
 }
 """The events of a timeline, in the order of the legend."""
 
-# What an op makes or keeps has its look; an update also makes the optimizer's state.
+# What an op makes or keeps has its style; an update also makes the optimizer's state.
 PARTS = {
     "weights": OPS["UPDATE"]._replace(name="weights"),
     "gradients": OPS["BACKWARD"]._replace(name="gradients"),
-    "optimizer": Look("optimizer", "#F5B58A", "#B04A00", 1, "x"),
+    "optimizer": Style("optimizer", "#F5B58A", "#B04A00", 1, "x"),
     "activations": OPS["FORWARD"]._replace(name="activations"),
     "recompute": OPS["RECOMPUTE"]._replace(name="recomputed"),
 }
@@ -81,8 +83,8 @@ def marker(position: int) -> dict[str, Any]:
     }
 
 
-def pattern(look: Look) -> dict[str, Any]:
-    """Return the plotly pattern on a bar or area of the look's colour."""
+def pattern(look: Style) -> dict[str, Any]:
+    """Return the plotly pattern on a bar or area of the style's colour."""
     return {
         "shape": look.pattern,
         "fillmode": "overlay",

@@ -16,7 +16,7 @@ from pipekit.trees import Tree, differentiable, tree_map
 
 
 @contextmanager
-def company(
+def background_load(
     model: nn.Sequential, x: Tree, others: int, dtype: torch.dtype | None = None
 ) -> Iterator[None]:
     """Have ``others`` threads train copies of a model, as the engine's other workers would.

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from pipekit.engine.arguments import require_choice, require_model
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers.autocast import DTYPES
-from pipekit.profiling.background_load import company
+from pipekit.profiling.background_load import background_load
 from pipekit.profiling.layer_passes import Input, run_backward, run_forward
 from pipekit.profiling.profile import LayerProfile, Profile
 from pipekit.profiling.sizes import LayerSizes, crossing, dtype_of, rows_of, sizes
@@ -104,7 +104,7 @@ def profile(
     gpus = [torch.cuda.current_device()] if where.type == "cuda" else []
     with torch.random.fork_rng(gpus), torch.enable_grad():
         found, skips = sizes(ours, tree_map(torch.clone, x), autocast)
-        with company(ours, x, others, autocast):
+        with background_load(ours, x, others, autocast):
             threads = torch.get_num_threads()
             for repeat in tqdm(
                 range(WARM_UP + repeats),

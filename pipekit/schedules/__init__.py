@@ -8,9 +8,9 @@ from pipekit.schedules.lower import (
     Skips,
     Step,
     Sum,
-    buffer_count,
     loss_versions,
     lower,
+    slot_count,
     sums,
 )
 from pipekit.schedules.methods.asp import asp
@@ -48,7 +48,6 @@ __all__ = [
     "Task",
     "asp",
     "boundaries",
-    "buffer_count",
     "check",
     "draw",
     "flush",
@@ -64,6 +63,7 @@ __all__ = [
     "pipedream",
     "read_csv",
     "replicate",
+    "slot_count",
     "slots",
     "steps_after",
     "sums",

@@ -10,7 +10,7 @@ from pipekit.schedules.ops import Op
 from pipekit.schedules.replay import NOBODY, Owners, owners, replay
 from pipekit.schedules.schedule import Schedule, ScheduleError
 from pipekit.schedules.task import Task
-from pipekit.schedules.weight_slots import weight_buffers
+from pipekit.schedules.weight_slots import weight_slots
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _check_worker(
                 f"worker {worker} has no U{version + 1} of stage {stage}, though the run has "
                 f"{schedule.microbatches} microbatches, and other workers may have that update"
             )
-    return np.array(weight_buffers(tasks).alive, dtype=np.int32), in_flight
+    return np.array(weight_slots(tasks).alive, dtype=np.int32), in_flight
 
 
 def _check_update(

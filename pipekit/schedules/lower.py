@@ -1,4 +1,4 @@
-"""From a schedule to what a worker runs: whom to receive from, whom to send to, which buffer."""
+"""From a schedule to what a worker runs: whom to receive from and to send to, which weight slot."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from pipekit.schedules.ops import OPS, Op, Payload
 from pipekit.schedules.replay import owners
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
-from pipekit.schedules.weight_slots import weight_buffers
+from pipekit.schedules.weight_slots import weight_slots
 
 MAIN = -1
 """In place of a skip connection: the way from stage to stage."""
@@ -42,7 +42,7 @@ class Step(NamedTuple):
             of the first stage and a backward of the last.
         sends: the messages that it gives, each with the worker that receives it; none for a forward
             of the last stage and a backward of the first.
-        buffer: which of the stage's weight buffers a pass reads or an update writes.
+        slot: which of the stage's weight slots a pass reads or an update writes.
         update: the update that the task adds a gradient to, or makes; of a forward, its backward's.
         ends_batch: whether the task's microbatch is the worker's last one of a batch.
         ends_update: whether the task is the worker's last backward for the update.
@@ -51,7 +51,7 @@ class Step(NamedTuple):
     task: Task
     receives: tuple[tuple[Message, int], ...]
     sends: tuple[tuple[Message, int], ...]
-    buffer: int
+    slot: int
     update: int = 0
     ends_batch: bool = False
     ends_update: bool = False
@@ -96,19 +96,19 @@ def lower(schedule: Schedule, skips: Skips = ()) -> tuple[tuple[Step, ...], ...]
     lowered = []
     for tasks in schedule.workers:
         batch_ends, update_ends = _ends(tasks, schedule)
-        buffers = weight_buffers(tasks).buffers
+        slots = weight_slots(tasks).slots
         lowered.append(
             tuple(
                 Step(
                     task,
                     tuple(resolved(task.op, ways.into[task.op, task.stage], task.microbatch)),
                     tuple(resolved(task.op, ways.out_of[task.op, task.stage], task.microbatch)),
-                    buffer,
+                    slot,
                     schedule.update_of[task.stage][task.microbatch],
                     (task.stage, task.microbatch) in batch_ends,
                     position in update_ends,
                 )
-                for position, (task, buffer) in enumerate(zip(tasks, buffers, strict=True))
+                for position, (task, slot) in enumerate(zip(tasks, slots, strict=True))
             )
         )
     return tuple(lowered)
@@ -160,9 +160,9 @@ def loss_versions(schedule: Schedule) -> tuple[int, ...]:
     return tuple(min(read[k] for k in summed) for summed in schedule.updates[last])
 
 
-def buffer_count(steps: Sequence[Step], stage: int) -> int:
-    """Return how many weight buffers ``stage`` needs to run its part of a worker's ``steps``."""
-    return 1 + max((step.buffer for step in steps if step.task.stage == stage), default=0)
+def slot_count(steps: Sequence[Step], stage: int) -> int:
+    """Return how many weight slots ``stage`` needs to run its part of a worker's ``steps``."""
+    return 1 + max((step.slot for step in steps if step.task.stage == stage), default=0)
 
 
 def _ends(tasks: Sequence[Task], schedule: Schedule) -> tuple[set[tuple[int, int]], set[int]]:

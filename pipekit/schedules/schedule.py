@@ -100,7 +100,7 @@ class Schedule:
         return tuple(number for number, batch in enumerate(self.batches) for _ in batch)
 
     @cached_property
-    def homes(self) -> tuple[tuple[int, ...], ...]:
+    def stage_workers(self) -> tuple[tuple[int, ...], ...]:
         """The workers that have each stage."""
         found: list[list[int]] = [[] for _ in range(self.stages)]
         for worker, tasks in enumerate(self.workers):

@@ -8,23 +8,23 @@ from pipekit.schedules.schedule import ScheduleError
 from pipekit.schedules.task import Task
 
 
-class WeightBuffers(NamedTuple):
+class WeightSlots(NamedTuple):
     """Attributes, each with one entry a task of the worker's list.
 
-    buffers: which of its stage's buffers a pass reads, or an update writes.
+    slots: which of its stage's slots a pass reads, or an update writes.
     alive: how many versions are alive after the task.
     """
 
-    buffers: list[int]
+    slots: list[int]
     alive: list[int]
 
 
-def weight_buffers(tasks: Sequence[Task]) -> WeightBuffers:
-    """Give out a worker's weight buffers, as a compiler gives out registers.
+def weight_slots(tasks: Sequence[Task]) -> WeightSlots:
+    """Give out a worker's weight slots, as a compiler gives out registers.
 
     A version lives from its update (0: from the start) to its last reader, and while it is the
     newest.  An update works in place if no later task reads the version before it; else it writes
-    the buffer of a version that is dead.  So a stage has as many buffers as it ever has versions
+    the slot of a version that is dead.  So a stage has as many slots as it ever has versions
     alive at once, and nothing is copied back.
 
     Args:
@@ -39,35 +39,35 @@ def weight_buffers(tasks: Sequence[Task]) -> WeightBuffers:
         if task.op is not Op.UPDATE
     }
     newest = {task.stage: 0 for task in tasks}
-    home = {(stage, 0): 0 for stage in newest}
+    slot_of = {(stage, 0): 0 for stage in newest}
     free: dict[int, list[int]] = {stage: [] for stage in newest}
     used = dict.fromkeys(newest, 1)
-    forward_buffer: dict[tuple[int, int], int] = {}
-    result = WeightBuffers([], [])
+    forward_slot: dict[tuple[int, int], int] = {}
+    result = WeightSlots([], [])
     for position, task in enumerate(tasks):
         op, stage, microbatch, version = task
         if op is Op.UPDATE:
             old = stage, newest[stage]
             if last_reader.get(old, -1) < position:
-                buffer = home.pop(old)
+                slot = slot_of.pop(old)
             elif free[stage]:
-                buffer = free[stage].pop()
+                slot = free[stage].pop()
             else:
-                buffer, used[stage] = used[stage], used[stage] + 1
-            home[stage, version] = buffer
+                slot, used[stage] = used[stage], used[stage] + 1
+            slot_of[stage, version] = slot
             newest[stage] = version
         else:
-            buffer = home[stage, version]
+            slot = slot_of[stage, version]
             if op is Op.FORWARD:
-                forward_buffer[stage, microbatch] = buffer
-            elif forward_buffer.pop((stage, microbatch)) != buffer:
+                forward_slot[stage, microbatch] = slot
+            elif forward_slot.pop((stage, microbatch)) != slot:
                 raise ScheduleError(
                     f"{task} reads version {version}, which does not lie where its forward's "
                     f"version lay; without stashing, a backward can only read a version that "
                     f"replaced its forward's in place"
                 )
             if last_reader[stage, version] == position and version != newest[stage]:
-                free[stage].append(home.pop((stage, version)))
-        result.buffers.append(buffer)
-        result.alive.append(len(home))
+                free[stage].append(slot_of.pop((stage, version)))
+        result.slots.append(slot)
+        result.alive.append(len(slot_of))
     return result

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.schedules import Op, Schedule, Task
-from pipekit.schedules.weight_slots import weight_buffers
+from pipekit.schedules.weight_slots import weight_slots
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.events import Times
 from pipekit.traces.memory import PARTS, Memory
@@ -20,7 +20,7 @@ def memory(
 ) -> Memory:
     """Return what lies in memory when, as the engine keeps it.
 
-    All weight buffers of a run are there from its start.  The gradients of a batch are there from
+    All weight slots of a run are there from its start.  The gradients of a batch are there from
     its first backward to its update, the optimizer's state from the first update on.  A microbatch
     keeps what the stage received, what its layers save, and what it sends, from the forward's start
     to the backward's end; if it is recomputed, only the first of these until its second forward.
@@ -49,7 +49,7 @@ def memory(
 def _constant(tasks: Sequence[Task], costs: Sequence[StageCosts]) -> Iterator[Change]:
     for stage in sorted({task.stage for task in tasks}):
         own = [task for task in tasks if task.stage == stage]
-        count = 1 + max(weight_buffers(own).buffers)
+        count = 1 + max(weight_slots(own).slots)
         whole = costs[stage].whole
         yield 0.0, _WEIGHTS, count * whole.parameter_bytes + whole.buffer_bytes
 

@@ -99,7 +99,7 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
         profile if plan.microbatch_rows == profile.rows else profile.scaled(plan.microbatch_rows)
     )
     costs, skips = [], _between(profile, plan.balance)
-    for index, (stage, workers) in enumerate(zip(plan.stages, schedule.homes, strict=True)):
+    for index, (stage, workers) in enumerate(zip(plan.stages, schedule.stage_workers, strict=True)):
         if stage.replicas != len(workers):
             raise ValueError(
                 f"the plan has stage {index} on {stage.replicas} workers and the schedule on "
@@ -145,5 +145,5 @@ def _one_layer_a_stage(schedule: Schedule, profile: Profile) -> Plan:
             f"the profile has {len(profile)} layers and the schedule {schedule.stages} stages: "
             f"pass a plan that says which layers each stage has, e.g. Plan.by_hand([2, 3])"
         )
-    replicas = [len(workers) for workers in schedule.homes]
+    replicas = [len(workers) for workers in schedule.stage_workers]
     return Plan.by_hand([1] * schedule.stages, rows=profile.rows, replicas=replicas)

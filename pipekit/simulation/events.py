@@ -52,7 +52,7 @@ class _Run:
         workers = len(self.steps)
         self.position, self.free = [0] * workers, [0.0] * workers
         self.computing = [False] * workers
-        self.newest_buffer: list[dict[int, int]] = [{} for _ in range(workers)]  # by stage
+        self.newest_slot: list[dict[int, int]] = [{} for _ in range(workers)]  # by stage
         self.arrivals: dict[Message, float] = {}
         self.sums = sums(schedule)
         self.updates = schedule.updates
@@ -98,7 +98,7 @@ class _Run:
             duration = cost.whole.backward_s
         else:
             duration = cost.whole.update_s
-            if step.buffer != self.newest_buffer[worker].get(stage, 0):
+            if step.slot != self.newest_slot[worker].get(stage, 0):
                 duration += cost.whole.copy_s
         ready = self._summed(stage, version) if op is Op.UPDATE else self._arrived(step)
         recomputed = self.times.recomputed[worker]
@@ -113,7 +113,7 @@ class _Run:
         end = self.free[worker] = start + duration
         self.computing[worker] = True
         if op is Op.UPDATE:
-            self.newest_buffer[worker][stage] = step.buffer
+            self.newest_slot[worker][stage] = step.slot
         self.times.starts[worker].append(start)
         self.times.ends[worker].append(end)
         heapq.heappush(self.events, (end, worker, ()))

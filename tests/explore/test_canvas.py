@@ -39,13 +39,13 @@ def test_columns_say_what_every_bar_is() -> None:
     assert column(drawn, "lane").tolist() == trace.frame["worker"].tolist()
     for name in ("stage", "microbatch", "version"):
         assert column(drawn, name).tolist() == trace.frame[name].tolist()
-    shown = [drawn["looks"][kind] for kind in column(drawn, "kind")]
+    shown = [drawn["styles"][kind] for kind in column(drawn, "kind")]
     assert shown == [style.OPS[op]._asdict() for op in trace.frame["op"]]
     ops = [look for op, look in style.OPS.items() if op in set(trace.frame["op"])]
-    assert drawn["looks"] == [look._asdict() for look in ops]
+    assert drawn["styles"] == [look._asdict() for look in ops]
 
 
-def test_title_looks_and_left_edge_are_those_of_the_plotly_figures() -> None:
+def test_title_styles_and_left_edge_are_those_of_the_plotly_figures() -> None:
     trace = simulated()
     assert picture(trace)["title"] == plots.timeline(trace).layout.title.text
     assert trace.memory is not None

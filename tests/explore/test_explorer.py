@@ -11,16 +11,16 @@ from pipekit.explore.canvas import TimelineCanvas
 from pipekit.explore.chart import Chart
 from pipekit.explore.controls import choice, whole
 from pipekit.explore.explorer import Explorer, explore
-from pipekit.explore.view import Plot, Seen, Timeline
+from pipekit.explore.view import Plot, Timeline, View
 from pipekit.plots import memory
 
 
-def see(stages: int = 3, method: str = "flush") -> Seen:
+def see(stages: int = 3, method: str = "flush") -> View:
     if stages > 5:
         raise ValueError("use at most 5 <stages>")
     trace = simulate(getattr(schedules, method)(stages, 2), Profile.uniform(stages, 0.01, 0.02))
     assert trace.memory is not None
-    return Seen(
+    return View(
         text=f"{stages} stages",
         timelines=[Timeline(trace), Timeline(trace, title="again")],
         plots={"memory": Plot(memory(trace.memory), trace.memory.frame)},

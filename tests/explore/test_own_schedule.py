@@ -12,22 +12,22 @@ STUCK = "worker 0 | B0 F0^"
 
 
 def test_a_picture_is_drawn_and_simulated() -> None:
-    seen = see(MINE)
-    drawn, simulated = seen.timelines
+    view = see(MINE)
+    drawn, simulated = view.timelines
     assert drawn.trace.frame.equals(Trace.from_schedule(parse(MINE)).frame)
     assert (drawn.trace.label, simulated.trace.label) == ("exact", "simulated")
     assert len(simulated.trace.frame) == len(drawn.trace.frame)
-    assert "weight versions, a worker: 2 1; microbatches in flight: 2 1 (exact)" in seen.text
+    assert "weight versions, a worker: 2 1; microbatches in flight: 2 1 (exact)" in view.text
 
 
 def test_the_engine_trains_with_it() -> None:
-    seen = trained(MINE)
-    executed = seen.timelines[-1].trace
+    view = trained(MINE)
+    executed = view.timelines[-1].trace
     assert executed.label == "measured"
     order = ["worker", "op", "microbatch", "version"]
     expected = Trace.from_schedule(parse(MINE)).frame[order]
     assert executed.frame[order].reset_index(drop=True).equals(expected.reset_index(drop=True))
-    losses = seen.plots["loss"].data["loss"]
+    losses = view.plots["loss"].data["loss"]
     assert losses.iloc[-1] < losses.iloc[0]
 
 

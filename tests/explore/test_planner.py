@@ -4,42 +4,42 @@ import pytest
 from pipekit.clusters import named
 from pipekit.explore.models import reckoned
 from pipekit.explore.planner import CLUSTERS, controls, see
-from pipekit.explore.view import Seen
+from pipekit.explore.view import View
 from pipekit.planning import parallel_pipelines, sweep
 
 
 @pytest.fixture(scope="module")
-def seen() -> Seen:
+def view() -> View:
     return see("gpt-355M", workers=8, max_batch=64)
 
 
-def test_the_plan_is_the_planners_and_leads_the_table(seen: Seen) -> None:
+def test_the_plan_is_the_planners_and_leads_the_table(view: View) -> None:
     cluster = named("2bw-v100", 8)
     plan = parallel_pipelines(reckoned("gpt-355M", cluster.device), cluster, max_batch=64)
-    assert seen.text == str(plan)
-    assert seen.table is not None
-    winner = seen.table.iloc[0]
+    assert view.text == str(plan)
+    assert view.table is not None
+    winner = view.table.iloc[0]
     assert (winner["width"], winner["depth"]) == (plan.replicas[0], len(plan.stages))
     assert winner["fits"] == "yes"
 
 
-def test_the_map_has_the_best_that_fits_of_every_width_and_depth(seen: Seen) -> None:
+def test_the_map_has_the_best_that_fits_of_every_width_and_depth(view: View) -> None:
     cluster = named("2bw-v100", 8)
     every = sweep(reckoned("gpt-355M", cluster.device), cluster, max_batch=64)
     best = every[every["fits"]].groupby(["width", "depth"])["throughput"].max()
-    shown = seen.plots["throughput"].data.set_index(["width", "depth"])
+    shown = view.plots["throughput"].data.set_index(["width", "depth"])
     assert {*shown.index} == {*every.set_index(["width", "depth"]).index}
     fitting = shown[shown["fits"]]["throughput"]
     np.testing.assert_allclose(fitting.sort_index(), best.sort_index())
-    title = seen.plots["throughput"].figure.layout.title.text
+    title = view.plots["throughput"].figure.layout.title.text
     assert f"wins with {best.max():,.4g} rows/s (simulated)" in title
 
 
-def test_the_table_has_both_plain_ways_and_what_links_cost(seen: Seen) -> None:
-    assert seen.table is not None
-    assert (seen.table["depth"] == 1).any()
-    assert (seen.table["width"] == 1).any()
-    assert (seen.table["rows/s without links"] >= seen.table["rows/s"] * (1 - 1e-12)).all()
+def test_the_table_has_both_plain_ways_and_what_links_cost(view: View) -> None:
+    assert view.table is not None
+    assert (view.table["depth"] == 1).any()
+    assert (view.table["width"] == 1).any()
+    assert (view.table["rows/s without links"] >= view.table["rows/s"] * (1 - 1e-12)).all()
 
 
 def test_what_the_cluster_cannot_be_is_said_with_its_remedy() -> None:

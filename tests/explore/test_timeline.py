@@ -29,9 +29,9 @@ def test_notes_say_what_each_worker_keeps() -> None:
 
 
 def test_the_title_compares_the_methods_memory() -> None:
-    seen = see()
-    peaks = [max(each.trace.memory.peak_bytes) for each in seen.timelines if each.trace.memory]
-    title = seen.plots["memory"].figure.layout.title.text
+    view = see()
+    peaks = [max(each.trace.memory.peak_bytes) for each in view.timelines if each.trace.memory]
+    title = view.plots["memory"].figure.layout.title.text
     assert title.startswith(f"PipeDream needs {peaks[0] / peaks[1]:.2g} times the memory of GPipe")
 
 
@@ -51,15 +51,15 @@ def test_a_slower_link_takes_longer() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_replicas_give_every_method_more_workers(method: str) -> None:
-    seen = see(method, NOTHING, stages=2, replicas=2)
-    assert seen.timelines[0].trace.workers == 4
+    view = see(method, NOTHING, stages=2, replicas=2)
+    assert view.timelines[0].trace.workers == 4
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_compared_on_as_many_workers_with_as_much_work(method: str) -> None:
-    seen = see(method, "flush", microbatches=8)
-    assert "memory" in seen.plots
-    frames = [each.trace.frame for each in seen.timelines]
+    view = see(method, "flush", microbatches=8)
+    assert "memory" in view.plots
+    frames = [each.trace.frame for each in view.timelines]
     work = [(f["end_s"] - f["start_s"]).groupby(f["worker"]).sum() for f in frames]
     assert work[0].to_list() == pytest.approx(work[-1].to_list())
 

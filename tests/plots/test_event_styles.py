@@ -4,15 +4,15 @@ import pytest
 
 from pipekit import schedules
 from pipekit.plots import style
-from pipekit.plots.event_styles import looks
+from pipekit.plots.event_styles import event_styles
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 
 
 def names(schedule: Schedule) -> tuple[list[str], list[tuple[str, int, str]]]:
-    """Those of the looks, and of each event: op, stage, colour."""
+    """The styles' names, and of each event: op, stage, colour."""
     trace = Trace.from_schedule(schedule)
-    found, kinds = looks(trace)
+    found, kinds = event_styles(trace)
     frame = trace.frame
     events = zip(frame["op"], frame["stage"], (found[kind].color for kind in kinds), strict=True)
     return [look.name for look in found], list(events)

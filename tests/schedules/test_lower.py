@@ -16,7 +16,6 @@ from pipekit.schedules import (
     Step,
     Sum,
     asp,
-    buffer_count,
     check,
     flush,
     gpipe,
@@ -24,6 +23,7 @@ from pipekit.schedules import (
     parse,
     pipedream,
     replicate,
+    slot_count,
     sums,
     two_bw,
 )
@@ -80,17 +80,17 @@ def test_a_stage_after_the_next_may_be_at_home() -> None:
         (pipedream(4, 8, stashing=False), (1, 1, 1, 1)),
     ],
 )
-def test_buffers_of_each_stage(schedule: Schedule, counts: tuple[int, ...]) -> None:
-    assert tuple(buffer_count(s, stage) for stage, s in enumerate(lower(schedule))) == counts
+def test_slots_of_each_stage(schedule: Schedule, counts: tuple[int, ...]) -> None:
+    assert tuple(slot_count(s, stage) for stage, s in enumerate(lower(schedule))) == counts
 
 
 @given(methods)
-def test_steps_are_the_tasks_in_their_order_with_peak_versions_many_buffers(
+def test_steps_are_the_tasks_in_their_order_with_peak_versions_many_slots(
     schedule: Schedule,
 ) -> None:
     lowered = lower(schedule)
     assert tuple(tuple(step.task for step in steps) for steps in lowered) == schedule.workers
-    counts = tuple(buffer_count(steps, stage) for stage, steps in enumerate(lowered))
+    counts = tuple(slot_count(steps, stage) for stage, steps in enumerate(lowered))
     assert counts == check(schedule).peak_versions
 
 
@@ -109,11 +109,11 @@ def test_every_message_sent_is_received_and_none_is_sent_home(schedule: Schedule
     assert sent.total() == passes * (schedule.stages - 1) * schedule.microbatches
 
 
-def test_a_step_is_a_task_with_its_ends_and_its_buffer() -> None:
+def test_a_step_is_a_task_with_its_ends_and_its_slot() -> None:
     (step, *_) = lower(gpipe(2, 1))[1]
     task = gpipe(2, 1).workers[1][0]
     receives = ((Message(Payload.ACTIVATION, 1, 0), 0),)
-    assert step == Step(task, receives, (), buffer=0, update=1, ends_batch=True)
+    assert step == Step(task, receives, (), slot=0, update=1, ends_batch=True)
 
 
 def test_a_skip_goes_straight_from_its_source_to_its_destination_and_back() -> None:

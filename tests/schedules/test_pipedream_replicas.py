@@ -81,7 +81,7 @@ def test_the_last_round_sums_what_is_left() -> None:
 def test_a_replica_without_minibatches_has_no_tasks() -> None:
     schedule = pipedream([3, 1], 2)
     assert [bool(tasks) for tasks in schedule.workers] == [True, True, False, True]
-    assert schedule.homes == ((0, 1), (3,))
+    assert schedule.stage_workers == ((0, 1), (3,))
     assert parse(str(schedule)) == schedule
 
 

@@ -129,7 +129,7 @@ def test_an_update_may_sum_microbatches_of_several_batches() -> None:
     )
     assert schedule.update_of == ((1, 1, 2), (1, 2, 3))
     assert schedule.batch_of == (0, 1, 2)
-    assert schedule.homes == ((0, 1), (2,))
+    assert schedule.stage_workers == ((0, 1), (2,))
 
 
 def test_microbatches_after_the_last_update_wait_for_one_that_is_missing() -> None:

@@ -1,91 +1,89 @@
-"""Weight buffers given out like registers: as many as versions alive, none shared by two."""
+"""Weight slots given out like registers: as many as versions alive, none shared by two."""
 
 import pytest
 from hypothesis import given
 
 from pipekit.schedules import Op, Schedule, ScheduleError, parse, pipedream
-from pipekit.schedules.weight_slots import weight_buffers
+from pipekit.schedules.weight_slots import weight_slots
 from tests.schedules.reference import versions_alive
 from tests.schedules.strategies import stashing_methods, training_methods
 
 
-def buffers(picture: str) -> str:
-    """Return the tasks of worker 0 and the buffer of each."""
+def slots(picture: str) -> str:
+    """Return the tasks of worker 0 and the slot of each."""
     tasks = parse(picture).workers[0]
-    given_out = weight_buffers(tasks).buffers
+    given_out = weight_slots(tasks).slots
     names = (t.op.value + str(t.version if t.op is Op.UPDATE else t.microbatch) for t in tasks)
-    return " ".join(f"{name}->{buffer}" for name, buffer in zip(names, given_out, strict=True))
+    return " ".join(f"{name}->{slot}" for name, slot in zip(names, given_out, strict=True))
 
 
 def test_an_update_works_in_place_if_nobody_reads_the_old_version_any_more() -> None:
-    assert buffers("worker 0 | F0 F1 B0 B1^ F2 F3 B2 B3^") == (
+    assert slots("worker 0 | F0 F1 B0 B1^ F2 F3 B2 B3^") == (
         "F0->0 F1->0 B0->0 B1->0 U1->0 F2->0 F3->0 B2->0 B3->0 U2->0"
     )
 
 
-def test_two_bw_alternates_between_two_buffers() -> None:
-    assert buffers("worker 0 | F0 F1 B0 F2 B1^ F3:0 B2 F4 B3^ F5:1 B4 F6 B5^ B6") == (
+def test_two_bw_alternates_between_two_slots() -> None:
+    assert slots("worker 0 | F0 F1 B0 F2 B1^ F3:0 B2 F4 B3^ F5:1 B4 F6 B5^ B6") == (
         "F0->0 F1->0 B0->0 F2->0 B1->0 U1->1 F3->0 B2->0 F4->1 B3->0 U2->0 "
         "F5->1 B4->1 F6->0 B5->1 U3->1 B6->0"
     )
 
 
-def test_pipedream_takes_the_buffer_of_a_version_that_is_dead() -> None:
-    assert buffers("worker 0 | F0 F1 B0^ F2 B1^ F3 B2^ F4 B3^ B4") == (
+def test_pipedream_takes_the_slot_of_a_version_that_is_dead() -> None:
+    assert slots("worker 0 | F0 F1 B0^ F2 B1^ F3 B2^ F4 B3^ B4") == (
         "F0->0 F1->0 B0->0 U1->1 F2->1 B1->0 U2->0 F3->0 B2->1 U3->1 F4->1 B3->0 U4->0 B4->1"
     )
 
 
 def test_without_stashing_a_forwards_weights_are_overwritten_in_place() -> None:
     tasks = pipedream(3, 6, stashing=False).workers[0]
-    assert set(weight_buffers(tasks).buffers) == {0}
+    assert set(weight_slots(tasks).slots) == {0}
 
 
-def test_stages_of_one_worker_have_their_own_buffers() -> None:
-    assert buffers("worker 0 | F0 F1 F0@1 F1@1 B0@1^@1 B1@1^@1 B0^ B1^") == (
+def test_stages_of_one_worker_have_their_own_slots() -> None:
+    assert slots("worker 0 | F0 F1 F0@1 F1@1 B0@1^@1 B1@1^@1 B0^ B1^") == (
         "F0->0 F1->0 F0->0 F1->0 B0->0 U1->1 B1->0 U2->1 B0->0 U1->1 B1->0 U2->1"
     )
 
 
 @given(stashing_methods)
-def test_as_many_buffers_as_versions_alive_at_the_peak(schedule: Schedule) -> None:
+def test_as_many_slots_as_versions_alive_at_the_peak(schedule: Schedule) -> None:
     for tasks in schedule.workers:
-        given_out = weight_buffers(tasks)
+        given_out = weight_slots(tasks)
         alive = versions_alive(tasks)
         assert given_out.alive == [len(versions) for versions in alive]
-        assert set(given_out.buffers) == set(range(max(map(len, alive))))
+        assert set(given_out.slots) == set(range(max(map(len, alive))))
 
 
 @given(training_methods)
 def test_a_version_stays_where_it_is_and_shares_with_no_other(schedule: Schedule) -> None:
     for tasks in schedule.workers:
-        holds = {0: 0}  # buffer -> the version in it
+        holds = {0: 0}  # slot -> the version in it
         alive = [{0}, *versions_alive(tasks)]
-        for task, buffer, before in zip(
-            tasks, weight_buffers(tasks).buffers, alive[:-1], strict=True
-        ):
+        for task, slot, before in zip(tasks, weight_slots(tasks).slots, alive[:-1], strict=True):
             if task.op is Op.UPDATE:
-                overwritten = holds.get(buffer)
+                overwritten = holds.get(slot)
                 # the newest may be edited in place, when this update is its last reader
                 assert overwritten not in before or overwritten == task.version - 1
-                holds[buffer] = task.version
+                holds[slot] = task.version
             else:
-                assert holds[buffer] == task.version
+                assert holds[slot] == task.version
 
 
 @given(stashing_methods)
-def test_no_buffer_is_overwritten_while_a_later_task_reads_it(schedule: Schedule) -> None:
+def test_no_slot_is_overwritten_while_a_later_task_reads_it(schedule: Schedule) -> None:
     for tasks in schedule.workers:
         holds = {0: 0}
-        given_out = weight_buffers(tasks).buffers
-        for position, (task, buffer) in enumerate(zip(tasks, given_out, strict=True)):
+        given_out = weight_slots(tasks).slots
+        for position, (task, slot) in enumerate(zip(tasks, given_out, strict=True)):
             if task.op is Op.UPDATE:
                 later = {t.version for t in tasks[position:] if t.op is not Op.UPDATE}
-                assert holds.get(buffer) not in later
-                holds[buffer] = task.version
+                assert holds.get(slot) not in later
+                holds[slot] = task.version
 
 
 def test_a_backward_that_would_find_its_forwards_weights_elsewhere_is_refused() -> None:
     naive = "# n; backward may read another version than forward\nworker 0 | F0 F1 B0^ B1^ F2:0"
     with pytest.raises(ScheduleError, match="B1 of stage 0 reads version 1, which does not lie"):
-        weight_buffers(parse(naive).workers[0])
+        weight_slots(parse(naive).workers[0])

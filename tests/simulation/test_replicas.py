@@ -24,7 +24,7 @@ def _a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan_for(schedule: Schedule, layers: list[int]) -> Plan:
-    return Plan.by_hand(layers, replicas=[len(workers) for workers in schedule.homes])
+    return Plan.by_hand(layers, replicas=[len(workers) for workers in schedule.stage_workers])
 
 
 def ends(trace: Trace, op: str, worker: int = 0) -> list[float]:

@@ -82,7 +82,7 @@ def test_a_skip_within_a_stage_or_a_worker_is_not_sent() -> None:
 @pytest.mark.parametrize("schedule", [flush(4, 4, 2), pipedream(4, 6), pipedream([2, 1, 2], 8)])
 def test_with_free_links_skips_cost_no_time(schedule: Schedule) -> None:
     skips = [SkipProfile("a", 0, schedule.stages - 1, SKIP), SkipProfile("b", 1, 2, SKIP)]
-    replicas = [len(workers) for workers in schedule.homes]
+    replicas = [len(workers) for workers in schedule.stage_workers]
     plan = Plan.by_hand([1] * schedule.stages, replicas=replicas)
     with_skips, without = (
         simulate(schedule, chain(schedule.stages, *some), plan).frame for some in (skips, [])

@@ -162,7 +162,7 @@ def test_whatever_happens_shares_are_all_of_the_time_and_none_is_negative(
     ]
     plan = Plan.by_hand(
         [1] * table.stages,
-        replicas=[len(workers) for workers in table.homes],
+        replicas=[len(workers) for workers in table.stage_workers],
         recompute=data.draw(st.sampled_from(["never", "except_last", "always"])),
     )
     cluster = flat(len(table.workers), data.draw(lasting))

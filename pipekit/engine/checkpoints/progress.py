@@ -98,7 +98,7 @@ class Course:
             "balance": list(balance),
             "rng": self._rng,
         }
-        parts = sum(map(len, start.schedule.homes))
+        parts = sum(map(len, start.schedule.stage_workers))
         return Saving(folder, self._attempt, about, parts, boundaries(start.schedule, every))
 
     def end(self, start: Start, batches: int) -> None:

@@ -139,10 +139,10 @@ class _Restored:
         versions = self._stage.versions
         if op is Op.BACKWARD:
             # Other gradients in that buffer are set aside, and summed as they were.
-            versions.accumulate(step.buffer, step.update)
+            versions.accumulate(step.slot, step.update)
         else:
             versions.gradients(version)
-            self._restore(version, step.buffer)
+            self._restore(version, step.slot)
 
     def _restore(self, version: int, buffer: int) -> None:
         if version in self._versions:

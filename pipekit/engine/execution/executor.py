@@ -127,7 +127,7 @@ class Executor:
         output = self.stages[stage].forward(
             x,
             microbatch + self._first_microbatch,
-            step.buffer,
+            step.slot,
             target,
             step.recomputed(self.recompute[stage]),
         )
@@ -150,7 +150,7 @@ class Executor:
         stage, key = self.stages[index], microbatch + self._first_microbatch
         if step.recomputed(self.recompute[index]):
             start = self.clock.now()
-            if stage.recompute(key, step.buffer):
+            if stage.recompute(key, step.slot):
                 self._record(step, RECOMPUTE, start, self.clock.now())
         gradients = self._gradients(step)
         start = self.clock.now()
@@ -164,7 +164,7 @@ class Executor:
         self, step: Step, key: int, gradients: FlowGradients | None
     ) -> FlowGradients:
         stage = self.stages[step.task.stage]
-        return stage.backward(key, step.buffer, step.update, gradients)
+        return stage.backward(key, step.slot, step.update, gradients)
 
     def _input(self, step: Step) -> Flow:
         if not step.receives:

@@ -20,7 +20,7 @@ from pipekit.engine.observers.record import Record
 from pipekit.engine.transports.transport import Links
 from pipekit.engine.updates.update_synchronizer import Settling
 from pipekit.layers.autocast import autocast
-from pipekit.schedules import Op, Step, buffer_count
+from pipekit.schedules import Op, Step, slot_count
 from pipekit.trees import Tree, tree_map
 
 LossCallback = Callable[[int, float], None]
@@ -77,7 +77,7 @@ def work(
     """
     stages = {spec.index: spec.build(device) for spec in specs}
     for number, stage in stages.items():
-        stage.prepare(buffer_count(steps, number), job.training, job.loss_versions)
+        stage.prepare(slot_count(steps, number), job.training, job.loss_versions)
     ends = (_Training if job.training else _Evaluation)(job, feed, device, on_loss)
     worker = Worker(index, stages, job, links, ends, Clock(device))
     keeper = None
@@ -236,9 +236,9 @@ class Worker(Executor):
         stage = self.trained[index]
         start = self.clock.now()
         if made:
-            stage.versions.update(step.buffer, gradients)
+            stage.versions.update(step.slot, gradients)
         else:
-            stage.versions.skip(step.buffer)
+            stage.versions.skip(step.slot)
         self._record(step, Op.UPDATE.name, start, self.clock.now())
         if stage.held:
             self._weigh()

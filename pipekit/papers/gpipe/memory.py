@@ -15,7 +15,7 @@ from pipekit.models import amoebanet_d
 from pipekit.papers.gpipe import memory_family
 from pipekit.partition.balance import best_split
 from pipekit.planning.balance import balance
-from pipekit.planning.layer_ranges import Spans
+from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, gpipe
@@ -87,7 +87,7 @@ class Setting:
         if cut == "computation":
             layers = balance([layer.flops for layer in profile.layers], self.stages, "variance")
         else:
-            spans = Spans(profile.scaled(self.rows))
+            spans = LayerRanges(profile.scaled(self.rows))
             first, stop = spans.every()
             held = spans.worker_bytes(
                 first,

@@ -17,7 +17,7 @@ from pipekit.papers.pipedream.timelines import (
 )
 from pipekit.planning import pipedream
 from pipekit.planning.bottleneck import BottleneckProgram, Objective
-from pipekit.planning.layer_ranges import Floats, Spans
+from pipekit.planning.layer_ranges import Floats, LayerRanges
 from pipekit.planning.objectives import Bytes, Seconds
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
@@ -212,7 +212,7 @@ def iterations(layers: int, widths: Sequence[int]) -> int:
     """
     profile = Profile.uniform(layers, 1.0, 2.0, output_bytes=1.0, parameter_bytes=1.0)
     levels = [Level(f"level {n}", width, 10.0) for n, width in enumerate(widths)]
-    spans = Spans(profile)
+    spans = LayerRanges(profile)
     seconds = Seconds(spans, levels, "paper", Bytes(spans, 0), math.inf)
     objective = _CountingObjective(seconds, layers)
     BottleneckProgram(objective, layers, widths).optimum()

@@ -19,7 +19,7 @@ from pipekit.papers.differences import relative_difference
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, Task, pipedream
-from pipekit.schedules.weight_slots import weight_buffers
+from pipekit.schedules.weight_slots import weight_slots
 from pipekit.traces import Trace
 from pipekit.traces.memory import Memory
 
@@ -169,7 +169,7 @@ def nothing_older_is_kept(schedule: Schedule) -> bool:
     """Return whether, after each task, only the newest version and those read later are alive."""
     for tasks in schedule.workers:
         newest = 0
-        for position, alive in enumerate(weight_buffers(tasks).alive):
+        for position, alive in enumerate(weight_slots(tasks).alive):
             if tasks[position].op is Op.UPDATE:
                 newest = tasks[position].version
             later = {t.version for t in tasks[position + 1 :] if t.op is not Op.UPDATE}
@@ -183,18 +183,16 @@ def discards(tasks: Sequence[Task]) -> Iterator[tuple[int, int, int | None]]:
 
     Of each version that a worker of one stage ever reads; the position is None if it stays.
     """
-    buffers = weight_buffers(tasks).buffers
+    slots = weight_slots(tasks).slots
     home = {0: 0} | {
-        task.version: buffer
-        for task, buffer in zip(tasks, buffers, strict=True)
-        if task.op is Op.UPDATE
+        task.version: slot for task, slot in zip(tasks, slots, strict=True) if task.op is Op.UPDATE
     }
     for version in sorted({task.version for task in tasks if task.op is not Op.UPDATE}):
         readers = [i for i, t in enumerate(tasks) if t.op is not Op.UPDATE and t.version == version]
         overwritten = (
             i
             for i, t in enumerate(tasks)
-            if t.op is Op.UPDATE and t.version > version and buffers[i] == home[version]
+            if t.op is Op.UPDATE and t.version > version and slots[i] == home[version]
         )
         yield version, readers[-1], next(overwritten, None)
 

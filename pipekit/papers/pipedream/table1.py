@@ -34,7 +34,7 @@ from pipekit.papers.pipedream.calibration import (
     steady_seconds,
     window,
 )
-from pipekit.planning.layer_ranges import Spans
+from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.planning.objectives import Bytes, Cost, Seconds
 from pipekit.plans import Plan
 from pipekit.plots import style
@@ -91,7 +91,7 @@ def best_cut(
     Raises:
         ValueError: no cut fits the workers' memory.
     """
-    (level,), spans, layers = cluster.levels, Spans(profile), len(profile)
+    (level,), spans, layers = cluster.levels, LayerRanges(profile), len(profile)
     objective = Seconds(
         spans, [level], cost, Bytes(spans, optimizer_states=1), cluster.device.memory_bytes
     )

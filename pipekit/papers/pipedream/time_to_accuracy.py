@@ -88,7 +88,7 @@ def epoch_hours(arm: Arm) -> float:
 def _minibatch_seconds(profile: Profile, arm: Arm) -> float:
     if arm.method in (ASP, ASP_LATER):
         return compute_seconds(profile) / arm.setting.workers
-    replicas = [len(workers) for workers in METHODS[arm.method](arm.setting.workers).homes]
+    replicas = [len(workers) for workers in METHODS[arm.method](arm.setting.workers).stage_workers]
     cluster = _cluster(arm.setting)
     return simulated_seconds(profile, best_cut(profile, cluster, replicas), cluster)
 

@@ -169,7 +169,7 @@ def runs_on(schedule: Schedule) -> dict[tuple[Op, int, int], int]:
 def routed_round_robin(schedule: Schedule) -> bool:
     """Return whether minibatch k is on replica k mod replicas of every stage."""
     return all(
-        worker == schedule.homes[stage][k % len(schedule.homes[stage])]
+        worker == schedule.stage_workers[stage][k % len(schedule.stage_workers[stage])]
         for (_, stage, k), worker in runs_on(schedule).items()
     )
 

@@ -114,7 +114,7 @@ def profile_plan_train(
 
 def follows_its_plan(trained: Trained) -> bool:
     """Return whether the stages, and the workers of each, were those of the plan."""
-    workers = [len(homes) for homes in trained.run.schedule.homes]
+    workers = [len(homes) for homes in trained.run.schedule.stage_workers]
     return trained.balance == trained.plan.balance and workers == trained.plan.replicas
 
 

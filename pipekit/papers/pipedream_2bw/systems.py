@@ -9,7 +9,7 @@ import numpy as np
 
 from pipekit.clusters import Cluster
 from pipekit.papers.pipedream_2bw.settings import OPTIMIZER_STATES, WEIGHT_BYTES
-from pipekit.planning.layer_ranges import Floats, Spans
+from pipekit.planning.layer_ranges import Floats, LayerRanges
 from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
@@ -148,7 +148,7 @@ class Job:
         """
         stop = np.cumsum(self.balance)
         first = stop - self.balance
-        spans, counts = Spans(self.profile), np.asarray(in_flight)
+        spans, counts = LayerRanges(self.profile), np.asarray(in_flight)
         total = spans.worker_bytes(
             first,
             stop,

@@ -71,7 +71,7 @@ def test_any_number_of_microbatches_can_be_executed(p: int, v: int, m: int, batc
     schedule = interleaved(p * v, m, batches, workers=p)
     assert executable(schedule)
     check(schedule, joint_updates=True)
-    assert schedule.homes == tuple((stage % p,) for stage in range(p * v))
+    assert schedule.stage_workers == tuple((stage % p,) for stage in range(p * v))
     assert schedule.updates == flush(p * v, m, batches).updates
 
 
