@@ -64,7 +64,10 @@ def write(path: Path, record: dict[str, Any]) -> None:
 
 @functools.cache
 def _machine() -> dict[str, Any]:
-    import torch  # here, since it takes seconds, and who reads results needs none of it
+    # Here, since torch takes seconds, and who reads results needs none of it.
+    import torch
+
+    from pipekit.devices import accelerators, name_of
 
     return {
         "python": platform.python_version(),
@@ -74,7 +77,7 @@ def _machine() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": available_cores(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "gpus": [name_of(device) for device in accelerators()],
     }
 
 

@@ -6,14 +6,26 @@ import queue
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, require_workers
 from pipekit.cores import available_cores
 
-_GEMM_SIDE = {"cpu": 1024, "cuda": 8192}
-_COPY_BYTES = {"cpu": 2**26, "cuda": 2**28}  # more than caches hold
-_DTYPES = {"cpu": ("float32",), "cuda": ("float32", "float16", "bfloat16")}
+if TYPE_CHECKING:
+    import torch
+
+
+class _Sizes(NamedTuple):
+    """How much work is timed on one kind of device, and in which dtypes."""
+
+    matrix_side: int
+    copied_bytes: int  # more than caches hold
+    dtypes: tuple[str, ...]
+
+
+_ON_CPU = _Sizes(1024, 2**26, ("float32",))
+_ON_ACCELERATOR = _Sizes(8192, 2**28, ("float32", "float16", "bfloat16"))
 
 
 def local(workers: int | None = None) -> Cluster:
@@ -32,10 +44,10 @@ def local(workers: int | None = None) -> Cluster:
     Raises:
         ValueError: there would be no worker.
     """
-    import torch
+    from pipekit.devices import accelerators
 
-    gpus = torch.cuda.device_count()
-    workers = workers if workers is not None else gpus or available_cores()
+    gpus = accelerators()
+    workers = workers if workers is not None else len(gpus) or available_cores()
     require_workers(workers)
     return _gpu_cluster(workers, gpus) if gpus else _cpu_cluster(workers)
 
@@ -43,12 +55,14 @@ def local(workers: int | None = None) -> Cluster:
 def _cpu_cluster(workers: int) -> Cluster:
     import torch
 
+    from pipekit.devices import CPU
+
     threads = torch.get_num_threads()
     torch.set_num_threads(
         max(1, available_cores() // workers)
     )  # the share that the engine gives to one
     try:
-        peaks, copied = _peaks("cpu"), _copied_per_second("cpu", "cpu")
+        peaks, copied = _peaks(CPU, _ON_CPU), _copied_per_second(CPU, CPU, _ON_CPU)
     finally:
         torch.set_num_threads(threads)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / workers
@@ -64,21 +78,22 @@ def _cpu_cluster(workers: int) -> Cluster:
     return Cluster("this machine", device, (link,))
 
 
-def _gpu_cluster(workers: int, gpus: int) -> Cluster:
-    import torch
+def _gpu_cluster(workers: int, gpus: "Sequence[torch.device]") -> Cluster:
+    from pipekit.devices import memory_bytes, name_of
 
-    sharing = -(-workers // gpus)
-    properties = torch.cuda.get_device_properties(0)
-    peaks = {dtype: flops / sharing for dtype, flops in _peaks("cuda:0").items()}
-    copied_inside = _copied_per_second("cuda:0", "cuda:0")
+    first, sizes = gpus[0], _ON_ACCELERATOR
+    sharing = -(-workers // len(gpus))
+    name = name_of(first)
+    peaks = {dtype: flops / sharing for dtype, flops in _peaks(first, sizes).items()}
+    copied_inside = _copied_per_second(first, first, sizes)
     device = Device(
-        properties.name if sharing == 1 else f"{properties.name}, 1/{sharing} of it",
-        properties.total_memory / sharing,
+        name if sharing == 1 else f"{name}, 1/{sharing} of it",
+        memory_bytes(first) / sharing,
         peaks,
         2 * copied_inside / sharing,
     )
-    alone = gpus == 1
-    copied = copied_inside if alone else _copied_per_second("cuda:0", "cuda:1")
+    alone = len(gpus) == 1
+    copied = copied_inside if alone else _copied_per_second(first, gpus[1], sizes)
     link = Level(
         "GPU memory" if alone else "GPU link",
         workers,
@@ -90,39 +105,37 @@ def _gpu_cluster(workers: int, gpus: int) -> Cluster:
     return Cluster("this machine", device, (link,))
 
 
-def _peaks(device: str) -> dict[str, float]:
+def _peaks(device: "torch.device", sizes: _Sizes) -> dict[str, float]:
     """Return the best FLOP/s of a square matrix product, by dtype."""
     import torch
 
-    kind = torch.device(device).type
-    side = _GEMM_SIDE[kind]
+    side = sizes.matrix_side
     peaks = {}
-    for dtype in _DTYPES[kind]:
+    for dtype in sizes.dtypes:
         a = torch.ones(side, side, device=device, dtype=getattr(torch, dtype))
         seconds = min(_timings(lambda a=a: a @ a, device))  # type: ignore[misc]
         peaks[dtype] = 2 * side**3 / seconds
     return peaks
 
 
-def _copied_per_second(source: str, target: str) -> float:
+def _copied_per_second(source: "torch.device", target: "torch.device", sizes: _Sizes) -> float:
     import torch
 
-    size = _COPY_BYTES[torch.device(source).type]
+    size = sizes.copied_bytes
     a = torch.zeros(size, dtype=torch.uint8, device=source)
     b = torch.empty_like(a, device=target)
     return size / min(_timings(lambda: b.copy_(a), target))
 
 
-def _timings(work: Callable[[], object], device: str, repeats: int = 8) -> list[float]:
+def _timings(work: Callable[[], object], device: "torch.device", repeats: int = 8) -> list[float]:
     """Return the seconds of each repeat, after two to warm up."""
-    import torch
+    from pipekit.devices import synchronize
 
     seconds = []
     for _ in range(2 + repeats):
         start = time.perf_counter()
         work()
-        if torch.device(device).type == "cuda":
-            torch.cuda.synchronize(device)
+        synchronize(device)
         seconds.append(time.perf_counter() - start)
     return seconds[2:]
 

@@ -198,31 +198,6 @@ def require_slowable(cluster: Cluster | None, transport: str, workers: int) -> N
     cluster.require_room(workers)
 
 
-def resolve_devices(
-    devices: Sequence[torch.device | str] | None, workers: int
-) -> list[torch.device]:
-    """Return one device a worker; by default the GPUs in turn, or the CPU.
-
-    Raises:
-        ValueError: there are fewer devices than workers, or one does not exist.
-    """
-    if devices is None:
-        gpus = torch.cuda.device_count()
-        return [
-            torch.device("cuda", w % gpus) if gpus else torch.device("cpu") for w in range(workers)
-        ]
-    resolved = [torch.device(device) for device in devices]
-    if len(resolved) != workers:
-        raise ValueError(
-            f"devices names {len(resolved)} devices for {workers} workers: name one for each (the "
-            f"same one may stand there several times)"
-        )
-    for device in resolved:
-        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-            raise ValueError(f"{device} does not exist: {torch.cuda.device_count()} GPUs are here")
-    return resolved
-
-
 def sized(batches: Iterable[Any]) -> Batches:
     """Return batches that can be counted; those of a generator are read at once.
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pipekit import skips
 from pipekit.clusters import Cluster
+from pipekit.devices import resolve_for_workers
 from pipekit.engine import arguments
 from pipekit.engine.batches import Batch, read_batch, read_rest, split
 from pipekit.engine.checkpoints.progress import Course
@@ -131,7 +132,7 @@ class Pipeline:
         arguments.require_balance(balance, model, self.stages)
         self._recompute = arguments.resolve_recompute(recompute or "never", example)
         self.balance = None if isinstance(balance, str) else list(balance)
-        self._devices = arguments.resolve_devices(devices, self.workers)
+        self._devices = resolve_for_workers(devices, self.workers)
         self._run_workers = transports.runner(transport)
         self._model = copy.deepcopy(model)
         self._keys = list(model.state_dict())
@@ -143,7 +144,7 @@ class Pipeline:
         self._trained_parameters = len(dtypes)
         self._norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
         self._course = Course(
-            partial(transports.from_first, run=self._run_workers, workers=self.workers)
+            partial(transports.from_first, run=self._run_workers, devices=self._devices)
         )
         self._failed = False
 

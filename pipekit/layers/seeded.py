@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pipekit.devices import random_states
+
 RNG_LOCK = threading.RLock()
 
 
@@ -39,7 +41,7 @@ class Seeded(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded not in func.tags:  # type: ignore[attr-defined]
             return func(*args, **(kwargs or {}))
         self.drew = True
-        generators = self._generators()
+        generators = random_states(self._device)
         with RNG_LOCK:
             outer = [generator.get_state() for generator in generators]
             if self._state is None:
@@ -54,8 +56,3 @@ class Seeded(TorchDispatchMode):
                 self._state = [generator.get_state() for generator in generators]
                 for generator, state in zip(generators, outer, strict=True):
                     generator.set_state(state)
-
-    def _generators(self) -> list[torch.Generator]:
-        if self._device.type == "cuda":
-            return [torch.default_generator, torch.cuda.default_generators[self._device.index or 0]]
-        return [torch.default_generator]

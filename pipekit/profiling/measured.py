@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from pipekit.devices import is_accelerator, name_of, random_states_put_back, resolve
 from pipekit.engine.arguments import require_choice, require_model
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers.autocast import DTYPES
@@ -60,7 +61,7 @@ def profile(
         model: layers, on any device but "meta".
         sample: the input of one microbatch: a tensor, or tuples, lists and dicts of tensors; the
             leading dimension is the rows.
-        device: "cpu", with PyTorch's present number of threads, or "cuda".
+        device: "cpu", with PyTorch's present number of threads, or an accelerator's.
         repeats: how many count, after three to warm up.
         loss: ``loss(output, target)``, whose seconds and bytes then count as the last layer's.
         target: what the loss compares the sample's output with.
@@ -88,7 +89,7 @@ def profile(
     """
     require_model(model)
     require_choice("autocast", autocast, DTYPES)
-    where = _device(device)
+    where = resolve(device)
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, not {repeats}")
     if any(t.is_meta for t in model.parameters()):
@@ -101,8 +102,7 @@ def profile(
     if loss is not None:
         ours.append(_Loss(loss, _copied(target, where)))
     watch = Stopwatch(where)
-    gpus = [torch.cuda.current_device()] if where.type == "cuda" else []
-    with torch.random.fork_rng(gpus), torch.enable_grad():
+    with random_states_put_back(where), torch.enable_grad():
         found, skips = sizes(ours, tree_map(torch.clone, x), autocast)
         with background_load(ours, x, others, autocast):
             threads = torch.get_num_threads()
@@ -282,19 +282,12 @@ def _largest_spread(layers: Sequence[LayerProfile], watch: Stopwatch) -> dict[st
     return {"spread": spreads[widest], "spread_layer": widest}
 
 
-def _device(name: str) -> torch.device:
-    require_choice("device", name, ["cpu", "cuda"])
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("there is no GPU here that PyTorch can use: profile on device 'cpu'")
-    return torch.device(name)
-
-
 def _hardware(device: torch.device, threads: int) -> dict[str, Any]:
     """Return what was computed on, and how freely: TF32 makes float32 several times faster."""
-    if device.type == "cpu":
+    if not is_accelerator(device):
         return {"device": "cpu", "threads": threads}
     return {
-        "device": torch.cuda.get_device_name(),
+        "device": name_of(device),
         "tf32": {
             "matmul": torch.backends.cuda.matmul.allow_tf32,
             "cudnn": torch.backends.cudnn.allow_tf32,

@@ -1,6 +1,5 @@
 """Seconds of named regions, over many repeats, on a CPU or a GPU."""
 
-import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -9,40 +8,34 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipekit.devices import Clock
+
 
 class Stopwatch:
-    """Times regions by name; on a GPU by events in its stream, which is not held up.
+    """Times regions by name, without holding up a GPU that computes them.
 
     Args:
         device: where the work runs.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
+        self._clock = Clock(device)
         self._seconds: dict[Hashable, list[float]] = defaultdict(list)
-        self._events: list[tuple[Hashable, torch.cuda.Event, torch.cuda.Event]] = []
+        self._marks: list[tuple[Hashable, object, object]] = []
 
     @contextmanager
     def time(self, name: Hashable) -> Iterator[None]:
-        """Add the block's seconds to those of ``name``."""
-        if not self._cuda:
-            start = time.perf_counter()
-            yield
-            self._seconds[name].append(time.perf_counter() - start)
-            return
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
+        """Time the block; its seconds count as those of ``name`` once they are collected."""
+        start = self._clock.now()
         yield
-        last.record()
-        self._events.append((name, first, last))
+        self._marks.append((name, start, self._clock.now()))
 
     def collect(self) -> None:
-        """Wait for the GPU to pass all events; between two repeats."""
-        if self._events:
-            torch.cuda.synchronize()
-        for name, first, last in self._events:
-            self._seconds[name].append(first.elapsed_time(last) / 1e3)
-        self._events.clear()
+        """Count what was timed, once a GPU has computed it; call this between two repeats."""
+        for name, start, end in self._marks:
+            start_s = self._clock.seconds(start)
+            self._seconds[name].append(self._clock.seconds(end) - start_s)
+        self._marks.clear()
 
     def reset(self) -> None:
         """Forget what was timed, which was to warm up."""

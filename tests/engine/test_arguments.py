@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 from pipekit.engine import arguments
@@ -32,14 +31,6 @@ def test_no_batches() -> None:
     for empty in (nothing, iter(nothing)):
         with pytest.raises(ValueError, match="no batches"):
             arguments.sized(empty)
-
-
-def test_devices() -> None:
-    cpu = torch.device("cpu")
-    assert arguments.resolve_devices(["cpu", cpu], 2) == [cpu, cpu]
-    default = arguments.resolve_devices(None, 3)
-    assert len(default) == 3
-    assert {d.type for d in default} == {"cuda" if torch.cuda.is_available() else "cpu"}
 
 
 def test_shared_buffers_are_seen() -> None:

@@ -20,8 +20,8 @@ from pipekit import (
     simulate,
 )
 from pipekit.clusters.papers import V100
+from pipekit.devices import peak_bytes, reset_peak_bytes
 from pipekit.engine.execution.passes import Loss
-from pipekit.engine.observers import allocator
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.papers.timelines import as_drawn
 from pipekit.plans import Recompute
@@ -239,8 +239,9 @@ def test_on_a_gpu_the_allocators_peak_is_that_since_the_start(
 ) -> None:
     """There is no GPU here: what PyTorch would say of one."""
     peaks = {torch.device("cuda:1"): 7}
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda gpu: peaks.update({gpu: 3}))
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", peaks.__getitem__)
-    allocator.begin(torch.device("cuda:1"))
-    assert allocator.most_bytes(torch.device("cuda:1")) == 3
-    assert allocator.most_bytes(torch.device("cpu")) is None
+    every = torch.accelerator
+    monkeypatch.setattr(every, "reset_peak_memory_stats", lambda gpu: peaks.update({gpu: 3}))
+    monkeypatch.setattr(every, "max_memory_allocated", peaks.__getitem__)
+    reset_peak_bytes(torch.device("cuda:1"))
+    assert peak_bytes(torch.device("cuda:1")) == 3
+    assert peak_bytes(torch.device("cpu")) is None

@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from pipekit.devices import Clock
+from pipekit.devices import Clock, to_device
 from pipekit.engine.execution.passes import Flow, FlowGradients, Passes, Target
 from pipekit.engine.transports.transport import Aborted, Links
 from pipekit.layers.pass_state import during, set_ends_batch
 from pipekit.plans import Recompute
 from pipekit.schedules import MAIN, Op, Step
 from pipekit.traces import RECOMPUTE
-from pipekit.trees import Tree, tree_bytes, tree_map
+from pipekit.trees import Tree, tree_bytes
 
 
 class Ends(Protocol):
@@ -122,7 +122,7 @@ class Executor:
         x = self._input(step)
         target = None
         if not step.sends and (target := self.ends.target(microbatch)):
-            target = target._replace(target=self._here(target.target))
+            target = target._replace(target=to_device(target.target, self.device))
         start = self.clock.now()
         output = self.stages[stage].forward(
             x,
@@ -168,7 +168,7 @@ class Executor:
 
     def _input(self, step: Step) -> Flow:
         if not step.receives:
-            return Flow(self._here(self.ends.input(step.task.microbatch)), {})
+            return Flow(to_device(self.ends.input(step.task.microbatch), self.device), {})
         contents = self._receive(step)
         return Flow(contents.pop(MAIN), contents)
 
@@ -200,11 +200,6 @@ class Executor:
                 self.sent[receiver, message.payload.value] += size
             sent += size
         return sent
-
-    def _here(self, tree: Tree) -> Tree:
-        if self.device.type == "cpu":
-            return tree
-        return tree_map(lambda t: t.to(self.device, non_blocking=True), tree)
 
     def _record(self, step: Step, op: str, start: object, end: object, sent: int = 0) -> None:
         if self._trace:

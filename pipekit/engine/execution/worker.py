@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipekit.devices import Clock
+from pipekit.devices import Clock, peak_bytes, reset_peak_bytes
 from pipekit.engine.batches import Feed
 from pipekit.engine.checkpoints.writer import Execute, Keeper
 from pipekit.engine.config import Job
 from pipekit.engine.execution.executor import Ends, Executor
 from pipekit.engine.execution.passes import FlowGradients, Target
 from pipekit.engine.execution.stage import Stage, StageSpec
-from pipekit.engine.observers import allocator
 from pipekit.engine.observers.memory_tracker import NOTHING, Bytes, Held
 from pipekit.engine.observers.record import Record
 from pipekit.engine.transports.transport import Links
@@ -85,13 +84,13 @@ def work(
         keeper = Keeper(index, stages, steps, ends.losses, job.saving, job.resumption)
         worker.attend(keeper.around)
     if job.memory:
-        allocator.begin(device)
+        reset_peak_bytes(device)
     worker.run(steps)
     if keeper:
         keeper.end()
     links.finish()
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
-    most_bytes = allocator.most_bytes(device) if job.memory else None
+    most_bytes = peak_bytes(device) if job.memory else None
     return Report(
         [stage.to_spec() for stage in stages.values()],
         Record(worker.events(), worker.memory, most_bytes),

@@ -10,11 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pipekit.devices import Clock, on_stream
+from pipekit.devices import (
+    Clock,
+    on_stream,
+    peak_bytes,
+    record_event,
+    reset_peak_bytes,
+    wait_event,
+    wait_stream,
+)
 from pipekit.engine.execution.executor import Executor
 from pipekit.engine.execution.passes import FlowGradients, Passes, Section
 from pipekit.engine.module.backward_order import Place
-from pipekit.engine.observers import allocator
 from pipekit.engine.observers.memory_tracker import Held
 from pipekit.engine.observers.record import Record
 from pipekit.engine.transports.run_threads import Tell, together
@@ -39,7 +46,7 @@ class Stations:
 
     modules: Sequence[nn.Sequential]
     clocks: Sequence[Clock]
-    streams: "Sequence[torch.cuda.Stream | None]"
+    streams: Sequence[torch.Stream | None]
     copy_streams: bool
     trace: bool
     memory: bool
@@ -91,7 +98,7 @@ class Minibatch:
         self.records = [Record() for _ in sections]
         if stations.memory:
             for stage, clock in enumerate(stations.clocks):
-                allocator.begin(clock.device)
+                reset_peak_bytes(clock.device)
                 self._follow(stage)
 
     def forward(self, passes: Iterable[Place]) -> Tree:
@@ -167,14 +174,14 @@ class Minibatch:
         network = ThreadNetwork(
             stages, [clock.device for clock in stations.clocks], stations.copy_streams
         )
-        before = [_mark(stream) for stream in stations.streams]
+        # What the caller has issued comes first, and what he issues later comes after.
+        before = [record_event(clock.device) for clock in stations.clocks]
 
         def work(stage: int, tell: Tell) -> None:
-            clock, stream = stations.clocks[stage], stations.streams[stage]
-            with on_stream(clock.device, stream):
-                for mark in before:
-                    if stream is not None and mark is not None:
-                        stream.wait_event(mark)
+            clock = stations.clocks[stage]
+            with on_stream(stations.streams[stage]):
+                for event in before:
+                    wait_event(clock.device, event)
                 executor = Executor(
                     stage,
                     {stage: self._passes[stage]},
@@ -190,12 +197,11 @@ class Minibatch:
                 record = self.records[stage]
                 record.events += executor.events()
                 if stations.memory:
-                    record.allocated_bytes = allocator.most_bytes(clock.device)
+                    record.allocated_bytes = peak_bytes(clock.device)
 
         together([partial(work, stage) for stage in stages], network.abort)
         for stream in stations.streams:
-            if stream is not None:
-                torch.cuda.current_stream(stream.device).wait_stream(stream)
+            wait_stream(stream)
 
     def _follow(self, stage: int) -> None:
         """Note what a stage holds whenever it changes."""
@@ -234,11 +240,6 @@ class _Weights:
 
     def all_gradients(self) -> Iterator[Tensor]:
         return (alias.grad for alias in self.aliases.values() if alias.grad is not None)
-
-
-def _mark(stream: "torch.cuda.Stream | None") -> "torch.cuda.Event | None":
-    """Return an event in the caller's stream on the device of a stage's."""
-    return None if stream is None else torch.cuda.current_stream(stream.device).record_event()
 
 
 class _Around(nn.Module):

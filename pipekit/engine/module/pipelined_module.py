@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pipekit import skips
 from pipekit.batch_norm import convert_batch_norm, forget_batch
-from pipekit.devices import Clock, new_stream
+from pipekit.devices import Clock, new_stream, resolve_for_workers
 from pipekit.engine import arguments
 from pipekit.engine.batches import split
 from pipekit.engine.execution.passes import Section
@@ -93,7 +93,7 @@ class PipelinedModule(nn.Module):
         for component in without:
             arguments.require_choice("without", component, COMPONENTS)
         self.balance, self.chunks, self.checkpoint = list(balance), chunks, checkpoint
-        self.devices = arguments.resolve_devices(devices, len(balance))
+        self.devices = resolve_for_workers(devices, len(balance))
         arguments.require_ties_on_one_device(cut(sequential, self.balance), self.devices)
         self._without, self._recorded = frozenset(without), trace or memory
         if deferred_batch_norm:

@@ -52,11 +52,11 @@ def gather(state: dict[str, Tensor], run: Runner) -> dict[str, Tensor]:
     return {name: t for part in parts for name, t in part.items()}
 
 
-def from_first(function: Callable[[], T], run: Runner, workers: int) -> T:
+def from_first(function: Callable[[], T], run: Runner, devices: Sequence[torch.device]) -> T:
     """Return what ``function`` returns in the first of the processes that ``run`` leaves stages in.
 
     What it finds, or makes up, is then the same for all of them.
     """
     if run is not torchrun.run_under_torchrun:
         return function()
-    return torchrun.from_first(function, workers)
+    return torchrun.from_first(function, devices)

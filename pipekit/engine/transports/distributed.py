@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pipekit.devices import is_accelerator
 from pipekit.engine.batches import Feed
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.transports.transport import Aborted
@@ -73,7 +74,7 @@ class DistributedLinks:
                         self._channels.setdefault(sender, _Channel([])).messages.append(message)
         # NCCL runs what shares a communicator in order: a receive posted ahead would hold up sends.
         self._groups = {
-            link: dist.new_group(sorted(set(link))) if device.type == "cuda" else None
+            link: dist.new_group(sorted(set(link))) if is_accelerator(device) else None
             for link in sorted(links)
         }
         # Groups of their own, as sums are made in threads of their own.  All processes make all.

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from pipekit.devices import synchronize
 from pipekit.engine.updates.all_reduce import DirectExchange, Exchange
 from pipekit.engine.updates.buckets import Flat
 from pipekit.schedules import MAIN, Message, Payload
@@ -111,8 +112,7 @@ class _Channel:
         self._put, self._wait = inboxes.put, mail.wait
 
     def send(self, worker: int, key: Key, content: Flat) -> None:
-        if content.numbers.is_cuda:  # who receives it reads it on a stream of his own
-            torch.cuda.current_stream(content.numbers.device).synchronize()
+        synchronize(content.numbers.device)  # who receives it reads it on a stream of his own
         self._put(worker, _beyond(key), content)
 
     def expect(self, worker: int, key: Key, room: Flat) -> Callable[[], Flat]:

@@ -22,6 +22,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+from pipekit.devices import is_accelerator
 from pipekit.engine.batches import Batch, Needs
 from pipekit.engine.config import Job
 from pipekit.engine.execution.stage import StageSpec
@@ -100,7 +101,7 @@ def run_processes(
 
 def through_memory(devices: Sequence[torch.device]) -> bool:
     """Return whether workers pass tensors through shared memory: CPUs do, GPUs use NCCL."""
-    return all(device.type == "cpu" for device in devices)
+    return not any(map(is_accelerator, devices))
 
 
 def forkserver() -> ForkServerContext:

@@ -10,7 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipekit.devices import new_stream, on_stream
+from pipekit.devices import (
+    Copier,
+    is_accelerator,
+    keep_for_current_stream,
+    new_stream,
+    on_stream,
+    synchronize,
+    wait_event,
+)
 from pipekit.engine.batches import Batch, Feed, Needs
 from pipekit.engine.config import Job
 from pipekit.engine.execution.stage import StageSpec
@@ -52,8 +60,9 @@ class ThreadLinks(InboxLinks):
         super().__init__(index, network.workers, inboxes, lanes)
         self._aborted, self._devices = network.aborted, network.devices
         self._device = self._devices[index]
-        cuda = self._device.type == "cuda" and network.copy_streams
-        self._copies = torch.cuda.Stream(self._device) if cuda else None
+        self._copier = None
+        if is_accelerator(self._device):
+            self._copier = Copier(self._device, beside=network.copy_streams)
 
     def require_peers(self) -> None:
         """See :class:`Links`."""
@@ -65,26 +74,15 @@ class ThreadLinks(InboxLinks):
         content, ready = super().receive(message, source)
         if ready is None:
             return content
-        torch.cuda.current_stream().wait_event(ready)
-        return tree_map(_use_on_current_stream, content)
+        wait_event(self._device, ready)
+        return tree_map(keep_for_current_stream, content)
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
         """See :class:`Links`."""
-        super().send(message, destination, self._on_its_way(destination, content))
-
-    def _on_its_way(self, destination: int, content: Tree) -> tuple[Tree, Any]:
-        """Start the copy to the receiver's device; return it and the event that ends it."""
-        if self._device.type != "cuda":
-            return content, None
-        target, compute = self._devices[destination], torch.cuda.current_stream(self._device)
-        copies = self._copies or compute
-        copies.wait_stream(compute)
-        with torch.cuda.stream(copies):
-            moved = tree_map(lambda t: t.to(target, non_blocking=True), content)
-            tree_map(lambda t: t.record_stream(copies), content)
-            ready = torch.cuda.Event()
-            ready.record(copies)
-        return moved, ready
+        copy: tuple[Tree, Any] = content, None
+        if self._copier:
+            copy = self._copier.copy(content, self._devices[destination])
+        super().send(message, destination, copy)
 
 
 class ThreadNetwork:
@@ -147,20 +145,17 @@ def run_threads(
         def tell_loss(microbatch: int, loss: Tensor) -> None:
             tell((microbatch, loss.item()))
 
-        with on_stream(device, new_stream(device)):
+        with on_stream(new_stream(device)):
             links: Links = network.links(index)
             if calendar is not None:
                 links = SlowLinks(links, index, calendar)
             watched = tell_loss if on_loss else None
-            return work(index, lowered[index], specs[index], job, links, feed, device, watched)
+            report = work(index, lowered[index], specs[index], job, links, feed, device, watched)
+            synchronize(device)  # whoever reads the report reads it on another stream
+            return report
 
     def hear(loss: tuple[int, float]) -> None:
         assert on_loss is not None
         on_loss(*loss)
 
     return together([partial(run, index) for index in range(len(lowered))], network.abort, hear)
-
-
-def _use_on_current_stream(tensor: Tensor) -> Tensor:
-    tensor.record_stream(torch.cuda.current_stream(tensor.device))
-    return tensor

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from pipekit.devices import process_group_backend, set_device
 from pipekit.engine.batches import Batch, Feed, Needs
 from pipekit.engine.config import Job
 from pipekit.engine.execution.stage import StageSpec
@@ -47,7 +48,7 @@ def run_under_torchrun(
     Every process reads all batches itself.  Returns everybody's reports, but only this worker's
     stages in them.
     """
-    index = _join_group(len(lowered))
+    index = _join_group(devices)
     idle = sorted(set(range(job.workers)) - set(job.busy))
     if job.training and idle:
         raise ValueError(
@@ -85,15 +86,18 @@ def everybodys(value: Any) -> list[Any]:
     return values
 
 
-def from_first(function: Callable[[], T], workers: int) -> T:
+def from_first(function: Callable[[], T], devices: Sequence[torch.device]) -> T:
     """Return in every process what ``function`` returns in the first one."""
-    values: list[T | None] = [function() if _join_group(workers) == 0 else None]
+    values: list[T | None] = [function() if _join_group(devices) == 0 else None]
     dist.broadcast_object_list(values)
     return cast(T, values[0])
 
 
-def _join_group(workers: int) -> int:
+def _join_group(devices: Sequence[torch.device]) -> int:
     """Join the process group that torchrun described, and return this worker's number.
+
+    Args:
+        devices: of all workers; this one's becomes the process's.
 
     Raises:
         ValueError: torchrun started another number of processes than the schedule has workers.
@@ -102,17 +106,20 @@ def _join_group(workers: int) -> int:
         if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
             stay_on_loopback()
         store, number, size = next(rendezvous("env://"))
+        device = devices[min(number, len(devices) - 1)]  # too many processes are refused below
+        set_device(device)
         # A restarted process must not find where those of the last attempt were to be reached.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+            process_group_backend(device),
             store=PrefixStore(f"attempt {attempt}", store),
             rank=number,
             world_size=size,
         )
-    if dist.get_world_size() != workers:
+    if dist.get_world_size() != len(devices):
         raise ValueError(
-            f"torchrun started {dist.get_world_size()} processes and the schedule has {workers} "
-            f"workers: start it with --nproc-per-node so that there are {workers}"
+            f"torchrun started {dist.get_world_size()} processes and the schedule has "
+            f"{len(devices)} workers: start it with --nproc-per-node so that there are "
+            f"{len(devices)}"
         )
     return dist.get_rank()

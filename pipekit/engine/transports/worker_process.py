@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pipekit.devices import process_group_backend, set_device
 from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import Job
 from pipekit.engine.execution.stage import StageSpec
@@ -99,11 +100,10 @@ def _run(
 
 def _join_group(store: str, index: int, workers: int, device: torch.device) -> None:
     """Connect a process with a GPU to the others."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    set_device(device)
     stay_on_loopback()
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+        process_group_backend(device),
         store=dist.FileStore(store, workers),  # type: ignore[attr-defined]
         rank=index,
         world_size=workers,

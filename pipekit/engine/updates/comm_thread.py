@@ -45,7 +45,7 @@ class Lane:
 
     def _run(self) -> None:
         share_cores(self._workers)
-        with on_stream(self._device, new_stream(self._device)):
+        with on_stream(new_stream(self._device)):
             while (work := self._work.get()) is not None:
                 function, future = work
                 try:

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 import torch
 from torch import Tensor
 
+from pipekit.devices import keep_for_current_stream, record_event, synchronize, wait_event
 from pipekit.engine.updates.all_reduce import Exchange, Round
 from pipekit.engine.updates.buckets import Bucket, Flat, Gradients
 from pipekit.engine.updates.comm_thread import Lane
@@ -120,8 +121,7 @@ class Reducer:
             bucket.release(content)
         self._lent = contents
         for bucket, content in zip(self._buckets, contents, strict=True):
-            if self._device.type == "cuda":
-                content.numbers.record_stream(torch.cuda.current_stream(self._device))
+            keep_for_current_stream(content.numbers)
             for number, gradient in bucket.gradients(content):
                 result[number] = gradient
         self._versions.gradients(update)  # nothing is left there: it may forget the update
@@ -163,17 +163,12 @@ class Reducer:
             (update - 1) * len(self._buckets) + place,
             self._sums[update - 1].contributors,
         )
-        ready = None
-        if self._device.type == "cuda":
-            ready = torch.cuda.Event()
-            ready.record()
+        ready = record_event(self._device)
 
         def sum_up() -> Flat:
-            if ready is not None:
-                torch.cuda.current_stream(self._device).wait_event(ready)
+            wait_event(self._device, ready)
             content = self._exchange.sum(round, bucket.flat(taken))
-            if ready is not None:
-                torch.cuda.current_stream(self._device).synchronize()
+            synchronize(self._device)
             return content
 
         self._futures.setdefault(update, []).append(self._lane.submit(sum_up))

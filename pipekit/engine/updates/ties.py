@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pipekit.devices import synchronize
 from pipekit.engine.updates.all_reduce import Exchange, Round
 from pipekit.engine.updates.buckets import Flat, Gradients, parameter_buckets
 from pipekit.engine.updates.weight_versions import WeightVersions
@@ -131,8 +132,7 @@ class TiedSum:
                 self._number, (update - 1) * len(self._buckets) + place, self._contributors
             )
             contents.append(self._exchange.sum(round, own))
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+        synchronize(self._device)
         # All workers have finished the last update's sums now, and read what they were sent of it.
         for bucket, content in zip(self._buckets, self._lent, strict=False):
             bucket.release(content)

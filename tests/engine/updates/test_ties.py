@@ -14,6 +14,8 @@ from torch import nn
 
 from pipekit import LossScale, Pipeline, PipelinedModule, models, oracle, schedules
 from pipekit.clusters import flat
+from pipekit.engine.arguments import require_ties_on_one_device
+from pipekit.partition.cut import cut as cut_into
 from tests.engine.examples import (
     METHODS,
     OPTIMIZERS,
@@ -235,7 +237,9 @@ def test_a_pipelined_module_adds_up_the_gradients() -> None:
 
 def test_a_pipelined_module_shares_on_one_device_only() -> None:
     with pytest.raises(ValueError, match=r"'4.weight' is shared by stages on cpu and meta: put"):
-        PipelinedModule(tied(TIES[0]), [3, 3], chunks=2, devices=["cpu", "meta"])
+        require_ties_on_one_device(
+            cut_into(tied(TIES[0]), [3, 3]), [torch.device("cpu"), torch.device("meta")]
+        )
 
 
 # --- Language models -----------------------------------------------------------------------------
