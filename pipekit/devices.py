@@ -35,7 +35,7 @@ def resolve(device: torch.device | str) -> torch.device:
         named = torch.device(device)
     except RuntimeError as error:
         raise ValueError(f"{device!r} is no device: say 'cpu', or 'cuda:0'") from error
-    if not is_accelerator(named):
+    if named.type == "cpu":
         return CPU
     count = device_count(named.type)
     if (named.index or 0) >= count:
@@ -83,8 +83,8 @@ def accelerators() -> list[torch.device]:
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """Return whether a device is none of the host's."""
-    return device.type != "cpu"
+    """Return whether a device computes by itself: neither the CPU nor "meta", shapes only, does."""
+    return device.type not in ("cpu", "meta")
 
 
 def device_count(kind: torch.device | str) -> int:
