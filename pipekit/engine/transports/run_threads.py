@@ -3,12 +3,11 @@
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import torch
 
-from pipekit.engine.gathering import Gathering
 from pipekit.openmp import release_threads
 from pipekit.operator_threads import share_cores, share_of_cores
 
@@ -50,21 +49,15 @@ def together(
         threading.Thread(target=run, args=(index,), name=f"pipekit worker {index}", daemon=True)
         for index in range(len(functions))
     ]
-    operator_threads = share_of_cores(len(functions))
-    if operator_threads > 1:
+    if share_of_cores(len(functions)) > 1:
         release_threads()
     cores, interval = torch.get_num_threads(), sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         for thread in threads:
             thread.start()
-        gathering = Gathering(threads, operator_threads)
         while len(results) < len(threads):
-            gathering.look()
-            try:
-                kind, value = said.get(timeout=gathering.look_every_s)
-            except Empty:
-                continue
+            kind, value = said.get()
             if kind == "failed":
                 raise value
             if kind == "done":
