@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +14,13 @@ from pipekit.datasets import Batch
 from pipekit.engine import Pipeline
 from pipekit.layers.pass_state import is_checkpointing, is_recomputing
 from pipekit.papers.differences import bit_equal, relative_difference
+from pipekit.papers.findings import Finding
 from pipekit.papers.gradients import TakeGradient
 from pipekit.plans import Recompute
 from pipekit.schedules import gpipe
 
 AVERAGES = ("running_mean", "running_var")
+RECOMPUTED: tuple[Recompute, ...] = "never", "always"
 
 
 def network(seed: int) -> nn.Sequential:
@@ -130,6 +133,41 @@ def partitions_agree(batches: Sequence[Batch], stages: Sequence[int], microbatch
         pipeline.train(batches, trace=False)
         states.append(pipeline.state_dict())
     return all(bit_equal(state, states[0]) for state in states)
+
+
+def findings(batches: Sequence[Batch]) -> list[Finding]:
+    """Return what section 3.2 claims of batch norm, for several K and T.
+
+    Args:
+        batches: four minibatches or more of images [N, 1, 8, 8].
+    """
+    apart = [microbatch_statistics(batches[0], k, t) for k, t in product([1, 2, 4, 8], [2, 4, 8])]
+    averages = [
+        moving_averages(batches[:4], k, t, recompute)
+        for k, t, recompute in product([1, 4, 8], [2, 4, 8], RECOMPUTED)
+    ]
+    full = [difference for _, difference in apart]
+    return [
+        Finding(
+            "gpipe-bn-microbatch-stats",
+            all(equal and difference > 0 for equal, difference in apart),
+            "exact",
+            f"K = 1, 2, 4, 8 and T = 2, 4, 8: to the bit; outputs are {min(full):.1%} to "
+            f"{max(full):.1%} from the unsplit minibatch's",
+        ),
+        Finding(
+            "gpipe-bn-moving-average-minibatch",
+            [
+                max(own for own, _, _ in averages),
+                max((times for _, times, _ in averages), key=lambda n: abs(n - 1)),
+            ],
+            "exact",
+            "each layer against ordinary batch norm on its own inputs, unsplit; with and without "
+            "recomputation. From a wholly unsplit network the second layer's averages are up to "
+            f"{max(far for _, _, far in averages):.1e} away: its inputs are normalised by "
+            "microbatch",
+        ),
+    ]
 
 
 def _ordinary(model: nn.Sequential) -> nn.Sequential:

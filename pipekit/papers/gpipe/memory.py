@@ -10,15 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer, RMSprop
 
-from pipekit.ledger.ledger import load
+from pipekit.ledger import claims
 from pipekit.models import amoebanet_d
+from pipekit.papers.costs import images, with_costs
+from pipekit.papers.findings import printed
 from pipekit.papers.gpipe import memory_family
+from pipekit.papers.gpipe.partition import least_variance
+from pipekit.papers.gpipe.scenarios import MICROBATCHES, MINIBATCH, PIXELS, Scenario, named
+from pipekit.papers.timelines import memory_of
 from pipekit.partition.balance import best_split
-from pipekit.planning.balance import balance
 from pipekit.planning.layer_ranges import LayerRanges
-from pipekit.plans import Plan, Recompute
+from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Schedule, gpipe
 from pipekit.simulation import simulate
 
 GB = 1e9
@@ -26,9 +29,6 @@ GB = 1e9
 
 BUDGET_BYTES = 8 * GB
 """Of an accelerator (section 4)."""
-
-PIXELS, MINIBATCH, MICROBATCHES = 224, 128, 16
-"""Image side, images of a minibatch, microbatches of it with GPipe (section 4.1)."""
 
 OPTIMIZER_STATES = 2
 """Moving average and momentum, each as large as the parameter."""
@@ -38,69 +38,34 @@ Cut = Literal["computation", "memory"]
 stages' estimated FLOPs least (section 3.2); "memory", so that the fullest accelerator holds as
 little as can be, which is what section 4.1 expects of better partitioners."""
 
+CUTS: tuple[Cut, ...] = "computation", "memory"
 
-@dataclass(frozen=True)
-class Setting:
-    """How a network is trained.
 
-    Attributes:
-        name: "naive-1", without GPipe; or "pipeline-4", with GPipe on so many accelerators.
-        stages: of one accelerator each.
-        rows: of a microbatch.
-        microbatches: of a minibatch.
-        recompute: which of them are recomputed.
+def plan_of(profile: Profile, scenario: Scenario, cut: Cut = "computation") -> Plan:
+    """Return which layers of a network each accelerator has.
+
+    Args:
+        profile: of the network, for any number of rows.
+        scenario: how it is trained.
+        cut: what decides.
     """
-
-    name: str
-    stages: int
-    rows: int
-    microbatches: int
-    recompute: Recompute
-
-    @classmethod
-    def of(
-        cls, name: str, minibatch: int = MINIBATCH, microbatches: int = MICROBATCHES
-    ) -> "Setting":
-        """Return a column of Table 1: only GPipe cuts the minibatch and recomputes.
-
-        Args:
-            name: of the column.
-            minibatch: images of it.
-            microbatches: of it, with GPipe.
-        """
-        way, stages = name.split("-")
-        if way == "naive":
-            return cls(name, int(stages), minibatch, 1, "never")
-        return cls(name, int(stages), minibatch // microbatches, microbatches, "always")
-
-    def schedule(self, batches: int) -> Schedule:
-        """Return GPipe's schedule, of which the naive one is the case of one microbatch."""
-        return gpipe(self.stages, self.microbatches, batches)
-
-    def plan(self, profile: Profile, cut: Cut = "computation") -> Plan:
-        """Return which layers of a network each accelerator has.
-
-        Args:
-            profile: of the network, for any number of rows.
-            cut: what decides.
-        """
-        if cut == "computation":
-            layers = balance([layer.flops for layer in profile.layers], self.stages, "variance")
-        else:
-            spans = LayerRanges(profile.scaled(self.rows))
-            first, stop = spans.every()
-            held = spans.worker_bytes(
-                first,
-                stop,
-                versions=1,
-                optimizer_states=OPTIMIZER_STATES,
-                in_flight=self.microbatches,
-                kept=1,
-                gradients=np.zeros(()),
-            )
-            held[np.tril_indices(len(held))] = np.inf  # a stage has a layer at least
-            layers = best_split(held, self.stages, np.maximum)
-        return Plan.by_hand(layers, rows=self.rows, recompute=self.recompute)
+    if cut == "computation":
+        layers = least_variance(profile, scenario.stages)
+    else:
+        ranges = LayerRanges(profile.scaled(scenario.rows))
+        first, stop = ranges.every()
+        held = ranges.worker_bytes(
+            first,
+            stop,
+            versions=1,
+            optimizer_states=OPTIMIZER_STATES,
+            in_flight=scenario.microbatches,
+            kept=1,
+            gradients=np.zeros(()),
+        )
+        held[np.tril_indices(len(held))] = np.inf  # a stage has a layer at least
+        layers = best_split(held, scenario.stages, np.maximum)
+    return Plan.by_hand(layers, rows=scenario.rows, recompute=scenario.recompute)
 
 
 @dataclass(frozen=True)
@@ -108,7 +73,7 @@ class Column:
     """A column of Table 1 as printed, read from the ledger of claims.
 
     Attributes:
-        setting: how it was trained.
+        scenario: how it was trained.
         layers: L, normal cells of a group.
         filters: F.
         parameters: how many.
@@ -116,7 +81,7 @@ class Column:
         activation_gb: total peak memory of activations, in GB.
     """
 
-    setting: Setting
+    scenario: Scenario
     layers: int
     filters: int
     parameters: float
@@ -126,17 +91,21 @@ class Column:
     @classmethod
     def of(cls, name: str) -> "Column":
         """Return a column by name, say "pipeline-2"."""
-        of = {key: claim for key, claim in load().items() if key.startswith(f"gpipe-table1-{name}")}
         key = f"gpipe-table1-{name}"
-        layers, filters = re.findall(r"\d+", of[f"{key}-config"].value)
+        layers, filters = re.findall(r"\d+", printed(f"{key}-config"))
         return cls(
-            Setting.of(name),
+            named(name),
             int(layers),
             int(filters),
-            float(str(of[f"{key}-params"].target)),
-            float(of[f"{key}-param-memory"].value),
-            float(of[f"{key}-activation-memory"].value),
+            float(str(claims.load()[f"{key}-params"].target)),
+            float(printed(f"{key}-param-memory")),
+            float(printed(f"{key}-activation-memory")),
         )
+
+    @property
+    def mean_gb(self) -> float:
+        """GB of parameters and activations on an accelerator, on average."""
+        return (self.parameter_gb + self.activation_gb) / self.scenario.stages
 
 
 COLUMNS = ("naive-1", "pipeline-1", "pipeline-2", "pipeline-4", "pipeline-8")
@@ -149,13 +118,13 @@ def amoebanet(layers: int, filters: int) -> Profile:
 
 
 def held(
-    profile: Profile, setting: Setting, cut: Cut = "computation", *, gradients: bool = False
+    profile: Profile, scenario: Scenario, cut: Cut = "computation", *, gradients: bool = False
 ) -> pd.DataFrame:
     """Return what every accelerator holds at most, simulated, in GB.
 
     Args:
         profile: of the network.
-        setting: how it is trained.
+        scenario: how it is trained.
         cut: how it is cut.
         gradients: count those of the parameters among the activations; the paper's 12 bytes leave
             them out, and its activations may.
@@ -164,10 +133,9 @@ def held(
         A row an accelerator: layers, parameters (weights with the optimizer's state, and the
         buffers of batch normalisation), activations, total.
     """
-    plan = setting.plan(profile, cut)
-    trace = simulate(setting.schedule(2), profile, plan, optimizer_states=OPTIMIZER_STATES)
-    assert trace.memory is not None  # it simulates with memory always
-    frame = trace.memory.frame
+    plan = plan_of(profile, scenario, cut)
+    trace = simulate(scenario.schedule(2), profile, plan, optimizer_states=OPTIMIZER_STATES)
+    frame = memory_of(trace).frame
     activations = frame["activations"] + frame["recompute"] + frame["gradients"] * gradients
     parts = pd.DataFrame(
         {"parameters": frame["weights"] + frame["optimizer"], "activations": activations}
@@ -177,9 +145,9 @@ def held(
     return peaks
 
 
-def fullest(profile: Profile, setting: Setting, cut: Cut = "computation") -> float:
+def fullest(profile: Profile, scenario: Scenario, cut: Cut = "computation") -> float:
     """Return the GB of the accelerator that holds most: the largest total of :func:`held`."""
-    return float(held(profile, setting, cut)["total"].max())
+    return float(held(profile, scenario, cut)["total"].max())
 
 
 def convolution_gb(column: Column, bytes_per_number: int) -> float:
@@ -198,22 +166,19 @@ def convolution_gb(column: Column, bytes_per_number: int) -> float:
         if isinstance(module, nn.Conv2d):
             module.register_forward_hook(count)
     with torch.device("meta"):
-        model(torch.rand(MINIBATCH, 3, PIXELS, PIXELS))
+        model(images(MINIBATCH, PIXELS)())
     return counted * bytes_per_number / GB
 
 
 def in_precision(profile: Profile, activation_bytes: int) -> Profile:
     """Return a float32 network's profile with activations of another width; weights stay."""
     part = activation_bytes / 4
-    layers = tuple(
-        replace(
-            layer,
-            output_bytes=layer.output_bytes * part,
-            saved_bytes=layer.saved_bytes * part,
-        )
-        for layer in profile.layers
+    narrow = with_costs(
+        profile,
+        output_bytes=lambda layer: layer.output_bytes * part,
+        saved_bytes=lambda layer: layer.saved_bytes * part,
     )
-    return replace(profile, layers=layers, input_bytes=profile.input_bytes * part)
+    return replace(narrow, input_bytes=profile.input_bytes * part)
 
 
 def rmsprop(parameters: list[nn.Parameter]) -> Optimizer:

@@ -7,12 +7,11 @@ on, the normal cells of a group are equal.
 """
 
 from dataclasses import replace
-from functools import cache
-
-import torch
+from functools import cache, partial
 
 from pipekit.clusters import V100
 from pipekit.models import amoebanet_d
+from pipekit.papers.costs import images, reckoned
 from pipekit.profiling import LayerProfile, Profile
 
 KNOTS = (8, 16, 24)
@@ -56,10 +55,8 @@ def profile(layers: int, filters: int, rows: int, pixels: int, classes: int = 10
 
 @cache
 def _profiled(layers: int, filters: int, rows: int, pixels: int, classes: int) -> Profile:
-    model = amoebanet_d(3 * layers, filters, classes, device="meta")
-    with torch.device("meta"):
-        images = torch.rand(rows, 3, pixels, pixels)
-    return Profile.analytic(model, images, V100)
+    build = partial(amoebanet_d, 3 * layers, filters, classes)
+    return reckoned(build, images(rows, pixels), V100)
 
 
 def _lagrange(x: float) -> list[float]:

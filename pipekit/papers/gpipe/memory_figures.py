@@ -1,11 +1,9 @@
-"""Figures of GPipe's Table 1 (section 4.1)."""
-
-from collections.abc import Mapping
+"""The figure of GPipe's Table 1 (section 4.1)."""
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit.papers.gpipe.memory import BUDGET_BYTES, COLUMNS, GB, Column
+from pipekit.papers.gpipe.memory import BUDGET_BYTES, GB, Column
 from pipekit.plots import style
 
 ROW_PX = 22
@@ -13,17 +11,16 @@ END_GB = 12
 """Of the axis; what is longer is cut off there, and its number stands beside it."""
 
 
-def accelerators(held: Mapping[str, pd.DataFrame], title: str, label: str) -> go.Figure:
+def accelerators(rows: pd.DataFrame, title: str, label: str) -> go.Figure:
     """Draw what every accelerator of every column holds, and the budget.
 
     The paper prints totals over the accelerators, of which the mean is marked.
 
     Args:
-        held: by column of Table 1, what :func:`pipekit.papers.gpipe.memory.held` returns.
+        rows: what :func:`pipekit.papers.gpipe.memory_table.accelerators` returns.
         title: what is shown, without the label.
         label: what the numbers are.
     """
-    rows = pd.concat(held, names=["column", "accelerator"]).reset_index()
     places = list(range(len(rows)))
     figure = go.Figure(layout=style.layout(ROW_PX * len(rows), f"{title} ({label})"))
     figure.layout.margin.l = 168  # names and totals stand beside the bars
@@ -54,7 +51,7 @@ def accelerators(held: Mapping[str, pd.DataFrame], title: str, label: str) -> go
         y=ends,
         line={"color": style.GREY, "dash": "dash", "width": 1.5},
     )
-    means = [_printed_mean(name) for name in rows["column"]]
+    means = [Column.of(name).mean_gb for name in rows["column"]]
     figure.add_scatter(
         name="mean of the column (paper)",
         mode="markers",
@@ -70,27 +67,3 @@ def accelerators(held: Mapping[str, pd.DataFrame], title: str, label: str) -> go
         style.axis(range=ends[::-1], tickvals=places, ticktext=names, showgrid=False)
     )
     return figure
-
-
-def _printed_mean(name: str) -> float:
-    column = Column.of(name)
-    return (column.parameter_gb + column.activation_gb) / column.setting.stages
-
-
-def largest_networks(found: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
-    """Return the paper's largest networks beside ours, as the rows of a figure.
-
-    Args:
-        found: parameters of the largest network by column, for each way to cut.
-
-    Returns:
-        A row for each pipeline and way: accelerators, parameters (billions), networks.
-    """
-    printed = {name: Column.of(name).parameters for name in COLUMNS}
-    rows = [
-        (Column.of(name).setting.stages, parameters / 1e9, way)
-        for way, networks in {"paper": printed, **found}.items()
-        for name, parameters in networks.items()
-        if name.startswith("pipeline")
-    ]
-    return pd.DataFrame(rows, columns=["accelerators", "parameters", "networks"])

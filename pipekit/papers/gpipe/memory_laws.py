@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.clusters import V100
-from pipekit.engine import Pipeline
+from pipekit.engine import Pipeline, measure_memory
 from pipekit.models import amoebanet_d, resnet101
+from pipekit.papers.findings import Finding
+from pipekit.papers.gpipe import amoebanet_b
+from pipekit.papers.gpipe.memory import amoebanet
 from pipekit.plans import Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import gpipe
@@ -54,9 +57,8 @@ def counted(rows: int, layers: int, stages: int, microbatches: int, recompute: R
         devices=["cpu"] * stages,
     )
     batch = torch.rand(rows, WIDTH), torch.empty(rows, 0)  # no labels, which would be counted too
-    memory = pipeline.train([batch], memory=True).trace.memory
-    assert memory is not None  # it was asked for
-    frame = memory.frame.assign(total=memory.frame["activations"] + memory.frame["recompute"])
+    frame = measure_memory(pipeline.train([batch], memory=True)).frame
+    frame = frame.assign(total=frame["activations"] + frame["recompute"])
     peaks = frame.groupby("worker")[["activations", "total"]].max()
     return torch.from_numpy(peaks.to_numpy().T)
 
@@ -178,6 +180,85 @@ def delayed_reduction(
         sizes.append(sum(layer.output_bytes for layer in between))
         parameters.append(sum(p.numel() for p in model.parameters()))
     return sizes[1] / sizes[0], parameters[1] / parameters[0]
+
+
+def formula_findings(kept: pd.DataFrame, fit: pd.DataFrame) -> list[Finding]:
+    """Return what sections 2 and 3.3 claim of activations.
+
+    Args:
+        kept: what :func:`without_recomputation` returned.
+        fit: what :func:`with_recomputation` returned.
+    """
+    one_batch = kept[kept["N"] == kept["N"].min()]
+    depths = one_batch["L"].tolist()
+    inputs = boundaries_kept(rows=32, layers=16, stages=4, microbatches=8)
+    return [
+        Finding(
+            "gpipe-mem-no-opt",
+            [exponent(kept, "N"), exponent(kept, "L")],
+            "exact",
+            "of the bytes counted in training; the model's input, which no layer makes, is among "
+            "them",
+        ),
+        Finding(
+            "gpipe-sec2-activation-grows-with-layers",
+            straightness(depths, one_batch["bytes"].tolist()),
+            "exact",
+            f"{len(one_batch)} depths from {depths[0]} to {depths[-1]}",
+        ),
+        Finding(
+            "gpipe-mem-with-opt",
+            float(fit["residual"].abs().max()),
+            "exact",
+            f"{len(fit)} combinations of N, L, K and T",
+        ),
+        Finding(
+            "gpipe-only-boundary-activations",
+            inputs == [8.0] * 4,
+            "exact",
+            f"microbatches' inputs kept on each of 4 stages, with 8 microbatches: {inputs}",
+        ),
+    ]
+
+
+def layer_findings(pairs: pd.DataFrame) -> list[Finding]:
+    """Return what sections 3.3, 4.3.2 and 5 claim of layers, reductions and parameters.
+
+    Args:
+        pairs: what :func:`reductions` returned.
+    """
+    ratios = pairs[["activations", "parameters"]]
+    equal = "all equal" if (ratios.nunique() == 1).all() else "not all equal"
+    giant, half = (amoebanet_b.parameters("B", 6, filters) for filters in (512, 256))
+    return [
+        Finding(
+            "gpipe-layer-scaling",
+            ratios.mean().tolist(),
+            "exact",
+            f"mean of {len(pairs)} pairs of convolutions of "
+            f"{' and '.join(pairs['network'].unique())}, {equal}",
+        ),
+        Finding(
+            "gpipe-sec5-delayed-reduction-memory",
+            list(delayed_reduction()),
+            "exact",
+            "bytes that the layers between both put out; the last convolutions are the two 1x1 "
+            "that enter the last cell",
+        ),
+        Finding(
+            "gpipe-sec432-params-557m",
+            giant,
+            "exact",
+            "counted from the published cells (tensorflow/tpu, amoeba_net_b), without auxiliary "
+            "head; the same count of AmoebaNet-D is our model's",
+        ),
+        Finding(
+            "gpipe-sec5-557m-doubling",
+            amoebanet(6, 512).parameter_bytes / amoebanet(6, 256).parameter_bytes,
+            "exact",
+            f"AmoebaNet-D (6, 256) to (6, 512); AmoebaNet-B: {giant / half:.3f}",
+        ),
+    ]
 
 
 def _fullest(rows: int, layers: int, stages: int, microbatches: int, recompute: Recompute) -> float:

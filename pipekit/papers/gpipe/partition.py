@@ -1,8 +1,9 @@
 """GPipe's partitioner: costs of layers, stages of least variance, imbalance (3.1 to 3.3)."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -10,10 +11,29 @@ from torch import Tensor, nn
 
 from pipekit.planning.balance import balance
 from pipekit.plans import Plan, Recompute
-from pipekit.profiling import Profile
+from pipekit.profiling import LayerProfile, Profile
 from pipekit.profiling.work import CountWork
 from pipekit.schedules import gpipe
 from pipekit.simulation import simulate
+
+COST: Mapping[str, Callable[[LayerProfile], float]] = MappingProxyType(
+    {
+        "operations": lambda layer: layer.flops,
+        "time": lambda layer: layer.forward_s + layer.backward_s,
+    }
+)
+"""What a partition can be balanced by; the paper's is a static estimate (sections 3.1 and 3.2)."""
+
+
+def least_variance(profile: Profile, stages: int, by: str = "operations") -> list[int]:
+    """Return the layers of each stage by GPipe's rule: the least variance of the stages' costs.
+
+    Args:
+        profile: of the network.
+        stages: K.
+        by: a key of :data:`COST`.
+    """
+    return balance([COST[by](layer) for layer in profile.layers], stages, by="variance")
 
 
 def estimated_flops(layer: nn.Module, x: Tensor) -> int:

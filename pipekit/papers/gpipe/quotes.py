@@ -6,8 +6,11 @@ Nothing here is ours: every number is the paper's, most of them quoted by it fro
 import re
 
 import pandas as pd
+import plotly.graph_objects as go
 
-from pipekit.ledger.ledger import load
+from pipekit import plots
+from pipekit.ledger.claims import load
+from pipekit.papers.findings import Finding
 
 
 def table2() -> pd.DataFrame:
@@ -74,6 +77,58 @@ def table3() -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows).set_index("data")
+
+
+def size_and_accuracy() -> float:
+    """Return the rank correlation of parameters and accuracy among the points of Figure 1."""
+    points = figure1()
+    return float(points["parameters (M)"].corr(points["top-1 (%)"], method="spearman"))
+
+
+def draw_figure1() -> tuple[go.Figure, pd.DataFrame]:
+    """Return Figure 1, accuracy over parameters, and its points."""
+    points = figure1().sort_values("parameters (M)")
+    points["source"] = "quoted"
+    points.loc[points["model"].str.contains("amoebanet-b"), "source"] = (
+        "AmoebaNet-B (6, 512), GPipe"
+    )
+    drawn = plots.points(
+        points,
+        x="parameters (M)",
+        y="top-1 (%)",
+        color="source",
+        title="Figure 1: larger models are more accurate, rank correlation "
+        f"{size_and_accuracy():.2f}",
+        label="paper",
+        x_title="parameters (millions)",
+        y_title="ImageNet top-1 accuracy (%)",
+    )
+    return drawn, points
+
+
+def findings(picture: str) -> list[Finding]:
+    """Return the paper's claims that are arithmetic on its own numbers.
+
+    Args:
+        picture: the name of the figure drawn by :func:`draw_figure1`.
+    """
+    (googlenet, senet), (before, after), transfer = winners(), accelerator_memory(), table3()
+    wins = int((transfer["accuracy (%)"] > transfer["earlier best (%)"]).sum())
+    accuracies = [transfer.loc[name, "accuracy (%)"] for name in ("cifar10", "cifar100")]
+    quotient = "quotient of the paper's own two numbers"
+    return [
+        Finding(
+            "gpipe-fig1-accuracy-vs-size",
+            size_and_accuracy(),
+            "exact",
+            f"of the {len(figure1())} points that the text prints",
+            picture,
+        ),
+        Finding("gpipe-intro-36x-params", senet / googlenet, "exact", quotient),
+        Finding("gpipe-intro-accelerator-memory", after / before, "exact", quotient),
+        Finding("gpipe-table3-wins", wins, "exact"),
+        Finding("gpipe-sec433-error-rates", [round(100 - a, 6) for a in accuracies], "exact"),
+    ]
 
 
 def numbers(text: str) -> list[float]:

@@ -12,6 +12,9 @@ from torch import nn
 from torch.optim import SGD, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from pipekit.papers.findings import Finding, printed
+from pipekit.papers.training import learning_rates
+
 
 @dataclass(frozen=True)
 class ImageNet:
@@ -55,7 +58,7 @@ class ImageNet:
         length = steps_an_epoch * self.lr_decay_epochs
         return LambdaLR(optimizer, lambda step: self.lr_decay ** (step // length))
 
-    def loss(self) -> nn.Module:
+    def loss(self) -> nn.CrossEntropyLoss:
         """Return the loss of the main head."""
         return nn.CrossEntropyLoss(label_smoothing=self.label_smoothing)
 
@@ -100,16 +103,41 @@ class FineTuning:
         )
 
 
-def learning_rates(training: ImageNet, epochs: int, steps_an_epoch: int) -> list[float]:
-    """Return the learning rate of each update, as optimizer and scheduler set it."""
-    optimizer = training.optimizer([nn.Parameter(torch.zeros(1))])
-    scheduler = training.scheduler(optimizer, steps_an_epoch)
-    rates = []
-    for _ in range(epochs * steps_an_epoch):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-    return rates
+def findings() -> list[Finding]:
+    """Return whether what these settings train with is what 4.3.2 and 4.3.3 print.
+
+    The values are read back from the optimizer and the loss that they make.
+    """
+    giant = ImageNet(batch_rows=4096)
+    optimizer = giant.optimizer([nn.Parameter(torch.zeros(1))])
+    used = ImageNet(
+        giant.batch_rows,
+        decay=optimizer.defaults["alpha"],
+        eps=optimizer.defaults["eps"],
+        l2=optimizer.defaults["weight_decay"],
+        label_smoothing=giant.loss().label_smoothing,
+    )
+    rates = learning_rates(optimizer, giant.scheduler(optimizer, steps_an_epoch=5), 12 * 5)
+    return [
+        Finding(
+            "gpipe-sec432-hparams",
+            str(used) == printed("gpipe-sec432-hparams"),
+            "exact",
+            "the auxiliary head and the drop-path are only noted: no model here has them",
+        ),
+        Finding(
+            "gpipe-sec432-lr-schedule",
+            rates == [0.00125 * 4096 * 0.97 ** (step // 5 // 3) for step in range(60)],
+            "exact",
+            "every step of 12 epochs, stepped after each update",
+        ),
+        Finding(
+            "gpipe-sec433-finetune-recipe",
+            str(FineTuning()) == printed("gpipe-sec433-finetune-recipe"),
+            "exact",
+            "momentum is not printed: 0.9",
+        ),
+    ]
 
 
 def plain(number: float) -> str:

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -6,20 +7,20 @@ from torch import nn
 
 from pipekit.clusters import V100
 from pipekit.models import amoebanet_d
+from pipekit.papers.costs import images, reckoned
 from pipekit.papers.gpipe import amoebanet_b, memory_family
 from pipekit.papers.gpipe.memory import (
     GB,
-    MINIBATCH,
-    PIXELS,
     Column,
-    Setting,
     bytes_per_parameter,
     convolution_gb,
     fullest,
     held,
     in_precision,
+    plan_of,
 )
 from pipekit.papers.gpipe.memory_family import NUMBERS
+from pipekit.papers.gpipe.scenarios import MINIBATCH, PIXELS, named
 from pipekit.profiling import LayerProfile, Profile
 
 # In GB: weights of which the last layer has most, activations of which the first has most.
@@ -33,36 +34,34 @@ CHAIN = Profile(
 )
 
 
-def _profiled(layers: int, filters: int, rows: int, pixels: int) -> Profile:
-    with torch.device("meta"):
-        images = torch.rand(rows, 3, pixels, pixels)
-    return Profile.analytic(amoebanet_d(layers, filters, device="meta"), images, V100)
-
-
 def test_columns_are_as_printed() -> None:
     column = Column.of("pipeline-8")
     assert (column.layers, column.filters, column.parameters) == (24, 512, 1.8e9)
     assert (column.parameter_gb, column.activation_gb) == (24.62, 26.24)
-    assert column.setting == Setting("pipeline-8", 8, 8, 16, "always")
-    assert Column.of("naive-1").setting == Setting("naive-1", 1, 128, 1, "never")
+    assert column.mean_gb == pytest.approx((24.62 + 26.24) / 8)
+    scenarios = column.scenario, Column.of("naive-1").scenario
+    assert [(s.stages, s.rows, s.microbatches, s.recompute) for s in scenarios] == [
+        (8, 8, 16, "always"),
+        (1, 128, 1, "never"),
+    ]
 
 
 def test_a_network_is_held_as_the_formula_says() -> None:
     """By hand: 12 bytes for 4 of a parameter; N + L/K N/T: two inputs, and one microbatch's rest."""
-    setting = Setting.of("pipeline-2", minibatch=2, microbatches=2)
-    found = held(CHAIN, setting, "memory")
+    scenario = named("pipeline-2", minibatch=2, microbatches=2)
+    found = held(CHAIN, scenario, "memory")
     assert found["layers"].tolist() == [3, 1]
     assert found["parameters"].tolist() == [3, 9]
     assert found["activations"].tolist() == [2 + 8 + 1, 2 + 2 + 1]
     assert found["total"].tolist() == [14, 14]
-    assert fullest(CHAIN, setting, "memory") == 14
-    with_gradients = held(CHAIN, setting, "memory", gradients=True)
+    assert fullest(CHAIN, scenario, "memory") == 14
+    with_gradients = held(CHAIN, scenario, "memory", gradients=True)
     # At the second backward all of them are there, and one input fewer.
     assert with_gradients["activations"].tolist() == [1 + 8 + 1 + 1, 1 + 2 + 1 + 3]
 
 
 def test_without_gpipe_all_rows_are_kept() -> None:
-    (found,) = held(CHAIN, Setting.of("naive-1", minibatch=2)).to_dict("records")
+    (found,) = held(CHAIN, named("naive-1", minibatch=2)).to_dict("records")
     assert found == {"layers": 4, "parameters": 12, "activations": 2 * 12, "total": 36}
 
 
@@ -71,9 +70,9 @@ def test_gpipes_own_partitioner_looks_at_computation() -> None:
     layers = tuple(
         LayerProfile("layer", 1, 2, flops=f, parameter_bytes=n) for n, f in enumerate(flops)
     )
-    setting = Setting.of("pipeline-2", 2, 2)
-    assert setting.plan(Profile(layers)).balance == [1, 3]
-    assert setting.plan(Profile(layers), "memory").balance == [3, 1]
+    scenario = named("pipeline-2", 2, 2)
+    assert plan_of(Profile(layers), scenario).balance == [1, 3]
+    assert plan_of(Profile(layers), scenario, "memory").balance == [3, 1]
 
 
 def test_narrower_activations_leave_weights() -> None:
@@ -106,7 +105,7 @@ def test_rmsprop_with_momentum_has_twelve_bytes_a_parameter() -> None:
 @pytest.mark.slow
 def test_any_size_follows_from_three_small_networks() -> None:
     ours = memory_family.profile(layers=4, filters=40, rows=2, pixels=32)
-    theirs = _profiled(12, 40, rows=2, pixels=32)
+    theirs = reckoned(partial(amoebanet_d, 12, 40), images(2, 32), V100)
     assert len(ours) == len(theirs)
     for one, other in zip(ours.layers, theirs.layers, strict=True):
         assert [getattr(one, name) for name in NUMBERS] == [

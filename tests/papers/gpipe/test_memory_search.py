@@ -1,21 +1,11 @@
+import pandas as pd
 import pytest
 
 from pipekit.papers.gpipe import memory_figures, memory_search
-from pipekit.papers.gpipe.memory import COLUMNS, GB, Column, Setting, held
-from pipekit.papers.gpipe.memory_search import largest, next_size, search
+from pipekit.papers.gpipe.memory import COLUMNS, GB, Column, held
+from pipekit.papers.gpipe.memory_search import next_size, search
+from pipekit.papers.gpipe.scenarios import named
 from pipekit.profiling import LayerProfile, Profile
-
-
-@pytest.mark.parametrize("limit", [0, 1, 2, 3, 4, 9])
-def test_the_largest_that_fits_is_found(limit: int) -> None:
-    asked: list[int] = []
-
-    def fits(candidate: int) -> bool:
-        asked.append(candidate)
-        return candidate <= limit
-
-    assert largest([1, 2, 3, 4], fits) == (min(limit, 4) or None)
-    assert len(asked) <= 3
 
 
 def _square(layers: int, filters: int) -> Profile:
@@ -27,7 +17,7 @@ def _square(layers: int, filters: int) -> Profile:
 
 def test_the_search_finds_the_widest_of_each_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_search, "amoebanet", _square)
-    found = search(Setting.of("pipeline-2"), depths=(6, 12, 200))
+    found = search(named("pipeline-2"), depths=(6, 12, 200))
     # 6 layers: 3 a stage, 3 F^2 / 1000 <= 8 for F <= 51; 12 layers: F <= 36; 200: F <= 8.
     assert found[["layers", "filters"]].to_numpy().tolist() == [[6, 48], [12, 32]]
     assert found["parameters"].tolist() == [6 * 48**2, 12 * 32**2]
@@ -35,15 +25,44 @@ def test_the_search_finds_the_widest_of_each_depth(monkeypatch: pytest.MonkeyPat
     assert next_size(6, 208) == (6, 224)
 
 
-def test_figures_show_every_accelerator_beside_the_paper() -> None:
-    boards = {name: held(_square(16, 48), Column.of(name).setting) for name in COLUMNS}
-    figure = memory_figures.accelerators(boards, "All fit", "simulated")
+def test_the_searches_are_told_beside_the_paper() -> None:
+    frame = pd.DataFrame(
+        [(6, 16, 2e9, 7.5)], columns=["layers", "filters", "parameters", "fullest"]
+    )
+    smaller = frame.assign(parameters=5e8)
+    by_column = dict.fromkeys(COLUMNS, frame) | {"pipeline-1": smaller, "naive-1": smaller}
+    found: memory_search.Found = {"computation": by_column, "memory": by_column}
+    assert memory_search.growth(found, "memory") == [1, 4, 4, 4]
+    curves = memory_search.curves(found)
+    ours = curves[curves["networks"] == "cut by memory (simulated)"]
+    assert ours["parameters"].tolist() == [0.5, 2, 2, 2]
+    assert ours["accelerators"].tolist() == [1, 2, 4, 8]
+    assert curves.loc[curves["networks"] == "paper", "parameters"].tolist() == [
+        0.318,
+        0.542,
+        1.05,
+        1.8,
+    ]
+    assert memory_search.answers(found)["pipeline-8"].tolist() == [
+        "(24, 512): 1,800M",
+        "(6, 16): 2,000M",
+        "(6, 16): 2,000M",
+    ]
+    counts = {"pipeline-8": 100, "pipeline-1": 20, "naive-1": 4}
+    values = {f.claim: f.value for f in memory_search.findings(found, counts, "why")}
+    assert values["gpipe-abstract-25x-larger"] == 25
+    assert values["gpipe-sec41-3-8x-single"] == 5
+    assert values["gpipe-sec41-5-6x"] == [pytest.approx(1.8e9 / 318e6), 5]
+    assert values["gpipe-sec5-2-billion"] == 2e9
+
+
+def test_the_figure_shows_every_accelerator_beside_the_paper() -> None:
+    boards = {name: held(_square(16, 48), Column.of(name).scenario) for name in COLUMNS}
+    rows = pd.concat(boards, names=["column", "accelerator"]).reset_index()
+    figure = memory_figures.accelerators(rows, "All fit", "simulated")
     assert figure.layout.title.text == "All fit (simulated)"
     parameters, activations, budget, paper = figure.data
     assert len(parameters.x) == 1 + 1 + 2 + 4 + 8
     assert [*activations.base] == [*parameters.x]
     assert set(budget.x) == {8}
     assert paper.x[-1] == pytest.approx((24.62 + 26.24) / 8)
-    rows = memory_figures.largest_networks({"ours": {"naive-1": 1e6, "pipeline-4": 2e9}})
-    assert rows[rows["networks"] == "ours"].to_numpy().tolist() == [[4, 2, "ours"]]
-    assert rows[rows["networks"] == "paper"]["parameters"].tolist() == [0.318, 0.542, 1.05, 1.8]

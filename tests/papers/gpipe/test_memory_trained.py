@@ -1,16 +1,17 @@
 import pandas as pd
 
 from pipekit.papers.gpipe import memory_trained
-from pipekit.papers.gpipe.memory import Setting
+from pipekit.papers.gpipe.scenarios import named
 from pipekit.traces.memory import Memory
 
 
 def test_trained_networks_hold_what_the_model_predicts() -> None:
-    settings = [Setting.of("pipeline-2", minibatch=8, microbatches=4)]
+    scenarios = [named("pipeline-2", minibatch=8, microbatches=4)]
     found = memory_trained.comparison(
-        settings, budget_mb=1, layers=1, filters=(8, 16, 24), pixels=32
+        scenarios, budget_mb=1, layers=1, filters=(8, 16, 24), pixels=32
     )
     assert found["by model"].tolist() == found["by training"].tolist()
+    assert memory_trained.agreed(found) == 1
     assert found["fits"].tolist() == [True, False]
     assert found["error"].abs().max() < 0.05
     training = found["by training"].iloc[0]

@@ -18,3 +18,11 @@ def test_numbers_of_section_1_are_read_from_the_ledger() -> None:
 
 def test_commas_separate_thousands_only_inside_numbers() -> None:
     assert quotes.numbers("20,000 steps, 480x480, 4e") == [20000, 480, 480, 4]
+
+
+def test_what_is_recorded_is_arithmetic_on_them() -> None:
+    figure, points = quotes.draw_figure1()
+    assert f"{quotes.size_and_accuracy():.2f} (paper)" in figure.layout.title.text
+    assert (points["source"] == "AmoebaNet-B (6, 512), GPipe").sum() == 1
+    values = [each.value for each in quotes.findings("figure1.svg")]
+    assert values[1:] == [145.8 / 4, 32 / 12, 5, [1.0, 8.7]]

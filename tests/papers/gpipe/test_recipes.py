@@ -1,17 +1,18 @@
 import torch
 
-from pipekit.ledger.ledger import load
 from pipekit.papers.gpipe import recipes
-from pipekit.papers.gpipe.settings import FineTuning, ImageNet, learning_rates
+from pipekit.papers.gpipe.settings import FineTuning, ImageNet, findings
+from pipekit.papers.training import learning_rates
 
 
 def test_settings_are_those_of_the_ledger() -> None:
-    assert str(ImageNet(4096)) == load()["gpipe-sec432-hparams"].value
-    assert str(FineTuning()) == load()["gpipe-sec433-finetune-recipe"].value
+    assert [each.value for each in findings()] == [True] * 3
 
 
 def test_the_learning_rate_falls_every_three_epochs() -> None:
-    rates = learning_rates(ImageNet(batch_rows=1000), epochs=7, steps_an_epoch=2)
+    training = ImageNet(batch_rows=1000)
+    optimizer = training.optimizer([torch.nn.Parameter(torch.zeros(1))])
+    rates = learning_rates(optimizer, training.scheduler(optimizer, steps_an_epoch=2), 14)
     assert rates == [1.25] * 6 + [1.25 * 0.97] * 6 + [1.25 * 0.97**2] * 2
 
 
