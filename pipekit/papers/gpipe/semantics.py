@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pipekit.datasets import Batch
 from pipekit.engine import Pipeline
 from pipekit.engine.batches import split
+from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.partition import splits
 from pipekit.papers.gradients import TakeGradient
 from pipekit.schedules import gpipe
@@ -124,6 +125,52 @@ def boundary_bytes(
             expected[boundary + 1, boundary, "gradient"] = x.nbytes
     off = sum(abs(int(sent.get(place, 0)) - size) for place, size in expected.items())
     return int(traffic.loc[far, "bytes"].sum()), off
+
+
+def findings(model: nn.Sequential, batch: Batch, loss: nn.Module) -> list[Finding]:
+    """Return what sections 3.1 and 3.2 claim of stages, microbatches, the loss and messages.
+
+    Args:
+        model: without dropout or batch norm, of nine layers at least.
+        batch: one minibatch, of a multiple of 16 rows.
+        loss: of a microbatch, a mean.
+    """
+    tried = [1, 2, 3, 4]
+    count = sum(1 for k in tried for _ in splits(len(model), k))
+    places = [loss_place(model, batch, k, t, loss) for k, t in [(2, 4), (4, 4), (4, 8), (8, 4)]]
+    apart = max(difference for _, difference in places)
+    sent = [
+        boundary_bytes(model, batch, k, t, loss)
+        for k, t in [(1, 4), (2, 4), (4, 4), (4, 8), (8, 4)]
+    ]
+    return [
+        Finding(
+            "gpipe-eq-composition",
+            differing_compositions(model, batch[0], tried) == 0,
+            "exact",
+            f"{count} splits, to the bit",
+        ),
+        Finding(
+            "gpipe-microbatch-reshape",
+            all(splits_into_microbatches(batch[0], t) for t in (1, 2, 4, 8, 16)),
+            "exact",
+            "T = 1, 2, 4, 8, 16",
+        ),
+        Finding(
+            "gpipe-last-stage-loss",
+            all(there for there, _ in places) and apart < 1e-6,
+            "exact",
+            "the thread and device of the loss are those of the last layer's output, and no other "
+            "stage's; the loss is that of the concatenated outputs, relative difference "
+            f"{apart:.1e}",
+        ),
+        Finding(
+            "gpipe-boundary-communication-only",
+            [max(far for far, _ in sent), max(off for _, off in sent)],
+            "exact",
+            "K = 1, 2, 4, 8; bytes counted by the engine",
+        ),
+    ]
 
 
 class _Watched(nn.Module):

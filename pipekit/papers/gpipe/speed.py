@@ -9,25 +9,31 @@ operations.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from statistics import fmean
 from types import MappingProxyType
 
-import torch
 from torch import nn
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import TPU_V2_CORE, gpipe_tpu_v2
-from pipekit.emulation import emulate
 from pipekit.models import amoebanet_d, resnet101
-from pipekit.papers.pace import faster_links, stretched
-from pipekit.planning.balance import balance
-from pipekit.plans import Plan, Recompute
+from pipekit.papers.costs import images, reckoned, with_costs
+from pipekit.papers.gpipe.partition import least_variance
+from pipekit.papers.gpipe.scenarios import (
+    MICROBATCHES,
+    MINIBATCH,
+    PIXELS,
+    Scenario,
+    naive,
+    pipeline,
+)
+from pipekit.papers.pace import emulate_at_pace
+from pipekit.papers.timelines import memory_of
+from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Schedule, gpipe
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
-PIXELS = 224
-MINIBATCH, MICROBATCHES = 128, 16
 DTYPE, DTYPE_BYTES = "bfloat16", 2
 STATE_BYTES = 12
 """Of a parameter: itself, its moving average and its momentum (section 4.1)."""
@@ -38,45 +44,10 @@ NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = MappingProxyType(
 )
 """By name; GPipe counts the normal cells of one group, of which there are three."""
 
-COST: Mapping[str, Callable[[LayerProfile], float]] = MappingProxyType(
-    {
-        "operations": lambda layer: layer.flops,
-        "time": lambda layer: layer.forward_s + layer.backward_s,
-    }
+ACCELERATORS: Mapping[str, Sequence[int]] = MappingProxyType(
+    {AMOEBANET: (2, 4, 8), RESNET: (1, 2, 4, 8)}
 )
-"""What a partition can be balanced by; the paper's is a static estimate."""
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A bar of Figure 3.
-
-    Attributes:
-        name: as printed, say "pipeline-4".
-        stages: K, each on an accelerator of its own.
-        microbatches: T, of a minibatch.
-        recompute: which microbatches are recomputed.
-    """
-
-    name: str
-    stages: int
-    microbatches: int
-    recompute: Recompute
-
-    @property
-    def pipelined(self) -> bool:
-        """Whether GPipe is used."""
-        return self.recompute != "never"
-
-
-def naive(stages: int) -> Scenario:
-    """Return plain training without GPipe, on so many accelerators that take turns (4.2)."""
-    return Scenario(f"naive-{stages}", stages, 1, "never")
-
-
-def pipeline(stages: int, microbatches: int = MICROBATCHES) -> Scenario:
-    """Return GPipe: everything is recomputed."""
-    return Scenario(f"pipeline-{stages}", stages, microbatches, "always")
+"""Of Figure 3's panels: of the baseline, the first number."""
 
 
 @cache
@@ -91,32 +62,24 @@ def profile_of(network: str, efficiency: float = 0.5, memory_efficiency: float =
         efficiency: see :meth:`Profile.analytic`.
         memory_efficiency: likewise.
     """
-    with torch.device("meta"):
-        sample = torch.rand(MINIBATCH // MICROBATCHES, 3, PIXELS, PIXELS)
-    profile = Profile.analytic(
-        NETWORKS[network](device="meta"),
-        sample,
+    profile = reckoned(
+        NETWORKS[network],
+        images(MINIBATCH // MICROBATCHES, PIXELS),
         TPU_V2_CORE,
         dtype=DTYPE,
         efficiency=efficiency,
         memory_efficiency=memory_efficiency,
     )
     a_byte = (2 * STATE_BYTES / DTYPE_BYTES + 1) / TPU_V2_CORE.memory_bandwidth / memory_efficiency
-    layers = (replace(x, update_s=x.parameter_bytes * a_byte) for x in profile.layers)
-    return replace(profile, layers=tuple(layers))
-
-
-def split(profile: Profile, stages: int, by: str = "operations") -> list[int]:
-    """Return the layers of each stage, with the least variance of what :data:`COST` names."""
-    return balance([COST[by](layer) for layer in profile.layers], stages, by="variance")
+    return with_costs(profile, update_s=lambda layer: layer.parameter_bytes * a_byte)
 
 
 @dataclass(frozen=True)
-class Job:
-    """A scenario with sizes: what is simulated or emulated.
+class Bar:
+    """A bar of Figure 3: a scenario with sizes that can be simulated and emulated.
 
     Attributes:
-        scenario: of Figure 3.
+        scenario: how the network is trained.
         profile: of the network.
         plan: which layers each stage has.
         cluster: the accelerators.
@@ -127,56 +90,56 @@ class Job:
     plan: Plan
     cluster: Cluster
 
-    @property
-    def rows(self) -> int:
-        """Images of a minibatch."""
-        return self.plan.microbatch_rows * self.scenario.microbatches
-
-    def table(self, batches: int = 1) -> Schedule:
-        """Return the schedule of so many minibatches."""
-        return gpipe(self.scenario.stages, self.scenario.microbatches, batches)
-
     def simulated(self, batches: int = 1) -> Trace:
-        """Return the simulated trace."""
+        """Return the simulated trace of so many minibatches."""
         states = STATE_BYTES / DTYPE_BYTES - 2  # weights and gradients are counted anyway
-        return simulate(
-            self.table(batches), self.profile, self.plan, self.cluster, optimizer_states=states
-        )
+        schedule = self.scenario.schedule(batches)
+        return simulate(schedule, self.profile, self.plan, self.cluster, optimizer_states=states)
 
     def emulated(self, slower: float) -> Trace:
-        """Return the emulated trace of one minibatch, in which all takes ``slower`` times as long.
+        """Return the emulated trace of one minibatch, in the profile's own seconds.
 
         Args:
-            slower: so that the engine's own tenths of a millisecond count little.
+            slower: how many times as long the emulation takes, so that the engine's own tenths of a
+                millisecond count little.
         """
-        profile, links = stretched(self.profile, slower), faster_links(self.cluster, 1 / slower)
-        return emulate(self.table(), profile, self.plan, links).trace
+        schedule = self.scenario.schedule()
+        return emulate_at_pace(schedule, self.profile, self.plan, self.cluster, 1 / slower).trace
 
     @property
     def peak_bytes(self) -> int:
         """The most bytes on any accelerator; the optimizer's state is there from the 2nd batch."""
-        memory = self.simulated(batches=2).memory
-        assert memory is not None
-        return max(memory.peak_bytes)
+        return max(memory_of(self.simulated(batches=2)).peak_bytes)
+
+    @property
+    def stages(self) -> list[LayerProfile]:
+        """The costs of each stage, for a microbatch."""
+        profile = self.profile.scaled(self.plan.microbatch_rows)
+        return [profile.stage(stage.first, stage.stop) for stage in self.plan.stages]
+
+    @property
+    def imbalance(self) -> float:
+        """The slowest stage's time over the mean."""
+        seconds = [stage.forward_s + stage.backward_s for stage in self.stages]
+        return max(seconds) / fmean(seconds)
 
 
-def sized(
-    profile: Profile, scenario: Scenario, microbatch_rows: int, by: str = "operations"
-) -> Job:
+def sized(profile: Profile, scenario: Scenario, rows: int, by: str = "operations") -> Bar:
     """Return a scenario with microbatches of so many images, whether they fit or not.
 
     Args:
         profile: of the network.
-        scenario: of Figure 3.
-        microbatch_rows: images of a microbatch.
-        by: what the stages are balanced by, see :data:`COST`.
+        scenario: of Figure 3, for any minibatch.
+        rows: images of a microbatch.
+        by: what the stages are balanced by, a key of :data:`pipekit.papers.gpipe.partition.COST`.
     """
-    layers = split(profile, scenario.stages, by)
-    plan = Plan.by_hand(layers, rows=microbatch_rows, recompute=scenario.recompute)
-    return Job(scenario, profile, plan, gpipe_tpu_v2(scenario.stages))
+    layers = least_variance(profile, scenario.stages, by)
+    plan = Plan.by_hand(layers, rows=rows, recompute=scenario.recompute)
+    adjusted = replace(scenario, minibatch=rows * scenario.microbatches)
+    return Bar(adjusted, profile, plan, gpipe_tpu_v2(scenario.stages))
 
 
-def job(profile: Profile, scenario: Scenario, by: str = "operations") -> Job:
+def fitting(profile: Profile, scenario: Scenario, by: str = "operations") -> Bar:
     """Return a scenario with the sizes that fit its accelerators; arguments as :func:`sized`.
 
     With GPipe, Table 1's microbatches; without, the largest power of two up to Table 1's minibatch.
@@ -193,13 +156,32 @@ def job(profile: Profile, scenario: Scenario, by: str = "operations") -> Job:
     raise ValueError(f"{scenario.name} does not fit {TPU_V2_CORE}: use more stages")
 
 
-def shortest_pass_s(job: Job) -> float:
-    """Return the seconds of the shortest forward of a stage."""
-    profile = job.profile.scaled(job.plan.microbatch_rows)
-    return min(profile.stage(s.first, s.stop).forward_s for s in job.plan.stages)
+def bars(
+    network: str,
+    profile: Profile | None = None,
+    by: str = "operations",
+    microbatches: int = MICROBATCHES,
+) -> list[Bar]:
+    """Return a panel of Figure 3: the baseline, and GPipe on each number of accelerators.
+
+    Args:
+        network: a key of :data:`ACCELERATORS`.
+        profile: of its costs, if not those of :func:`profile_of`.
+        by: as for :func:`sized`.
+        microbatches: T.
+    """
+    counts = ACCELERATORS[network]
+    scenarios = [naive(counts[0]), *(pipeline(k, microbatches) for k in counts)]
+    return [fitting(profile or profile_of(network), each, by) for each in scenarios]
 
 
-def speedups(jobs: Sequence[Job], traces: Sequence[Trace]) -> list[float]:
-    """Return how many times as many images a second as the first job each one trains."""
-    rates = [job.rows / trace.makespan_s for job, trace in zip(jobs, traces, strict=True)]
+def speedups(panel: Sequence[Bar], traces: Sequence[Trace]) -> list[float]:
+    """Return how many times as many images a second as the first bar each one trains."""
+    pairs = zip(panel, traces, strict=True)
+    rates = [bar.scenario.minibatch / trace.makespan_s for bar, trace in pairs]
     return [rate / rates[0] for rate in rates]
+
+
+def simulated_speedups(panel: Sequence[Bar]) -> list[float]:
+    """Return the same by simulation."""
+    return speedups(panel, [bar.simulated() for bar in panel])

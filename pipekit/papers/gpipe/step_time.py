@@ -1,11 +1,8 @@
 """GPipe's Figure 4: where the time of a step goes, and how recomputing early shrinks the bubble."""
 
-import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from unittest import mock
 
 import pandas as pd
 import torch
@@ -13,10 +10,12 @@ from torch import nn
 
 from pipekit.engine import Pipeline
 from pipekit.models import resnet101
-from pipekit.papers.gpipe.speed import RESNET, Scenario, profile_of, split
-from pipekit.papers.gpipe.timelines import bubble
+from pipekit.papers.costs import recomputed_late, with_costs
+from pipekit.papers.gpipe.bubble import bubble
+from pipekit.papers.gpipe.partition import least_variance
+from pipekit.papers.gpipe.scenarios import Scenario
+from pipekit.papers.gpipe.speed import RESNET, profile_of
 from pipekit.profiling import Profile
-from pipekit.schedules import gpipe
 from pipekit.traces import Trace
 from pipekit.traces.breakdown import ALL
 
@@ -27,11 +26,11 @@ def compute_bound(profile: Profile) -> Profile:
     A backward has two products for each one of the forward's; the total stays.
     """
     a_flop = (profile.forward_s + profile.backward_s) / sum(x.flops for x in profile.layers) / 3
-    layers = (
-        replace(x, forward_s=x.flops * a_flop, backward_s=2 * x.flops * a_flop)
-        for x in profile.layers
+    return with_costs(
+        profile,
+        forward_s=lambda layer: layer.flops * a_flop,
+        backward_s=lambda layer: 2 * layer.flops * a_flop,
     )
-    return replace(profile, layers=tuple(layers))
 
 
 def read_off(trace: Trace) -> pd.Series:
@@ -86,10 +85,7 @@ def late_recomputation(profile: Profile) -> Profile:
 
     Updates take no time, as in the theory of the bubble.
     """
-    layers = (
-        replace(x, backward_s=x.forward_s + x.backward_s, update_s=0.0) for x in profile.layers
-    )
-    return replace(profile, layers=tuple(layers))
+    return with_costs(recomputed_late(profile), update_s=lambda _: 0.0)
 
 
 def recomputes_early(trace: Trace) -> bool:
@@ -109,6 +105,8 @@ def measured(
 ) -> list[Trace]:
     """Train ResNet-101 on random images, really: each accelerator is a core of this machine.
 
+    A worker's operators have a single thread if OMP_NUM_THREADS is 1, as a notebook sets it.
+
     Args:
         scenarios: what to train by, in turns, so that whatever slows the machine slows all.
         rows: images of a minibatch.
@@ -124,16 +122,13 @@ def measured(
     pipelines = [
         Pipeline(
             resnet101(),
-            gpipe(scenario.stages, scenario.microbatches),
-            balance=split(profile_of(RESNET), scenario.stages),
+            scenario.schedule(),
+            balance=least_variance(profile_of(RESNET), scenario.stages),
             optimizer=partial(torch.optim.SGD, lr=0.01, momentum=0.9),
             loss=nn.CrossEntropyLoss(),
             recompute=scenario.recompute,
         )
         for scenario in scenarios
     ]
-    rounds = []
-    with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}):
-        for _ in range(1 + repeats):
-            rounds.append([each.train([batch]).trace for each in pipelines])
+    rounds = [[each.train([batch]).trace for each in pipelines] for _ in range(1 + repeats)]
     return [min(each, key=lambda t: t.makespan_s) for each in zip(*rounds[1:], strict=True)]

@@ -1,18 +1,16 @@
-"""GPipe's Figure 2 and section 3.2: who waits for whom, and how much of the time is bubble."""
+"""GPipe's Figure 2 and section 3.2: who waits for whom, and which weights are read."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
+from pipekit.engine import Run
+from pipekit.papers.findings import Finding
 from pipekit.papers.timelines import starts
 from pipekit.schedules import Op, Schedule, ScheduleError, Task, check, lower
 from pipekit.traces import Trace
 
 Edge = tuple[str, str]
 """(what is first, what depends on it), such as ("F1", "F2"), stages counted from 1."""
-
-
-def bubble(stages: int, microbatches: int) -> float:
-    """Return GPipe's bubble fraction (K-1)/(T+K-1) for K stages and T microbatches (3.2)."""
-    return (stages - 1) / (microbatches + stages - 1)
 
 
 def figure_2c(stages: int, microbatches: int) -> dict[tuple[str, int, int], int]:
@@ -77,13 +75,6 @@ def forward_waits(trace: Trace) -> list[float]:
     return late
 
 
-def idle(trace: Trace) -> list[float]:
-    """Return how long each worker idles, in the trace's unit."""
-    frame = trace.frame
-    busy = (frame["end_s"] - frame["start_s"]).groupby(frame["worker"]).sum()
-    return [trace.makespan_s - float(busy.get(worker, 0)) for worker in range(trace.workers)]
-
-
 def versions_a_minibatch(trace: Trace, microbatches: int) -> set[int]:
     """Return the numbers of weight versions that the passes of one minibatch read, over all.
 
@@ -107,6 +98,57 @@ def updates_a_minibatch(trace: Trace, microbatches: int, minibatches: int) -> se
     stages = trace.frame["stage"].unique()
     made = updates.groupby(["stage", updates["microbatch"] // microbatches]).size()
     return {int(made.get((s, t), 0)) for s in stages for t in range(minibatches)}
+
+
+def minibatch(trace: Trace, number: int, microbatches: int) -> Trace:
+    """Return one minibatch of a run, its times from its own start.
+
+    Args:
+        trace: of a run.
+        number: of the minibatch, from 0.
+        microbatches: of each.
+    """
+    frame = trace.frame[trace.frame["microbatch"] // microbatches == number].copy()
+    frame[["start_s", "end_s"]] -= frame["start_s"].min()
+    return Trace(frame, trace.label, trace.name, trace.workers)
+
+
+def dependency_finding(run: Sequence[Trace], drawn: Sequence[Trace]) -> Finding:
+    """Return whether every forward waits for what section 3.2 says, and for nothing else.
+
+    Args:
+        run: traces of any kind; no forward may be early.
+        drawn: traces in slots; no forward may be late either.
+    """
+    waits = [forward_waits(trace) for trace in (*run, *drawn)]
+    early = min(map(min, waits))
+    at_once = all(max(forward_waits(trace)) == 0 for trace in drawn)
+    checked = sum(map(len, waits))
+    return Finding(
+        "gpipe-forward-dependency",
+        early >= -1e-9 and at_once,
+        "exact",
+        f"{checked} forwards in exact, simulated, emulated and measured traces",
+    )
+
+
+def update_findings(runs: Sequence[Run], microbatches: int) -> list[Finding]:
+    """Return how many weight versions and updates a minibatch has, in real trainings of GPipe.
+
+    Args:
+        runs: of four stages, as many minibatches each.
+        microbatches: of a minibatch.
+    """
+    minibatches = len(runs[0].schedule.batches)
+    versions = [versions_a_minibatch(run.trace, microbatches) for run in runs]
+    updates = [updates_a_minibatch(run.trace, microbatches, minibatches) for run in runs]
+    slots = max(max(run.weight_buffers) for run in runs)
+    note = f"{minibatches} minibatches, four stages, two real trainings"
+    unlike_one = max(set().union(*updates), key=lambda n: abs(n - 1))
+    return [
+        Finding("gpipe-same-params-fb", max(*set().union(*versions), slots), "exact", note),
+        Finding("gpipe-single-update", unlike_one, "exact", note),
+    ]
 
 
 def _name(op: Op, stage: int) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipekit.papers.gpipe import memory_table
+from pipekit.papers.gpipe import memory, memory_table
 from pipekit.papers.gpipe.memory import COLUMNS, GB
 from pipekit.profiling import LayerProfile, Profile
 
@@ -16,7 +16,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> memory_table.Table1:
         layer = LayerProfile("layer", 1, 2, flops=1, parameter_bytes=4 * size, saved_bytes=size)
         return Profile((layer,) * 16, rows=8)
 
-    monkeypatch.setattr(memory_table.memory, "amoebanet", network)
+    monkeypatch.setattr(memory, "amoebanet", network)
     return memory_table.table1()
 
 

@@ -4,7 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit.papers.gpipe import speed, step_time
+from pipekit.papers.gpipe import figure4, step_time
+from pipekit.papers.gpipe.figure3 import Panel
+from pipekit.papers.gpipe.scenarios import naive, pipeline
+from pipekit.papers.gpipe.speed import sized
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import gpipe
@@ -54,6 +57,20 @@ def test_equal_stages_have_no_imbalance_and_all_time_is_told() -> None:
     assert shares.sum() == pytest.approx(100)
 
 
+def test_steps_are_told_and_compared_with_theory(monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = [sized(PROFILE, each, 1) for each in (naive(1), pipeline(1, 4), pipeline(2, 4))]
+    monkeypatch.setattr(figure4, "profile_of", lambda _: PROFILE)
+    steps = figure4.steps(Panel("small", bars, 1.0, [bar.simulated() for bar in bars]))
+    assert list(steps.bars) == [2]
+    assert steps.told(2).sum() == pytest.approx(100)
+    bubbles = figure4.bubbles(steps)
+    assert bubbles["late"][0] == pytest.approx(1, abs=1e-9)
+    assert bubbles["early"][0] == bubbles["early, emulated"][0] < 1
+    below, early = figure4.bubble_findings(bubbles)
+    assert below.value == [bubbles["early"][0], bubbles["late"][0]]
+    assert early.value is bool(bubbles["recomputes before its gradient"][0])
+
+
 def test_fused_layers_take_the_time_of_their_operations() -> None:
     fused = step_time.compute_bound(PROFILE)
     assert [layer.forward_s for layer in fused.layers] == pytest.approx([2 / 3, 2])
@@ -64,11 +81,13 @@ def test_every_scenario_is_really_trained(monkeypatch: pytest.MonkeyPatch) -> No
     small = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 1000))
     monkeypatch.setattr(step_time, "resnet101", lambda: small)
     monkeypatch.setattr(step_time, "profile_of", lambda _: PROFILE)
-    scenarios = [speed.naive(1), speed.pipeline(2, 2)]
+    scenarios = [naive(1), pipeline(2, 2)]
     run = partial(step_time.measured, scenarios, rows=4, pixels=8, repeats=2, seed=0)
     before = torch.get_num_threads()
     plain, pipelined = run()
     assert torch.get_num_threads() == before
+    table = figure4.measured_table(scenarios, [plain, pipelined])
+    assert table["over naive-1"][1] == plain.makespan_s / pipelined.makespan_s
     assert (plain.label, plain.workers, pipelined.workers) == ("measured", 1, 2)
     assert (pipelined.frame["op"] == "RECOMPUTE").sum() == 4
     assert pipelined.breakdown().loc["all", "recompute"] > 0

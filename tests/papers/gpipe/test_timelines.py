@@ -4,6 +4,7 @@ import pytest
 
 from pipekit import Profile, emulate, schedules, simulate
 from pipekit.papers.gpipe import timelines as tl
+from pipekit.papers.gpipe.bubble import bubble
 from pipekit.papers.timelines import EQUAL_SLOTS, as_drawn, starts
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
@@ -20,7 +21,7 @@ def test_figure_2c_is_the_picture_in_the_paper() -> None:
     assert drawn.workers == schedules.parse(picture).workers
     slots = Trace.from_schedule(drawn, EQUAL_SLOTS)
     assert starts(slots) == tl.figure_2c(4, 4)
-    assert slots.bubble == pytest.approx(tl.bubble(4, 4)) == pytest.approx(3 / 7)
+    assert slots.bubble == pytest.approx(bubble(4, 4)) == pytest.approx(3 / 7)
     assert starts(Trace.from_schedule(schedules.gpipe(4, 4), EQUAL_SLOTS)) != tl.figure_2c(4, 4)
 
 
@@ -46,11 +47,6 @@ def test_forwards_wait_for_the_worker_and_the_stage_before() -> None:
     assert min(tl.forward_waits(replace(slots, frame=frame))) == -0.5
 
 
-def test_every_worker_idles_k_minus_1_slots_in_each_phase() -> None:
-    assert tl.idle(Trace.from_schedule(schedules.gpipe(4, 8))) == [3 * (1 + 2)] * 4
-    assert tl.idle(Trace.from_schedule(schedules.gpipe(4, 8), EQUAL_SLOTS)) == [6] * 4
-
-
 def test_versions_and_updates_are_counted_a_minibatch() -> None:
     gpipe = Trace.from_schedule(schedules.gpipe(3, 4, batches=2))
     assert tl.versions_a_minibatch(gpipe, 4) == {1}
@@ -65,3 +61,11 @@ def test_an_exchange_that_breaks_nothing_is_no_dependency() -> None:
     F0, F1, *rest = schedules.gpipe(1, 2).workers[0]
     assert not tl._refused(Schedule(((F0, F1, *rest),)), 0, F0, F1)
     assert tl._refused(Schedule(((F0, F1, *rest),)), 0, F1, rest[1])
+
+
+def test_a_minibatch_is_cut_out_of_a_run() -> None:
+    run = Trace.from_schedule(schedules.gpipe(2, 2, batches=3), EQUAL_SLOTS)
+    second = tl.minibatch(run, 1, 2)
+    assert starts(second)["FORWARD", 0, 2] == 0
+    assert second.makespan_s == 6
+    assert second.bubble == pytest.approx(bubble(2, 2))

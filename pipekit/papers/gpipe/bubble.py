@@ -1,0 +1,129 @@
+"""GPipe's bubble, (K-1)/(T+K-1): drawn, simulated and emulated (section 3.2)."""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import pandas as pd
+import plotly.graph_objects as go
+
+import pipekit as pk
+from pipekit import plots, schedules
+from pipekit.papers.findings import Finding
+from pipekit.papers.timelines import EQUAL_SLOTS
+from pipekit.schedules import Op, Schedule
+from pipekit.traces import Trace
+
+GRID = tuple(product([1, 2, 4, 8, 16], [1, 2, 4, 8, 16, 32]))
+"""(K, T) that are looked at."""
+
+PRINTED = (2, 4), (4, 4), (4, 16), (8, 16), (8, 32), (2, 16), (4, 32)
+"""(K, T) whose bubble the ledger lists."""
+
+TWO_SLOTS: Mapping[Op, float] = {**EQUAL_SLOTS, Op.BACKWARD: 2}
+"""A backward takes two slots."""
+
+
+def bubble(stages: int, microbatches: int) -> float:
+    """Return GPipe's bubble fraction (K-1)/(T+K-1) for K stages and T microbatches (3.2)."""
+    return (stages - 1) / (microbatches + stages - 1)
+
+
+def idle(trace: Trace) -> list[float]:
+    """Return how long each worker idles, in the trace's unit."""
+    frame = trace.frame
+    busy = (frame["end_s"] - frame["start_s"]).groupby(frame["worker"]).sum()
+    return [trace.makespan_s - float(busy.get(worker, 0)) for worker in range(trace.workers)]
+
+
+def in_three_ways(table: Schedule, pass_s: float) -> tuple[Trace, Trace, Trace]:
+    """Return a schedule in equal slots, simulated and emulated, on stages with passes of ``pass_s``
+    seconds."""
+    equal = pk.Profile.uniform(table.stages, pass_s, pass_s)
+    slots = Trace.from_schedule(table, EQUAL_SLOTS)
+    return slots, pk.simulate(table, equal), pk.emulate(table, equal).trace
+
+
+def errors() -> tuple[float, float]:
+    """Return how far bubbles are from the formula at most: drawn in slots, and simulated.
+
+    Drawn are backwards of one and of two slots, and forwards alone, for all of :data:`GRID`.
+    """
+    drawn, simulated = [], []
+    for k, t in GRID:
+        table, alone = schedules.gpipe(k, t), schedules.inference(k, t)
+        slots = [Trace.from_schedule(table, each) for each in (TWO_SLOTS, EQUAL_SLOTS)]
+        slots.append(Trace.from_schedule(alone))
+        drawn += [abs(trace.bubble - bubble(k, t)) for trace in slots]
+        trace = pk.simulate(table, pk.Profile.uniform(k, 0.0123, 0.0307))
+        simulated.append(abs(trace.bubble - bubble(k, t)))
+    return max(drawn), max(simulated)
+
+
+def findings() -> list[Finding]:
+    """Return what section 3.2 claims of the bubble."""
+    as_stated = all(
+        idle(Trace.from_schedule(schedules.gpipe(k, t), durations))
+        == [(k - 1) * sum(durations.values())] * k
+        for k, t in GRID
+        for durations in (EQUAL_SLOTS, TWO_SLOTS)
+    )
+    values = [Trace.from_schedule(schedules.gpipe(k, t)).bubble for k, t in PRINTED]
+    note = f"{len(GRID)} pairs of K up to 16 and T up to 32; the second is simulated"
+    return [
+        Finding("gpipe-eq-bubble", list(errors()), "exact", note),
+        Finding("gpipe-bubble-values", values, "exact"),
+        Finding(
+            "gpipe-idle-per-accelerator",
+            as_stated,
+            "exact",
+            "backwards of one and of two slots",
+        ),
+    ]
+
+
+def emulated(stages: int, counts: Sequence[int], pass_s: float, repeats: int) -> list[float]:
+    """Return the emulated bubble for each number of microbatches, the least of several runs.
+
+    Args:
+        stages: K, all alike.
+        counts: T.
+        pass_s: seconds of a stage's forward, and of its backward.
+        repeats: runs of each.
+    """
+    equal = pk.Profile.uniform(stages, pass_s, pass_s)
+    return [
+        min(pk.emulate(schedules.gpipe(stages, t), equal).trace.bubble for _ in range(repeats))
+        for t in counts
+    ]
+
+
+def figure(counts: Sequence[int], found: Sequence[float]) -> tuple[go.Figure, pd.DataFrame]:
+    """Return the bubble over T for 2, 4 and 8 stages, with emulated ones of 4, and its numbers.
+
+    Args:
+        counts: T of the emulated ones.
+        found: what :func:`emulated` returned.
+    """
+    rows = [
+        {"K": f"K = {k}", "T": t, "bubble": 100 * bubble(k, t), "label": "exact"}
+        for k in (2, 4, 8)
+        for t in range(1, 33)
+    ]
+    rows += [
+        {"K": "K = 4, emulated", "T": t, "bubble": 100 * b, "label": "emulated"}
+        for t, b in zip(counts, found, strict=True)
+    ]
+    numbers = pd.DataFrame(rows)
+    drawn = plots.curves(
+        numbers,
+        x="T",
+        y="bubble",
+        color="K",
+        title=f"Four stages idle {100 * found[0]:.0f} % with {counts[0]} microbatch, "
+        f"{100 * found[-1]:.0f} % with {counts[-1]}",
+        label="emulated, lines exact",
+        x_title="microbatches of a minibatch, T",
+        y_title="bubble (%)",
+    )
+    drawn.data[-1].update(mode="markers", marker={"symbol": "square", "size": 8})
+    return drawn, numbers
