@@ -13,7 +13,9 @@ from pipekit.papers.timelines import EQUAL_SLOTS
 from pipekit.schedules import Op, Schedule
 from pipekit.traces import Trace
 
-GRID = tuple(product([1, 2, 4, 8, 16], [1, 2, 4, 8, 16, 32]))
+Grid = Sequence[tuple[int, int]]
+
+GRID: Grid = tuple(product([1, 2, 4, 8, 16], [1, 2, 4, 8, 16, 32]))
 """(K, T) that are looked at."""
 
 PRINTED = (2, 4), (4, 4), (4, 16), (8, 16), (8, 32), (2, 16), (4, 32)
@@ -43,13 +45,16 @@ def in_three_ways(table: Schedule, pass_s: float) -> tuple[Trace, Trace, Trace]:
     return slots, pk.simulate(table, equal), pk.emulate(table, equal).trace
 
 
-def errors() -> tuple[float, float]:
+def errors(grid: Grid = GRID) -> tuple[float, float]:
     """Return how far bubbles are from the formula at most: drawn in slots, and simulated.
 
-    Drawn are backwards of one and of two slots, and forwards alone, for all of :data:`GRID`.
+    Drawn are backwards of one and of two slots, and forwards alone.
+
+    Args:
+        grid: (K, T) that are looked at.
     """
     drawn, simulated = [], []
-    for k, t in GRID:
+    for k, t in grid:
         table, alone = schedules.gpipe(k, t), schedules.inference(k, t)
         slots = [Trace.from_schedule(table, each) for each in (TWO_SLOTS, EQUAL_SLOTS)]
         slots.append(Trace.from_schedule(alone))
@@ -59,18 +64,19 @@ def errors() -> tuple[float, float]:
     return max(drawn), max(simulated)
 
 
-def findings() -> list[Finding]:
-    """Return what section 3.2 claims of the bubble."""
+def findings(grid: Grid = GRID) -> list[Finding]:
+    """Return what section 3.2 claims of the bubble; ``grid`` are the (K, T) that are looked at."""
     as_stated = all(
         idle(Trace.from_schedule(schedules.gpipe(k, t), durations))
         == [(k - 1) * sum(durations.values())] * k
-        for k, t in GRID
+        for k, t in grid
         for durations in (EQUAL_SLOTS, TWO_SLOTS)
     )
     values = [Trace.from_schedule(schedules.gpipe(k, t)).bubble for k, t in PRINTED]
-    note = f"{len(GRID)} pairs of K up to 16 and T up to 32; the second is simulated"
+    k, t = map(max, zip(*grid, strict=True))
+    note = f"{len(grid)} pairs of K up to {k} and T up to {t}; the second is simulated"
     return [
-        Finding("gpipe-eq-bubble", list(errors()), "exact", note),
+        Finding("gpipe-eq-bubble", list(errors(grid)), "exact", note),
         Finding("gpipe-bubble-values", values, "exact"),
         Finding(
             "gpipe-idle-per-accelerator",

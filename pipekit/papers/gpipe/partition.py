@@ -201,7 +201,7 @@ def imbalances(rows: int) -> pd.DataFrame:
     Args:
         rows: images of a microbatch.
     """
-    networks = {
+    networks: dict[str, Callable[..., nn.Sequential]] = {
         "ResNet-101": resnet101,
         "AmoebaNet-D (4, 512)": partial(amoebanet_d, 12, 512),
     }

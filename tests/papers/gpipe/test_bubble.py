@@ -3,6 +3,8 @@ from pipekit.papers.gpipe import bubble
 from pipekit.papers.timelines import EQUAL_SLOTS
 from pipekit.traces import Trace
 
+GRID = ((1, 2), (4, 3))
+
 
 def test_every_worker_idles_k_minus_1_slots_in_each_phase() -> None:
     assert bubble.idle(Trace.from_schedule(schedules.gpipe(4, 8))) == [3 * (1 + 2)] * 4
@@ -10,10 +12,10 @@ def test_every_worker_idles_k_minus_1_slots_in_each_phase() -> None:
 
 
 def test_bubbles_drawn_and_simulated_are_those_of_the_formula() -> None:
-    drawn, simulated = bubble.errors()
+    drawn, simulated = bubble.errors(GRID)
     assert drawn < 1e-12
     assert simulated < 1e-9
-    equation, values, idle = bubble.findings()
+    equation, values, idle = bubble.findings(GRID)
     assert equation.value == [drawn, simulated]
     assert values.value[1] == bubble.bubble(4, 4)
     assert idle.value is True
