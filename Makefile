@@ -4,7 +4,7 @@ STAMP := .venv/.installed
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce papers predictions test lint browser benchmark clean
+.PHONY: help reproduce papers predictions test lint models browser benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ lint: $(STAMP) ## check style and types only
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+models: $(STAMP) ## record, cut and train some forty networks of torchvision, timm and transformers
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'
+	.venv/bin/python -m pytest tests/partition -m models -n auto --maxprocesses 4 --dist worksteal
 
 browser: ## install Debian's Chromium, in which the tests open the notebooks
 	@if command -v chromium >/dev/null; then echo "chromium is there"; \

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pipekit.layers.pass_state import is_checkpointing, is_recomputing
     from pipekit.ledger import claims
     from pipekit.loss_scale import LossScale
+    from pipekit.partition.stages import stages
     from pipekit.planning import plan
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
@@ -54,6 +55,7 @@ _HOMES = {
     "plan": "planning",
     "profile": "profiling.measured",
     "simulate": "simulation",
+    "stages": "partition.stages",
 }
 """The module of each function and class."""
 
@@ -113,6 +115,7 @@ __all__ = [
     "simulate",
     "simulation",
     "skips",
+    "stages",
     "traces",
 ]
 

@@ -1,0 +1,81 @@
+"""A batch as a module takes it, and batches of other numbers of rows made from it."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipekit.partition.recorded.refusal import NotRecordable
+from pipekit.partition.recorded.templates import decode, encode, tensors
+
+
+def call(model: nn.Module, batch: Any) -> Any:
+    """Return ``model``'s output: a dict holds keyword arguments, a tuple or list positional."""
+    if isinstance(batch, dict):
+        return model(**batch)
+    if isinstance(batch, (tuple, list)):
+        return model(*batch)
+    return model(batch)
+
+
+def rows_of(batch: Any) -> int:
+    """Return how many rows a batch has: the first dimension that most of its tensors have.
+
+    Raises:
+        NotRecordable: it holds no tensor with rows, or one row only.
+    """
+    lengths = Counter(len(tensor) for tensor in tensors(batch) if tensor.dim())
+    if not lengths:
+        raise NotRecordable("the example batch holds no tensor [rows, ...]")
+    rows = lengths.most_common(1)[0][0]
+    if rows < 2:
+        raise NotRecordable(
+            "the example batch has one row, and what has one row cannot be told from what has one "
+            "for every row: give an example of at least two rows"
+        )
+    return rows
+
+
+def with_rows(batch: Any, rows: int) -> Any:
+    """Return a batch of ``rows`` rows, taken in turn from the second row of ``batch`` on.
+
+    Floating-point numbers are scaled too, so that what a forward computes from the rows' contents
+    differs.  Tensors with another first dimension are taken to belong to all rows.
+    """
+    known = rows_of(batch)
+
+    def resized(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if not leaf.dim() or len(leaf) != known:
+            return leaf.detach().clone()
+        chosen = leaf.detach()[(torch.arange(rows, device=leaf.device) + 1) % known]
+        return chosen * 0.75 if chosen.is_floating_point() else chosen
+
+    return _mapped(resized, batch)
+
+
+def differentiable_copy(batch: Any, wanted: Callable[[Tensor], None] | None = None) -> Any:
+    """Return a copy of the batch, whose floating-point tensors track gradients.
+
+    They are no leaves, so that a model may edit them in place; ``wanted`` is called with the leaf
+    of each, which gets the gradient.
+    """
+
+    def copied(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if not leaf.is_floating_point():
+            return leaf.detach().clone()
+        source = leaf.detach().clone().requires_grad_()
+        if wanted:
+            wanted(source)
+        return source.clone()
+
+    return _mapped(copied, batch)
+
+
+def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    return decode(encode(tree, function), lambda leaf: leaf)

@@ -1,0 +1,128 @@
+"""A module as a row of layers, between which it can be cut into stages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from torch import nn
+
+from pipekit.partition.recorded.boundaries import Boundary, boundaries
+from pipekit.partition.recorded.part import Part
+from pipekit.partition.recorded.program import Program, Step
+from pipekit.partition.recorded.stage import Names, RecordedStage
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A tensor that goes from a layer to later ones.
+
+    Attributes:
+        source: what makes it: a module's name, an operation with its place, or "the batch".
+        shape: in the example.
+        nbytes: in the example.
+        requires_grad: whether a gradient comes back for it.
+    """
+
+    source: str
+    shape: tuple[int, ...]
+    nbytes: int
+    requires_grad: bool
+
+
+class RecordedModel:
+    """A module as a row of layers, each of one module's call and operations around it.
+
+    Args:
+        model: the unsplit model; its modules and tensors are used, not copied.
+        training, evaluation: its programs.
+        rows: of the two recordings that these come from.
+        frozen: what Python read from tensors, which is held to be as in the example.
+
+    Attributes:
+        model, training, evaluation, rows, frozen: as given.
+        boundaries: where the model may be cut, one fewer than there are layers.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        training: Program,
+        evaluation: Program,
+        rows: tuple[int, int],
+        frozen: Sequence[str] = (),
+    ) -> None:
+        self.model, self.training, self.evaluation = model, training, evaluation
+        self.rows, self.frozen = rows, tuple(frozen)
+        self._names = Names(model)
+        twice = _called_twice(training) | _called_twice(evaluation)
+        shared = {name for name in twice if any(True for _ in model.get_submodule(name).buffers())}
+        self.boundaries = boundaries(training, evaluation, rows, frozenset(shared))
+
+    def __len__(self) -> int:
+        """Return the number of layers."""
+        return len(self.boundaries) + 1
+
+    @property
+    def ties(self) -> list[list[str]]:
+        """The names of each parameter that has several."""
+        return self._names.aliases()
+
+    def stages(self, balance: Sequence[int]) -> list[RecordedStage]:
+        """Return stages of so many layers each, one after another.
+
+        Each takes what the one before returns, and has the names of the unsplit model; together
+        they have all of them.
+
+        Raises:
+            ValueError: the numbers do not sum to the number of layers, or one is below 1.
+        """
+        if sum(balance) != len(self) or any(count < 1 for count in balance):
+            raise ValueError(
+                f"balance {list(balance)} must sum to {len(self)}, the number of layers, with at "
+                f"least one in every stage"
+            )
+        ends = [Boundary(0, 0), *self.boundaries]
+        ends.append(Boundary(len(self.training.steps), len(self.evaluation.steps)))
+        stages = []
+        for first, behind in pairwise([0, *accumulate(balance)]):
+            begin, end = ends[first], ends[behind]
+            stage = RecordedStage(
+                Part.of(self.training, begin.training, end.training, self.rows),
+                Part.of(self.evaluation, begin.evaluation, end.evaluation, self.rows),
+            )
+            steps = [
+                *self.training.steps[begin.training : end.training],
+                *self.evaluation.steps[begin.evaluation : end.evaluation],
+            ]
+            modules = dict.fromkeys(step.module for step in steps if step.module is not None)
+            weights = dict.fromkeys(name for step in steps for name in sorted(step.weights))
+            self._names.fill(stage, modules, weights)
+            stages.append(stage)
+        for home, name in list(self._names.homes(list(stages))):
+            self._names.fill(stages[home], (), [name])
+        for stage in stages:
+            stage.training = self.model.training  # its modules are the model's, and keep theirs
+        return stages
+
+    def steps(self, layer: int) -> tuple[Step, ...]:
+        """Return what a layer does in training."""
+        ends = [0, *(b.training for b in self.boundaries), len(self.training.steps)]
+        return self.training.steps[ends[layer] : ends[layer + 1]]
+
+    def crossing(self, layer: int) -> list[Crossing]:
+        """Return what goes from the layers before ``layer`` to it and later ones in training."""
+        source_of = {number: step.title for step in self.training.steps for number in step.results}
+        made = self.training.made
+        return [
+            Crossing(
+                source_of.get(number, "the batch"),
+                made[number].shape,
+                made[number].nbytes,
+                made[number].requires_grad,
+            )
+            for number in self.training.alive(self.boundaries[layer - 1].training)
+        ]
+
+
+def _called_twice(program: Program) -> set[str]:
+    return {name for _, (name, before) in program.calls() if before}

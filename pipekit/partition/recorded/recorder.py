@@ -1,0 +1,323 @@
+"""One forward of a model, recorded: what its modules are called with, and what lies between."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pipekit.partition.recorded.operations import LOST, READS, name_of, own_name
+from pipekit.partition.recorded.program import Step
+from pipekit.partition.recorded.refusal import NotRecordable, caller
+from pipekit.partition.recorded.templates import (
+    Constant,
+    Template,
+    Value,
+    Weight,
+    encode,
+    tensors,
+)
+
+
+class Tape(NamedTuple):
+    """What one forward left.
+
+    Attributes:
+        batch, output: templates.
+        steps: in order; integers are as they were in this forward.
+        tensors: every value, by number; they keep the recording's tensors alive.
+        requires_grad: of every value, when it was made.
+        frozen: values read by Python in the forward, which recording holds to be as in the example.
+    """
+
+    batch: Template
+    steps: list[Step]
+    output: Template
+    tensors: dict[int, Tensor]
+    requires_grad: dict[int, bool]
+    frozen: list[str]
+
+
+class _Before(NamedTuple):
+    """Arguments as they were before a call that may change them."""
+
+    arguments: Any
+    tensors: list[Tensor]
+    versions: list[int]
+    template: Template
+
+
+class _Tags(TorchDispatchMode):
+    """Notes which kinds of operators run: those that draw, and those of unforeseeable shape."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.random = self.shape_from_data = False
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        tags = func.tags  # type: ignore[attr-defined]
+        self.random |= torch.Tag.nondeterministic_seeded in tags
+        if torch.Tag.dynamic_output_shape in tags:
+            # An index of integers gives as many elements as it has; one of booleans counts them.
+            by_integers = func is torch.ops.aten.index.Tensor and not any(
+                isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+                for index in args[1]
+            )
+            self.shape_from_data |= not by_integers
+        return func(*args, **(kwargs or {}))
+
+
+class Recorder(TorchFunctionMode):
+    """Records while it is entered; modules that are opaque are one step each.
+
+    Args:
+        model: the whole network.
+        opaque: the modules that are called as they are, with their names.
+        freeze: whether what Python reads from a tensor is taken to be always as in this forward;
+            otherwise the read is refused.
+    """
+
+    def __init__(self, model: nn.Module, opaque: Mapping[nn.Module, str], freeze: bool) -> None:
+        super().__init__()
+        self._opaque, self._freeze = opaque, freeze
+        self._depth = 0
+        self._calls: list[tuple[_Before, bool, str]] = []
+        self._references: dict[int, Value | Weight] = {}
+        self._versions: dict[int, tuple[int, bool, type]] = {}
+        self._from_data: set[int] = set()  # values that depend on the batch, weights or chance
+        self._constants: dict[int, Constant] = {}
+        self._tags = _Tags()
+        self._kept: list[Tensor] = []
+        self.tape = Tape(None, [], None, {}, {}, [])
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            self._references[id(tensor)] = Weight(name)
+
+    def run(self, call: Callable[[Any], Any], batch: Any) -> Tape:
+        """Record ``call(batch)``, a forward of the model, and return what it left."""
+        template = encode(batch, self._batch_leaf)
+        with self._watching(), self._tags, self:
+            output = call(batch)
+        self._require_output(output)
+        return self.tape._replace(batch=template, output=encode(output, self._leaf))
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run one function of torch, and record it if tensors come of it between the blocks."""
+        kwargs = kwargs or {}
+        if self._depth:
+            return func(*args, **kwargs)
+        before = self._before((args, kwargs), lazily=True)
+        self._tags.random = self._tags.shape_from_data = False
+        grad = torch.is_grad_enabled()
+        result = func(*args, **kwargs)
+        if own_name(func) in READS:
+            self._read(own_name(func), before.tensors, result)
+        elif own_name(func) in LOST:
+            raise NotRecordable(
+                f"Tensor.{own_name(func)} at {caller()} acts on a tensor between the blocks, where "
+                f"stages would not repeat it: call it within a module, and make that a block by "
+                f"blocks=[...]"
+            )
+        elif tensors(result) or self._edited(before):
+            if self._tags.shape_from_data and self._depends_on_data(before.tensors):
+                self._refuse_shape(func)
+            self._require_unchanged(before.tensors)
+            template = encode(before.arguments, self._leaf)
+            self._add(
+                before._replace(template=template),
+                result,
+                operation=name_of(func),
+                grad=grad,
+                random=self._tags.random,
+            )
+        return result
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        with ExitStack() as hooks:
+            for module, name in self._opaque.items():
+                enter = module.register_forward_pre_hook(
+                    self._entering(name), prepend=True, with_kwargs=True
+                )
+                hooks.callback(enter.remove)
+                leave = module.register_forward_hook(
+                    self._leaving(name), with_kwargs=True, always_call=True
+                )
+                hooks.callback(leave.remove)
+            yield
+
+    def _entering(self, name: str) -> Callable[..., None]:
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self._depth += 1
+            if self._depth == 1:
+                given = [*args, *kwargs.values()]
+                if any(isinstance(one, PackedSequence) for one in given):
+                    self._refuse_packed(name)
+                self._tags.random = False
+                before = self._before((args, kwargs), lazily=False)
+                self._calls.append((before, torch.is_grad_enabled(), caller()))
+
+        return enter
+
+    def _leaving(self, name: str) -> Callable[..., None]:
+        def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if self._depth == 1 and self._calls:
+                before, grad, place = self._calls.pop()
+                if isinstance(output, PackedSequence):
+                    self._refuse_packed(name)
+                self._add(
+                    before, output, module=name, grad=grad, random=self._tags.random, place=place
+                )
+            self._depth -= 1
+
+        return leave
+
+    def _before(self, arguments: Any, *, lazily: bool) -> _Before:
+        """Return the arguments of a call; ``lazily`` leaves their template for later."""
+        found = tensors(arguments)
+        if not lazily:
+            self._require_unchanged(found)
+        template = None if lazily else encode(arguments, self._leaf)
+        return _Before(arguments, found, [tensor._version for tensor in found], template)
+
+    def _edited(self, before: _Before) -> list[Tensor]:
+        pairs = zip(before.tensors, before.versions, strict=True)
+        return [tensor for tensor, version in pairs if tensor._version != version]
+
+    def _add(self, before: _Before, result: Any, *, place: str | None = None, **what: Any) -> None:
+        edited = self._edited(before)
+        references = [self._references.get(id(tensor)) for tensor in edited]
+        if any(id(tensor) in self._constants for tensor in edited):
+            raise NotRecordable(
+                f"{caller()} changes a tensor in place that is neither a parameter nor a buffer: "
+                f"make it one by register_buffer()"
+            )
+        step_edits = frozenset(r.number for r in references if isinstance(r, Value))
+        data = bool(what.get("module")) or what["random"] or self._depends_on_data(before.tensors)
+        results = tuple(self._number(tensor, data) for tensor in tensors(result))
+        for tensor in edited:
+            self._note(tensor)
+        self.tape.steps.append(
+            Step(
+                arguments=before.template,
+                results=results,
+                edits=step_edits,
+                edited_weights=frozenset(r.name for r in references if isinstance(r, Weight)),
+                place=place or caller(),
+                **what,
+            )
+        )
+
+    def _number(self, tensor: Tensor, from_data: bool) -> int:
+        """Give a tensor that a step made the next number, unless it is a weight or a constant."""
+        number = len(self.tape.tensors)
+        self.tape.tensors[number] = tensor
+        self.tape.requires_grad[number] = tensor.requires_grad
+        if from_data:
+            self._from_data.add(number)
+        if not isinstance(self._references.get(id(tensor)), Weight):
+            self._references[id(tensor)] = Value(number)
+        self._note(tensor)
+        return number
+
+    def _note(self, tensor: Tensor) -> None:
+        self._versions[id(tensor)] = (tensor._version, tensor.requires_grad, type(tensor.grad_fn))
+
+    def _batch_leaf(self, leaf: Any) -> Template:
+        return Value(self._number(leaf, True)) if isinstance(leaf, Tensor) else leaf
+
+    def _leaf(self, leaf: Any) -> Template:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if known := self._references.get(id(leaf)):
+            return known
+        if leaf.requires_grad:
+            raise NotRecordable(
+                f"{caller()} uses a tensor that neither a module's output nor an operation of "
+                f"torch gave (it comes of {type(leaf.grad_fn).__name__}): a custom autograd "
+                f"function or torch.func must run within a module; make that a block by "
+                f"blocks=[...]"
+            )
+        self._kept.append(leaf)
+        return self._constants.setdefault(id(leaf), Constant(leaf))
+
+    def _depends_on_data(self, found: Sequence[Tensor]) -> bool:
+        references = [self._references.get(id(tensor)) for tensor in found]
+        return any(
+            isinstance(r, Weight) or (r is not None and r.number in self._from_data)
+            for r in references
+        )
+
+    def _read(self, name: str, found: Sequence[Tensor], result: Any) -> None:
+        if not self._depends_on_data(found):
+            return
+        if not self._freeze:
+            raise NotRecordable(
+                f"{caller()} reads numbers of a tensor into Python ({name}), so that what follows "
+                f"may depend on the batch: avoid it (in transformers: attn_implementation='eager', "
+                f"or no attention mask where nothing is masked), put it into a block by "
+                f"blocks=[...], or, if it is the same for all your batches, pass freeze=True"
+            )
+        shown = str(result)
+        self.tape.frozen.append(f"{caller()}: {shown if len(shown) < 40 else name}")
+
+    def _refuse_shape(self, func: Callable[..., Any]) -> None:
+        raise NotRecordable(
+            f"{own_name(func)} at {caller()} gives a tensor whose size depends on the numbers in "
+            f"the batch: put it into a block by blocks=[...], or use torch.where or masks of fixed "
+            f"size"
+        )
+
+    def _refuse_packed(self, name: str) -> None:
+        raise NotRecordable(
+            f"{name} is given or gives a PackedSequence, which cannot pass from stage to stage: "
+            f"put packing, the recurrent layer and unpacking into one module, and make that a "
+            f"block by blocks=[...]"
+        )
+
+    def _require_unchanged(self, found: Sequence[Tensor]) -> None:
+        """Refuse tensors to which something that is not recorded has happened meanwhile."""
+        for tensor in found:
+            known = self._versions.get(id(tensor))
+            if known is None:
+                continue
+            version, requires_grad, grad_fn = known
+            if tensor._version != version:
+                # A view of it was edited, by a step that is recorded: note it anew.
+                self._note(tensor)
+            elif (tensor.requires_grad, type(tensor.grad_fn)) != (requires_grad, grad_fn):
+                raise NotRecordable(
+                    f"{caller()} uses a tensor that {type(tensor.grad_fn).__name__} has put into "
+                    f"autograd's graph anew, unseen by recording: a custom autograd function must "
+                    f"run within a module (make that a block by blocks=[...]); call "
+                    f"torch.utils.checkpoint with use_reentrant=False"
+                )
+
+    def _require_output(self, output: Any) -> None:
+        def check(leaf: Any) -> None:
+            if not isinstance(leaf, Tensor) and leaf is not None:
+                advice = (
+                    "pass use_cache=False, or set model.config.use_cache = False"
+                    if "Cache" in type(leaf).__name__
+                    else "return tensors only, in tuples, lists or dicts"
+                )
+                raise NotRecordable(
+                    f"the model returns a {type(leaf).__name__}, which is no tensor: {advice}"
+                )
+
+        encode(output, check)

@@ -1,0 +1,28 @@
+"""Why a module cannot be recorded, in one sentence that names the place and the remedy."""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+_NOT_THE_MODELS = tuple(f"{Path(path).parent}{os.sep}" for path in (torch.__file__, __file__))
+
+
+class NotRecordable(ValueError):
+    """A module whose forward cannot be cut into stages; the message says where and what to do."""
+
+
+def caller() -> str:
+    """Return ``file:line`` of the model's own code that is running, neither torch's nor ours.
+
+    torch's own modules are skipped, because a user looks for the place in the network.
+    """
+    frame = sys._getframe(1)
+    place = "an unknown place"
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_NOT_THE_MODELS) and not name.startswith("<"):
+            return f"{Path(name).name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
+    return place

@@ -1,0 +1,163 @@
+"""The arguments of a recorded step: their structure, with references in the place of tensors.
+
+A template is made of :class:`Node` for containers, of the references below, and of plain Python
+values.  :func:`encode` makes one from real arguments, :func:`decode` makes arguments from it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Template = Any  # Node | Value | Weight | Constant | Rows | Device | a plain Python value
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor that the batch holds or a step makes, by its number in the program."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter or buffer, by its name in the unsplit model."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A tensor that is the same in every forward and is no parameter or buffer."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """An integer that depends on the number of rows: ``times * rows + plus``."""
+
+    times: Fraction
+    plus: int
+
+    def at(self, rows: int) -> int:
+        """Return the integer for a number of rows."""
+        return int(self.times * rows) + self.plus
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device on which the stage computes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A container: its type, what rebuilds it beside its children, and the children."""
+
+    type: type
+    context: Any
+    children: tuple[Template, ...]
+
+
+def encode(tree: Any, leaf: Callable[[Any], Template]) -> Template:
+    """Return the template of ``tree``; ``leaf`` gives those of tensors and of plain values."""
+    kind = type(tree)
+    if isinstance(tree, Tensor):
+        return leaf(tree)
+    if kind is slice:
+        parts: Any = (tree.start, tree.stop, tree.step)
+        return Node(slice, None, tuple(encode(part, leaf) for part in parts))
+    if kind in (tuple, list, torch.Size):
+        plain = tuple if kind is torch.Size else kind
+        return Node(plain, None, tuple(encode(item, leaf) for item in tree))
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return Node(kind, "fields", tuple(encode(item, leaf) for item in tree))
+    if kind in pytree.SUPPORTED_NODES:  # dictionaries, and the outputs of transformers
+        children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(tree)
+        return Node(kind, context, tuple(encode(child, leaf) for child in children))
+    return leaf(tree)
+
+
+def decode(template: Template, leaf: Callable[[Any], Any]) -> Any:
+    """Return what the template stands for; ``leaf`` resolves references and plain values."""
+    if not isinstance(template, Node):
+        return leaf(template)
+    children = [decode(child, leaf) for child in template.children]
+    kind = template.type
+    if kind is slice:
+        return slice(*children)
+    if kind in (tuple, list):
+        return kind(children)
+    if template.context == "fields":
+        return kind(*children)
+    return pytree.SUPPORTED_NODES[kind].unflatten_fn(children, template.context)
+
+
+def rebuilt(template: Template, leaf: Callable[[Any], Template]) -> Template:
+    """Return the template with every leaf replaced by what ``leaf`` gives for it."""
+    if isinstance(template, Node):
+        children = tuple(rebuilt(child, leaf) for child in template.children)
+        return Node(template.type, template.context, children)
+    return leaf(template)
+
+
+def leaves(template: Template) -> Iterator[Any]:
+    """Yield the references and plain values of a template, in order."""
+    if isinstance(template, Node):
+        for child in template.children:
+            yield from leaves(child)
+    else:
+        yield template
+
+
+def values(template: Template) -> Iterator[int]:
+    """Yield the numbers of the values that a template refers to."""
+    return (leaf.number for leaf in leaves(template) if isinstance(leaf, Value))
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    """Return the tensors within real arguments, in the order of their templates' leaves."""
+    found: list[Tensor] = []
+
+    def note(leaf: Any) -> None:
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+
+    encode(tree, note)
+    return found
+
+
+def resolver(
+    env: Mapping[int, Tensor],
+    weight: Callable[[str], Tensor],
+    rows: int | None,
+    device: torch.device,
+) -> Callable[[Any], Any]:
+    """Return what :func:`decode` takes for a leaf within one forward of a stage.
+
+    Args:
+        env: the values that are alive, by number.
+        weight: gives a parameter or buffer by name.
+        rows: how many rows the microbatch has; None where nothing depends on it.
+        device: where the stage computes.
+    """
+
+    def resolve(leaf: Any) -> Any:
+        if isinstance(leaf, Value):
+            return env[leaf.number]
+        if isinstance(leaf, Weight):
+            return weight(leaf.name)
+        if isinstance(leaf, Constant):
+            return leaf.tensor.to(device)
+        if isinstance(leaf, Rows):
+            assert rows is not None, "boundaries allow no stage that could not know its rows"
+            return leaf.at(rows)
+        if isinstance(leaf, Device):
+            return device
+        return leaf
+
+    return resolve

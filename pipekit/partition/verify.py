@@ -1,0 +1,223 @@
+"""A recorded model beside the unsplit one: outputs, buffers and all gradients, to the bit."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipekit.layers.buffers import buffers_untouched, named_buffers
+from pipekit.partition.recorded import batch as batches
+from pipekit.partition.recorded.record import left_as_it_was
+from pipekit.partition.recorded.recorded_model import RecordedModel
+from pipekit.partition.recorded.refusal import NotRecordable
+from pipekit.partition.recorded.templates import encode, leaves, tensors
+from pipekit.trees import Tree
+
+SEED = 20_240_229
+_ADVICE = (
+    "name a module around the part in question as a block by blocks=[...]; for transformers try "
+    "attn_implementation='eager' and use_cache=False; torch.utils.checkpoint needs "
+    "use_reentrant=False"
+)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What one run left: tensors by what they are called in messages.
+
+    ``None`` stands for a gradient that nothing reached.
+    """
+
+    tensors: dict[str, Tensor | None] = field(default_factory=dict)
+
+    def first_difference(self, other: "_Outcome") -> str | None:
+        """Return the name of the first tensor that differs, in the order in which they were put."""
+        for name in dict.fromkeys([*self.tensors, *other.tensors]):
+            if name not in self.tensors or name not in other.tensors:
+                return name
+            if not _equal(self.tensors[name], other.tensors[name]):
+                return name
+        return None
+
+
+def verify(recorded: RecordedModel, example: Any) -> list[float]:
+    """Compare every layer as a stage of its own with the unsplit model, in both modes.
+
+    Both run on a batch of another number of rows than any recording had, with equal random numbers.
+    Outputs, buffers, the gradients of all parameters and of floating-point inputs must be equal to
+    the bit, and the names must be the model's.  Model and generators are left as they were.
+
+    Args:
+        recorded: the model as layers.
+        example: what it was recorded with.
+
+    Returns:
+        The seconds that each layer's forward took in training mode, once.
+
+    Raises:
+        NotRecordable: the first tensor that differs, by name, and what to do.
+    """
+    model = recorded.model
+    rows = recorded.rows[1] + 1
+    batch = batches.with_rows(example, rows)
+    stages = recorded.stages([1] * len(recorded))
+    _require_names(model, stages)
+    seconds = [0.0] * len(stages)
+    with left_as_it_was(model):
+        for training in (True, False):
+            model.train(training)
+            for stage in stages:
+                stage.train(training)
+            whole = _run_whole(model, batch, training)
+            cut = _run_stages(model, stages, batch, training, seconds)
+            name = whole.first_difference(cut)
+            if name is None:
+                continue
+            mode = f"in {'training' if training else 'evaluation'} mode, with {rows} rows"
+            again = whole.first_difference(_run_whole(model, batch, training))
+            if again is not None:
+                raise NotRecordable(
+                    f"two runs of the unsplit model differ {mode}, first in {again}: it keeps "
+                    f"state in Python between forwards, or an operator of it is not deterministic"
+                )
+            raise NotRecordable(
+                f"the model cut into stages is not the unsplit one {mode}: the first tensor that "
+                f"differs is {name}; {_ADVICE}"
+            )
+    return seconds
+
+
+def _run_whole(model: nn.Module, batch: Any, training: bool) -> _Outcome:
+    inputs: list[Tensor] = []
+    sample = batches.differentiable_copy(batch, inputs.append)
+    outcome = _Outcome()
+    with _fresh([model]), torch.set_grad_enabled(training):
+        output = batches.call(model, sample)
+        _put_forward(outcome, output, model, [model])
+        if training:
+            roots = [tensor for tensor in tensors(output) if tensor.requires_grad]
+            if roots:
+                torch.autograd.backward(roots, _cotangents(roots))
+            _put_gradients(outcome, model, inputs)
+    return outcome
+
+
+def _run_stages(
+    model: nn.Module, stages: list[Any], batch: Any, training: bool, seconds: list[float]
+) -> _Outcome:
+    """Run stages one by one; between them go detached tensors forth and their gradients back."""
+    inputs: list[Tensor] = []
+    tree: Tree = batches.differentiable_copy(batch, inputs.append)
+    outcome = _Outcome()
+    cuts: list[_Cut] = []
+    with _fresh(stages), torch.set_grad_enabled(training):
+        for number, stage in enumerate(stages):
+            if number:
+                cuts.append(_Cut(tensors(tree), training))
+                taken = tuple(cuts[-1].received)
+                tree = taken[0] if isinstance(tree, Tensor) else taken
+            start = time.perf_counter()
+            tree = stage(tree)
+            if training:
+                seconds[number] = time.perf_counter() - start
+        _put_forward(outcome, tree, model, stages)
+        if training:
+            roots = [tensor for tensor in tensors(tree) if tensor.requires_grad]
+            if roots:
+                torch.autograd.backward(roots, _cotangents(roots))
+            for cut in reversed(cuts):
+                cut.backward()
+            _put_gradients(outcome, model, inputs)
+    return outcome
+
+
+class _Cut:
+    """Tensors that one stage made, and what the next one received for them."""
+
+    def __init__(self, made: list[Tensor], training: bool) -> None:
+        self._made = made
+        self._gradients: dict[int, Tensor] = {}
+        self.received = [tensor.detach() for tensor in made]
+        for number, tensor in enumerate(self.received):
+            if training and (tensor.is_floating_point() or tensor.is_complex()):
+                tensor.requires_grad_().register_hook(partial(self._take, number))
+
+    def _take(self, number: int, gradient: Tensor) -> None:
+        # As autograd computed it: a leaf's .grad may have other strides, hence other roundings.
+        self._gradients[number] = gradient.detach()
+
+    def backward(self) -> None:
+        """Run the backward of the stage that made the tensors, from the gradients that came."""
+        reached = [n for n in sorted(self._gradients) if self._made[n].requires_grad]
+        if reached:
+            roots = [self._made[n] for n in reached]
+            torch.autograd.backward(roots, [self._gradients[n] for n in reached])
+        self._made, self._gradients = [], {}
+
+
+def _require_names(model: nn.Module, stages: list[Any]) -> None:
+    held: Mapping[str, Tensor] = {}
+    for stage in stages:
+        held = {**held, **stage.state_dict(keep_vars=True)}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if held.get(name) is not tensor:
+            raise NotRecordable(f"no stage has {name!r} of the model: please report this")
+
+
+def _cotangents(roots: list[Tensor]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(SEED)
+    return [torch.randn(t.shape, generator=generator, dtype=t.dtype).to(t.device) for t in roots]
+
+
+def _put_forward(
+    outcome: _Outcome, output: Any, model: nn.Module, parts: Sequence[nn.Module]
+) -> None:
+    template = encode(output, lambda leaf: leaf)
+    outcome.tensors[f"the structure of the output ({type(output).__name__})"] = None
+    for number, leaf in enumerate(leaves(template)):
+        if isinstance(leaf, Tensor):
+            outcome.tensors[f"tensor {number} of the output"] = leaf.detach().clone()
+    held = {name: buffer for part in parts for name, buffer in named_buffers(part).items()}
+    for name in named_buffers(model):
+        outcome.tensors[f"the buffer {name!r}"] = held[name].detach().clone()
+
+
+def _put_gradients(outcome: _Outcome, model: nn.Module, inputs: list[Tensor]) -> None:
+    for name, parameter in model.named_parameters():
+        outcome.tensors[f"the gradient of {name!r}"] = parameter.grad
+    for number, tensor in enumerate(inputs):
+        outcome.tensors[f"the gradient of floating-point input {number}"] = tensor.grad
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    if one.dtype != other.dtype or one.shape != other.shape or one.device != other.device:
+        return False
+    if one.is_sparse or other.is_sparse:
+        return one.is_sparse == other.is_sparse and _equal(one.to_dense(), other.to_dense())
+    return torch.equal(one, other) or (
+        torch.equal(one.isnan(), other.isnan())
+        and torch.equal(one.nan_to_num(), other.nan_to_num())
+    )
+
+
+@contextmanager
+def _fresh(parts: Sequence[nn.Module]) -> Iterator[None]:
+    """Run with seeded generators, buffers that may be written, and no gradients yet."""
+    model = nn.ModuleList(parts)
+    gradients = {parameter: parameter.grad for parameter in model.parameters()}
+    for parameter in gradients:
+        parameter.grad = None
+    torch.manual_seed(SEED)
+    try:
+        with buffers_untouched(model):
+            yield
+    finally:
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient

@@ -1,0 +1,340 @@
+"""Small random networks of many kinds, as people bring them, each with a batch.
+
+All draw no random numbers in training, so that a plain loop is their judge to the bit.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+CLASSES = 5
+
+
+class Network(NamedTuple):
+    """A model and a batch for it."""
+
+    model: nn.Module
+    batch: Any
+
+
+Factory = Callable[[], Network]
+NETWORKS: dict[str, Factory] = {}
+FAST = {
+    "resnet18",
+    "mobilenet_v3_small",
+    "vit",
+    "gpt2",
+    "lstm",
+    "twice",
+    "tied",
+    "unet",
+    "in place",
+}
+
+
+def network(name: str) -> Callable[[Factory], Factory]:
+    def register(factory: Factory) -> Factory:
+        NETWORKS[name] = factory
+        return factory
+
+    return register
+
+
+def build(name: str) -> Network:
+    torch.manual_seed(0)
+    made = NETWORKS[name]()
+    for module in made.model.modules():
+        for rate in ("p", "drop_prob"):  # of dropout, and of the depth that is stochastic
+            if isinstance(getattr(module, rate, None), float):
+                setattr(module, rate, 0.0)
+    return made
+
+
+def images(size: int, rows: int = 4, channels: int = 3) -> Tensor:
+    return torch.randn(rows, channels, size, size)
+
+
+def tokens(length: int = 10, rows: int = 4) -> Tensor:
+    return torch.randint(5, 100, (rows, length))
+
+
+def _vision(name: str, size: int = 32, **options: Any) -> None:
+    def factory() -> Network:
+        models = pytest.importorskip("torchvision").models
+        return Network(getattr(models, name)(num_classes=CLASSES, **options), images(size))
+
+    NETWORKS[name] = factory
+
+
+for _name in (
+    *("resnet18", "vgg11_bn", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5"),
+    *("efficientnet_b0", "regnet_y_400mf", "resnext50_32x4d"),
+):
+    _vision(_name)
+_vision("alexnet", 64)
+_vision("squeezenet1_1", 64)
+_vision("googlenet", 64, init_weights=False)
+_vision("inception_v3", 160, init_weights=False)
+
+
+@network("vit")
+def vit() -> Network:
+    models = pytest.importorskip("torchvision").models
+    model = models.VisionTransformer(32, 8, 3, 2, 32, 64, num_classes=CLASSES)
+    nn.init.normal_(model.heads.head.weight)  # which begins as zeros
+    return Network(model, images(32))
+
+
+@network("swin")
+def swin() -> Network:
+    models = pytest.importorskip("torchvision").models
+    model = models.SwinTransformer([2, 2], 16, [2, 2], [2, 4], [4, 4], num_classes=CLASSES)
+    return Network(model, images(32))
+
+
+@network("convnext")
+def convnext() -> Network:
+    convnext = pytest.importorskip("torchvision").models.convnext
+    blocks = [convnext.CNBlockConfig(16, 32, 2), convnext.CNBlockConfig(32, None, 3)]
+    return Network(convnext.ConvNeXt(blocks, num_classes=CLASSES), images(32))
+
+
+@network("densenet")
+def densenet() -> Network:
+    models = pytest.importorskip("torchvision").models
+    return Network(models.DenseNet(8, (2, 3), 16, num_classes=CLASSES), images(32))
+
+
+@network("maxvit")
+def maxvit() -> Network:
+    maxvit = pytest.importorskip("torchvision").models.maxvit
+    model = maxvit.MaxVit((64, 64), 8, 2, [8, 16], [1, 1], 8, 0.0, num_classes=CLASSES)
+    return Network(model, images(64))
+
+
+def _timm(name: str, size: int, **options: Any) -> None:
+    def factory() -> Network:
+        timm = pytest.importorskip("timm")
+        return Network(timm.create_model(name, num_classes=CLASSES, **options), images(size))
+
+    NETWORKS[f"timm {name}"] = factory
+
+
+_timm("vit_tiny_patch16_224", 32, img_size=32, depth=3, embed_dim=32, num_heads=2)
+_timm("mixer_s32_224", 64, img_size=64)
+_timm("mobilevit_xxs", 64)
+_timm("convnext_atto", 32)
+_timm("resnet10t", 64)
+_timm("swin_tiny_patch4_window7_224", 56, img_size=56, embed_dim=16, depths=(1, 2, 2, 1))
+
+
+NO_DROPOUT = dict.fromkeys(
+    (
+        *("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "dropout"),
+        *(
+            "dropout_rate",
+            "embd_pdrop",
+            "hidden_dropout_prob",
+            "resid_pdrop",
+            "seq_classif_dropout",
+        ),
+    ),
+    0.0,
+)
+
+
+def _hugging_face(
+    name: str, class_name: str, config_name: str, batch: Callable[[], dict[str, Any]], **sizes: Any
+) -> None:
+    def factory() -> Network:
+        transformers = pytest.importorskip("transformers")
+        config_class = getattr(transformers, config_name)
+        known = vars(config_class())
+        rates = {key: rate for key, rate in NO_DROPOUT.items() if key in known}
+        config = config_class(**(rates | sizes))
+        config.use_cache = False
+        return Network(getattr(transformers, class_name)(config), batch())
+
+    NETWORKS[name] = factory
+
+
+def _text() -> dict[str, Any]:
+    return {"input_ids": tokens()}
+
+
+def _masked_text() -> dict[str, Any]:
+    lengths = torch.tensor([10, 6, 8, 9])
+    return {
+        "input_ids": tokens(),
+        "attention_mask": (torch.arange(10) < lengths[:, None]).long(),
+    }
+
+
+def _text_pair() -> dict[str, Any]:
+    return {"input_ids": tokens(), "decoder_input_ids": tokens(7)}
+
+
+_WIDTH = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+_CODER = _WIDTH | {"intermediate_size": 64}
+_TEXT = _CODER | {"vocab_size": 100}
+_GROUPED = _TEXT | {"num_key_value_heads": 2}
+_GPT2 = {"n_layer": 3, "n_head": 2, "n_embd": 32, "vocab_size": 100, "n_positions": 32}
+_DISTILBERT = {"n_layers": 3, "n_heads": 4, "dim": 32, "hidden_dim": 64, "vocab_size": 100}
+_T5 = {"num_layers": 2, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "vocab_size": 100}
+_OPT = _WIDTH | {"ffn_dim": 64, "vocab_size": 100, "word_embed_proj_dim": 32}
+_BART = {
+    **{"encoder_layers": 2, "decoder_layers": 2, "d_model": 32, "vocab_size": 100},
+    **{"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 32},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+}
+_hugging_face("gpt2", "GPT2LMHeadModel", "GPT2Config", _text, **_GPT2)
+_hugging_face("llama", "LlamaForCausalLM", "LlamaConfig", _text, **_GROUPED)
+_hugging_face("mistral", "MistralForCausalLM", "MistralConfig", _text, **_GROUPED, sliding_window=4)
+_hugging_face("qwen2", "Qwen2ForCausalLM", "Qwen2Config", _text, **_GROUPED)
+_hugging_face(
+    "mixtral", "MixtralForCausalLM", "MixtralConfig", _text, **_GROUPED, num_local_experts=4
+)
+_hugging_face("opt", "OPTForCausalLM", "OPTConfig", _text, **_OPT)
+_hugging_face("bert", "BertForSequenceClassification", "BertConfig", _text, **_TEXT)
+_hugging_face("roberta", "RobertaForMaskedLM", "RobertaConfig", _text, **_TEXT)
+_hugging_face(
+    "llama, masked",
+    "LlamaForCausalLM",
+    "LlamaConfig",
+    _masked_text,
+    **_GROUPED,
+    attn_implementation="eager",
+)
+_hugging_face("distilbert", "DistilBertForMaskedLM", "DistilBertConfig", _text, **_DISTILBERT)
+_hugging_face("t5", "T5ForConditionalGeneration", "T5Config", _text_pair, **_T5)
+_hugging_face("bart", "BartForConditionalGeneration", "BartConfig", _text_pair, **_BART)
+_hugging_face(
+    "hf vit",
+    "ViTForImageClassification",
+    "ViTConfig",
+    lambda: {"pixel_values": images(32)},
+    **_CODER,
+    image_size=32,
+    patch_size=8,
+)
+
+
+class Lstm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 16)
+        self.lstm = nn.LSTM(16, 24, num_layers=2, batch_first=True)
+        self.head = nn.Linear(24, CLASSES)
+
+    def forward(self, text: Tensor) -> Tensor:
+        output, (hidden, _) = self.lstm(self.embedding(text))
+        return self.head(output.mean(1) + hidden[-1])  # type: ignore[no-any-return]
+
+
+@network("lstm")
+def lstm() -> Network:
+    return Network(Lstm(), tokens())
+
+
+class Twice(nn.Module):
+    """Calls one block twice, with others between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(3))
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number in (0, 1, 0, 2):
+            x = x + self.blocks[number](x)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+@network("twice")
+def twice() -> Network:
+    return Network(Twice(), torch.randn(6, 16))
+
+
+class Tied(nn.Module):
+    """Reads its embedding's weights again at the end, and a scale between blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.scale = nn.Parameter(torch.ones(16))
+        self.register_buffer("position", torch.linspace(0, 1, 32)[:, None], persistent=False)
+        self.position: Tensor
+        self.register_buffer("count", torch.zeros(()))
+        self.count: Tensor
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, text: Tensor) -> Tensor:
+        x = self.embedding(text) + self.position[: text.shape[1]]
+        if self.training:
+            self.count.add_(1)
+        for block in self.blocks:
+            x = x + torch.tanh(block(x)) * self.scale
+        return F.linear(x, self.embedding.weight)
+
+
+@network("tied")
+def tied() -> Network:
+    return Network(Tied(), torch.randint(50, (4, 7)))
+
+
+class UNet(nn.Module):
+    """Concatenates what went down with what comes up, and its input with both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(
+            nn.Conv2d(before, after, 3, padding=1) for before, after in ((1, 4), (4, 8), (8, 8))
+        )
+        self.up = nn.ModuleList(
+            nn.Conv2d(before, after, 3, padding=1) for before, after in ((16, 8), (16, 4))
+        )
+        self.last = nn.Conv2d(5, CLASSES, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        image, kept = x, []
+        for conv in self.down:
+            x = F.relu(conv(x))
+            kept.append(x)
+            x = F.max_pool2d(x, 2)
+        for conv, skip in zip(self.up, kept[::-1], strict=False):
+            x = F.interpolate(x, scale_factor=2)
+            x = F.relu(conv(torch.cat([x, skip], dim=1)))
+        x = F.interpolate(x, size=image.shape[-2:])
+        return {"logits": self.last(torch.cat([x, image], dim=1))}
+
+
+@network("unet")
+def unet() -> Network:
+    return Network(UNet(), images(16, channels=1))
+
+
+class InPlace(nn.Module):
+    """Edits in place what modules gave, and what views show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(5))
+        self.act = nn.ReLU(inplace=True)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, block in enumerate(self.blocks):
+            y = block(x)
+            x = self.act(y) if number % 2 else x + y.relu_()
+        x[:, 0] *= 2
+        x.view(-1, 4, 4).add_(1)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+@network("in place")
+def in_place() -> Network:
+    return Network(InPlace(), torch.randn(6, 16))

@@ -1,0 +1,232 @@
+"""What cannot be recorded is refused with a sentence that names the place and the remedy."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint
+
+from pipekit.partition.recorded.refusal import NotRecordable
+from pipekit.partition.stages import stages
+
+X = torch.linspace(-1, 1, 24).view(6, 4)
+
+
+class Between(nn.Module):
+    """Three blocks, and ``function(self, x)`` before the last one."""
+
+    def __init__(self, function: Callable[[Any, Tensor], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, last = self.blocks
+        y = self.function(self, second(first(x)))
+        return last(y)  # type: ignore[no-any-return]
+
+
+def branches(model: Any, x: Tensor) -> Tensor:
+    return x if x.sum() > 0 else -x
+
+
+def reads(model: Any, x: Tensor) -> Tensor:
+    return x * x.mean().item()
+
+
+def selects(model: Any, x: Tensor) -> Tensor:
+    return x + x[x > 0].sum()
+
+
+def counts_rows_in_floats(model: Any, x: Tensor) -> Tensor:
+    return x * (1 / len(x))
+
+
+def takes_half(model: Any, x: Tensor) -> Tensor:
+    return torch.cat([x[: len(x) // 2] * 2, x[len(x) // 2 :]])
+
+
+def remembers(model: Any, x: Tensor) -> Tensor:
+    model.last = x.mean()
+    return x
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * 2
+
+
+def custom(model: Any, x: Tensor) -> Tensor:
+    return _Doubled.apply(x) + 1  # type: ignore[no-any-return]
+
+
+def checkpoints(model: Any, x: Tensor) -> Tensor:
+    return checkpoint(model.blocks[1], x, use_reentrant=True) + 1  # type: ignore[no-any-return]
+
+
+def hooks(model: Any, x: Tensor) -> Tensor:
+    x.register_hook(lambda gradient: gradient * 2)
+    return x
+
+
+def edits_an_attribute(model: Any, x: Tensor) -> Tensor:
+    if not hasattr(model.function, "table"):
+        model.function.table = torch.zeros(4)
+    model.function.table.add_(1)
+    y: Tensor = x + model.function.table
+    return y
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (branches, r"test_record_refusals.py:\d+ reads numbers .*__bool__.*freeze=True"),
+        (reads, r"test_record_refusals.py:\d+ reads numbers .*item.*blocks="),
+        (selects, r"__getitem__ at test_record_refusals.py:\d+ gives a tensor whose size depends"),
+        (counts_rows_in_floats, r"mul at test_record_refusals.py:\d+ is given 0.16.* with 6 rows"),
+        (takes_half, r"not the unsplit one in training mode, with 8 rows.*blocks="),
+        (remembers, r"the forward of Between sets 'last'.*register|.*buffer"),
+        (custom, r"custom autograd function must run within a module"),
+        (checkpoints, r"use_reentrant=False"),
+        (hooks, r"register_hook at test_record_refusals.py:\d+"),
+        (edits_an_attribute, r"test_record_refusals.py:\d+ changes a tensor in place .*buffer"),
+    ],
+)
+def test_the_sentence_names_the_line_and_the_remedy(
+    function: Callable[[Any, Tensor], Any], sentence: str
+) -> None:
+    with pytest.raises(NotRecordable, match=sentence):
+        stages(Between(function), X)
+
+
+def test_what_is_read_may_be_frozen_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match=r"test_record_refusals.py:\d+: "):
+        layers = stages(Between(branches), X, freeze=True)
+    assert "held to be as in the example" in str(layers)
+
+
+def test_what_does_not_depend_on_the_batch_may_be_read() -> None:
+    def constant(model: Any, x: Tensor) -> Tensor:
+        rates: list[float] = torch.linspace(0, 1, 3).tolist()
+        return x * rates[1] if torch.arange(4).sum() > 2 else x
+
+    assert len(stages(Between(constant), X)) == 3
+
+
+def test_a_part_that_cannot_be_recorded_may_be_a_block() -> None:
+    class Branching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if x.sum() > 0 else -x
+
+    model = nn.ModuleDict({"first": nn.Linear(4, 4), "branch": Branching()})
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.parts["branch"](self.parts["first"](x)) * 2  # type: ignore[no-any-return]
+
+    assert len(stages(Model(), X)) == 2
+
+
+def test_one_row_is_refused() -> None:
+    with pytest.raises(NotRecordable, match="at least two rows"):
+        stages(nn.Linear(4, 4), X[:1])
+
+
+def test_a_packed_sequence_is_refused() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(4, 4, batch_first=True)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            packed = pack_padded_sequence(x, lengths, batch_first=True)
+            return pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0]
+
+    with pytest.raises(NotRecordable, match=r"lstm is given .*PackedSequence.*blocks="):
+        stages(Packed(), (torch.randn(3, 5, 4), torch.tensor([5, 4, 2])))
+
+
+@pytest.mark.parametrize("output", [{1, 2}, 3.5, "text"])
+def test_an_output_that_is_no_tensor_is_refused(output: Any) -> None:
+    class Outputs(nn.Linear):
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x), output
+
+    with pytest.raises(NotRecordable, match=f"returns a {type(output).__name__}"):
+        stages(Outputs(4, 4), X)
+
+
+def test_a_cache_is_refused_with_its_remedy() -> None:
+    class DynamicCache:
+        """As transformers' models return."""
+
+    class Caches(nn.Linear):
+        def forward(self, x: Tensor) -> Any:
+            return {"logits": super().forward(x), "past_key_values": DynamicCache()}
+
+    with pytest.raises(NotRecordable, match=r"returns a DynamicCache.*config.use_cache = False"):
+        stages(Caches(4, 4), X)
+
+
+def test_an_object_made_anew_for_each_forward_cannot_pass_between_blocks() -> None:
+    class Context:
+        pass
+
+    class Block(nn.Linear):
+        def forward(self, x: Tensor, context: Any = None) -> Tensor:
+            return super().forward(x)
+
+    class Passes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Block(4, 4) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            context = Context()
+            for block in self.blocks:
+                x = block(x, context)
+            return x
+
+    with pytest.raises(NotRecordable, match=r"blocks.0 at test_.*given a Context made anew"):
+        stages(Passes(), X)
+
+
+def test_a_batch_of_another_length_is_refused_when_it_comes() -> None:
+    model = Between(lambda model, x: x)
+    layers = stages(model, torch.randn(3, 5, 4))
+    layers(torch.randn(7, 5, 4))
+    with pytest.raises(ValueError, match=r"recorded for tensors \[rows, 5, 4\].*\[3, 6, 4\]"):
+        layers(torch.randn(3, 6, 4))
+
+
+def test_state_that_survives_a_forward_is_found_by_verifying() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return x * self.calls
+
+    with pytest.raises(NotRecordable, match="two runs of the unsplit model differ"):
+        stages(nn.Sequential(nn.Linear(4, 4), Counts()), X)
+
+
+@pytest.mark.parametrize("wish", [["nowhere"], [nn.Conv2d], ["blocks", "blocks.0"]])
+def test_wishes_that_nothing_answers_to_are_refused(wish: list[Any]) -> None:
+    with pytest.raises(NotRecordable, match="blocks: "):
+        stages(Between(lambda model, x: x), X, wish)

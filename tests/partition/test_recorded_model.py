@@ -1,0 +1,234 @@
+"""What is recorded of a module: layers, what crosses between them, and whose tensors they hold."""
+
+import copy
+import pickle
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pipekit as pk
+from pipekit import Pipeline, schedules
+from pipekit.partition.recorded.blocks import find_blocks
+from pipekit.partition.recorded.record import record
+from pipekit.partition.stages import stages
+from pipekit.partition.verify import verify
+from tests.partition.networks import InPlace, Tied, Twice, UNet, build
+
+
+def modules_of(model: nn.Module, batch: Any) -> list[tuple[str, ...]]:
+    layers = stages(model, batch)
+    assert layers.summary is not None
+    return [layer.modules for layer in layers.summary.layers]
+
+
+def test_blocks_are_the_outermost_repeated_modules() -> None:
+    models = pytest.importorskip("torchvision").models
+    resnet = models.resnet18(num_classes=2)
+    google = models.googlenet(num_classes=2, init_weights=False)
+    regnet = models.regnet_y_400mf(num_classes=2)
+    assert find_blocks(resnet) == [f"layer{n}.{m}" for n in (1, 2, 3, 4) for m in (0, 1)]
+    assert "inception3a" in find_blocks(google)
+    assert not [name for name in find_blocks(google) if name.startswith("inception3a.")]
+    assert find_blocks(regnet)[:2] == ["trunk_output.block1", "trunk_output.block2.block2-0"]
+    assert find_blocks(nn.Linear(2, 2)) == []
+
+
+def test_a_layer_is_a_modules_call_and_operations_around_it() -> None:
+    assert modules_of(UNet(), torch.randn(2, 1, 16, 16)) == [
+        ("down.0",), ("down.1",), ("down.2",), ("up.0",), ("up.1",), ("last",),
+    ]  # fmt: skip
+
+
+def test_what_is_used_later_crosses_every_cut_until_then() -> None:
+    recorded = record(UNet(), torch.randn(2, 1, 16, 16))
+    crossing = [[c.shape for c in recorded.crossing(layer)] for layer in range(1, len(recorded))]
+    image, second = (2, 1, 16, 16), (2, 8, 8, 8)
+    assert crossing[0] == [image, (2, 4, 8, 8)]  # pooled: fewer bytes than the block gives
+    assert crossing[1] == [image, second]  # to be pooled behind the cut
+    assert crossing[4] == [image, (2, 4, 8, 8)]
+    assert [c.requires_grad for c in recorded.crossing(1)] == [True, True]
+    assert recorded.crossing(1)[0].nbytes == 2 * 16 * 16 * 4
+    assert recorded.crossing(1)[0].source == "the batch"
+
+
+def test_no_cut_parts_what_is_made_from_its_edit() -> None:
+    assert modules_of(InPlace(), torch.randn(6, 16)) == [
+        ("blocks.0",), ("blocks.1", "act"), ("blocks.2",), ("blocks.3", "act"),
+        ("blocks.4",), ("head",),
+    ]  # fmt: skip
+
+
+def test_a_module_with_buffers_that_is_called_twice_stays_in_one_layer() -> None:
+    class Norms(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, second, third, fourth = self.blocks
+            x = self.norm(second(self.norm(first(x))))
+            return fourth(third(x))  # type: ignore[no-any-return]
+
+    assert modules_of(Norms(), torch.randn(6, 4)) == [
+        ("blocks.0",), ("norm", "blocks.1"), ("blocks.2",), ("blocks.3",),
+    ]  # fmt: skip
+
+
+def test_stages_hold_the_models_own_tensors_under_its_names() -> None:
+    model = Tied()
+    first, last = record(model, torch.randint(50, (4, 7))).stages([2, 3])
+    assert set(first.state_dict()) == {
+        "embedding.weight", "scale", "count", "blocks.0.weight", "blocks.0.bias",
+    }  # fmt: skip
+    assert "embedding.weight" in last.state_dict()
+    for stage in (first, last):
+        for name, parameter in stage.named_parameters():
+            assert parameter is model.get_parameter(name)
+    assert "position" in dict(first.named_buffers())
+
+
+def test_weights_that_no_forward_reads_stay_part_of_the_model() -> None:
+    class Unread(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+            self.unread = nn.Linear(4, 4)
+            self.register_buffer("also_unread", torch.ones(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    model = Unread()
+    assert stages(model, torch.randn(4, 4)).state_dict().keys() == model.state_dict().keys()
+
+
+def test_layers_load_what_the_model_saved() -> None:
+    layers, other = stages(Tied(), torch.randint(50, (4, 7))), Tied()
+    layers.load_state_dict(other.state_dict())
+    assert all(torch.equal(t, other.state_dict()[n]) for n, t in layers.state_dict().items())
+    with pytest.raises(ValueError, match="first in 'scale'"):
+        layers.load_state_dict({k: t for k, t in other.state_dict().items() if k != "scale"})
+
+
+def test_stages_can_be_copied_and_sent() -> None:
+    model, x = UNet(), torch.randn(3, 1, 16, 16)
+    layers = stages(model, x)
+    for twin in (copy.deepcopy(layers), pickle.loads(pickle.dumps(layers[:6]))):
+        assert torch.equal(twin(x)["logits"], model(x)["logits"])
+        assert not {id(p) for p in twin.parameters()} & {id(p) for p in model.parameters()}
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = build("mobilenet_v3_small").model
+    model.eval()
+    model.get_submodule("classifier").train()
+    before = copy.deepcopy(model.state_dict())
+    modes = {name: module.training for name, module in model.named_modules()}
+    torch.manual_seed(3)
+    drawn = torch.rand(1)
+    torch.manual_seed(3)
+    stages(model, torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(torch.rand(1), drawn)
+    assert modes == {name: module.training for name, module in model.named_modules()}
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_hooks_of_the_users_run_as_ever() -> None:
+    model = Twice()
+    model.blocks[1].register_forward_hook(lambda module, args, output: output * 2)
+    x = torch.randn(5, 16)
+    assert torch.equal(stages(model, x)(x), model(x))
+
+
+def test_training_and_evaluation_may_differ() -> None:
+    class Differs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+            self.only_training = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Any:
+            first, second, third = self.blocks
+            y = second(first(x))
+            extra = self.only_training(y) if self.training else None
+            x = third(y)
+            return (x, extra) if self.training else x * 0.5
+
+    model, x = Differs(), torch.randn(5, 4)
+    layers = stages(model, x)
+    assert torch.equal(layers(x)[1], model(x)[1])
+    model.eval()
+    layers.eval()
+    assert torch.equal(layers(x), model(x))
+
+
+def test_no_gradients_flow_where_the_model_has_none() -> None:
+    class Teacher(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+            self.blocks[2].requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, second, third = self.blocks
+            with torch.no_grad():
+                y = first(x) * 2
+            return second(x) * y + third(x).detach()  # type: ignore[no-any-return]
+
+    recorded = record(Teacher(), torch.randn(5, 4))
+    verify(recorded, torch.randn(5, 4))
+    assert [c.requires_grad for c in recorded.crossing(1)] == [True, False]
+
+
+def test_verifying_finds_a_layer_that_does_something_else() -> None:
+    model, x = Twice(), torch.randn(5, 16)
+    recorded = record(model, x)
+    model.head.register_forward_hook(lambda module, args, output: output * 1.0)
+    verify(recorded, x)
+    model.forward = lambda x: x * 2  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="tensor 0 of the output"):
+        verify(recorded, x)
+
+
+def test_a_table_says_what_there_is() -> None:
+    layers = pk.stages(Tied(), torch.randint(50, (4, 7)))
+    shown = str(layers)
+    assert "5 layers" in shown
+    assert "blocks.3" in shown
+    assert "crosses behind" in str(layers._repr_html_())
+    assert layers.summary is not None
+    assert layers.summary.table["parameters"].tolist()[0] == 800
+    layers = stages(
+        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2)), torch.ones(3, 4)
+    )
+    assert layers.summary is not None
+    assert [layer.random for layer in layers.summary.layers] == [False, True, False]
+
+
+@pytest.mark.slow
+def test_over_processes_as_over_threads() -> None:
+    model, batch = build("unet")
+    batches = [(batch, torch.randn(4, 5, 16, 16)) for _ in range(3)]
+    states = [
+        Pipeline(
+            stages(model, batch),
+            lambda n: schedules.two_bw(2, 2, n),
+            balance=[3, 3],
+            optimizer=partial(torch.optim.SGD, lr=0.1),
+            loss=lambda output, target: (output["logits"] - target).square().mean(),
+            transport=transport,
+        )
+        for transport in ("threads", "distributed")
+    ]
+    for pipeline in states:
+        pipeline.train(batches)
+    one, other = (pipeline.state_dict() for pipeline in states)
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
