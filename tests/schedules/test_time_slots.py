@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit.schedules import Op, Schedule, ScheduleError, gpipe, parse, slots
-from tests.schedules.reference import needs, ticking
+from tests.schedules.reference import halves, needs, ticking
 from tests.schedules.strategies import methods
 
 
@@ -35,7 +35,9 @@ def test_every_task_starts_as_soon_as_worker_and_data_are_there_and_not_before(
     for tasks, spans in zip(schedule.workers, times, strict=True):
         free = 0.0
         for task, (start, end) in zip(tasks, spans.tolist(), strict=True):
-            ready = max([0.0, *(ends[need] for need in needs(task, schedule.stages))])
+            ready = max(
+                [0.0, *(ends[need] for need in needs(task, schedule.stages, halves(schedule)))]
+            )
             assert start == max(free, ready)
             assert end == start + durations[task.op]
             free = end
