@@ -1,53 +1,79 @@
-"""Where in a drawn schedule the tasks stand that an error names."""
+"""Where in a drawn schedule the tasks stand that an error is about."""
 
 import re
 from collections.abc import Iterator
 from html import escape
+from typing import NamedTuple
 
-_TASK = re.compile(r"\b([FBU])(\d+) of stage (\d+)")
-_LINE = re.compile(r"line (\d+): (?:.*?'([^']*)')?")
+from pipekit.schedules import PASSES, ScheduleError
+
 _ROW = re.compile(r"\s*worker (\d+)(?: stage (\d+))?\s*\|")
-_PASS = re.compile(r"([FB])(\d+)(?:@(\d+))?(?::\d+)?")
+_PASS = re.compile(rf"([{''.join(op.value for op in PASSES)}])(\d+)(?:@(\d+))?(?::\d+)?")
 _UPDATE = re.compile(r"\^\d*(?:@(\d+))?")
+Place = tuple[int, int]
+"""The characters from the first to the one before the second."""
 
 
-def faults(picture: str, message: str) -> list[tuple[int, int]]:
-    """Return the characters (from, to) of a picture's cells that an error is about.
+class _Cell(NamedTuple):
+    """A task of a picture, with the worker in whose row it stands."""
+
+    label: str
+    stage: int
+    worker: int
+    place: Place
+
+
+def faults(picture: str, error: ValueError) -> list[Place]:
+    """Return the characters of a picture's cells that an error is about.
+
+    What is missing has no cell: then it is the names of the rows that have its stage.
 
     Args:
         picture: as :func:`pipekit.schedules.parse` reads it.
-        message: of the error that it, or :func:`pipekit.schedules.check`, has raised.
+        error: that it, or :func:`pipekit.schedules.check`, has raised; only a ScheduleError says
+            where.
     """
-    if found := _LINE.match(message):
-        return [*_in_line(picture, int(found[1]), found[2])]
-    named = {found.groups() for found in _TASK.finditer(message)}
-    places = sorted(place for task, place in _cells(picture) if task in named)
-    return places or _rows(picture, {stage for _, _, stage in named})  # what is missing has no cell
+    if not isinstance(error, ScheduleError):
+        return []
+    if error.line is not None:
+        return [_in_line(picture, error.line, error.column)]
+    named = {
+        (task.label, task.stage, worker)
+        for task, worker in zip(error.tasks, error.workers, strict=True)
+    }
+    places = [
+        cell.place
+        for cell in _cells(picture)
+        if {(*cell[:2], cell.worker), (*cell[:2], None)} & named
+    ]
+    return sorted(places) or _rows(picture, {task.stage for task in error.tasks})
 
 
-def marked(picture: str, message: str) -> str:
+def marked(picture: str, error: ValueError) -> str:
     """Return the picture as HTML, with the cells marked that an error is about."""
     html, end = "", 0
-    for start, stop in faults(picture, message):
+    for start, stop in faults(picture, error):
         html += f"{escape(picture[end:start])}<mark>{escape(picture[start:stop])}</mark>"
         end = stop
     return html + escape(picture[end:])
 
 
-def _rows(picture: str, stages: set[str]) -> list[tuple[int, int]]:
+def _rows(picture: str, stages: set[int]) -> list[Place]:
     """Return where the names of the rows stand that have these stages."""
     rows = ((start, _ROW.match(line)) for start, line in _lines(picture))
     return [
         (start + row.start(1) - len("worker "), start + row.end(1))
         for start, row in rows
-        if row and (row[2] or row[1]) in stages
+        if row and int(row[2] or row[1]) in stages
     ]
 
 
-def _in_line(picture: str, number: int, cell: str | None) -> Iterator[tuple[int, int]]:
+def _in_line(picture: str, number: int, column: int | None) -> Place:
     start, line = _lines(picture)[number - 1]
-    at = line.find(cell) if cell else -1
-    yield (start, start + len(line)) if at < 0 else (start + at, start + at + len(cell or ""))
+    if column is None:
+        return start, start + len(line)
+    cell = re.compile(r"\S+").match(line, column - 1)
+    return start + column - 1, start + (cell.end() if cell else len(line))
 
 
 def _lines(picture: str) -> list[tuple[int, str]]:
@@ -59,20 +85,21 @@ def _lines(picture: str) -> list[tuple[int, str]]:
     return lines
 
 
-def _cells(picture: str) -> Iterator[tuple[tuple[str, ...], tuple[int, int]]]:
-    """Yield (op, number, stage) of each pass and update, and where it stands."""
+def _cells(picture: str) -> Iterator[_Cell]:
+    """Yield each pass and update of a picture."""
     for start, line in _lines(picture):
         row = _ROW.match(line)
         if not row:
             continue
-        own = row[2] or row[1]
-        updates: dict[str, int] = {}
+        worker, own = int(row[1]), int(row[2] or row[1])
+        updates: dict[int, int] = {}
         for cell in re.finditer(r"\S+", line[row.end() :]):
             at = start + row.end() + cell.start()
             if found := _PASS.match(cell[0]):
-                yield (found[1], found[2], found[3] or own), (at, at + found.end())
+                stage = int(found[3] or own)
+                yield _Cell(f"{found[1]}{int(found[2])}", stage, worker, (at, at + found.end()))
             for update in _UPDATE.finditer(cell[0]):
-                stage = update[1] or own
+                stage = int(update[1] or own)
                 updates[stage] = updates.get(stage, 0) + 1
                 place = (at + update.start(), at + update.end())
-                yield ("U", str(updates[stage]), stage), place
+                yield _Cell(f"U{updates[stage]}", stage, worker, place)

@@ -102,7 +102,7 @@ class OwnSchedule(Explorer):
         """Say what is wrong, and mark where."""
         super().complain(error)
         self._button.disabled = True
-        text = marked(self.values()["picture"], str(error))
+        text = marked(self.values()["picture"], error)
         self._marks.value = f"<pre>{text}</pre>"
 
     def show(self, view: View) -> None:

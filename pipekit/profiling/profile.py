@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from pipekit.reading import read_json
+from pipekit.schedules import Op
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 _FORMAT = "pipekit profile 1"
 _MOST_ROWS = 10**9
+INPUT_PART = 0.5
+"""Of a backward's seconds, those that count for its part for the input where nobody has measured
+them: half, since each of a linear layer's two products has as many operations as its forward."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,15 @@ class LayerProfile:
         update_s: seconds of the optimizer's step on its parameters; 0 if it was not measured.
         copy_s: seconds to copy its parameters, which an update does first if the version before it
             is still to be read (weight stashing, 2BW); 0 if it was not measured.
+        backward_input_s: seconds of the backward's part for the input, if it is run in two parts;
+            None if it was not measured: then :data:`INPUT_PART` of ``backward_s`` counts.
+        backward_weight_s: likewise, of its part for the weights; None: the rest of ``backward_s``.
+        input_only_bytes: those of ``saved_bytes`` that the part for the weights does not need, so
+            that the part for the input frees them; 0 if it was not measured, the most cautious.
 
     Raises:
-        ValueError: a number is negative or not finite.
+        ValueError: a number is negative or not finite, only one part of the backward has seconds,
+            or more is freed than was saved.
     """
 
     name: str
@@ -60,16 +70,44 @@ class LayerProfile:
     flops: float = 0.0
     update_s: float = 0.0
     copy_s: float = 0.0
+    backward_input_s: float | None = None
+    backward_weight_s: float | None = None
+    input_only_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if isinstance(value, str):
+            if isinstance(value, str) or (value is None and item.default is None):
                 continue
             if not (isinstance(value, (int, float)) and 0 <= value < math.inf):
                 raise ValueError(
                     f"layer {self.name!r}: {item.name} must be 0 or a positive number, not {value}"
                 )
+        if (self.backward_input_s is None) != (self.backward_weight_s is None):
+            raise ValueError(
+                f"layer {self.name!r}: give both backward_input_s and backward_weight_s, or neither"
+            )
+        if self.input_only_bytes > self.saved_bytes:
+            raise ValueError(
+                f"layer {self.name!r}: input_only_bytes {self.input_only_bytes} are part of "
+                f"saved_bytes, which are only {self.saved_bytes}"
+            )
+
+    def seconds(self, op: Op) -> float:
+        """Return the seconds of an op; of an update, without the copying of parameters.
+
+        Where the parts of a backward were not measured, they are assumed (:data:`INPUT_PART`).
+        """
+        input_s, weight_s = self.backward_input_s, self.backward_weight_s
+        if input_s is None or weight_s is None:
+            input_s, weight_s = INPUT_PART * self.backward_s, (1 - INPUT_PART) * self.backward_s
+        return {
+            Op.FORWARD: self.forward_s,
+            Op.BACKWARD: self.backward_s,
+            Op.BACKWARD_INPUT: input_s,
+            Op.BACKWARD_WEIGHT: weight_s,
+            Op.UPDATE: self.update_s,
+        }[op]
 
 
 @dataclass(frozen=True)
@@ -217,6 +255,13 @@ class Profile:
         """Bytes of all trained parameters."""
         return sum(layer.parameter_bytes for layer in self.layers)
 
+    @property
+    def split_label(self) -> str:
+        """Where the seconds of the backward's two parts come from: "assumed", or as the profile."""
+        if any(layer.backward_input_s is None for layer in self.layers):
+            return "assumed"
+        return str(self.provenance.get("label", ""))
+
     def stage(self, first: int, stop: int) -> LayerProfile:
         """Return the layers from ``first`` to the one before ``stop`` as one.
 
@@ -227,6 +272,7 @@ class Profile:
             raise ValueError(f"there are no layers {first} to {stop - 1} in a chain of {len(self)}")
         layers = self.layers[first:stop]
         last = layers[-1]
+        known = any(layer.backward_input_s is not None for layer in layers)
         return LayerProfile(
             name=last.name if len(layers) == 1 else f"{layers[0].name} to {last.name}",
             forward_s=sum(layer.forward_s for layer in layers),
@@ -239,6 +285,9 @@ class Profile:
             flops=sum(layer.flops for layer in layers),
             update_s=sum(layer.update_s for layer in layers),
             copy_s=sum(layer.copy_s for layer in layers),
+            backward_input_s=_sum_of(layers, Op.BACKWARD_INPUT) if known else None,
+            backward_weight_s=_sum_of(layers, Op.BACKWARD_WEIGHT) if known else None,
+            input_only_bytes=sum(layer.input_only_bytes for layer in layers),
         )
 
     def boundary_bytes(self, first: int) -> float:
@@ -262,6 +311,9 @@ class Profile:
                 output_bytes=layer.output_bytes * part,
                 saved_bytes=layer.saved_bytes * part,
                 flops=layer.flops * part,
+                backward_input_s=_times(layer.backward_input_s, part),
+                backward_weight_s=_times(layer.backward_weight_s, part),
+                input_only_bytes=layer.input_only_bytes * part,
             )
             for layer in self.layers
         )
@@ -295,3 +347,11 @@ class Profile:
             OSError: there is no such file, or it cannot be opened.
         """
         return read_json(path, cls, "a profile", _FORMAT, ["rows", "input_bytes", "provenance"])
+
+
+def _sum_of(layers: Sequence[LayerProfile], op: Op) -> float:
+    return sum(layer.seconds(op) for layer in layers)
+
+
+def _times(seconds: float | None, factor: float) -> float | None:
+    return None if seconds is None else seconds * factor

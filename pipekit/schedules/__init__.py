@@ -2,6 +2,7 @@
 
 from pipekit.schedules.boundaries import Boundary, boundaries, older_versions, steps_after
 from pipekit.schedules.check import Report, check
+from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.lower import (
     MAIN,
     Message,
@@ -22,10 +23,10 @@ from pipekit.schedules.methods.model_parallel import model_parallel
 from pipekit.schedules.methods.pipedream import optimal_in_flight, pipedream
 from pipekit.schedules.methods.replicate import replicate
 from pipekit.schedules.methods.two_bw import two_bw
-from pipekit.schedules.ops import ADDING, OPS, PASSES, SENDERS, Op, OpRule, Payload
-from pipekit.schedules.schedule import Schedule, ScheduleError, read_csv
+from pipekit.schedules.ops import ADDING, OPS, PASSES, RECEIVERS, SENDERS, Op, OpRule, Payload
+from pipekit.schedules.schedule import Schedule, parse, read_csv
 from pipekit.schedules.task import Task
-from pipekit.schedules.text import draw, parse
+from pipekit.schedules.text import draw
 from pipekit.schedules.time_slots import slots
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "MAIN",
     "OPS",
     "PASSES",
+    "RECEIVERS",
     "SENDERS",
     "Boundary",
     "Message",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pipekit.schedules.lower import Step
-from pipekit.schedules.ops import Op
+from pipekit.schedules.ops import OPS, Op
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
@@ -72,7 +72,7 @@ def older_versions(tasks: Iterable[Task], cuts: Sequence[Boundary]) -> list[dict
     firsts = [cut.microbatches for cut in cuts]
     newest = [*zip(*(cut.versions for cut in cuts), strict=True)]
     for op, stage, microbatch, version in tasks:
-        if op is not Op.UPDATE:
+        if OPS[op].is_pass:
             first, stop = bisect_right(newest[stage], version), bisect_right(firsts, microbatch)
             for number in range(first, stop):
                 read[number][stage].add(version)
@@ -84,8 +84,8 @@ def steps_after(
 ) -> tuple[tuple[Step, ...], ...]:
     """Return what the workers of a run that is taken up again do.
 
-    Of the tasks before the boundary, backwards and updates stay in their places, without messages:
-    they tell where the weight versions and sums of gradients lie.
+    Of the tasks before the boundary, those that add gradients and updates stay in their places,
+    without messages: they tell where the weight versions and sums of gradients lie.
 
     Args:
         lowered: what the workers of a whole run do.
@@ -95,7 +95,9 @@ def steps_after(
     def left(step: Step) -> Step | None:
         if step.task.microbatch >= boundary.microbatches:
             return step
-        return None if step.task.op is Op.FORWARD else step._replace(receives=(), sends=())
+        rule = OPS[step.task.op]
+        stays = rule.adds_gradient or not rule.is_pass
+        return step._replace(receives=(), sends=()) if stays else None
 
     return tuple(tuple(filter(None, map(left, steps))) for steps in lowered)
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.schedules.ops import Op
-from pipekit.schedules.replay import NOBODY, Owners, owners, replay
-from pipekit.schedules.schedule import Schedule, ScheduleError
+from pipekit.schedules.dependencies import NOBODY, Dependencies
+from pipekit.schedules.errors import ScheduleError
+from pipekit.schedules.ops import OPS, Op, Payload
+from pipekit.schedules.replay import order
+from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 from pipekit.schedules.weight_slots import weight_slots
 
@@ -21,7 +23,7 @@ class Report:
         versions: ``versions[w][i]``: weight versions alive after task ``i`` of worker ``w``: of
             each of its stages the newest, and older ones that a later task reads.
         in_flight: ``in_flight[w][i]``: microbatches whose forward is done and whose backward is
-            not, after task ``i`` of worker ``w``.
+            not, its part for the weights included, after task ``i`` of worker ``w``.
     """
 
     versions: tuple[NDArray[np.int32], ...]
@@ -41,12 +43,12 @@ class Report:
 def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool = False) -> Report:
     """Prove a schedule executable, or say what is wrong with it.
 
-    Proved: every forward stands in the table once, and every backward too if there is any; no
-    worker waits for ever (see :mod:`pipekit.schedules.replay`), also if a send blocks while
-    ``capacity`` messages are under way on its link; every update comes once on each worker that has
-    the stage, in order, after the backwards that it sums; a version is read only where and after it
-    is produced; forward and backward of a microbatch are on one worker, and read the same version,
-    unless ``schedule.stashing`` is False.
+    Proved: every forward stands in the table once, and every backward too if there is any, whole or
+    in its two parts; no worker waits for ever (see :mod:`pipekit.schedules.replay`), also if a send
+    blocks while ``capacity`` messages are under way on its link; every update comes once on each
+    worker that has the stage, in order, after the backwards that it sums; a version is read only
+    where and after it is produced; all passes of a microbatch on a stage are on one worker, and
+    read the same version, unless ``schedule.stashing`` is False.
 
     Args:
         schedule: the table.
@@ -56,79 +58,104 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
     Raises:
         ScheduleError: naming the tasks at fault.
     """
-    who = owners(schedule)
-    _every_task_once(schedule, who)
-    for _ in replay(schedule, capacity, joint_updates):
+    graph = schedule.dependencies
+    _every_task_once(schedule, graph)
+    for _ in order(graph, capacity, joint_updates):
         pass
-    reports = [
-        _check_worker(schedule, worker, tasks) for worker, tasks in enumerate(schedule.workers)
-    ]
+    reports = [_check_worker(schedule, worker) for worker in range(len(schedule.workers))]
     return Report(tuple(r[0] for r in reports), tuple(r[1] for r in reports))
 
 
-def _every_task_once(schedule: Schedule, who: Owners) -> None:
-    """Raise for a forward, backward or update that no worker has (owners() raised for doubles)."""
+def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
+    """Raise for a pass that no worker has (the graph has raised for doubles)."""
     if not schedule.microbatches:
         raise ScheduleError("the schedule is empty: it has no microbatch")
-    for op in (Op.FORWARD, Op.BACKWARD) if schedule.trains else (Op.FORWARD,):
-        for stage in range(schedule.stages):
-            row = who.get((op, stage), [NOBODY])
-            if NOBODY in row:
-                raise ScheduleError(
-                    f"no worker has {op.value}{row.index(NOBODY)} of stage {stage}, though the "
-                    f"run has {schedule.microbatches} microbatches"
-                )
+    for stage in range(schedule.stages):
+        _require(graph.row(Op.FORWARD, stage), Op.FORWARD, stage, schedule)
+    for stage in range(schedule.stages) if schedule.trains else ():
+        # Of a backward in two parts one may be there; else a whole one is missing.
+        adders, senders = graph.adders[stage], graph.senders[Payload.GRADIENT][stage]
+        for microbatch, (sender, adder) in enumerate(zip(senders, adders, strict=True)):
+            if sender == NOBODY:
+                lacks = Op.BACKWARD if adder == NOBODY else Op.BACKWARD_INPUT
+                raise _lacking(lacks, stage, microbatch, schedule)
+        _require(adders, Op.BACKWARD_WEIGHT, stage, schedule)
 
 
-def _check_worker(
-    schedule: Schedule, worker: int, tasks: Sequence[Task]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _require(row: Sequence[int], op: Op, stage: int, schedule: Schedule) -> None:
+    if NOBODY in row:
+        raise _lacking(op, stage, row.index(NOBODY), schedule)
+
+
+def _lacking(op: Op, stage: int, microbatch: int, schedule: Schedule) -> ScheduleError:
+    task = Task(op, stage, microbatch, 0)
+    return ScheduleError(
+        f"no worker has {task}, though the run has {schedule.microbatches} microbatches",
+        [(task, None)],
+    )
+
+
+def _check_worker(schedule: Schedule, worker: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Check one worker's versions; return how many are alive, and in flight, after each task."""
-    newest = {task.stage: 0 for task in tasks if task.op is not Op.UPDATE}
+    graph, tasks = schedule.dependencies, schedule.workers[worker]
+    newest = {task.stage: 0 for task in tasks if OPS[task.op].is_pass}
     producer: dict[int, Task] = {}
-    forward_of: dict[tuple[int, int], Task] = {}
     in_flight = np.zeros(len(tasks), dtype=np.int32)
     flying = 0
     for position, task in enumerate(tasks):
-        op, stage, microbatch, version = task
+        op, stage, _, version = task
+        rule = OPS[op]
         if stage not in newest:
             raise ScheduleError(
                 f"worker {worker} has {task} and no forward or backward of that stage: an update "
-                f"stands where the stage lives"
+                f"stands where the stage lives",
+                [(task, worker)],
             )
-        if op is Op.UPDATE:
+        if not rule.is_pass:
             _check_update(schedule, worker, task, newest[stage], producer.get(stage))
             newest[stage], producer[stage] = version, task
+        elif version > newest[stage]:
+            raise ScheduleError(
+                f"worker {worker}: {task} reads version {version} before U{version} of stage "
+                f"{stage} has produced it",
+                [(task, worker), (Task(Op.UPDATE, stage, 0, version), worker)],
+            )
+        elif rule.own:
+            _check_own(schedule, worker, graph.first[worker] + position)
+            flying -= rule.adds_gradient
         else:
-            if version > newest[stage]:
-                raise ScheduleError(
-                    f"worker {worker}: {task} reads version {version} before U{version} of stage "
-                    f"{stage} has produced it"
-                )
-            if op is Op.FORWARD:
-                forward_of[stage, microbatch] = task
-                flying += schedule.trains
-            else:
-                forward = forward_of.pop((stage, microbatch), None)
-                if forward is None:
-                    raise ScheduleError(
-                        f"worker {worker} has {task} and another worker its forward: a backward "
-                        f"runs where its forward ran"
-                    )
-                flying -= 1
-                if schedule.stashing and forward.version != version:
-                    raise ScheduleError(
-                        f"worker {worker}: {forward} reads version {forward.version} and {task} "
-                        f"version {version}; they must be the same, or declare stashing=False"
-                    )
+            flying += schedule.trains
         in_flight[position] = flying
     for stage, version in sorted(newest.items()) if schedule.trains else ():
         if version != max(schedule.update_of[stage]):
+            missing = Task(Op.UPDATE, stage, schedule.microbatches - 1, version + 1)
             raise ScheduleError(
-                f"worker {worker} has no U{version + 1} of stage {stage}, though the run has "
-                f"{schedule.microbatches} microbatches, and other workers may have that update"
+                f"worker {worker} has no {missing}, though the run has "
+                f"{schedule.microbatches} microbatches, and other workers may have that update",
+                [(missing, None)],
             )
     return np.array(weight_slots(tasks).alive, dtype=np.int32), in_flight
+
+
+def _check_own(schedule: Schedule, worker: int, number: int) -> None:
+    """Check that a backward is where its forward is, and reads the version that that has read."""
+    graph = schedule.dependencies
+    own = graph.own[number]
+    task, before = graph.tasks[number], graph.tasks[own]
+    at_fault = graph.placed(own, number)
+    if graph.worker_of[own] != worker:
+        what = "its forward" if OPS[before.op].own is None else f"its {before.label}"
+        raise ScheduleError(
+            f"worker {worker} has {task} and another worker {what}: a backward runs where its "
+            f"forward ran",
+            at_fault,
+        )
+    if schedule.stashing and before.version != task.version:
+        raise ScheduleError(
+            f"worker {worker}: {before} reads version {before.version} and {task} version "
+            f"{task.version}; they must be the same, or declare stashing=False",
+            at_fault,
+        )
 
 
 def _check_update(
@@ -138,11 +165,13 @@ def _check_update(
     if task.version != expected:
         raise ScheduleError(
             f"worker {worker}: {task} follows {before or 'the initial weights'}; the next update "
-            f"must be U{expected}"
+            f"must be U{expected}",
+            [(task, worker), *([(before, worker)] if before else [])],
         )
     summing = schedule.update_of[task.stage][task.microbatch]
     if summing != expected:
         raise ScheduleError(
             f"worker {worker}: {task} sums up to microbatch {task.microbatch}, where U{summing} of "
-            f"that stage ends on this or another worker"
+            f"that stage ends on this or another worker",
+            [(task, worker)],
         )

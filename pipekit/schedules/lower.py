@@ -1,11 +1,10 @@
 """From a schedule to what a worker runs: whom to receive from and to send to, which weight slot."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipekit.schedules.ops import OPS, Op, Payload
-from pipekit.schedules.replay import owners
+from pipekit.schedules.ops import OPS, RECEIVERS, SENDERS, Op, Payload
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 from pipekit.schedules.weight_slots import weight_slots
@@ -39,13 +38,13 @@ class Step(NamedTuple):
     Attributes:
         task: what to do.
         receives: the messages that it needs, each with the worker that sends it; none for a forward
-            of the first stage and a backward of the last.
+            of the first stage, a backward of the last and one for the weights.
         sends: the messages that it gives, each with the worker that receives it; none for a forward
-            of the last stage and a backward of the first.
+            of the last stage, a backward of the first and one for the weights.
         slot: which of the stage's weight slots a pass reads or an update writes.
-        update: the update that the task adds a gradient to, or makes; of a forward, its backward's.
+        update: the update that the task makes, or that sums its microbatch's gradient.
         ends_batch: whether the task's microbatch is the worker's last one of a batch.
-        ends_update: whether the task is the worker's last backward for the update.
+        ends_update: whether the task is the worker's last that adds a gradient for the update.
     """
 
     task: Task
@@ -65,7 +64,7 @@ class Sum(NamedTuple):
     """What an update sums, where its stage is on several workers.
 
     Attributes:
-        contributors: the workers that have a backward for it, in their order.
+        contributors: the workers that add a gradient for it, in their order.
         batches: how many batches its microbatches are from.
     """
 
@@ -84,62 +83,77 @@ def lower(schedule: Schedule, skips: Skips = ()) -> tuple[tuple[Step, ...], ...]
     Raises:
         ScheduleError: a backward would read a version that no longer lies where its forward read.
     """
-    who = owners(schedule)
-    ways = _Ways(schedule.stages, skips)
+    ways = _ways(schedule, skips)
+    worker_of, update_of = schedule.dependencies.worker_of, schedule.update_of
 
-    def resolved(op: Op, ends: Sequence[tuple[int, int, int]], k: int) -> Iterator[_Resolved]:
-        payload = OPS[op].sends
-        for other, receiver, skip in ends:
-            assert payload
-            yield Message(payload, receiver, k, skip), who[op, other][k]
+    def resolved(ends: Sequence[_Way], k: int) -> tuple[tuple[Message, int], ...]:
+        return tuple(
+            (Message(payload, to, k, skip), worker_of[row[k]]) for payload, to, skip, row in ends
+        )
 
     lowered = []
     for tasks in schedule.workers:
         batch_ends, update_ends = _ends(tasks, schedule)
-        slots = weight_slots(tasks).slots
-        lowered.append(
-            tuple(
+        steps = []
+        for position, (task, slot) in enumerate(zip(tasks, weight_slots(tasks).slots, strict=True)):
+            op, stage, k, _ = task
+            receives, sends = ways.get((op, stage), ((), ()))
+            steps.append(
                 Step(
                     task,
-                    tuple(resolved(task.op, ways.into[task.op, task.stage], task.microbatch)),
-                    tuple(resolved(task.op, ways.out_of[task.op, task.stage], task.microbatch)),
+                    resolved(receives, k),
+                    resolved(sends, k),
                     slot,
-                    schedule.update_of[task.stage][task.microbatch],
-                    (task.stage, task.microbatch) in batch_ends,
+                    update_of[stage][k],
+                    (stage, k) in batch_ends,
                     position in update_ends,
                 )
-                for position, (task, slot) in enumerate(zip(tasks, slots, strict=True))
             )
-        )
+        lowered.append(tuple(steps))
     return tuple(lowered)
 
 
-_Resolved = tuple[Message, int]
+class _Way(NamedTuple):
+    """What goes from a stage to another, for every microbatch.
 
-
-class _Ways:
-    """Which stages a task of each op and stage receives from and sends to.
-
-    Each way is (the other stage, the receiving stage, the skip or MAIN).
+    Attributes:
+        payload: what a message carries.
+        stage: that receives it.
+        skip: whose it is, or MAIN.
+        others: for each microbatch the number of the task at the other end.
     """
 
-    def __init__(self, stages: int, skips: Skips) -> None:
-        self.into: dict[tuple[Op, int], list[tuple[int, int, int]]] = defaultdict(list)
-        self.out_of: dict[tuple[Op, int], list[tuple[int, int, int]]] = defaultdict(list)
-        neighbours = [(stage, stage + 1, MAIN) for stage in range(stages - 1)]
-        for early, late, skip in [*neighbours, *((a, b, i) for i, (a, b) in enumerate(skips))]:
-            for op, source, destination in (Op.FORWARD, early, late), (Op.BACKWARD, late, early):
-                self.into[op, destination].append((source, destination, skip))
-                self.out_of[op, source].append((destination, destination, skip))
+    payload: Payload
+    stage: int
+    skip: int
+    others: Sequence[int]
+
+
+def _ways(schedule: Schedule, skips: Skips) -> dict[tuple[Op, int], tuple[list[_Way], list[_Way]]]:
+    """Return what the tasks of each op and stage receive, and what they send."""
+    graph, stages = schedule.dependencies, schedule.stages
+    found: dict[tuple[Op, int], tuple[list[_Way], list[_Way]]] = defaultdict(lambda: ([], []))
+    neighbours = [(stage, stage + 1, MAIN) for stage in range(stages - 1)]
+    for early, late, skip in [*neighbours, *((a, b, i) for i, (a, b) in enumerate(skips))]:
+        for payload in Payload:
+            source, destination = (early, late) if payload.step > 0 else (late, early)
+            senders, receivers = graph.senders[payload], graph.receivers[payload]
+            for op in RECEIVERS[payload]:
+                way = _Way(payload, destination, skip, senders[source])
+                found[op, destination][0].append(way)
+            for op in SENDERS[payload]:
+                way = _Way(payload, destination, skip, receivers[destination])
+                found[op, source][1].append(way)
+    return found
 
 
 def sums(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:
     """Return what each update of each stage sums: update ``i + 1`` of stage ``s`` is [s][i]."""
-    who, batch_of = owners(schedule), schedule.batch_of
+    graph, batch_of = schedule.dependencies, schedule.batch_of
     return tuple(
         tuple(
             Sum(
-                tuple(sorted({who[Op.BACKWARD, stage][k] for k in summed})),
+                tuple(sorted({graph.worker_of[graph.adders[stage][k]] for k in summed})),
                 1 + batch_of[summed[-1]] - batch_of[summed[0]],
             )
             for summed in updates
@@ -169,7 +183,7 @@ def _ends(tasks: Sequence[Task], schedule: Schedule) -> tuple[set[tuple[int, int
     """Return what ends batches and updates on one worker.
 
     That is (stage, microbatch) of the last microbatch of each batch, and the position of the last
-    backward for each update.
+    task that adds a gradient for each update.
     """
     batch_of, update_of = schedule.batch_of, schedule.update_of
     last_of_batch: dict[tuple[int, int], int] = {}
@@ -178,7 +192,7 @@ def _ends(tasks: Sequence[Task], schedule: Schedule) -> tuple[set[tuple[int, int
         if op is Op.FORWARD:
             key = stage, batch_of[microbatch]
             last_of_batch[key] = max(microbatch, last_of_batch.get(key, 0))
-        elif op is Op.BACKWARD:
+        elif OPS[op].adds_gradient:
             last_of_update[stage, update_of[stage][microbatch]] = position
     batch_ends = {(stage, microbatch) for (stage, _), microbatch in last_of_batch.items()}
     return batch_ends, set(last_of_update.values())

@@ -21,6 +21,9 @@ class Op(Enum):
     BACKWARD_WEIGHT = "W"
     UPDATE = "U"
 
+    # There is one object a member; hashing the name, as Enum does, would take most of a look-up.
+    __hash__ = object.__hash__
+
 
 class Payload(Enum):
     """What a message between stages carries; the value is its name in a trace's transfers.
@@ -30,6 +33,8 @@ class Payload(Enum):
 
     ACTIVATION = "activation"
     GRADIENT = "gradient"
+
+    __hash__ = object.__hash__  # as above
 
     @property
     def step(self) -> int:
@@ -48,8 +53,8 @@ class OpRule:
         adds_gradient: whether it adds to the gradient of the weights, which updates sum.  A
             microbatch has left the stage when its gradient has been added.
         activation: what it adds to the activations that the stage keeps, in those of a microbatch.
-        activation_share: likewise, in shares of them that the backward for the input frees.  The
-            share differs from model to model, so that a profile says how much it is.
+        activation_part: likewise, in the part of them that the backward for the input frees.  How
+            much that is differs from model to model: a profile says it.
         is_pass: whether it reads a weight version for a microbatch; otherwise it makes one.
     """
 
@@ -58,16 +63,17 @@ class OpRule:
     sends: Payload | None = None
     adds_gradient: bool = False
     activation: int = 0
-    activation_share: int = 0
+    activation_part: int = 0
     is_pass: bool = True
 
-    def activation_change(self, share: float) -> float:
-        """Return by how many microbatches' activations the stage keeps more, or less, after it.
+    def activation_bytes(self, whole: float, part: float) -> float:
+        """Return by how many bytes of activations the stage keeps more after it, or less.
 
         Args:
-            share: the part of an activation that the backward for the input frees, 0 to 1.
+            whole: bytes of a microbatch's activations.
+            part: of these, the bytes that the backward for the input frees.
         """
-        return self.activation + self.activation_share * share
+        return self.activation * whole + self.activation_part * part
 
 
 OPS: Mapping[Op, OpRule] = MappingProxyType(
@@ -88,13 +94,13 @@ OPS: Mapping[Op, OpRule] = MappingProxyType(
             own=Op.FORWARD,
             receives=Payload.GRADIENT,
             sends=Payload.GRADIENT,
-            activation_share=-1,
+            activation_part=-1,
         ),
         Op.BACKWARD_WEIGHT: OpRule(
             own=Op.BACKWARD_INPUT,
             adds_gradient=True,
             activation=-1,
-            activation_share=1,
+            activation_part=1,
         ),
         Op.UPDATE: OpRule(is_pass=False),
     }
@@ -107,7 +113,12 @@ PASSES = tuple(op for op, rule in OPS.items() if rule.is_pass)
 ADDING = tuple(op for op, rule in OPS.items() if rule.adds_gradient)
 """The ops that add to the gradient of the weights; a microbatch has one of them on each stage."""
 
+RECEIVERS: Mapping[Payload, tuple[Op, ...]] = MappingProxyType(
+    {p: tuple(op for op, rule in OPS.items() if rule.receives is p) for p in Payload}
+)
+"""The ops that receive a payload; a microbatch has one of them on each stage."""
+
 SENDERS: Mapping[Payload, tuple[Op, ...]] = MappingProxyType(
-    {payload: tuple(op for op, rule in OPS.items() if rule.sends is payload) for payload in Payload}
+    {p: tuple(op for op, rule in OPS.items() if rule.sends is p) for p in Payload}
 )
 """The ops that send a payload; a microbatch has one of them on each stage."""

@@ -8,68 +8,15 @@ that one replay proves what every execution will do.
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from pipekit.schedules.ops import Op
-from pipekit.schedules.schedule import Schedule, ScheduleError
+from pipekit.schedules.dependencies import NOBODY, Dependencies
+from pipekit.schedules.errors import ScheduleError
+from pipekit.schedules.ops import ADDING, OPS, SENDERS, Op
+from pipekit.schedules.table import Table
 from pipekit.schedules.task import Task
-
-Owners = dict[tuple[Op, int], list[int]]
-NOBODY = -1
-
-
-def owners(schedule: Schedule) -> Owners:
-    """Return ``{(op, stage): [worker that runs it for microbatch 0, 1, ...]}``, NOBODY for a gap.
-
-    Raises:
-        ScheduleError: a forward or backward stands in the table twice, below index 0, or beyond
-            what so few tasks can be.
-    """
-    size = sum(map(len, schedule.workers))
-    if max(schedule.stages, schedule.microbatches) > size:
-        largest = max((t for tasks in schedule.workers for t in tasks), key=lambda t: max(t[1:3]))
-        raise ScheduleError(
-            f"{largest} cannot be: the table has only {size} tasks, fewer than its "
-            f"{schedule.stages} stages and {schedule.microbatches} microbatches need"
-        )
-    table: Owners = defaultdict(lambda: [NOBODY] * schedule.microbatches)
-    for worker, tasks in enumerate(schedule.workers):
-        for task in tasks:
-            op, stage, microbatch, version = task
-            if stage < 0 or microbatch < 0 or version < 0:
-                raise ScheduleError(f"{task!r} on worker {worker}: everything counts from 0")
-            if op is Op.UPDATE:
-                continue
-            row = table[op, stage]
-            if row[microbatch] != NOBODY:
-                raise ScheduleError(
-                    f"{task} stands in the table twice: on worker {row[microbatch]} and on "
-                    f"worker {worker}"
-                )
-            row[microbatch] = worker
-    return dict(table)
-
-
-def consumer(task: Task, stages: int) -> tuple[Op, int] | None:
-    """Return the (op, stage) that the output of a task is sent to, or None if it is not sent."""
-    op, stage, _, _ = task
-    if op is Op.FORWARD and stage + 1 < stages:
-        return Op.FORWARD, stage + 1
-    if op is Op.BACKWARD and stage > 0:
-        return Op.BACKWARD, stage - 1
-    return None
-
-
-def producer(task: Task, stages: int) -> tuple[Op, int] | None:
-    """Return the (op, stage) whose output a task receives, or None if it receives nothing."""
-    op, stage, _, _ = task
-    if op is Op.FORWARD and stage > 0:
-        return Op.FORWARD, stage - 1
-    if op is Op.BACKWARD and stage + 1 < stages:
-        return Op.BACKWARD, stage + 1
-    return None
 
 
 def replay(
-    schedule: Schedule, capacity: int | None = None, joint_updates: bool = False
+    schedule: Table, capacity: int | None = None, joint_updates: bool = False
 ) -> Iterator[tuple[int, int, Task]]:
     """Yield ``(worker, position, task)`` in an order in which the tasks can run.
 
@@ -86,141 +33,167 @@ def replay(
         ScheduleError: the workers wait for one another for ever; the message names who waits
             where, for which task.
     """
+    graph = schedule.dependencies
+    for number in order(graph, capacity, joint_updates):
+        worker = graph.worker_of[number]
+        yield worker, number - graph.first[worker], graph.tasks[number]
+
+
+def order(
+    graph: Dependencies, capacity: int | None = None, joint_updates: bool = False
+) -> Iterator[int]:
+    """Yield the numbers of the tasks in an order in which they can run; see :func:`replay`."""
     if capacity is not None and capacity < 1:
         raise ValueError(f"capacity must be at least 1 message, not {capacity}")
-    state = _State(schedule, capacity, joint_updates)
-    positions = [0] * len(schedule.workers)
-    remaining = sum(map(len, schedule.workers))
+    state = _State(graph, capacity, joint_updates)
+    following, stops = graph.first[:-1], graph.first[1:]  # of each worker: its next task, and end
+    remaining = len(graph.tasks)
     while remaining:
         before = remaining
-        for worker, tasks in enumerate(schedule.workers):
-            position = positions[worker]
-            while position < len(tasks) and state.missing(worker, tasks[position]) is None:
-                if not state.room(worker, tasks[position]):
-                    break
-                state.run(worker, tasks[position])
-                yield worker, position, tasks[position]
-                position += 1
-            remaining -= position - positions[worker]
-            positions[worker] = position
+        for worker, stop in enumerate(stops):
+            number = following[worker]
+            while number < stop and state.can_run(number):
+                state.run(number)
+                yield number
+                number += 1
+            remaining -= number - following[worker]
+            following[worker] = number
         if remaining == before:
-            raise ScheduleError(state.deadlock(positions))
+            raise state.deadlock(following)
 
 
 class _State:
     """What has been computed, and what is under way, at a point of the replay."""
 
-    def __init__(self, schedule: Schedule, capacity: int | None, joint_updates: bool) -> None:
-        self.schedule, self.stages, self.capacity = schedule, schedule.stages, capacity
-        self.joint_updates = joint_updates
-        self.owners = owners(schedule)
-        rows = range(self.stages)
-        self.done = {
-            op: [bytearray(schedule.microbatches) for _ in rows] for op in (Op.FORWARD, Op.BACKWARD)
-        }
-        self.update_of = schedule.update_of
-        self.left = [Counter(stage) for stage in self.update_of]  # backwards, by stage and update
-        self.under_way: dict[tuple[int, int], int] = defaultdict(int)
+    def __init__(self, graph: Dependencies, capacity: int | None, joint_updates: bool) -> None:
+        self.graph, self.capacity, self.joint_updates = graph, capacity, joint_updates
+        # The two more at the end are found at NOBODY, -2, which is never done, and at NOTHING, -1.
+        self.done = bytearray(len(graph.tasks)) + b"\0\1"
+        self.left = [Counter(stage) for stage in graph.update_of]  # to add, by stage and update
+        self.under_way: Counter[tuple[int, int]] = Counter()
         self.made: Counter[tuple[int, int]] = Counter()  # updates, by worker and stage
-        self.stages_of = [{task.stage for task in tasks} for tasks in schedule.workers]
-        self.busy = {worker for worker, tasks in enumerate(schedule.workers) if tasks}
+        spans = [*zip(graph.first, graph.first[1:], strict=False)]
+        self.stages_of = [{task.stage for task in graph.tasks[a:b]} for a, b in spans]
+        self.busy = {worker for worker, (a, b) in enumerate(spans) if a < b}
         self.arrived: dict[int, set[int]] = defaultdict(set)  # of these, by update
 
-    def missing(self, worker: int, task: Task) -> Task | None:
-        """Return a task that a worker's next one still waits for, or None."""
-        op, stage, microbatch, version = task
-        if op is Op.FORWARD:
-            if stage and not self.done[op][stage - 1][microbatch]:
-                return task._replace(stage=stage - 1)
-        elif op is Op.BACKWARD:
-            if not self.done[Op.FORWARD][stage][microbatch]:
-                return task._replace(op=Op.FORWARD)
-            if stage + 1 < self.stages and not self.done[op][stage + 1][microbatch]:
-                return task._replace(stage=stage + 1)
-        else:
-            update = self.update_of[stage][microbatch]
-            if self.joint_updates:
-                return self._unsettled(worker, task._replace(version=update))
-            if self.left[stage][update]:
-                return Task(Op.BACKWARD, stage, self._late(stage, update), version)
-        return None
+    def can_run(self, number: int) -> bool:
+        """Return whether all that a worker's next task needs is there, and room for its output."""
+        graph = self.graph
+        if not (self.done[graph.own[number]] and self.done[graph.source[number]]):
+            return False
+        if not OPS[graph.tasks[number].op].is_pass:
+            return self._missing_sum(number) is None
+        return self.capacity is None or self._room(number)
 
-    def room(self, worker: int, task: Task) -> bool:
-        """Return whether the task's output can be sent now."""
-        if self.capacity is None:
-            return True
-        receiver = self._other(consumer(task, self.stages), task.microbatch)
-        if receiver is None or receiver == worker:
-            return True
-        return self.under_way[worker, receiver] < self.capacity
-
-    def run(self, worker: int, task: Task) -> None:
-        op, stage, microbatch, _ = task
-        if op is Op.UPDATE:
-            self.made[worker, stage] += 1
-            return
-        self.done[op][stage][microbatch] = 1
-        if op is Op.BACKWARD:
-            self.left[stage][self.update_of[stage][microbatch]] -= 1
+    def run(self, number: int) -> None:
+        graph = self.graph
+        op, stage, microbatch, _ = graph.tasks[number]
+        self.done[number] = 1
+        rule = OPS[op]
+        if rule.adds_gradient:
+            self.left[stage][graph.update_of[stage][microbatch]] -= 1
+        elif not rule.is_pass:
+            self.made[graph.worker_of[number], stage] += 1
         if self.capacity is not None:
-            sender = self._other(producer(task, self.stages), microbatch)
-            receiver = self._other(consumer(task, self.stages), microbatch)
-            if sender is not None:
-                self.under_way[sender, worker] -= 1
-            if receiver is not None:
-                self.under_way[worker, receiver] += 1
+            self._move(graph.source[number], number, -1)
+            self._move(number, graph.target[number], +1)
 
-    def deadlock(self, positions: list[int]) -> str:
-        """Say which workers wait, in which task, for what."""
-        waits = []
-        for worker, (tasks, position) in enumerate(
-            zip(self.schedule.workers, positions, strict=True)
-        ):
-            if position == len(tasks):
+    def deadlock(self, following: list[int]) -> ScheduleError:
+        """Return the error that says which workers wait, in which task, for what."""
+        graph, waits = self.graph, []
+        at_fault: list[tuple[Task, int | None]] = []
+        for worker, (number, stop) in enumerate(zip(following, graph.first[1:], strict=True)):
+            if number == stop:
                 continue
-            task = tasks[position]
-            missing = self.missing(worker, task)
+            task = graph.tasks[number]
+            at_fault.append((task, worker))
+            missing = self._missing(number)
             if missing is None:
                 waits.append(f"worker {worker} waits to send the output of {task}")
                 continue
             owner = self._owner(missing)
+            at_fault.append((missing, owner))
             where = "which no worker has" if owner is None else f"which worker {owner} has"
             if owner == worker:
                 where = "which comes later in its own list"
             waits.append(f"worker {worker} waits in {task} for {missing}, {where}")
-        return "the schedule can never finish: " + "; ".join(waits)
+        return ScheduleError("the schedule can never finish: " + "; ".join(waits), at_fault)
+
+    def _missing(self, number: int) -> Task | None:
+        """Return a task that a worker's next one still waits for, or None."""
+        graph = self.graph
+        task = graph.tasks[number]
+        rule = OPS[task.op]
+        if not rule.is_pass:
+            return self._missing_sum(number)
+        if not self.done[graph.own[number]]:
+            assert rule.own
+            return self._named(graph.own[number], task._replace(op=rule.own))
+        if not self.done[graph.source[number]]:
+            assert rule.receives
+            stage = task.stage - rule.receives.step
+            other = task._replace(op=SENDERS[rule.receives][0], stage=stage)
+            return self._named(graph.source[number], other)
+        return None
+
+    def _missing_sum(self, number: int) -> Task | None:
+        """Return a task that an update still waits for, or None."""
+        update = self.graph.tasks[number]
+        stage = update.stage
+        due = self.graph.update_of[stage][update.microbatch]
+        if self.joint_updates:
+            return self._unsettled(self.graph.worker_of[number], update._replace(version=due))
+        return self._late(stage, due) if self.left[stage][due] else None
 
     def _unsettled(self, worker: int, update: Task) -> Task | None:
         """Return what a worker waits for that makes an update together with all others, or None.
 
-        Its stages settle it together, too: one may not be at an earlier update still.
+        Its stages make it together, too: one may not be at an earlier update still.
         """
         _, _, microbatch, number = update
         for stage in sorted(self.stages_of[worker]):
             if self.made[worker, stage] < number - 1:
                 return Task(Op.UPDATE, stage, microbatch, number - 1)
             if self.left[stage][number]:
-                return Task(Op.BACKWARD, stage, self._late(stage, number), number)
+                return self._late(stage, number)
         self.arrived[number].add(worker)
         absent = self.busy - self.arrived[number]
-        return update._replace(stage=self.schedule.stage_of(min(absent))) if absent else None
+        if not absent:
+            return None
+        return update._replace(stage=self.graph.tasks[self.graph.first[min(absent)]].stage)
 
-    def _late(self, stage: int, update: int) -> int:
-        """Return a microbatch whose backward an update still waits for."""
-        first = next((s.start for s in self.schedule.updates[stage][update - 1 :]), None)
-        if first is None:  # no worker has that update
-            first = self.update_of[stage].index(update)
-        return self.done[Op.BACKWARD][stage].index(0, first)
+    def _late(self, stage: int, update: int) -> Task:
+        """Return a pass whose gradient an update still waits for."""
+        adders, first = self.graph.adders[stage], self.graph.update_of[stage].index(update)
+        microbatch = next(k for k in range(first, len(adders)) if not self.done[adders[k]])
+        return self._named(adders[microbatch], Task(ADDING[0], stage, microbatch, update))
+
+    def _named(self, number: int, otherwise: Task) -> Task:
+        """Return the task of a number; of NOBODY, what it would be."""
+        return otherwise if number == NOBODY else self.graph.tasks[number]
 
     def _owner(self, wanted: Task) -> int | None:
         """Return the worker that has a task, whichever version it reads."""
-        number = 3 if wanted.op is Op.UPDATE else 2
-        for worker, tasks in enumerate(self.schedule.workers):
-            if any(t[:2] == wanted[:2] and t[number] == wanted[number] for t in tasks):
-                return worker
+        key = 2 if OPS[wanted.op].is_pass else 3
+        for number, task in enumerate(self.graph.tasks):
+            if task[:2] == wanted[:2] and task[key] == wanted[key]:
+                return self.graph.worker_of[number]
         return None
 
-    def _other(self, end: tuple[Op, int] | None, microbatch: int) -> int | None:
-        if end is None or end not in self.owners:
+    def _room(self, number: int) -> bool:
+        """Return whether a pass's output can be sent now."""
+        link = self._link(number, self.graph.target[number])
+        return link is None or self.under_way[link] < (self.capacity or 0)
+
+    def _move(self, sender: int, receiver: int, messages: int) -> None:
+        link = self._link(sender, receiver)
+        if link is not None:
+            self.under_way[link] += messages
+
+    def _link(self, sender: int, receiver: int) -> tuple[int, int] | None:
+        """Return the workers that a message goes between, or None if it stays on one."""
+        if sender < 0 or receiver < 0:  # NOTHING or NOBODY
             return None
-        return self.owners[end][microbatch]
+        link = self.graph.worker_of[sender], self.graph.worker_of[receiver]
+        return None if link[0] == link[1] else link

@@ -1,26 +1,15 @@
 """A pipeline method, written out: who does what, in which order, on which weights."""
 
-import io
 import os
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from itertools import pairwise, starmap
+from typing import Any
 
-import pandas as pd
-
-from pipekit.schedules.ops import Op
+from pipekit.schedules import csv, text
+from pipekit.schedules.dependencies import Dependencies
+from pipekit.schedules.ops import OPS
 from pipekit.schedules.task import Task
-
-_HEADER = re.compile(
-    r"# ?(.*); ([0-9]{1,6}) workers; stashing (on|off)(?:; batches of ([1-9][0-9]{0,8}))?\s"
-)
-COLUMNS = ["worker", "op", "stage", "microbatch", "version"]
-
-
-class ScheduleError(ValueError):
-    """A schedule that cannot be built, read or executed; the message names the tasks at fault."""
 
 
 @dataclass(frozen=True)
@@ -55,28 +44,30 @@ class Schedule:
         return 1 + max((task.microbatch for task in self._all()), default=-1)
 
     @cached_property
+    def dependencies(self) -> Dependencies:
+        """Which task needs which.
+
+        Raises:
+            ScheduleError: a pass stands in the table twice, or a backward both whole and in parts;
+                or something counts from below 0, or up to more than so few tasks can be.
+        """
+        return Dependencies(self.workers, self.stages, self.microbatches)
+
+    @property
     def updates(self) -> tuple[tuple[range, ...], ...]:
         """For each stage, the microbatches that each of its updates sums.
 
         Update ``i + 1`` of stage ``s`` sums ``updates[s][i]``.
         """
-        ends: list[set[int]] = [{0} for _ in range(self.stages)]
-        for task in self._all():
-            if task.op is Op.UPDATE:
-                ends[task.stage].add(task.microbatch + 1)
-        return tuple(tuple(starmap(range, pairwise(sorted(each)))) for each in ends)
+        return self.dependencies.updates
 
-    @cached_property
+    @property
     def update_of(self) -> tuple[tuple[int, ...], ...]:
         """For each stage, which update sums each microbatch, from 1.
 
         Those after a stage's last update have the number of the one that is missing.
         """
-        numbers = []
-        for stage in self.updates:
-            summed = [number for number, each in enumerate(stage, start=1) for _ in each]
-            numbers.append((*summed, *[len(stage) + 1] * (self.microbatches - len(summed))))
-        return tuple(numbers)
+        return self.dependencies.update_of
 
     @cached_property
     def batches(self) -> tuple[range, ...]:
@@ -116,7 +107,7 @@ class Schedule:
     @cached_property
     def trains(self) -> bool:
         """Whether there is any backward pass: without one, the schedule is inference."""
-        return any(task.op is Op.BACKWARD for task in self._all())
+        return any(OPS[task.op].own for task in self._all())
 
     def stage_of(self, worker: int) -> int:
         """Return the stage that a worker begins with (its only one, in the papers' methods)."""
@@ -125,21 +116,18 @@ class Schedule:
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the table as CSV, one row a task, and write it to ``path`` if one is given."""
-        rows = [
-            (w, task.op.name, *task[1:]) for w, tasks in enumerate(self.workers) for task in tasks
-        ]
-        header = f"# {self.title}; {len(self.workers)} workers; stashing {_on(self.stashing)}"
-        header += f"; batches of {self.batch_size}\n" if self.batch_size else "\n"
-        text: str = header + pd.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
+        written = csv.write(self)
         if path is not None:
             with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-        return text
+                file.write(written)
+        return written
 
     def __str__(self) -> str:
-        from pipekit.schedules.text import draw
+        return text.draw(self)
 
-        return draw(self)
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what the table says itself: the rest follows from it, and is large."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def __repr__(self) -> str:
         return (
@@ -149,6 +137,15 @@ class Schedule:
 
     def _all(self) -> Iterator[Task]:
         return (task for tasks in self.workers for task in tasks)
+
+
+def parse(picture: str) -> Schedule:
+    """Read a picture; only the order within each row counts, not the idle slots.
+
+    Raises:
+        ScheduleError: a row or a cell cannot be read; the message gives the line and the cell.
+    """
+    return Schedule(*text.read(picture))
 
 
 def read_csv(source: str | os.PathLike[str]) -> Schedule:
@@ -161,39 +158,4 @@ def read_csv(source: str | os.PathLike[str]) -> Schedule:
         ScheduleError: a column is missing or a row is not a task; the message gives the row.
         OSError: there is no such file, or it cannot be opened.
     """
-    try:
-        text = str(source)
-        if "\n" not in text:
-            with open(source, encoding="utf-8") as file:
-                text = file.read()
-        frame = pd.read_csv(io.StringIO(text), comment="#", dtype=str, keep_default_na=False)
-    except ValueError as error:  # pandas' own errors, and what is not UTF-8
-        raise ScheduleError(f"the CSV cannot be read: {error}") from None
-    missing = [column for column in COLUMNS if column not in frame.columns]
-    if missing:
-        raise ScheduleError(f"the CSV lacks the column {missing[0]!r}; it needs {COLUMNS}")
-    header = _HEADER.match(text)
-    name, stashing = (header[1], header[3] == "on") if header else ("schedule", True)
-    batch_size = int(header[4]) if header and header[4] else None
-    # Without a header, every worker has a task.
-    count = int(header[2]) if header else frame["worker"].nunique()
-    lists: list[list[Task]] = [[] for _ in range(count)]
-    for number, (worker, op, *rest) in enumerate(
-        frame[COLUMNS].itertuples(index=False, name=None), start=1
-    ):
-        row = ",".join([worker, op, *rest])
-        try:
-            stage, microbatch, version = map(int, rest)
-            task, w = Task(Op[op], stage, microbatch, version), int(worker)
-        except (KeyError, ValueError):
-            raise ScheduleError(f"row {number} of the CSV is not a task: {row}") from None
-        if w not in range(count):
-            raise ScheduleError(
-                f"row {number} of the CSV is not a task of worker 0 to {count - 1}: {row}"
-            )
-        lists[w].append(task)
-    return Schedule(tuple(map(tuple, lists)), name, stashing, batch_size)
-
-
-def _on(flag: bool) -> str:
-    return "on" if flag else "off"
+    return Schedule(*csv.read(source))

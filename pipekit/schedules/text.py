@@ -4,23 +4,26 @@
     worker 0 | F0 F1 .  .  B0 -  .  B1 -^
     worker 1 | .  F0 B0 -  F1 B1 -^
 
-``F1`` and ``B1`` are the passes of microbatch 1; ``-`` continues a pass, ``.`` idles, ``^`` ends a
-cell with an update that takes no time (``^5``: one that sums up to microbatch 5 rather than to the
-highest that went backward here).  A pass reads the newest version at that point, and a backward
-that of its forward, unless it says ``F4:1`` for version 1.  ``F3@2`` is a pass of stage 2 on a
-worker whose row begins with another stage.
+``F1`` and ``B1`` are the passes of microbatch 1, and ``I1`` and ``W1`` the parts of a backward for
+the input and for the weights; ``-`` continues a pass, ``.`` idles, ``^`` ends a cell with an update
+that takes no time (``^5``: one that sums up to microbatch 5 rather than to the highest whose
+gradient has been added here).  A pass reads the newest version at that point, and a backward that
+of its forward, unless it says ``F4:1`` for version 1.  ``F3@2`` is a pass of stage 2 on a worker
+whose row begins with another stage.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 
-from pipekit.schedules.ops import Op
-from pipekit.schedules.schedule import Schedule, ScheduleError
+from pipekit.schedules.errors import ScheduleError
+from pipekit.schedules.ops import OPS, PASSES, Op
+from pipekit.schedules.table import Contents, Table
 from pipekit.schedules.task import Task
 from pipekit.schedules.time_slots import PAPER_SLOTS, slots
 
 _ROW = re.compile(r"worker (\d{1,9})(?: stage (\d{1,9}))?$")
-_CELL = re.compile(r"([FB])(\d{1,9})(?:@(\d{1,9}))?(?::(\d{1,9}))?$")
+_PASS = "".join(op.value for op in PASSES)
+_CELL = re.compile(rf"([{_PASS}])(\d{{1,9}})(?:@(\d{{1,9}}))?(?::(\d{{1,9}}))?$")
 _UPDATE = re.compile(r"(.*)\^(\d{0,9})(?:@(\d{1,9}))?$")
 _NO_STASHING = "; backward may read another version than forward"
 _BATCHES = re.compile(r"; batches of ([1-9]\d{0,8})$")
@@ -33,32 +36,33 @@ class _Reader:
         self.stage, self.stashing = stage, stashing
         self.newest: dict[int, int] = {}
         self.forward: dict[tuple[int, int], int] = {}
-        self.last_backward: dict[int, int] = {}
+        self.last_added: dict[int, int] = {}
 
     def version(self, op: Op, stage: int, microbatch: int) -> int:
         """Return the version that a pass without a note reads."""
         newest = self.newest.get(stage, 0)
-        if op is Op.BACKWARD and self.stashing:
+        if OPS[op].own and self.stashing:
             return self.forward.get((stage, microbatch), newest)
         return newest
 
     def ran(self, task: Task) -> Task:
         op, stage, microbatch, version = task
-        if op is Op.UPDATE:
+        rule = OPS[op]
+        if not rule.is_pass:
             self.newest[stage] = version
-        elif op is Op.FORWARD:
+        elif not rule.own:
             self.forward[stage, microbatch] = version
-        else:
-            self.last_backward[stage] = max(microbatch, self.last_backward.get(stage, -1))
+        if rule.adds_gradient:
+            self.last_added[stage] = max(microbatch, self.last_added.get(stage, -1))
         return task
 
 
-def draw(schedule: Schedule, durations: Mapping[Op, int] = PAPER_SLOTS) -> str:  # type: ignore[assignment]
-    """Return the picture of a schedule as text; :func:`parse` reads it back.
+def draw(schedule: Table, durations: Mapping[Op, int] = PAPER_SLOTS) -> str:  # type: ignore[assignment]
+    """Return the picture of a schedule as text; :func:`pipekit.schedules.parse` reads it back.
 
     Args:
         schedule: an executable schedule.
-        durations: whole time slots of a forward and of a backward, at least 1 each.
+        durations: whole time slots of each kind of pass, at least 1 each.
 
     Raises:
         ScheduleError: the workers would wait for one another for ever.
@@ -67,11 +71,12 @@ def draw(schedule: Schedule, durations: Mapping[Op, int] = PAPER_SLOTS) -> str: 
     for worker, (tasks, times) in enumerate(
         zip(schedule.workers, slots(schedule, {**durations, Op.UPDATE: 0}), strict=True)
     ):
-        stage = schedule.stage_of(worker)
+        stage = tasks[0].stage if tasks else worker
         reader = _Reader(stage, schedule.stashing)
         cells: list[str] = []
         for task, (start, end) in zip(tasks, times.astype(int).tolist(), strict=True):
-            if task.op is Op.UPDATE:
+            if not OPS[task.op].is_pass:
+                cells = cells or ["."]  # a worker may begin with an update, of others' gradients
                 cells[-1] += _update_label(task, reader)
             else:
                 cells += ["."] * (start - len(cells))
@@ -92,16 +97,12 @@ def draw(schedule: Schedule, durations: Mapping[Op, int] = PAPER_SLOTS) -> str: 
     return "\n".join([title, *(line.rstrip() for line in lines)])
 
 
-def parse(text: str) -> Schedule:
-    """Read a picture; only the order within each row counts, not the idle slots.
-
-    Raises:
-        ScheduleError: a row or a cell cannot be read; the message gives the line and the cell.
-    """
+def read(text: str) -> Contents:
+    """Read a picture; see :func:`pipekit.schedules.parse`."""
     name, stashing, batch_size = "schedule", True, None
     workers: dict[int, tuple[Task, ...]] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        line = line.strip()
+    for number, written in enumerate(text.splitlines(), start=1):
+        line = written.strip()
         if line.startswith("#"):
             name = line.removeprefix("#").strip()
             if found := _BATCHES.search(name):
@@ -112,15 +113,21 @@ def parse(text: str) -> Schedule:
             label, bar, cells = line.partition("|")
             row = _ROW.match(label.strip())
             if not bar or not row:
-                raise ScheduleError(f"line {number}: expected 'worker N | F0 B0 ...', got {line!r}")
+                raise ScheduleError(
+                    f"line {number}: expected 'worker N | F0 B0 ...', got {line!r}", line=number
+                )
             worker, stage = int(row[1]), int(row[2] or row[1])
             if worker in workers:
-                raise ScheduleError(f"line {number}: worker {worker} has a row already")
+                raise ScheduleError(
+                    f"line {number}: worker {worker} has a row already", line=number
+                )
             reader = _Reader(stage, stashing)
-            workers[worker] = tuple(_read(cells.split(), reader, number))
+            skipped = len(written) - len(written.lstrip()) + len(label) + len(bar)
+            placed = [(skipped + cell.start() + 1, cell[0]) for cell in re.finditer(r"\S+", cells)]
+            workers[worker] = tuple(_read(placed, reader, number))
     if sorted(workers) != list(range(len(workers))):
         raise ScheduleError(f"workers must be numbered 0, 1, 2, ..., not {sorted(workers)}")
-    return Schedule(tuple(workers[w] for w in sorted(workers)), name, stashing, batch_size)
+    return Contents(tuple(workers[w] for w in sorted(workers)), name, stashing, batch_size)
 
 
 def _label(task: Task, reader: _Reader) -> str:
@@ -131,12 +138,13 @@ def _label(task: Task, reader: _Reader) -> str:
 
 
 def _update_label(task: Task, reader: _Reader) -> str:
-    last = task.microbatch if task.microbatch != reader.last_backward.get(task.stage) else ""
+    last = task.microbatch if task.microbatch != reader.last_added.get(task.stage) else ""
     return f"^{last}" + (f"@{task.stage}" if task.stage != reader.stage else "")
 
 
-def _read(cells: Iterable[str], reader: _Reader, line: int) -> Iterable[Task]:
-    for cell in cells:
+def _read(cells: Iterable[tuple[int, str]], reader: _Reader, line: int) -> Iterable[Task]:
+    """Yield the tasks of a row's cells, each of which comes with its column."""
+    for column, cell in cells:
         updates = []
         body = cell
         while found := _UPDATE.match(body):
@@ -147,13 +155,18 @@ def _read(cells: Iterable[str], reader: _Reader, line: int) -> Iterable[Task]:
             if not found:
                 raise ScheduleError(
                     f"line {line}: cannot read {cell!r}; a cell is '.', '-', or a pass like 'F3', "
-                    f"'B3', 'F3:1' (version 1) or 'F3@2' (stage 2), with '^' after it for an update"
+                    f"'B3', 'I3', 'W3', 'F3:1' (version 1) or 'F3@2' (stage 2), with '^' after it "
+                    f"for an update",
+                    line=line,
+                    column=column,
                 )
             op, microbatch, stage = Op(found[1]), int(found[2]), int(found[3] or reader.stage)
             version = int(found[4]) if found[4] else reader.version(op, stage, microbatch)
             yield reader.ran(Task(op, stage, microbatch, version))
         for last, stage in reversed(updates):
-            if not last and stage not in reader.last_backward:
-                raise ScheduleError(f"line {line}: {cell!r} updates before any backward")
-            summed = int(last) if last else reader.last_backward[stage]
+            if not last and stage not in reader.last_added:
+                raise ScheduleError(
+                    f"line {line}: {cell!r} updates before any backward", line=line, column=column
+                )
+            summed = int(last) if last else reader.last_added[stage]
             yield reader.ran(Task(Op.UPDATE, stage, summed, reader.newest.get(stage, 0) + 1))

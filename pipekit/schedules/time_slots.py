@@ -1,19 +1,26 @@
-"""When each task runs, if every forward and backward takes a fixed number of time slots."""
+"""When each task runs, if every pass takes a fixed number of time slots."""
 
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.schedules.ops import Op
-from pipekit.schedules.replay import producer, replay
-from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.ops import OPS, Op
+from pipekit.schedules.replay import order
+from pipekit.schedules.table import Table
 
-PAPER_SLOTS: Mapping[Op, float] = {Op.FORWARD: 1, Op.BACKWARD: 2, Op.UPDATE: 0}
+PAPER_SLOTS: Mapping[Op, float] = {
+    Op.FORWARD: 1,
+    Op.BACKWARD: 2,
+    Op.BACKWARD_INPUT: 1,
+    Op.BACKWARD_WEIGHT: 1,
+    Op.UPDATE: 0,
+}
+"""A backward takes two slots, whole or in parts, and an update none."""
 
 
 def slots(
-    schedule: Schedule, durations: Mapping[Op, float] = PAPER_SLOTS
+    schedule: Table, durations: Mapping[Op, float] = PAPER_SLOTS
 ) -> list[NDArray[np.float64]]:
     """Return, for each worker, an array [tasks, 2] of start and end slots, from 0.
 
@@ -23,25 +30,22 @@ def slots(
     Args:
         schedule: the table.
         durations: slots of each op; by default a backward takes two, as in PipeDream-2BW's Figure
-            2, and an update none.
+            2, its two parts one each, and an update none.  What is not named is by default, too.
 
     Raises:
         ScheduleError: the workers would wait for one another for ever.
     """
-    times = [np.zeros((len(tasks), 2)) for tasks in schedule.workers]
-    ends: dict[tuple[Op, int, int], float] = {}
+    graph = schedule.dependencies
+    lasting = {**PAPER_SLOTS, **durations}
+    times = np.zeros((len(graph.tasks), 2))
+    ends = [0.0] * (len(graph.tasks) + 1)  # the last is found at NOTHING, -1
     free = [0.0] * len(schedule.workers)
-    for worker, position, task in replay(schedule):
-        start = free[worker]
-        source = producer(task, schedule.stages)
-        if task.op is Op.UPDATE:
-            update = schedule.update_of[task.stage][task.microbatch]
-            summed = schedule.updates[task.stage][update - 1]
-            start = max(start, max(ends[Op.BACKWARD, task.stage, k] for k in summed))
-        elif source is not None:
-            start = max(start, ends[*source, task.microbatch])
-        end = free[worker] = start + durations[task.op]
-        if task.op is not Op.UPDATE:
-            ends[task.op, task.stage, task.microbatch] = end
-        times[worker][position] = start, end
-    return times
+    for number in order(graph):
+        op, worker = graph.tasks[number].op, graph.worker_of[number]
+        if OPS[op].is_pass:
+            start = max(free[worker], ends[graph.own[number]], ends[graph.source[number]])
+        else:
+            start = max(free[worker], max(ends[each] for each in graph.summed(number)))
+        end = ends[number] = free[worker] = start + lasting[op]
+        times[number] = start, end
+    return [times[a:b] for a, b in zip(graph.first, graph.first[1:], strict=False)]

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipekit.schedules.ops import Op
-from pipekit.schedules.schedule import ScheduleError
+from pipekit.schedules.errors import ScheduleError
+from pipekit.schedules.ops import OPS
 from pipekit.schedules.task import Task
 
 
@@ -36,7 +36,7 @@ def weight_slots(tasks: Sequence[Task]) -> WeightSlots:
     last_reader = {
         (task.stage, task.version): position
         for position, task in enumerate(tasks)
-        if task.op is not Op.UPDATE
+        if OPS[task.op].is_pass
     }
     newest = {task.stage: 0 for task in tasks}
     slot_of = {(stage, 0): 0 for stage in newest}
@@ -46,7 +46,8 @@ def weight_slots(tasks: Sequence[Task]) -> WeightSlots:
     result = WeightSlots([], [])
     for position, task in enumerate(tasks):
         op, stage, microbatch, version = task
-        if op is Op.UPDATE:
+        rule = OPS[op]
+        if not rule.is_pass:
             old = stage, newest[stage]
             if last_reader.get(old, -1) < position:
                 slot = slot_of.pop(old)
@@ -58,14 +59,17 @@ def weight_slots(tasks: Sequence[Task]) -> WeightSlots:
             newest[stage] = version
         else:
             slot = slot_of[stage, version]
-            if op is Op.FORWARD:
+            if not rule.own:
                 forward_slot[stage, microbatch] = slot
-            elif forward_slot.pop((stage, microbatch)) != slot:
+            elif forward_slot[stage, microbatch] != slot:
                 raise ScheduleError(
                     f"{task} reads version {version}, which does not lie where its forward's "
                     f"version lay; without stashing, a backward can only read a version that "
-                    f"replaced its forward's in place"
+                    f"replaced its forward's in place",
+                    [(task, None)],
                 )
+            if rule.adds_gradient:
+                del forward_slot[stage, microbatch]
             if last_reader[stage, version] == position and version != newest[stage]:
                 free[stage].append(slot_of.pop((stage, version)))
         result.slots.append(slot)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from pipekit.schedules import Op, Schedule, Task
+from pipekit.schedules import OPS, Schedule, Task
 from pipekit.schedules.weight_slots import weight_slots
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.events import Times
@@ -21,11 +21,13 @@ def memory(
     """Return what lies in memory when, as the engine keeps it.
 
     All weight slots of a run are there from its start.  The gradients of a batch are there from
-    its first backward to its update, the optimizer's state from the first update on.  A microbatch
-    keeps what the stage received, what its layers save, and what it sends, from the forward's start
-    to the backward's end; if it is recomputed, only the first of these until its second forward.
+    the first pass that adds one to its update, the optimizer's state from the first update on.  A
+    microbatch keeps what the stage received, what its layers save, and what it sends, from the
+    forward's start to the backward's end; of a backward in two parts the first one's end frees what
+    only it needs (``input_only_bytes``), and the second one's the rest.  If the microbatch is
+    recomputed, it keeps only what was received until its second forward.
     Skips from and to other stages are received and sent like any input and output: each takes
-    memory at both its ends and nowhere between.  In a batch's first backward gradients come layer
+    memory at both its ends and nowhere between.  In the first such pass gradients come layer
     by layer as activations go; all of it shows the height in between.  What has arrived and waits
     for its forward, targets and what the loss saves, gradients of activations, and what operators
     use for a moment are not counted.
@@ -58,7 +60,7 @@ def _optimizer(
     worker: int, tasks: Sequence[Task], costs: Sequence[StageCosts], times: Times, states: float
 ) -> Iterator[Change]:
     for position, task in enumerate(tasks):
-        if task.op is Op.UPDATE and task.version == 1:
+        if not OPS[task.op].is_pass and task.version == 1:
             state = states * costs[task.stage].whole.parameter_bytes
             yield times.starts[worker][position], _OPTIMIZER, state
 
@@ -71,7 +73,7 @@ def _changes(
         return
     tasks, update_of = schedule.workers[worker], schedule.update_of
     done_again = {
-        task[:3]
+        (task.stage, task.microbatch)
         for task, again in zip(tasks, times.recomputed[worker], strict=True)
         if again is not None
     }
@@ -80,22 +82,31 @@ def _changes(
         tasks, times.starts[worker], times.ends[worker], times.recomputed[worker], strict=True
     ):
         op, stage, microbatch, _ = task
-        cost = costs[stage]
-        kept, parameters = cost.kept_bytes, cost.whole.parameter_bytes
-        if op is Op.FORWARD:
-            recomputed = (Op.BACKWARD, stage, microbatch) in done_again
-            yield start, _ACTIVATIONS, cost.received_bytes + (0.0 if recomputed else kept)
-        elif op is Op.UPDATE:
+        rule, cost = OPS[op], costs[stage]
+        received, kept, parameters = (
+            cost.received_bytes,
+            cost.kept_bytes,
+            cost.whole.parameter_bytes,
+        )
+        if not rule.is_pass:
             if (stage, task.version) not in summing:  # all its gradients are other workers'
                 yield start, _GRADIENTS, parameters
             yield end, _GRADIENTS, -parameters
-        else:
+            continue
+        part = cost.whole.input_only_bytes
+        recomputed = (stage, microbatch) in done_again
+        when = end if rule.own else start
+        if recomputed:
             if again is not None:
                 yield again, _RECOMPUTE, kept
-                yield end, _RECOMPUTE, -kept
-            yield end, _ACTIVATIONS, -cost.received_bytes - (kept if again is None else 0.0)
-            if (stage, update_of[stage][microbatch]) not in summing:
-                summing.add((stage, update_of[stage][microbatch]))
-                height = cost.gradients_at_height
-                yield start, _GRADIENTS, height
-                yield end, _GRADIENTS, parameters - height
+            if rule.own:
+                yield end, _RECOMPUTE, rule.activation_bytes(kept, part)
+            yield when, _ACTIVATIONS, rule.activation_bytes(received, 0)
+        else:
+            yield when, _ACTIVATIONS, rule.activation_bytes(received + kept, part)
+        update = stage, update_of[stage][microbatch]
+        if rule.adds_gradient and update not in summing:
+            summing.add(update)
+            height = cost.gradients_at_height(op)
+            yield start, _GRADIENTS, height
+            yield end, _GRADIENTS, parameters - height

@@ -7,7 +7,7 @@ from functools import cached_property
 from pipekit.bucketing import buckets
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile, SkipProfile
-from pipekit.schedules import Schedule
+from pipekit.schedules import OPS, Op, Schedule
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,23 @@ class StageCosts:
         """Return the bytes of some layers' gradients."""
         return sum(self.layers[number].parameter_bytes for number in bucket)
 
-    @cached_property
-    def gradients_at_height(self) -> float:
-        """How far the bytes rise above the activations' in a batch's first backward.
+    def seconds(self, op: Op) -> float:
+        """Return the seconds of an op, for a microbatch; of an update, without copying weights."""
+        return self.whole.seconds(op)
+
+    def gradients_at_height(self, op: Op) -> float:
+        """Return how far the bytes rise above the activations' in a batch's first such pass.
 
         Before layer l goes backward, the activations of layers up to l are still there, and the
         gradients of layers behind l are there already; within it the ones come as the others go.
+
+        Args:
+            op: one that adds to the weights' gradient.
         """
         highest = height = 0.0
         for layer in reversed(self.layers):
-            height += layer.parameter_bytes - layer.saved_bytes
+            height += layer.parameter_bytes
+            height += OPS[op].activation_bytes(layer.saved_bytes, layer.input_only_bytes)
             highest = max(highest, height)
         return highest
 

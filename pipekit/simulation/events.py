@@ -6,18 +6,17 @@ bucket by bucket, one at a time, each as soon as all of them have it; the update
 """
 
 import heapq
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic, Transfer, all_reduce_bytes
-from pipekit.schedules import MAIN, Message, Op, Payload, Schedule, Step, lower, sums
-from pipekit.schedules.replay import NOBODY
+from pipekit.schedules import MAIN, OPS, Message, Op, Payload, Schedule, lower, sums
+from pipekit.schedules.dependencies import NOBODY
 from pipekit.simulation.costs import StageCosts, skips_of
 
-_NOT_SENT = -1.0
+_UNKNOWN = -1.0
 
 
 class Times(NamedTuple):
@@ -43,21 +42,28 @@ def run(schedule: Schedule, costs: Sequence[StageCosts], cluster: Cluster | None
 
 
 class _Run:
+    """The state of a run; tasks go by their numbers in the schedule's graph."""
+
     def __init__(
         self, schedule: Schedule, costs: Sequence[StageCosts], cluster: Cluster | None
     ) -> None:
-        self.costs, self.skips = costs, skips_of(costs)
-        self.steps = lower(schedule, [(skip.source, skip.destination) for skip in self.skips])
+        self.costs, self.skips, self.graph = costs, skips_of(costs), schedule.dependencies
+        ends = [(skip.source, skip.destination) for skip in self.skips]
+        self.steps = [step for steps in lower(schedule, ends) for step in steps]
         self.traffic = None if cluster is None else Traffic(cluster)
-        workers = len(self.steps)
-        self.position, self.free = [0] * workers, [0.0] * workers
-        self.computing = [False] * workers
+        self.seconds = [{op: cost.seconds(op) for op in Op} for cost in costs]
+        workers = len(schedule.workers)
+        self.following, self.stops = self.graph.first[:-1], self.graph.first[1:]
+        self.free, self.computing = [0.0] * workers, [False] * workers
         self.newest_slot: list[dict[int, int]] = [{} for _ in range(workers)]  # by stage
-        self.arrivals: dict[Message, float] = {}
+        # Of each task: how many of its messages are not under way, and when the last one arrives.
+        self.unsent = [len(step.receives) for step in self.steps]
+        self.arrival = [0.0] * len(self.steps)
         self.sums = sums(schedule)
         self.updates = schedule.updates
         self.lanes = [_Lane(cost) for cost in costs]
-        self.starts: dict[tuple[int, int], list[float]] = defaultdict(list)  # of last backwards
+        # When the last task that adds a gradient for an update began, and its op, of each worker.
+        self.last: dict[tuple[int, int], list[tuple[float, Op]]] = defaultdict(list)
         # A heap: when a worker's task ends, (when, worker, ()); when gradients can be summed, or
         # are, (when, NOBODY, (stage, update, bucket)).
         self.events: list[tuple[float, int, tuple[int, ...]]] = []
@@ -69,15 +75,15 @@ class _Run:
         )
 
     def finish(self) -> Times:
-        for worker in range(len(self.steps)):
+        for worker in range(len(self.free)):
             self._advance(worker)
         while self.events:
             now, worker, summed = heapq.heappop(self.events)
             if summed:
                 self._sum(now, *summed)
                 continue
-            step = self.steps[worker][self.position[worker]]
-            self.position[worker] += 1
+            step = self.steps[self.following[worker]]
+            self.following[worker] += 1
             self.computing[worker] = False
             for message, receiver in step.sends:
                 self._send(message, step.task.stage, worker, receiver, now)
@@ -86,53 +92,46 @@ class _Run:
 
     def _advance(self, worker: int) -> None:
         """Start a worker's next task, if it is idle and knows when its data arrives."""
-        position = self.position[worker]
-        if self.computing[worker] or position == len(self.steps[worker]):
+        number = self.following[worker]
+        if self.computing[worker] or number == self.stops[worker]:
             return
-        step = self.steps[worker][position]
+        step = self.steps[number]
         op, stage, _, version = step.task
-        cost = self.costs[stage]
-        if op is Op.FORWARD:
-            duration = cost.whole.forward_s
-        elif op is Op.BACKWARD:
-            duration = cost.whole.backward_s
+        rule, cost = OPS[op], self.costs[stage]
+        duration = self.seconds[stage][op]
+        if rule.is_pass:
+            ready = _UNKNOWN if self.unsent[number] else self.arrival[number]
         else:
-            duration = cost.whole.update_s
+            ready = self._summed(stage, version)
             if step.slot != self.newest_slot[worker].get(stage, 0):
                 duration += cost.whole.copy_s
-        ready = self._summed(stage, version) if op is Op.UPDATE else self._arrived(step)
         recomputed = self.times.recomputed[worker]
-        if len(recomputed) == position:  # else it was done already, while waiting
-            again = op is Op.BACKWARD and step.recomputed(cost.recompute)
+        if len(recomputed) == number - self.graph.first[worker]:  # else done, while waiting
+            again = rule.own is Op.FORWARD and step.recomputed(cost.recompute)
             recomputed.append(self.free[worker] if again else None)
             if again:
                 self.free[worker] += cost.whole.forward_s
-        if ready == _NOT_SENT:
+        if ready == _UNKNOWN:
             return
         start = max(self.free[worker], ready)
         end = self.free[worker] = start + duration
         self.computing[worker] = True
-        if op is Op.UPDATE:
+        if not rule.is_pass:
             self.newest_slot[worker][stage] = step.slot
         self.times.starts[worker].append(start)
         self.times.ends[worker].append(end)
         heapq.heappush(self.events, (end, worker, ()))
         if step.ends_update and cost.buckets:
-            self._computing(stage, step.update, start)
-
-    def _arrived(self, step: Step) -> float:
-        """Return when the last of a task's messages arrives, if that is known of all."""
-        last = 0.0
-        for message, _ in step.receives:
-            last = max(last, self.arrivals.get(message, math.inf))
-        return _NOT_SENT if last == math.inf else last
+            self._computing(stage, step.update, op, start)
 
     def _send(self, message: Message, sender: int, worker: int, receiver: int, now: float) -> None:
         """Send what a task of stage ``sender`` has computed."""
-        if receiver == worker:
-            self.arrivals[message] = now
-            return
         payload, stage, microbatch, skip = message
+        number = self.graph.receivers[payload][stage][microbatch]
+        self.unsent[number] -= 1
+        if receiver == worker:
+            self.arrival[number] = max(self.arrival[number], now)
+            return
         if skip != MAIN:
             size = self.skips[skip].bytes
         elif payload is Payload.ACTIVATION:
@@ -145,25 +144,25 @@ class _Run:
         self.times.transfers.append(
             (worker, receiver, payload.value, sender, microbatch, sent.start, sent.end, size)
         )
-        self.arrivals[message] = sent.arrival
-        self._advance(receiver)
+        self.arrival[number] = max(self.arrival[number], sent.arrival)
+        if number == self.following[receiver]:
+            self._advance(receiver)
 
     def _summed(self, stage: int, version: int) -> float:
         """Return when an update's gradients are summed, if that is known."""
         lane = self.lanes[stage]
         if not self.costs[stage].buckets:
             return 0.0
-        return lane.done[version] if version < len(lane.done) else _NOT_SENT
+        return lane.done[version] if version < len(lane.done) else _UNKNOWN
 
-    def _computing(self, stage: int, update: int, start: float) -> None:
+    def _computing(self, stage: int, update: int, op: Op, start: float) -> None:
         """Note the start of a last backward; once all have theirs, it is known what comes when."""
-        starts = self.starts[stage, update]
-        starts.append(start)
-        if len(starts) == len(self.sums[stage][update - 1].contributors):
-            cost = self.costs[stage]
+        cost, last = self.costs[stage], self.last[stage, update]
+        last.append((start, op))
+        if len(last) == len(self.sums[stage][update - 1].contributors):
             for number, bucket in enumerate(cost.buckets):
                 behind = cost.layers[bucket[-1] :]  # the last of the bucket, and all before it
-                now = max(starts) + sum(layer.backward_s for layer in behind)
+                now = max(begun + sum(layer.seconds(o) for layer in behind) for begun, o in last)
                 heapq.heappush(self.events, (now, NOBODY, (stage, update, number)))
 
     def _sum(self, now: float, stage: int, update: int, bucket: int) -> None:

@@ -6,7 +6,7 @@ import pandas as pd
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Op, Schedule, check
+from pipekit.schedules import OPS, Op, Payload, Schedule, check
 from pipekit.simulation.bytes import memory
 from pipekit.simulation.costs import StageCosts, stage_costs
 from pipekit.simulation.events import Times, run
@@ -23,7 +23,9 @@ def simulate(
 ) -> Trace:
     """Return when every task of a schedule runs, and what lies in memory when.
 
-    Every microbatch is taken to have as many rows as the plan says, or the profile.
+    Every microbatch is taken to have as many rows as the plan says, or the profile.  A backward in
+    two parts takes the seconds that the profile has for them (``profile.split_label`` says whether
+    these are assumed).
 
     Args:
         schedule: the table.
@@ -58,7 +60,7 @@ def simulate(
 
 
 def _events(schedule: Schedule, costs: list[StageCosts], times: Times) -> pd.DataFrame:
-    sent = _bytes_sent(schedule, costs)
+    sent = _bytes_sent(costs)
     frames = []
     for worker, tasks in enumerate(schedule.workers):
         frame = pd.DataFrame(
@@ -85,11 +87,11 @@ def _events(schedule: Schedule, costs: list[StageCosts], times: Times) -> pd.Dat
     return pd.concat(frames, ignore_index=True)[COLUMNS]
 
 
-def _bytes_sent(schedule: Schedule, costs: list[StageCosts]) -> dict[Op, list[float]]:
+def _bytes_sent(costs: list[StageCosts]) -> dict[Op, list[float]]:
     """Return what a task of each op and stage sends on to other stages."""
-    last = schedule.stages - 1
-    return {
-        Op.FORWARD: [c.sent_bytes if s < last else 0 for s, c in enumerate(costs)],
-        Op.BACKWARD: [c.received_bytes if s else 0 for s, c in enumerate(costs)],
-        Op.UPDATE: [0.0] * len(costs),
+    sent = {
+        None: [0.0] * len(costs),
+        Payload.ACTIVATION: [*(cost.sent_bytes for cost in costs[:-1]), 0.0],
+        Payload.GRADIENT: [0.0, *(cost.received_bytes for cost in costs[1:])],
     }
+    return {op: sent[rule.sends] for op, rule in OPS.items()}

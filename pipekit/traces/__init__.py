@@ -1,6 +1,7 @@
 """What happened, or would happen: events, bytes, where the time went, and Perfetto's format."""
 
 from pipekit.traces.memory import PARTS, Memory
-from pipekit.traces.trace import COLUMNS, RECOMPUTE, TRANSFERS, Trace
+from pipekit.traces.record import COLUMNS, RECOMPUTE, TRANSFERS
+from pipekit.traces.trace import Trace
 
 __all__ = ["COLUMNS", "PARTS", "RECOMPUTE", "TRANSFERS", "Memory", "Trace"]

@@ -2,17 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipekit.schedules import Op, Schedule, Task
-from pipekit.schedules.replay import producer, replay
-
-if TYPE_CHECKING:
-    from pipekit.traces import Trace
+from pipekit.schedules import OPS, PASSES, Op, Schedule, Task
+from pipekit.schedules.dependencies import NOTHING
+from pipekit.schedules.replay import order
+from pipekit.traces.record import RECOMPUTE
 
 CATEGORIES = [
     "computation",
@@ -25,33 +24,31 @@ CATEGORIES = [
 ]
 ALL = "all"
 _BUSY = {
-    "FORWARD": "computation",
-    "BACKWARD": "computation",
-    "RECOMPUTE": "recompute",
-    "UPDATE": "update",
+    **{op.name: "computation" if op in PASSES else "update" for op in OPS},
+    RECOMPUTE: "recompute",
 }
 
 _Times = NDArray[np.float64]
 
 
-def breakdown(trace: "Trace") -> pd.DataFrame:
-    """Split a trace's time; see :meth:`pipekit.traces.Trace.breakdown`."""
-    if not trace.makespan_s:
+def breakdown(events: pd.DataFrame, workers: int, makespan_s: float) -> pd.DataFrame:
+    """Split the time of a trace's events; see :meth:`pipekit.traces.Trace.breakdown`."""
+    if not makespan_s:
         raise ValueError("there is no time to split: the trace has no event that takes any")
-    order = _order(trace.frame)
-    frame = order.frame
+    run = _order(events)
+    frame = run.frame
     ends = (frame["end_s"] - frame["start_s"].min()).to_numpy()
     frame = frame.assign(duration=frame["end_s"] - frame["start_s"])
     durations = frame["duration"].to_numpy()
-    gaps = np.maximum(ends - durations - order.ready(ends), 0)
+    gaps = np.maximum(ends - durations - run.ready(ends), 0)
 
     # Each of these runs lacks one cause of idleness more than the one before it.
     runs = [
-        trace.makespan_s,
-        order.makespan(durations, np.where(order.foreign, gaps, 0)),
-        order.makespan(durations),
-        order.makespan(_mean(frame)),
-        order.makespan(_balanced(frame)),
+        makespan_s,
+        run.makespan(durations, np.where(run.foreign, gaps, 0)),
+        run.makespan(durations),
+        run.makespan(_mean(frame)),
+        run.makespan(_balanced(frame)),
     ]
     whole, with_messages, without, even, balanced = np.minimum.accumulate(runs)
 
@@ -64,7 +61,7 @@ def breakdown(trace: "Trace") -> pd.DataFrame:
     seconds["bubble"], seconds["imbalance"] = idle * part, idle * (1 - part)
     seconds["communication"] = with_messages - without
     seconds["other"] = (whole - with_messages) + (without - even)
-    seconds = seconds.reindex(range(trace.workers), fill_value=0.0)
+    seconds = seconds.reindex(range(workers), fill_value=0.0)
     seconds.loc[seconds.sum(axis=1) == 0, "bubble"] = whole
     seconds.loc[ALL] = seconds.sum()
     shares = 100 * seconds.div(seconds.sum(axis=1), axis=0)
@@ -107,48 +104,48 @@ def _order(frame: pd.DataFrame) -> _Order:
         ScheduleError: they cannot have happened.
     """
     tasks: dict[int, list[Task]] = defaultdict(list)
-    rows: dict[tuple[int, Task], int] = {}
+    rows: dict[int, list[int]] = defaultdict(list)  # of each worker's tasks
     again: dict[tuple[int, int, int], int] = {}
     # Whole numbers may have become floats: simulate() joins the frames of idle workers.
     numbers = frame[["worker", "stage", "microbatch", "version"]].astype(int)
     for row, (op, worker, stage, microbatch, version) in enumerate(
-        zip(frame["op"], *(numbers[column] for column in numbers), strict=True)
+        zip(frame["op"], *(numbers[column].tolist() for column in numbers), strict=True)
     ):
-        if op not in Op.__members__:  # a recomputation: part of its backward's task
+        if op == RECOMPUTE:
             again[worker, stage, microbatch] = row
             continue
-        task = Task(Op[op], stage, microbatch, version)
-        tasks[worker].append(task)
-        rows[worker, task] = row
-    schedule = Schedule(tuple(tuple(tasks[w]) for w in range(1 + max(tasks))))
+        tasks[worker].append(Task(Op[op], stage, microbatch, version))
+        rows[worker].append(row)
+    workers = range(1 + max(tasks))
+    graph = Schedule(tuple(tuple(tasks[w]) for w in workers)).dependencies
+    row_of = [row for worker in workers for row in rows[worker]]
 
-    order: list[int] = []
+    events: list[int] = []
     before: list[list[int]] = []
     needs: list[list[int]] = []
     foreign: list[bool] = []
     last: dict[int, list[int]] = defaultdict(list)
-    made: dict[tuple[Op, int, int], tuple[int, int]] = {}  # event and worker of each pass
+    event_of = [0] * len(row_of)
 
-    def add(row: int, worker: int, sources: list[tuple[int, int]]) -> None:
+    def add(row: int, worker: int, sources: Sequence[int]) -> None:
         before.append(last[worker])
-        needs.append([event for event, _ in sources])
-        foreign.append(any(other != worker for _, other in sources))
-        last[worker] = [len(order)]
-        order.append(row)
+        needs.append([event_of[number] for number in sources])
+        foreign.append(any(graph.worker_of[number] != worker for number in sources))
+        last[worker] = [len(events)]
+        events.append(row)
 
-    for worker, _, task in replay(schedule):
-        op, stage, microbatch, _ = task
-        if op is Op.BACKWARD and (worker, stage, microbatch) in again:
+    for number in order(graph):
+        op, stage, microbatch, _ = graph.tasks[number]
+        worker, sources = graph.worker_of[number], [graph.source[number]]
+        if OPS[op].own is Op.FORWARD and (worker, stage, microbatch) in again:
             add(again[worker, stage, microbatch], worker, [])
-        source = producer(task, schedule.stages)
-        if op is Op.UPDATE:
-            summed = schedule.updates[stage][schedule.update_of[stage][microbatch] - 1]
-            sources = [made[Op.BACKWARD, stage, k] for k in summed]
-        else:
-            sources = [made[*source, microbatch]] if source else []
-        add(rows[worker, task], worker, sources)
-        made[op, stage, microbatch] = last[worker][0], worker
-    return _Order(frame.iloc[order].reset_index(drop=True), before, needs, np.array(foreign))
+        if not OPS[op].is_pass:
+            sources = [*graph.summed(number)]
+        elif sources == [NOTHING]:
+            sources = []
+        event_of[number] = len(events)
+        add(row_of[number], worker, sources)
+    return _Order(frame.iloc[events].reset_index(drop=True), before, needs, np.array(foreign))
 
 
 def _mean(frame: pd.DataFrame) -> _Times:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.reading import read_json
-from pipekit.traces import COLUMNS, TRANSFERS, Trace
+from pipekit.schedules import Op, Task
 from pipekit.traces.memory import PARTS, Memory
 from pipekit.traces.perfetto_schema import (
     BYTES,
@@ -31,13 +31,14 @@ from pipekit.traces.perfetto_schema import (
     TorchProfile,
     as_row,
 )
+from pipekit.traces.record import COLUMNS, RECOMPUTE, TRANSFERS, Record
 
 _MICRO = 1e6
 _MEMORY = ["worker", "time_s", *PARTS]
 
 
 def write(
-    trace: Trace,
+    trace: Record,
     path: str | os.PathLike[str],
     provenance: dict[str, Any] | None,
     torch_profiles: Sequence[str | os.PathLike[str]],
@@ -66,7 +67,7 @@ def write(
     Path(path).write_text(json.dumps(record, allow_nan=False) + "\n", "utf-8")
 
 
-def read(path: str | os.PathLike[str]) -> Trace:
+def read(path: str | os.PathLike[str]) -> Record:
     """Read a trace back; see :meth:`pipekit.traces.Trace.from_perfetto`."""
     content = read_json(path, File, "a trace that pipekit wrote")
     about = content.otherData
@@ -75,7 +76,7 @@ def read(path: str | os.PathLike[str]) -> Trace:
         if isinstance(event, Event):
             rows[type(event)].append(as_row(event))
     memory = pd.DataFrame(rows[Held], columns=_MEMORY)
-    return Trace(
+    return Record(
         pd.DataFrame(rows[Computed], columns=COLUMNS),
         about.label,
         about.schedule,
@@ -87,13 +88,19 @@ def read(path: str | os.PathLike[str]) -> Trace:
     )
 
 
-def _computed(trace: Trace) -> Iterator[dict[str, Any]]:
+def _computed(trace: Record) -> Iterator[dict[str, Any]]:
     for row in _rows(trace.frame, "worker", "stage", "microbatch", "version"):
-        name = f"{row['op'][0]}{row['version' if row['op'] == 'UPDATE' else 'microbatch']}"
-        yield _slice(name, COMPUTE, row["worker"], 0, row)
+        yield _slice(_label(row), COMPUTE, row["worker"], 0, row)
 
 
-def _messages(trace: Trace) -> Iterator[dict[str, Any]]:
+def _label(row: dict[str, Any]) -> str:
+    """Return what an event is called: as its task, or R3 for a recomputation of microbatch 3."""
+    if row["op"] == RECOMPUTE:
+        return f"R{row['microbatch']}"
+    return Task(Op[row["op"]], row["stage"], row["microbatch"], row["version"]).label
+
+
+def _messages(trace: Record) -> Iterator[dict[str, Any]]:
     """Yield a send, a receive and an arrow between them for each message."""
     if trace.transfers is None:
         return
@@ -111,7 +118,7 @@ def _messages(trace: Trace) -> Iterator[dict[str, Any]]:
             yield arrow | {"ph": ph, "bp": "e"} | {key: end[key] for key in ("ts", "pid", "tid")}
 
 
-def _memory(trace: Trace) -> Iterator[dict[str, Any]]:
+def _memory(trace: Record) -> Iterator[dict[str, Any]]:
     if trace.memory is None:
         return
     for row in _rows(trace.memory.frame, "worker"):
@@ -126,7 +133,7 @@ def _memory(trace: Trace) -> Iterator[dict[str, Any]]:
         }
 
 
-def _names(trace: Trace, events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _names(trace: Record, events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the names of the processes and of the threads that the events have."""
     for worker in range(trace.workers):
         yield _name("process", FIRST_PROCESS + worker, 0, f"worker {worker} ({trace.label})")
@@ -173,7 +180,7 @@ def _lanes(transfers: pd.DataFrame, end: str) -> list[int]:
     return lanes
 
 
-def _beside(trace: Trace, profile: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def _beside(trace: Record, profile: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return the events of a file of torch.profiler's on the trace's clock."""
     if trace.origin_ns is None:
         raise ValueError(

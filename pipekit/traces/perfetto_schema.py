@@ -19,7 +19,7 @@ _Label = Literal["measured", "emulated", "simulated", "exact"]
 class _Task(BaseModel):
     worker: _Worker
     stage: _Index
-    op: Literal["FORWARD", "BACKWARD", "UPDATE", "RECOMPUTE"]
+    op: Literal["FORWARD", "BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "UPDATE", "RECOMPUTE"]
     microbatch: _Index
     version: _Index
     start_s: _Finite

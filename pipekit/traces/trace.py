@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,10 @@ import pandas as pd
 
 from pipekit.schedules import Op, Schedule
 from pipekit.schedules.time_slots import PAPER_SLOTS, slots
+from pipekit.traces import perfetto
+from pipekit.traces.breakdown import breakdown
 from pipekit.traces.memory import Memory
-
-COLUMNS = ["worker", "stage", "op", "microbatch", "version", "start_s", "end_s", "bytes"]
-TRANSFERS = ["source", "destination", "purpose", "stage", "microbatch", "start_s", "end_s", "bytes"]
-RECOMPUTE = "RECOMPUTE"
+from pipekit.traces.record import Record
 
 
 @dataclass(frozen=True)
@@ -22,9 +21,9 @@ class Trace:
     """A table of events and what its numbers are.
 
     Attributes:
-        frame: one row an event, sorted by worker and start: worker, stage, op (FORWARD, BACKWARD,
-            UPDATE or RECOMPUTE), microbatch, version, start_s, end_s (in ``unit``, from the first
-            event's start) and the bytes that it sent to other workers.
+        frame: one row an event, sorted by worker and start: worker, stage, op (the name of a
+            :class:`pipekit.schedules.Op`, or RECOMPUTE), microbatch, version, start_s, end_s (in
+            ``unit``, from the first event's start) and the bytes that it sent to other workers.
         label: what the times are: measured, emulated, simulated or exact.
         name: what ran, for titles.
         workers: how many workers, idle ones counted.
@@ -54,7 +53,8 @@ class Trace:
 
         Args:
             schedule: the table.
-            durations: slots of each op; by default a backward takes two, and an update none.
+            durations: slots of each op; by default a backward takes two, whole or in its two parts,
+                and an update none.
 
         Raises:
             ScheduleError: the workers would wait for one another for ever.
@@ -97,7 +97,7 @@ class Trace:
 
         Seconds that a worker computes are counted as they are:
 
-        - ``computation``: forwards and backwards;
+        - ``computation``: forwards and backwards, whole or in parts;
         - ``recompute``: forwards run again;
         - ``update``: weight updates.
 
@@ -127,9 +127,7 @@ class Trace:
             ValueError: no event takes any time.
             ScheduleError: the events cannot be a run's: say, some were left out.
         """
-        from pipekit.traces.breakdown import breakdown
-
-        return breakdown(self)
+        return breakdown(self.frame, self.workers, self.makespan_s)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the events as CSV."""
@@ -166,9 +164,8 @@ class Trace:
             ValueError: a number is not finite; or a profile is none, or this trace is not a run's,
                 so that it has no place in time.
         """
-        from pipekit.traces.perfetto import write  # here, since it imports this module
-
-        write(self, path, provenance, torch_profiles)
+        record = Record(*(getattr(self, item.name) for item in fields(self)))
+        perfetto.write(record, path, provenance, torch_profiles)
 
     @classmethod
     def from_perfetto(cls, path: str | os.PathLike[str]) -> "Trace":
@@ -178,6 +175,4 @@ class Trace:
             ValueError: the file is no such trace; the message names the event.
             OSError: there is no such file, or it cannot be opened.
         """
-        from pipekit.traces.perfetto import read
-
-        return read(path)
+        return cls(*perfetto.read(path))

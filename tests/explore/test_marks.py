@@ -1,7 +1,7 @@
 import pytest
 
 from pipekit.explore.marks import faults, marked
-from pipekit.schedules import ScheduleError, check, parse
+from pipekit.schedules import Op, ScheduleError, Task, check, parse
 
 SOUND = """\
 worker 0 | F0 F1 .  .  B0 -  B1 -^
@@ -12,7 +12,7 @@ def cells(picture: str) -> list[str]:
     """Return the cells that are marked in a picture that is refused."""
     with pytest.raises(ScheduleError) as refused:
         check(parse(picture))
-    return [picture[start:stop] for start, stop in faults(picture, str(refused.value))]
+    return [picture[start:stop] for start, stop in faults(picture, refused.value)]
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,10 @@ def cells(picture: str) -> list[str]:
         ("B1 -^\nw", "B1 -\nw", ["worker 0"]),  # what is missing has no cell: the row's name
         ("F0 B0", "F0 B0:1", ["B0:1", "^"]),
         ("worker 1 |", "worker 1", ["worker 1 .  F0 B0 -  F1 B1 -^"]),
+        ("B0 -  F1", "B0 -  G1", ["G1"]),
+        ("F0 B0 -  F1 B1", "F0 I0 W0 F1 I1", ["worker 1"]),  # no W1
+        ("F0 B0 -  F1 B1", "F0 B0 I0 F1 B1", ["B0", "I0"]),
+        ("F0 B0 -  F1 B1", "F0 I0 W0 F1 W1 I1", ["B1", "W1", "I1"]),
     ],
 )
 def test_the_cells_are_marked_that_the_error_names(old: str, new: str, marks: list[str]) -> None:
@@ -32,15 +36,27 @@ def test_the_cells_are_marked_that_the_error_names(old: str, new: str, marks: li
 
 def test_tasks_of_other_stages_and_updates_are_found() -> None:
     picture = "worker 0 stage 1 | F0@0 F0 B0^^ B0@0^@0"
-    message = "worker 0: U2 of stage 1 follows U1 of stage 1, and B0 of stage 0"
-    assert [picture[a:b] for a, b in faults(picture, message)] == ["^", "^", "B0@0"]
+    tasks = [Task(Op.UPDATE, 1, 0, 2), Task(Op.UPDATE, 1, 0, 1), Task(Op.BACKWARD, 0, 0, 0)]
+    error = ScheduleError("not looked into", [(task, 0) for task in tasks])
+    assert [picture[a:b] for a, b in faults(picture, error)] == ["^", "^", "B0@0"]
+
+
+def test_of_equal_tasks_only_that_of_the_worker_at_fault_is_marked() -> None:
+    picture = "worker 0 | F0 B0^\nworker 1 stage 0 | ^0"
+    with pytest.raises(ScheduleError, match="worker 1 has U1 of stage 0 and no forward") as error:
+        check(parse(picture))
+    assert [(a, picture[a:b]) for a, b in faults(picture, error.value)] == [
+        (picture.rindex("^"), "^0")
+    ]
 
 
 def test_marks_are_html_and_what_they_mark_is_escaped() -> None:
-    assert marked("worker 0 | <b>", "line 1: cannot read '<b>'; a cell is") == (
-        "worker 0 | <mark>&lt;b&gt;</mark>"
-    )
+    picture = "worker 0 | F0 <b>"
+    with pytest.raises(ScheduleError) as error:
+        parse(picture)
+    assert marked(picture, error.value) == "worker 0 | F0 <mark>&lt;b&gt;</mark>"
 
 
 def test_an_error_that_names_nothing_marks_nothing() -> None:
-    assert marked(SOUND, "something else") == SOUND
+    assert marked(SOUND, ScheduleError("something else")) == SOUND
+    assert marked(SOUND, ValueError("line 1: not a schedule's")) == SOUND

@@ -1,17 +1,55 @@
 """Random schedules for hypothesis: every method, and what a slip of the pen makes of one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.schedules import Op, Schedule, Task
+from pipekit.schedules import PASSES, Op, Schedule, Task
+
+Lists = list[list[Task]]
+Slip = Callable[[st.DataObject, Lists], None]
 
 small = st.integers(1, 4)
 stages = st.integers(1, 6)
 microbatches = st.integers(1, 8)
 
-stashing_methods: st.SearchStrategy[Schedule] = st.one_of(
+
+@st.composite
+def with_split_backwards(
+    draw: st.DrawFn, methods: st.SearchStrategy[Schedule], apart: bool = True
+) -> Schedule:
+    """Draw a method of whose backwards some are in two parts.
+
+    Args:
+        draw: what hypothesis passes.
+        methods: those to choose from.
+        apart: whether the part for the weights may come later than right after the other one, up to
+            the update that sums it.
+    """
+    schedule = draw(methods)
+    lists: Lists = []
+    for tasks in schedule.workers:
+        mine: list[Task] = []
+        waiting: list[Task] = []
+        for task in tasks:
+            if task.op is Op.BACKWARD and draw(st.booleans()):
+                mine.append(task._replace(op=Op.BACKWARD_INPUT))
+                waiting.append(task._replace(op=Op.BACKWARD_WEIGHT))
+            else:
+                if task.op is Op.UPDATE:
+                    mine += (w for w in waiting if w.stage == task.stage)
+                    waiting = [w for w in waiting if w.stage != task.stage]
+                mine.append(task)
+            if not apart or draw(st.booleans()):
+                mine += waiting
+                waiting = []
+        lists.append(mine + waiting)
+    return replace(schedule, workers=tuple(map(tuple, lists)))
+
+
+_whole: st.SearchStrategy[Schedule] = st.one_of(
     st.builds(schedules.gpipe, stages, microbatches, small),
     st.builds(schedules.flush, stages, microbatches, small),
     st.builds(schedules.pipedream, stages, st.integers(1, 12)),
@@ -21,16 +59,17 @@ stashing_methods: st.SearchStrategy[Schedule] = st.one_of(
     ),
     st.builds(schedules.model_parallel, stages, microbatches),
 )
+stashing_methods: st.SearchStrategy[Schedule] = st.one_of(_whole, with_split_backwards(_whole))
+_naive = st.builds(schedules.pipedream, stages, st.integers(1, 12), stashing=st.just(False))
 training_methods: st.SearchStrategy[Schedule] = st.one_of(
     stashing_methods,
-    st.builds(schedules.pipedream, stages, st.integers(1, 12), stashing=st.just(False)),
+    _naive,
+    with_split_backwards(_naive, apart=False),
 )
+unsplit_methods: st.SearchStrategy[Schedule] = st.one_of(_whole, _naive)
 methods: st.SearchStrategy[Schedule] = st.one_of(
     training_methods, st.builds(schedules.inference, stages, microbatches)
 )
-
-Lists = list[list[Task]]
-Slip = Callable[[st.DataObject, Lists], None]
 
 
 def drop(data: st.DataObject, lists: Lists) -> None:
@@ -71,7 +110,7 @@ def change(data: st.DataObject, lists: Lists) -> None:
     lists[worker][position] = data.draw(
         st.sampled_from(
             [
-                task._replace(op=data.draw(st.sampled_from([Op.FORWARD, Op.BACKWARD, Op.UPDATE]))),
+                task._replace(op=data.draw(st.sampled_from(Op))),
                 task._replace(stage=number),
                 task._replace(microbatch=number),
                 task._replace(version=number),
@@ -88,7 +127,7 @@ def shuffle(data: st.DataObject, lists: Lists) -> None:
 def permute_microbatches(data: st.DataObject, lists: Lists) -> None:
     """Give one worker's passes of one op another order; versions stay in their places."""
     worker = data.draw(st.integers(0, len(lists) - 1))
-    op = data.draw(st.sampled_from([Op.FORWARD, Op.BACKWARD]))
+    op = data.draw(st.sampled_from(PASSES))
     places = [i for i, task in enumerate(lists[worker]) if task.op is op]
     order = data.draw(st.permutations([lists[worker][i].microbatch for i in places]))
     for place, k in zip(places, order, strict=True):

@@ -32,7 +32,7 @@ from tests.schedules.strategies import (
 )
 
 F, B, U = Op.FORWARD, Op.BACKWARD, Op.UPDATE
-A_TASK = r"[FBU]\d+ of stage \d+|Task\("
+A_TASK = r"[FBIWU]\d+ of stage \d+|Task\("
 
 
 # --- What passes ----------------------------------------------------------------------------------

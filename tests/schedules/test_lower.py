@@ -55,6 +55,20 @@ def test_a_pipeline_of_three() -> None:
     assert steps(schedule, 2) == "1>F0> 1>F1> >B0>1 >B1>1 >U1>"
 
 
+def test_the_gradient_is_sent_by_the_part_for_the_input() -> None:
+    schedule = parse("worker 0 | F0 F1 I0 I1 W0 W1^\nworker 1 | F0 F1 B0 I1 W1^")
+    assert steps(schedule, 0) == ">F0>1 >F1>1 1>I0> 1>I1> >W0> >W1> >U1>"
+    assert steps(schedule, 1) == "0>F0> 0>F1> >B0>0 >I1>0 >W1> >U1>"
+    ends = [[str(s.task.label) for s in steps if s.ends_update] for steps in lower(schedule)]
+    assert ends == [["W1"], ["W1"]]
+
+
+def test_skips_of_a_split_backward_end_at_its_part_for_the_input() -> None:
+    schedule = parse("worker 0 | F0 B0^\nworker 1 | F0 B0^\nworker 2 | F0 I0 W0^")
+    assert steps(schedule, 2, [(0, 2)]) == "1+0/0>F0> >I0>1+0/0 >W0> >U0>"
+    assert steps(schedule, 0, [(0, 2)]) == ">F0>1+2/0 1+2/0>B0> >U0>"
+
+
 def test_one_stage_talks_to_nobody() -> None:
     assert steps(gpipe(1, 1), 0) == ">F0> >B0> >U0>"
 
@@ -195,7 +209,7 @@ def test_every_gradient_goes_into_the_one_update_that_sums_it(schedule: Schedule
                 assert step.update == version
             elif schedule.trains:
                 assert k in schedule.updates[stage][step.update - 1]
-                into[stage, k] += op is Op.BACKWARD
+                into[stage, k] += op in (Op.BACKWARD, Op.BACKWARD_WEIGHT)
     assert set(into.values()) == {int(schedule.trains)}
 
 
@@ -206,7 +220,7 @@ def test_whoever_has_a_gradient_for_an_update_ends_it_once(schedule: Schedule) -
         last = {
             (s.task.stage, s.update): place
             for place, s in enumerate(steps)
-            if s.task.op is Op.BACKWARD
+            if s.task.op in (Op.BACKWARD, Op.BACKWARD_WEIGHT)
         }
         for place, step in enumerate(steps):
             if step.ends_update:

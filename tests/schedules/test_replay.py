@@ -1,5 +1,6 @@
 """Replaying a schedule: an order in which everything can run, whoever is faster."""
 
+from collections import Counter
 from itertools import count
 
 import pytest
@@ -7,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit.schedules import Op, Schedule, ScheduleError, Task, gpipe, inference, parse
-from pipekit.schedules.replay import NOBODY, consumer, owners, producer, replay
+from pipekit.schedules.dependencies import NOTHING
+from pipekit.schedules.replay import replay
 from tests.schedules.reference import Key, halves, key, needs
 from tests.schedules.strategies import methods
 
@@ -29,60 +31,18 @@ def test_every_task_comes_once_after_all_it_needs(schedule: Schedule, capacity: 
 
 @given(methods)
 def test_no_link_ever_holds_more_than_its_capacity(schedule: Schedule) -> None:
-    who = owners(schedule)
-    under_way: dict[tuple[int, int], int] = {}
-    for worker, _, task in replay(schedule, capacity=1):
-        source, destination = producer(task, schedule.stages), consumer(task, schedule.stages)
-        if source is not None:
-            under_way[who[source][task.microbatch], worker] -= 1
-        if destination in who:
-            link = worker, who[destination][task.microbatch]
-            under_way[link] = under_way.get(link, 0) + 1
+    graph = schedule.dependencies
+    under_way: Counter[tuple[int, int]] = Counter()
+    for worker, position, _ in replay(schedule, capacity=1):
+        number = graph.first[worker] + position
+        source, target = graph.source[number], graph.target[number]
+        if source != NOTHING:
+            under_way[graph.worker_of[source], worker] -= 1
+        if target != NOTHING:
+            link = worker, graph.worker_of[target]
+            under_way[link] += 1
             assert under_way[link] <= 1
     assert not any(under_way.values())
-
-
-def test_owners_of_a_partly_filled_table() -> None:
-    assert owners(parse("worker 0 | F0 F2 B0\nworker 1 | F0")) == {
-        (F, 0): [0, NOBODY, 0],
-        (B, 0): [0, NOBODY, NOBODY],
-        (F, 1): [1, NOBODY, NOBODY],
-    }
-
-
-def test_a_double_is_named_with_both_workers() -> None:
-    schedule = Schedule(((Task(F, 0, 0, 0),), (Task(F, 0, 0, 0),)))
-    with pytest.raises(
-        ScheduleError, match="F0 of stage 0 stands in the table twice: on worker 0 and on worker 1"
-    ):
-        owners(schedule)
-
-
-def test_edges_of_gpipes_figure_2a() -> None:
-    """Four partitions: forwards pass on to the next, backwards to the one before."""
-    chain = [(F, 0), (F, 1), (F, 2), (F, 3), (B, 3), (B, 2), (B, 1), (B, 0)]
-    received = {end: producer(Task(*end, 0, 0), 4) for end in chain}
-    assert received == {
-        (F, 0): None,
-        (F, 1): (F, 0),
-        (F, 2): (F, 1),
-        (F, 3): (F, 2),
-        (B, 3): None,  # it follows F3 on its own worker
-        (B, 2): (B, 3),
-        (B, 1): (B, 2),
-        (B, 0): (B, 1),
-    }
-    for end, source in received.items():
-        if source is not None:
-            assert consumer(Task(*source, 0, 0), 4) == end
-    assert consumer(Task(F, 3, 0, 0), 4) is None
-    assert consumer(Task(B, 0, 0, 0), 4) is None
-
-
-def test_an_update_sends_and_receives_nothing() -> None:
-    update = Task(Op.UPDATE, 1, 0, 1)
-    assert producer(update, 3) is None
-    assert consumer(update, 3) is None
 
 
 def test_an_unfinished_replay_says_where_every_worker_stands() -> None:

@@ -5,26 +5,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.schedules import Op, Schedule, ScheduleError, gpipe, parse, slots
+from pipekit.schedules import PASSES, Op, Schedule, ScheduleError, gpipe, parse, slots
 from tests.schedules.reference import halves, needs, ticking
 from tests.schedules.strategies import methods
 
 
-@given(methods, st.integers(1, 3), st.integers(1, 3))
-def test_the_ticking_clock_agrees(schedule: Schedule, forward: int, backward: int) -> None:
-    ticks = ticking(schedule, forward, backward)
-    times = slots(schedule, {Op.FORWARD: forward, Op.BACKWARD: backward, Op.UPDATE: 0})
+@given(methods, st.tuples(*[st.integers(1, 3)] * 4))
+def test_the_ticking_clock_agrees(schedule: Schedule, lengths: tuple[int, int, int, int]) -> None:
+    ticks = ticking(schedule, *lengths)
+    times = slots(schedule, {**dict(zip(PASSES, lengths, strict=True)), Op.UPDATE: 0})
     for tasks, spans in zip(schedule.workers, times, strict=True):
         for task, span in zip(tasks, spans.tolist(), strict=True):
             if task.op is not Op.UPDATE:
                 assert tuple(span) == ticks[task[:3]]
 
 
-@given(methods, st.floats(0.1, 9), st.floats(0.1, 9), st.floats(0, 9))
+@given(methods, st.tuples(*[st.floats(0.1, 9)] * 4), st.floats(0, 9))
 def test_every_task_starts_as_soon_as_worker_and_data_are_there_and_not_before(
-    schedule: Schedule, forward: float, backward: float, update: float
+    schedule: Schedule, lengths: tuple[float, float, float, float], update: float
 ) -> None:
-    durations = {Op.FORWARD: forward, Op.BACKWARD: backward, Op.UPDATE: update}
+    durations = {**dict(zip(PASSES, lengths, strict=True)), Op.UPDATE: update}
     times = slots(schedule, durations)
     ends = {
         task[:3]: end
@@ -52,6 +52,7 @@ def test_an_update_that_takes_time_delays_what_follows_it() -> None:
 
 def test_by_default_a_backward_takes_two_slots_and_an_update_none() -> None:
     assert slots(gpipe(1, 1))[0].tolist() == [[0, 1], [1, 3], [3, 3]]
+    assert slots(parse("worker 0 | F0 I0 W0^"))[0].tolist() == [[0, 1], [1, 2], [2, 3], [3, 3]]
 
 
 def test_one_array_of_starts_and_ends_a_worker() -> None:

@@ -101,7 +101,14 @@ def test_without_contention_it_is_the_longest_path(schedule: Schedule, data: st.
     """Latency alone: a link that is never busy, so that arrivals are ends plus a constant."""
     latency = data.draw(seconds)
     layers = tuple(
-        LayerProfile(str(i), data.draw(seconds), data.draw(seconds), update_s=data.draw(seconds))
+        LayerProfile(
+            str(i),
+            data.draw(seconds),
+            data.draw(seconds),
+            update_s=data.draw(seconds),
+            backward_input_s=data.draw(seconds),
+            backward_weight_s=data.draw(seconds),
+        )
         for i in range(schedule.stages)
     )
     device = Device("any", math.inf, {}, math.inf)
@@ -118,17 +125,26 @@ def _longest_path(schedule: Schedule, layers: tuple[LayerProfile, ...], latency:
         for task in tasks:
             op, stage, k, _ = task
             layer = layers[stage]
-            cost = {Op.FORWARD: layer.forward_s, Op.BACKWARD: layer.backward_s}.get(
-                op, layer.update_s
-            )
+            cost = {
+                Op.FORWARD: layer.forward_s,
+                Op.BACKWARD: layer.backward_s,
+                Op.BACKWARD_INPUT: layer.backward_input_s,
+                Op.BACKWARD_WEIGHT: layer.backward_weight_s,
+                Op.UPDATE: layer.update_s,
+            }[op]
             node = task[:3]
             graph.add_edge((node, "start"), (node, "end"), cost=cost)
             if before is not None:
                 graph.add_edge((before, "end"), (node, "start"), cost=0.0)
-            source = (op, stage - 1 if op is Op.FORWARD else stage + 1, k)
-            if op is not Op.UPDATE and source in home:
-                far = home[source] != worker
-                graph.add_edge((source, "end"), (node, "start"), cost=latency if far else 0.0)
+            sources: list[tuple[Op, int, int]] = []
+            if op is Op.FORWARD:
+                sources = [(op, stage - 1, k)]
+            elif op in (Op.BACKWARD, Op.BACKWARD_INPUT):
+                sources = [(o, stage + 1, k) for o in (Op.BACKWARD, Op.BACKWARD_INPUT)]
+            for source in sources:
+                if source in home:
+                    far = home[source] != worker
+                    graph.add_edge((source, "end"), (node, "start"), cost=latency if far else 0.0)
             before = node
     return float(nx.dag_longest_path_length(graph, weight="cost"))
 

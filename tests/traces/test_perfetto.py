@@ -18,7 +18,8 @@ from torch.profiler import record_function
 from pipekit import Pipeline, Profile, schedules, simulate
 from pipekit.clusters import flat
 from pipekit.plans import Plan
-from pipekit.traces import COLUMNS, TRANSFERS, Trace
+from pipekit.schedules import Op
+from pipekit.traces import COLUMNS, RECOMPUTE, TRANSFERS, Trace
 from pipekit.traces.memory import PARTS, Memory
 from pipekit.traces.perfetto_schema import FIRST_PROCESS
 from tests.hostile import damaged_json, read_or_refuse
@@ -32,7 +33,7 @@ labels = st.sampled_from(["measured", "emulated", "simulated", "exact"])
 tasks = st.tuples(
     workers,
     indices,
-    st.sampled_from(["FORWARD", "BACKWARD", "UPDATE", "RECOMPUTE"]),
+    st.sampled_from([*(op.name for op in Op), RECOMPUTE]),
     *[indices, indices, seconds, seconds, sizes],
 )
 purposes = st.sampled_from(["activation", "gradient", "weights"])

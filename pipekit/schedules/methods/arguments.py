@@ -1,6 +1,6 @@
 """The counts that every method takes."""
 
-from pipekit.schedules.schedule import ScheduleError
+from pipekit.schedules.errors import ScheduleError
 
 
 def require_positive(**counts: int) -> None:

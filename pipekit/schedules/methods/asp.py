@@ -1,8 +1,9 @@
 """Asynchronous data parallelism, ASP: nobody waits for anybody (PipeDream, sections 2.1, 5.2)."""
 
+from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.methods.arguments import require_positive
 from pipekit.schedules.ops import Op
-from pipekit.schedules.schedule import Schedule, ScheduleError
+from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
 

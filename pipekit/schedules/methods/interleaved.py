@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.methods.arguments import require_positive, split_batches
 from pipekit.schedules.methods.one_f_one_b import alternate
 from pipekit.schedules.ops import Op
-from pipekit.schedules.schedule import Schedule, ScheduleError
+from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pipekit.schedules.ops import Op
+from pipekit.schedules.ops import OPS
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
@@ -29,7 +29,7 @@ def late_updates(schedule: Schedule) -> Schedule:
             update = waiting.get(task.stage)
             if update and task.version >= update.version:  # reads it, or is the next update
                 yield waiting.pop(task.stage)
-            if task.op is Op.UPDATE and task.version in put_off:
+            if not OPS[task.op].is_pass and task.version in put_off:
                 waiting[task.stage] = task
             else:
                 yield task
@@ -43,7 +43,7 @@ def _begun_together(schedule: Schedule) -> set[int]:
     first: dict[tuple[int, int], int] = {}  # microbatch, by stage and version
     for tasks in schedule.workers:
         for op, stage, microbatch, version in tasks:
-            if op is not Op.UPDATE:
+            if OPS[op].is_pass:
                 key = stage, version
                 first[key] = min(microbatch, first.get(key, microbatch))
     return {

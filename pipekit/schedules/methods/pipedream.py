@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
+from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.methods.arguments import require_positive
 from pipekit.schedules.methods.one_f_one_b import alternate
 from pipekit.schedules.ops import Op
-from pipekit.schedules.schedule import Schedule, ScheduleError
+from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
 

@@ -2,7 +2,7 @@
 
 from pipekit.schedules.methods.arguments import require_positive
 from pipekit.schedules.methods.late_updates import late_updates
-from pipekit.schedules.ops import Op
+from pipekit.schedules.ops import OPS
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
@@ -28,7 +28,7 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
 
     def copied(task: Task, pipeline: int) -> Task:
         # An update is named after the last microbatch of the batch, which is the last pipeline's.
-        number = width - 1 if task.op is Op.UPDATE else pipeline
+        number = pipeline if OPS[task.op].is_pass else width - 1
         return task._replace(microbatch=task.microbatch * width + number)
 
     if width > 1:

@@ -1,9 +1,10 @@
 """PipeDream-2BW: 1F1B without flushes, two weight versions (section 3.1, Figure 2)."""
 
+from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.methods.arguments import require_positive
 from pipekit.schedules.methods.one_f_one_b import one_f_one_b
 from pipekit.schedules.ops import Op
-from pipekit.schedules.schedule import Schedule, ScheduleError
+from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
 

@@ -1,0 +1,222 @@
+"""A backward in two parts, all the way: one picture, and by hand what everything says of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipekit.clusters import flat
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import (
+    Op,
+    ScheduleError,
+    Task,
+    check,
+    draw,
+    flush,
+    lower,
+    parse,
+    read_csv,
+    replicate,
+    slots,
+)
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+from tests.schedules.examples import SPLIT, SPLIT_PICTURE
+from tests.schedules.reference import executable, in_flight, ticking
+
+LAYER = LayerProfile(
+    "layer",
+    forward_s=1,
+    backward_s=9,
+    backward_input_s=1,
+    backward_weight_s=1,
+    output_bytes=2,
+    saved_bytes=10,
+    saves_output=True,
+    input_only_bytes=4,
+)
+PROFILE = Profile((LAYER,) * 3, input_bytes=2)
+"""A microbatch keeps 12 bytes on each stage, of which the part for the input frees 4."""
+
+
+def test_it_is_executable_with_as_many_in_flight_as_brute_force_counts() -> None:
+    report = check(SPLIT, capacity=1, joint_updates=True)
+    assert executable(SPLIT)
+    assert report.peak_versions == (1, 1, 1)
+    assert report.peak_in_flight == (4, 4, 3)
+    for worker, tasks in enumerate(SPLIT.workers):
+        assert report.in_flight[worker].tolist() == in_flight(tasks)
+
+
+def test_it_is_drawn_as_it_was_written() -> None:
+    assert draw(SPLIT) == "\n".join(line.rstrip() for line in SPLIT_PICTURE.splitlines())
+
+
+def test_it_comes_back_from_csv() -> None:
+    text = SPLIT.to_csv()
+    assert "0,BACKWARD_INPUT,0,0,0\n0,FORWARD,0,3,0\n" in text
+    assert "0,BACKWARD_WEIGHT,0,0,0\n" in text
+    assert read_csv(text) == SPLIT
+
+
+def test_each_task_is_in_the_slot_where_it_was_drawn() -> None:
+    ticks = ticking(SPLIT)
+    for worker, (tasks, times) in enumerate(zip(SPLIT.workers, slots(SPLIT), strict=True)):
+        row = SPLIT_PICTURE.splitlines()[2 + worker].partition("|")[2].split()
+        for task, (start, end) in zip(tasks, times.tolist(), strict=True):
+            if task.op is not Op.UPDATE:
+                assert row[int(start)].removesuffix("^") == task.label
+                assert (start, end) == ticks[task[:3]]
+
+
+@pytest.mark.parametrize("cluster", [None, flat(3, float("inf"))])
+def test_simulated_it_takes_its_slots_in_seconds(cluster: object) -> None:
+    trace = simulate(SPLIT, PROFILE, cluster=cluster)  # type: ignore[arg-type]
+    assert trace.makespan_s == 28
+    for worker, times in enumerate(slots(SPLIT)):
+        own = trace.frame[trace.frame["worker"] == worker]
+        assert own[["start_s", "end_s"]].to_numpy().tolist() == times.tolist()
+    assert trace.transfers is not None
+    sent = trace.transfers.groupby(["source", "purpose"]).size().to_dict()
+    there, back = "activation", "gradient"
+    assert sent == {(0, there): 8, (1, there): 8, (1, back): 8, (2, back): 8}
+    of_gradients = trace.frame.groupby(["worker", "op"])["bytes"].sum()
+    assert of_gradients[1, "BACKWARD_INPUT"] == 8 * 2
+    assert of_gradients[1, "BACKWARD_WEIGHT"] == 0
+
+
+def test_slow_links_are_waited_for_between_parts_for_the_input_only() -> None:
+    """One microbatch, 3 s a message there and back: 2 + 2 passes and 2 messages in a row."""
+    schedule = parse("worker 0 | F0 I0 W0^\nworker 1 | F0 I0 W0^")
+    profile = Profile((LAYER,) * 2, input_bytes=2)
+    trace = simulate(schedule, profile, cluster=flat(2, 2 / 3))
+    starts = trace.frame.set_index(["worker", "op"])["start_s"]
+    assert starts[1, "FORWARD"] == 1 + 3
+    assert starts[1, "BACKWARD_WEIGHT"] == 4 + 1 + 1
+    assert starts[0, "BACKWARD_INPUT"] == 4 + 1 + 1 + 3
+    assert starts[0, "BACKWARD_WEIGHT"] == 10
+
+
+def test_its_bytes_over_time_are_those_by_hand() -> None:
+    """Of worker 0: a forward's start adds 12, an I's end takes 4, a W's end 8."""
+    trace = simulate(SPLIT, PROFILE)
+    assert trace.memory is not None
+    assert trace.memory.peak_bytes == (44, 40, 28)
+    own = trace.memory.frame.query("worker == 0").set_index("time_s")["activations"]
+    batch = {0: 12, 1: 24, 2: 36, 6: 44, 8: 40, 9: 32, 10: 28, 11: 20, 12: 12, 13: 8, 14: 12}
+    assert own[own.index <= 14].to_dict() == batch
+    assert own.iloc[-1] == 0
+
+
+def test_recomputed_it_keeps_inputs_and_one_microbatch_until_its_weights_part() -> None:
+    """Worker 0 computes F0 again while it waits, frees 4 of its 10 with I0, and 6 with W0."""
+    trace = simulate(SPLIT, PROFILE, Plan.by_hand([1, 1, 1], recompute="always"))
+    assert trace.memory is not None
+    frame = trace.frame.query("worker == 0")
+    again = frame[frame["op"] == "RECOMPUTE"]
+    assert len(again) == 8
+    first = frame[frame["op"] == "BACKWARD_INPUT"].iloc[0]
+    assert again.iloc[0]["end_s"] <= first["start_s"]
+    own = trace.memory.frame.query("worker == 0").set_index("time_s")["recompute"]
+    assert own[again.iloc[0]["start_s"]] == 10
+    held = frame.query("op == 'BACKWARD_WEIGHT' and microbatch == 0").iloc[0]
+    assert own[first["end_s"]] in (6, 16)  # the next one may be computed again at once
+    assert own[own.index < held["end_s"]].min() >= 0
+    assert own.iloc[-1] == 0
+    assert (own >= 0).all()
+
+
+def test_gradients_begin_with_the_first_part_for_the_weights() -> None:
+    profile = replace(PROFILE, layers=(replace(LAYER, parameter_bytes=100),) * 3)
+    trace = simulate(SPLIT, profile)
+    assert trace.memory is not None
+    own = trace.memory.frame.query("worker == 0").set_index("time_s")["gradients"]
+    assert own[6] == 0
+    assert own[8] == 100 - 6  # W0 begins; as its gradient comes, its last 6 bytes go
+    assert own[9] == 100
+    assert own[14] == 0
+
+
+def test_its_time_is_split_into_computing_and_the_bubble() -> None:
+    """Of 14 slots a batch every worker computes 12."""
+    for trace in (Trace.from_schedule(SPLIT), simulate(SPLIT, PROFILE)):
+        shares = trace.breakdown()
+        assert shares["computation"].tolist() == pytest.approx([100 * 12 / 14] * 4)
+        assert shares["bubble"].tolist() == pytest.approx([100 * 2 / 14] * 4)
+        assert shares.sum(axis=1).tolist() == pytest.approx([100] * 4)
+        assert trace.bubble == pytest.approx(2 / 14)
+    whole = Trace.from_schedule(flush(3, 4, 2))
+    assert whole.bubble == pytest.approx(6 / 18)
+
+
+def test_whatever_is_drawn_in_two_parts_can_name_stage_and_version() -> None:
+    picture = """
+        # mine; backward may read another version than forward
+        worker 0 | F0 I0 W0^ F1 F1@1 I1@1 W1@1^1@1 I1:1 W1^
+        worker 1 stage 1 | . F0 I0 W0^ . . . ^1
+        """
+    schedule = parse(picture)
+    assert schedule.workers[0][4:8] == (
+        Task(Op.FORWARD, 0, 1, 1),
+        Task(Op.FORWARD, 1, 1, 0),
+        Task(Op.BACKWARD_INPUT, 1, 1, 0),
+        Task(Op.BACKWARD_WEIGHT, 1, 1, 0),
+    )
+    assert parse(draw(schedule)) == schedule
+
+
+def test_both_parts_read_the_version_of_the_forward() -> None:
+    with pytest.raises(ScheduleError, match="I1 of stage 0 reads version 0 and W1 of stage 0 ver"):
+        check(parse("worker 0 | F0 F1 I0 I1 W0^ W1:1^"))
+    report = check(parse("worker 0 | F0 F1 I0 I1 W0^ W1^"))
+    assert report.peak_versions == (2,)  # version 0 is kept until W1
+    slots = [step.slot for step in lower(parse("worker 0 | F0 F1 I0 I1 W0^ W1^"))[0]]
+    assert slots == [0, 0, 0, 0, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [
+        ("worker 0 | F0 I0^0", "no worker has W0 of stage 0"),
+        ("worker 0 | F0 W0^", "no worker has I0 of stage 0"),
+        ("worker 0 | F0 W0 I0^0", "waits in W0 of stage 0 for I0 of stage 0, which comes later"),
+        ("worker 0 | F0 I0^0 W0", "waits in U1 of stage 0 for W0 of stage 0, which comes later"),
+        (
+            "worker 0 | F0 W0^\nworker 1 stage 0 | F1 I0 B1^",
+            "worker 0 has W0 of stage 0 and another worker its I0",
+        ),
+        (
+            "worker 0 | F0 I0 B1^\nworker 1 stage 0 | F1 W0^1",
+            "worker 0 has B1 of stage 0 and another worker its forward",
+        ),
+        (
+            "worker 0 | F0 I0^1\nworker 1 stage 0 | F1 B1 W0^",
+            "worker 1 has W0 of stage 0 and another worker its I0",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_parts_is_said(picture: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        check(parse(picture))
+
+
+def test_replicas_sum_what_the_parts_for_the_weights_add() -> None:
+    schedule = replicate(SPLIT, 2)
+    check(schedule)
+    profile = replace(PROFILE, layers=(replace(LAYER, parameter_bytes=8),) * 3)
+    plan = Plan.by_hand([1, 1, 1], replicas=[2, 2, 2])
+    trace = simulate(schedule, profile, plan, flat(6, 4.0))
+    assert trace.transfers is not None
+    sums = trace.transfers.query("purpose == 'weights' and stage == 0 and microbatch == 7")
+    added = trace.frame.query("op == 'BACKWARD_WEIGHT' and stage == 0 and microbatch < 8")
+    assert sums["start_s"].tolist() == [added["end_s"].max()] * 2
+
+
+def test_a_worker_may_begin_with_an_update_of_others_gradients() -> None:
+    schedule = parse("""
+        worker 0 | F0 I0 W0^ ^1
+        worker 1 stage 0 | . ^0 F1 I1 W1^
+        """)
+    check(schedule)
+    assert parse(draw(schedule)) == schedule
