@@ -38,11 +38,8 @@ class StagePlan:
     memory_bytes: float = 0.0
 
     def __str__(self) -> str:
-        layers = f"layer {self.first}"
-        if self.stop - self.first > 1:
-            layers = f"layers {self.first}-{self.stop - 1}"
-        workers = "1 worker" if self.replicas == 1 else f"{self.replicas} workers"
-        return f"{layers} on {workers}"
+        layers = layers_text(range(self.first, self.stop))
+        return f"{layers} on {workers_text(self.replicas)}"
 
 
 @dataclass(frozen=True)
@@ -59,10 +56,13 @@ class Plan:
         predicted_s: seconds a microbatch of one pipeline in steady state; in PipeDream, seconds a
             minibatch.
         why: what decided, in a sentence or two.
+        order: of a graph's layers, the order in which they run: stage s has the layers
+            ``order[first:stop]`` of the profile (:meth:`pipekit.Profile.in_order`); empty if that
+            is the order of their numbers.
 
     Raises:
         ValueError: the stages do not follow one another from layer 0, or a number is below 1 or
-            above a million, or no number.
+            above a million, or no number; or the order does not name each layer once.
     """
 
     method: str
@@ -72,9 +72,11 @@ class Plan:
     in_flight: int = 1
     predicted_s: float = 0.0
     why: str = ""
+    order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(self, "order", tuple(self.order))
         if not self.stages or self.stages[0].first != 0:
             raise ValueError("a plan's first stage starts at layer 0")
         for before, after in pairwise(self.stages):
@@ -90,6 +92,8 @@ class Plan:
         counts = self.microbatch_rows, self.microbatches, self.in_flight, self.layers, self.workers
         if max(counts) > _MOST:
             raise ValueError(f"a plan has no number of layers, workers or rows above {_MOST:,}")
+        if self.order and sorted(self.order) != list(range(self.layers)):
+            raise ValueError(f"a plan's order names each of its {self.layers} layers once")
         costs = [cost for stage in self.stages for cost in (stage.predicted_s, stage.memory_bytes)]
         for cost in (self.predicted_s, *costs):
             if not 0 <= cost < math.inf:
@@ -151,8 +155,17 @@ class Plan:
         """Most bytes on any worker."""
         return max(stage.memory_bytes for stage in self.stages)
 
+    def layers_of(self, stage: StagePlan) -> Sequence[int]:
+        """Return the numbers of a stage's layers, in the order in which they run."""
+        return self.order[stage.first : stage.stop] or range(stage.first, stage.stop)
+
     def __str__(self) -> str:
-        lines = [f"{self.config}: " + ", ".join(map(str, self.stages))]
+        separator = "; " if self.order else ", "
+        stages = (
+            f"{layers_text(self.layers_of(stage))} on {workers_text(stage.replicas)}"
+            for stage in self.stages
+        )
+        lines = [f"{self.config}: " + separator.join(stages)]
         lines.append(
             f"  {self.method}; {self.predicted_s * 1e3:.4g} ms a microbatch of "
             f"{self.microbatch_rows} rows, {self.microbatches} a batch, at most {self.in_flight} "
@@ -168,6 +181,8 @@ class Plan:
         """Write the plan as JSON, making the folder if it is missing."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         record = {"format": _FORMAT, **asdict(self)}
+        if not self.order:
+            del record["order"]  # so that files of chains stay as they were
         Path(path).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", "utf-8")
 
     @classmethod
@@ -179,3 +194,20 @@ class Plan:
             OSError: there is no such file, or it cannot be opened.
         """
         return read_json(path, cls, "a plan", _FORMAT)
+
+
+def layers_text(layers: Sequence[int]) -> str:
+    """Return numbers of layers for a message: "layer 3", "layers 0-5, 8"."""
+    runs: list[list[int]] = []
+    for layer in sorted(layers):
+        if runs and runs[-1][-1] == layer - 1:
+            runs[-1][1:] = [layer]
+        else:
+            runs.append([layer])
+    text = ", ".join("-".join(map(str, run)) for run in runs)
+    return f"layer {text}" if len(layers) == 1 else f"layers {text}"
+
+
+def workers_text(count: int) -> str:
+    """Return a number of workers for a message: "1 worker", "2 workers"."""
+    return "1 worker" if count == 1 else f"{count} workers"

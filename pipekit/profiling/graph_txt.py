@@ -15,6 +15,7 @@ from typing import NamedTuple
 import networkx as nx
 
 from pipekit.profiling.profile import LayerProfile, Profile
+from pipekit.profiling.values import ValueProfile
 from pipekit.reading import read_text
 
 _NUMBER = r"[-+.\deE]+"
@@ -28,24 +29,22 @@ _NODE = re.compile(
 )
 _EDGE = re.compile(r"\t(?P<start>\S+) -- (?P<end>\S+)")
 _INPUT = re.compile(r"Input\d*")
-_SOURCE = "the model's input"
-"""What all Input nodes become; a node's own name has no blanks."""
+_UNUSED = "__getitem__"
 
 
 class _Graph(NamedTuple):
     layers: dict[str, LayerProfile]
-    edges: nx.DiGraph
-    input_bytes: float
+    inputs: dict[str, float]
+    edges: list[tuple[str, str]]
 
 
 def read(path: str | os.PathLike[str], rows: int = 1) -> Profile:
     """Read a profile that PipeDream's profiler, or :func:`write`, wrote.
 
-    Input nodes stand for the loading of data: their time is dropped, and all together are the
-    model's input.  A graph with branches becomes a chain: it is cut behind every node that all
-    paths pass, and what lies between two cuts is one layer, in the order of some valid execution.
-    What crosses the cut, and so the layer's output, is that one node's output.  A partition
-    (``stage_id``) is not read.
+    A node's output is one value, however many nodes read it.  Input nodes stand for the loading of
+    data: their time is dropped, and each is a value that the first stage is given.  A part of an
+    output (``__getitem__``) that nobody reads is left out, as by PipeDream's optimizer.  A
+    partition (``stage_id``) is not read.
 
     The file does not say what a backward needs: every node's output is taken to be saved, as
     PipeDream's optimizer takes it.
@@ -54,27 +53,34 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> Profile:
         path: the file.
         rows: rows of the minibatch that it was profiled with, which it does not say.
 
+    Returns:
+        A chain if the graph is one.  If not, the profile has its values, and its layers stand in
+        the order of the file as far as they can run in it.
+
     Raises:
         ValueError: a line is not understood or names an unknown node, with its number; or the graph
-            has a cycle, or not one beginning and one end.
+            has a cycle.
         OSError: there is no such file, or it cannot be opened.
     """
     graph = _parse(Path(path))
-    layers = [
-        _merged([graph.layers[node] for node in nodes]) for nodes in _chain(graph.edges, str(path))
-    ]
+    order = _order(graph, str(path))
+    layers = tuple(graph.layers[node] for node in order)
+    values = _values(graph, order)
     provenance = {
         "label": "measured",
         "source": Path(path).name,
         "hardware": "not in the file: times are as it states them",
     }
-    return Profile(tuple(layers), rows, graph.input_bytes, provenance)
+    input_bytes = sum(graph.inputs.values())
+    if _is_chain(values, len(order)):
+        values = []
+    return Profile(layers, rows, input_bytes, provenance, values=tuple(values))
 
 
 def write(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write a profile as a chain that PipeDream's optimizer reads.
+    """Write a profile, a graph as a chain of its layers, for PipeDream's optimizer.
 
-    Rows, saved bytes, buffers, FLOPs, updates, skips and provenance have no place in it.
+    Rows, saved bytes, buffers, FLOPs, updates, skips, values and provenance have no place in it.
 
     Raises:
         ValueError: a layer's name would be read as something else.
@@ -130,16 +136,24 @@ def _parse(path: Path) -> _Graph:
             )
     if not layers:
         raise ValueError(f"{path} has no node that is a layer")
-    graph = nx.DiGraph()
-    graph.add_nodes_from(layers)
     for number, start, end in edges:
         for node in (start, end):
             if node not in layers and node not in inputs:
                 raise ValueError(f"{path}, line {number}: there is no node {node!r}")
         if end in inputs:
             raise ValueError(f"{path}, line {number}: an edge leads to the Input node {end!r}")
-        graph.add_edge(_SOURCE if start in inputs else start, end)
-    return _Graph(layers, graph, sum(inputs.values()))
+    known = [(start, end) for _, start, end in edges]
+    read = {start for start, _ in known}
+    unused = {
+        node
+        for node, layer in layers.items()
+        if layer.name.startswith(_UNUSED) and node not in read and len(layers) > 1
+    }
+    return _Graph(
+        {node: layer for node, layer in layers.items() if node not in unused},
+        inputs,
+        [(start, end) for start, end in known if end not in unused],
+    )
 
 
 def _layer(found: re.Match[str]) -> LayerProfile:
@@ -156,38 +170,50 @@ def _layer(found: re.Match[str]) -> LayerProfile:
     )
 
 
-def _chain(graph: nx.DiGraph, path: str) -> list[list[str]]:
-    """Return the nodes of each layer of the chain, in an order in which they can run.
+def _order(graph: _Graph, path: str) -> list[str]:
+    """Return the layers in an order in which they can run, as the file has them where it can.
 
     Raises:
-        ValueError: the graph has a cycle, or not one beginning and one end.
+        ValueError: the graph has a cycle.
     """
-    if not nx.is_directed_acyclic_graph(graph):
-        cycle = [start for start, _ in nx.find_cycle(graph)]
+    edges = nx.DiGraph()
+    edges.add_nodes_from(graph.layers)
+    edges.add_edges_from((start, end) for start, end in graph.edges if start in graph.layers)
+    if not nx.is_directed_acyclic_graph(edges):
+        cycle = [start for start, _ in nx.find_cycle(edges)]
         raise ValueError(f"{path}: the graph has a cycle: {' -> '.join([*cycle, cycle[0]])}")
-    place = {node: number for number, node in enumerate(graph)}
-    order = list(nx.lexicographical_topological_sort(graph, key=place.__getitem__))
-    sources = [node for node in order if not graph.in_degree(node)]
-    sinks = [node for node in order if not graph.out_degree(node)]
-    for what, ends in {"begins": sources, "ends": sinks}.items():
-        if len(ends) > 1:
-            raise ValueError(f"{path}: the graph {what} in several nodes, {', '.join(ends)}")
-    # All paths pass a node exactly if it dominates the end.
-    dominators = nx.immediate_dominators(graph, sources[0])
-    cuts = {sinks[0]}
-    node = sinks[0]
-    while node != sources[0]:
-        node = dominators[node]
-        cuts.add(node)
-    chain: list[list[str]] = [[]]
-    for node in order:
-        if node != _SOURCE:
-            chain[-1].append(node)
-            if node in cuts:
-                chain.append([])
-    return chain[:-1]
+    place = {node: number for number, node in enumerate(graph.layers)}
+    return list(nx.lexicographical_topological_sort(edges, key=place.__getitem__))
 
 
-def _merged(layers: list[LayerProfile]) -> LayerProfile:
-    """Return some nodes as one layer whose output is the last one's."""
-    return Profile(tuple(layers)).stage(0, len(layers))
+def _values(graph: _Graph, order: list[str]) -> list[ValueProfile]:
+    """Return what nodes hand to one another: one value for each Input and layer that is read."""
+    number = {node: place for place, node in enumerate(order)}
+    users: dict[str, set[int]] = {}
+    for start, end in graph.edges:
+        users.setdefault(start, set()).add(number[end])
+    given = [
+        ValueProfile(None, tuple(users[node]), size)
+        for node, size in graph.inputs.items()
+        if node in users
+    ]
+    made = [
+        ValueProfile(number[node], tuple(users[node]), graph.layers[node].output_bytes)
+        for node in order
+        if node in users
+    ]
+    ends = [
+        ValueProfile(number[node], (), graph.layers[node].output_bytes)
+        for node in order
+        if node not in users
+    ]
+    return [*given, *made, *ends]
+
+
+def _is_chain(values: list[ValueProfile], layers: int) -> bool:
+    """Return whether each layer reads the one before it, and no other."""
+    read = {value.source: value.users for value in values}
+    inputs = [value.users for value in values if value.source is None]
+    return all(users == (0,) for users in inputs) and all(
+        read[layer] == ((layer + 1,) if layer + 1 < layers else ()) for layer in range(layers)
+    )

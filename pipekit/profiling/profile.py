@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from pipekit.profiling.values import ValueProfile, hops
 from pipekit.reading import read_json
 from pipekit.schedules import Op
 
@@ -141,7 +142,11 @@ class SkipProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """The costs of a chain of layers for a microbatch of ``rows`` rows.
+    """The costs of a chain or a graph of layers for a microbatch of ``rows`` rows.
+
+    A graph is written as a chain, too: its layers stand in an order in which they can run, and its
+    values travel as outputs and skips.  So whatever takes a chain takes it; a planner may choose
+    another order (:meth:`in_order`).
 
     Attributes:
         layers: in the order in which they run.
@@ -149,10 +154,13 @@ class Profile:
         input_bytes: bytes of the model's input.
         provenance: where the numbers come from; see :func:`pipekit.provenance.provenance`.
         skips: what goes from a layer to one far behind it, beside the chain.
+        values: what layers hand to which others, if they are a graph; empty for a chain.  The
+            layers' ``output_bytes`` and the skips then follow from them, whatever was given: a
+            value goes from its source to its first user, from there to the second, and so on.
 
     Raises:
-        ValueError: there is no layer, or no row, or a skip's ends are no two layers in order, or
-            ``input_bytes`` is negative or not finite.
+        ValueError: there is no layer, or no row, or a skip's or a value's ends are not layers in
+            order, or ``input_bytes`` is negative or not finite.
     """
 
     layers: tuple[LayerProfile, ...]
@@ -160,10 +168,12 @@ class Profile:
     input_bytes: float = 0.0
     provenance: Mapping[str, Any] = field(default_factory=dict, compare=False)
     skips: tuple[SkipProfile, ...] = ()
+    values: tuple[ValueProfile, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
         object.__setattr__(self, "skips", tuple(self.skips))
+        object.__setattr__(self, "values", tuple(self.values))
         if not self.layers:
             raise ValueError("a profile needs at least one layer")
         if not 1 <= self.rows <= _MOST_ROWS:
@@ -176,6 +186,37 @@ class Profile:
                     f"skip {skip.name!r} cannot go from layer {skip.source} to layer "
                     f"{skip.destination} in a chain of {len(self)}"
                 )
+        for value in self.values:
+            if not 0 <= max(value.source or 0, *value.users, 0) < len(self):
+                raise ValueError(f"{value} needs layers that are not among the {len(self)}")
+        if self.values:
+            self._let_values_travel()
+
+    def _let_values_travel(self) -> None:
+        """Set the layers' outputs and the skips to what the values say.
+
+        A layer's output is what it made, the backward needs, and the next layer reads; the rest
+        are skips.  What the last layer made and nobody reads is the model's output.
+        """
+        outputs = [0.0] * len(self)
+        skips = []
+        for hop in hops(self.values):
+            value = self.values[hop.value]
+            if hop.own and value.saved and hop.destination == hop.source + 1:
+                outputs[hop.source] += value.bytes
+            else:
+                name = f"value {hop.value} from {hop.source} to {hop.destination}"
+                skips.append(
+                    SkipProfile(name, hop.source, hop.destination, value.bytes, value.saved)
+                )
+        last = len(self) - 1
+        outputs[last] = sum(v.bytes for v in self.values if v.source == last)
+        layers = tuple(
+            replace(layer, output_bytes=size, saves_output=True)
+            for layer, size in zip(self.layers, outputs, strict=True)
+        )
+        object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "skips", tuple(skips))
 
     @classmethod
     def uniform(
@@ -230,6 +271,33 @@ class Profile:
         from pipekit.profiling import graph_txt  # here, since it imports this module
 
         return graph_txt.read(path, rows)
+
+    def in_order(self, order: Sequence[int]) -> "Profile":
+        """Return the layers of a graph in another order in which they can run.
+
+        Args:
+            order: the number that each layer has here; empty: as it is.
+
+        Raises:
+            ValueError: it is no order of these layers, or one of them would come before what it
+                reads.
+        """
+        if not order:
+            return self
+        place = {layer: number for number, layer in enumerate(order)}
+        if len(order) != len(self) or set(place) != set(range(len(self))):
+            raise ValueError(f"an order of {len(self)} layers names each of them once")
+        if not self.values and list(order) != sorted(order):
+            raise ValueError("the profile is a chain, whose layers have one order only")
+        values = tuple(
+            replace(
+                value,
+                source=None if value.source is None else place[value.source],
+                users=tuple(place[user] for user in value.users),
+            )
+            for value in self.values
+        )
+        return replace(self, layers=tuple(self.layers[layer] for layer in order), values=values)
 
     def to_pipedream_graph(self, path: str | os.PathLike[str]) -> None:
         """Write PipeDream's ``graph.txt``: see :func:`pipekit.profiling.graph_txt.write`."""
@@ -318,8 +386,11 @@ class Profile:
             for layer in self.layers
         )
         skips = tuple(replace(skip, bytes=skip.bytes * part) for skip in self.skips)
+        values = tuple(replace(value, bytes=value.bytes * part) for value in self.values)
         input_bytes = self.input_bytes * part
-        return replace(self, layers=layers, rows=rows, input_bytes=input_bytes, skips=skips)
+        return replace(
+            self, layers=layers, rows=rows, input_bytes=input_bytes, skips=skips, values=values
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row a layer, with the columns of :class:`LayerProfile`."""
@@ -335,12 +406,14 @@ class Profile:
             "layers": [asdict(layer) for layer in self.layers],
             "skips": [asdict(skip) for skip in self.skips],
         }
+        if self.values:
+            record |= {"skips": [], "values": [asdict(value) for value in self.values]}
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", "utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Profile":
-        """Read back what :meth:`save` wrote; a file that says nothing of skips has none.
+        """Read back what :meth:`save` wrote; a file without skips or values has none.
 
         Raises:
             ValueError: the file is not a profile; the message says where it is not.

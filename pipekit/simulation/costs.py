@@ -102,6 +102,7 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
             f"the plan is for {plan.layers} layers and the profile has {len(profile)}: plan with "
             f"this profile"
         )
+    profile = profile.in_order(plan.order)
     profile = (
         profile if plan.microbatch_rows == profile.rows else profile.scaled(plan.microbatch_rows)
     )
