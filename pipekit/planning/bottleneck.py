@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from math import ceil, prod
 from typing import NamedTuple, Protocol
 
@@ -13,16 +13,24 @@ from pipekit.planning.progress import planning_bar
 
 TIE = 1e-9
 """Values that differ by less than this part are equal: sums of floats round."""
+_MOST_KEPT = 16
+"""Matrices of replicated stages that are kept for use again; a large graph's takes 32 MB."""
 
 
 class Objective(Protocol):
     """What the slowest (or fullest) stage is to have least of.
 
-    Matrices hold, at ``[i, j]``, the value for layers i to j - 1, infinite where j <= i or where
-    a worker's memory does not hold them.
+    Matrices hold, at ``[i, j]``, the value for the layers between the cuts i and j (in a chain,
+    layers i to j - 1), infinite where there are none or where a worker's memory does not hold them.
+
+    Attributes:
+        in_flight_matters: whether the values depend on the minibatches in flight.
+        receivers_count: whether a transfer counts for the stage that receives and, unless it is
+            the first, for the one that sends; otherwise only for the one that sends.
     """
 
     in_flight_matters: bool
+    receivers_count: bool
 
     def worker(self, in_flight: int) -> Floats:
         """Return the matrix of one worker, for the microbatches that it has in flight."""
@@ -30,14 +38,15 @@ class Objective(Protocol):
     def replicated(self, inner: Floats, level: int, members: int) -> Floats:
         """Return the matrix of so many members of a level that share the minibatches."""
 
-    def transfer(self, level: int) -> Floats:
-        """Return, for each layer, the value of what enters it over a link of the level."""
+    def transfer(self, level: int, members: int) -> Floats:
+        """Return, for each cut, the value of what passes it to or from so many members."""
 
 
 class Node(NamedTuple):
-    """Layers ``first`` to ``stop - 1`` on so many members of a level, each split as ``inside``.
+    """The layers between two cuts on so many members of a level, each split as ``inside``.
 
-    At the innermost level a member is a worker, and ``inside`` is empty.
+    In a chain they are the layers ``first`` to ``stop - 1``.  At the innermost level a member is
+    a worker, and ``inside`` is empty.
     """
 
     first: int
@@ -49,9 +58,14 @@ class Node(NamedTuple):
 class BottleneckProgram:
     """The dynamic program of PipeDream, section 3.2, with levels.
 
-    At each level, the layers i to j - 1 on exactly m members are either one stage on all of them,
-    or a first stage on r of them and the best of the rest on m - r.  What one member needs for a
-    stage is the best of the level below on that whole member (a server, with all of its workers).
+    At each level, the layers between two cuts on exactly m members are either one stage on all of
+    them, or a first stage on r of them and the best of the rest on m - r.  What one member needs
+    for a stage is the best of the level below on that whole member (a server, with all of its
+    workers).
+
+    In a chain the cuts are before layer 0, 1, ... and behind the last.  In a graph they are its
+    states, numbered so that each comes after those that it contains; all that the program knows of
+    the graph is that the objective is infinite where a cut does not contain the other.
 
     The paper builds up from the first layer.  This goes from the last: a stage has
     ceil(workers from it to the end / its replicas) minibatches in flight, and so the workers behind
@@ -59,7 +73,7 @@ class BottleneckProgram:
 
     Args:
         objective: what to minimise.
-        layers: how many.
+        layers: the number of the last cut.
         widths: members that each level joins, innermost first.
         replicate: whether stages may be replicated.
     """
@@ -73,6 +87,7 @@ class BottleneckProgram:
         self._top = len(widths) - 1
         self._replicate = replicate
         self._best = cache(self._solve)
+        self._replicated = lru_cache(_MOST_KEPT)(self._solve_replicated)
 
     def optimum(self, progress: bool = False) -> tuple[float, tuple[Node, ...]]:
         """Return the least value for all layers, and the plan that has it; infinite if none fits.
@@ -85,69 +100,106 @@ class BottleneckProgram:
             progress: whether to show a bar, if it takes more than a second.
         """
         sizes = planning_bar(range(1, self._widths[-1] + 1), progress)
-        tables = [self._best(self._top, members, Fraction(0)) for members in sizes]
-        values = [float(table[0, self._layers]) for table in tables]
+        tables = [self._best(self._top, members, Fraction(0), False) for members in sizes]
+        values = [float(table[0, -1]) for table in tables]
         limit = min(values) * (1 + TIE)
         if limit == np.inf:
             return limit, ()
         members = next(m for m, value in enumerate(values, start=1) if value <= limit)
-        nodes = self._choose(self._top, members, Fraction(0), 0, self._layers, limit)
+        nodes = self._choose(self._top, members, Fraction(0), 0, self._layers, limit, after=False)
         return values[members - 1], nodes
 
-    def _solve(self, level: int, members: int, behind: Fraction) -> Floats:
+    def _solve(self, level: int, members: int, behind: Fraction, after: bool) -> Floats:
         """Return the matrix of the best on exactly so many members.
 
+        At the outermost level it has its last column only: of all layers together, only those runs
+        matter that end with the last layer.
+
         ``behind``: workers that run later layers, for each of these groups of members.
+        ``after``: whether they receive from other members of the level, and that counts.
         """
         if level < 0:
             return self._objective.worker(ceil(1 + behind))
-        # Of all layers together, only those runs matter that end with the last layer.
-        stops = range(self._layers if level == self._top else 1, self._layers + 1)
-        transfer = self._objective.transfer(level)
-        best = np.full((self._layers + 1, self._layers + 1), np.inf)
+        stops = self._stops(level)
+        best = np.full((self._layers + 1, len(stops)), np.inf)
         for replicas in self._replicas(members):
             stage = self._stage(level, members, replicas, behind)
+            transfer = self._objective.transfer(level, replicas)
+            received = transfer if after else np.zeros(self._layers + 1)
             if replicas == members:
-                np.minimum(best, stage, out=best)
+                np.minimum(best, np.maximum(stage[:, stops[0] :], received[:, None]), out=best)
                 continue
-            rest = self._best(level, members - replicas, behind)
-            stage = np.maximum(stage, transfer)
-            for stop in stops:
-                joined = np.maximum(stage[:stop, :stop], rest[:stop, stop]).min(axis=1)
-                np.minimum(best[:stop, stop], joined, out=best[:stop, stop])
+            rest = self._best(level, members - replicas, behind, self._objective.receivers_count)
+            sent = transfer if after or not self._objective.receivers_count else received
+            for column, stop in enumerate(stops):
+                behind_it = np.maximum(sent[:stop], rest[:stop, column])
+                joined = np.maximum(stage[:stop, :stop], behind_it).min(axis=1, initial=np.inf)
+                joined = np.maximum(joined, received[:stop])
+                np.minimum(best[:stop, column], joined, out=best[:stop, column])
         return best
 
+    def _stops(self, level: int) -> range:
+        """Return the cuts at which runs of layers end that matter at a level."""
+        return range(self._layers if level == self._top else 0, self._layers + 1)
+
     def _choose(
-        self, level: int, members: int, behind: Fraction, first: int, stop: int, limit: float
+        self,
+        level: int,
+        members: int,
+        behind: Fraction,
+        first: int,
+        stop: int,
+        limit: float,
+        *,
+        after: bool,
     ) -> tuple[Node, ...]:
-        """Return a plan for layers first to stop - 1 of which nothing exceeds the limit."""
+        """Return a plan for the layers between two cuts of which nothing exceeds the limit."""
         if level < 0:
             return ()
         candidates = []
-        transfer = self._objective.transfer(level)
+        receivers_count = self._objective.receivers_count
         for replicas in self._replicas(members):
             value = self._stage(level, members, replicas, behind)[first, : stop + 1]
+            transfer = self._objective.transfer(level, replicas)[: stop + 1]
+            if after:
+                value = np.maximum(value, transfer[first])
             if replicas == members:
                 possible = [stop] if value[stop] <= limit else []
             else:
-                rest = self._best(level, members - replicas, behind)[: stop + 1, stop]
-                worst = np.maximum(np.maximum(value, transfer[: stop + 1]), rest)
+                rest = self._best(level, members - replicas, behind, receivers_count)
+                worst = np.maximum(value, rest[: stop + 1, stop - self._stops(level)[0]])
+                if after or not receivers_count:
+                    worst = np.maximum(worst, transfer)
                 possible = np.flatnonzero(worst[:stop] <= limit).tolist()
             candidates += [(-end, replicas) for end in possible[-1:]]
         longest, replicas = min(candidates)
         inner_level, inner_members, inner_behind = self._inner(level, members, replicas, behind)
-        inner_limit = self._best(inner_level, inner_members, inner_behind)[first, -longest]
+        inner_limit = self._best(inner_level, inner_members, inner_behind, False)[first, -longest]
         inside = self._choose(
-            inner_level, inner_members, inner_behind, first, -longest, inner_limit * (1 + TIE)
+            inner_level,
+            inner_members,
+            inner_behind,
+            first,
+            -longest,
+            inner_limit * (1 + TIE),
+            after=False,
         )
         node = Node(first, -longest, replicas, inside)
         if replicas == members:
             return (node,)
-        return node, *self._choose(level, members - replicas, behind, -longest, stop, limit)
+        rest_of_it = self._choose(
+            level, members - replicas, behind, -longest, stop, limit, after=receivers_count
+        )
+        return node, *rest_of_it
 
     def _stage(self, level: int, members: int, replicas: int, behind: Fraction) -> Floats:
         """Return the matrix of a stage on the first ``replicas`` of so many members."""
-        inner = self._best(*self._inner(level, members, replicas, behind))
+        return self._replicated(level, replicas, *self._inner(level, members, replicas, behind))
+
+    def _solve_replicated(
+        self, level: int, replicas: int, inner_level: int, inner_members: int, behind: Fraction
+    ) -> Floats:
+        inner = self._best(inner_level, inner_members, behind, False)
         return self._objective.replicated(inner, level, replicas)
 
     def _inner(

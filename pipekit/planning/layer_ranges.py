@@ -1,6 +1,7 @@
 """What runs of consecutive layers cost, and what a worker that holds one has to store."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,48 +11,116 @@ from pipekit.profiling.profile import LayerProfile, Profile
 
 Floats = NDArray[np.float64]
 Index = Any
-"""A layer number, or an array of them; ``first`` and ``stop`` broadcast against each other."""
+"""A cut's number, or an array of them; ``first`` and ``stop`` broadcast against each other."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What :class:`LayerRanges` looks up: costs of all that comes before a cut, and of pairs.
+
+    The cuts of a chain are before each layer and behind the last; those of a graph are its states.
+
+    Attributes:
+        forward_s, backward_s, update_s, parameter_bytes, buffer_bytes, saved_bytes: of all layers
+            before each cut.
+        boundary_bytes: what passes each cut.
+        input_bytes: what enters a stage that starts at a cut, whatever it holds.
+        popped: what else enters a stage, by its first cut and its last.
+        unsaved_output: what leaves a stage that ends at a cut, and no backward needs.
+        unsaved_stashed: what else does, by the stage's first cut and its last.
+        lead: the most that the saved bytes before a cut within a stage exceed the parameters, by
+            the stage's first cut and its last.
+        possible: whether there are layers between two cuts, and they can be a stage.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    update_s: Floats
+    parameter_bytes: Floats
+    buffer_bytes: Floats
+    saved_bytes: Floats
+    boundary_bytes: Floats
+    input_bytes: Floats
+    popped: Floats
+    unsaved_output: Floats
+    unsaved_stashed: Floats
+    lead: Floats
+    possible: NDArray[np.bool_]
+
+
+def chain_tables(profile: Profile) -> Tables:
+    """Return the tables of layers that run in the order of their numbers."""
+    layers = profile.layers
+    cuts = len(layers) + 1
+    saved = _cumulative(layers, lambda layer: layer.saved_bytes)
+    parameters = _cumulative(layers, lambda layer: layer.parameter_bytes)
+    entering: Floats = np.array([profile.input_bytes, *(layer.output_bytes for layer in layers)])
+    boundary = entering.copy()
+    popped, unsaved_stashed = np.zeros((2, cuts, cuts))
+    for skip in profile.skips:
+        behind = slice(skip.source + 1, skip.destination + 1)
+        boundary[behind] += skip.bytes
+        popped[behind, skip.destination + 1 :] += skip.bytes
+        if not skip.saved:
+            unsaved_stashed[: skip.source + 1, behind] += skip.bytes
+    return Tables(
+        forward_s=_cumulative(layers, lambda layer: layer.forward_s),
+        backward_s=_cumulative(layers, lambda layer: layer.backward_s),
+        update_s=_cumulative(layers, lambda layer: layer.update_s),
+        parameter_bytes=parameters,
+        buffer_bytes=_cumulative(layers, lambda layer: layer.buffer_bytes),
+        saved_bytes=saved,
+        boundary_bytes=boundary,
+        input_bytes=entering,
+        popped=popped,
+        unsaved_output=np.array(
+            [0.0, *(0.0 if layer.saves_output else layer.output_bytes for layer in layers)]
+        ),
+        unsaved_stashed=unsaved_stashed,
+        lead=_largest_within(saved - parameters),
+        possible=np.arange(cuts)[:, None] < np.arange(cuts),
+    )
 
 
 class LayerRanges:
-    """Costs of layers ``first`` to ``stop - 1`` of a profile, for one microbatch.
+    """Costs of the layers between two cuts of a profile, for one microbatch.
 
     Every method takes numbers or arrays, so that one call gives the costs of all possible stages.
+    In a chain, cut k is before layer k, so that ``first`` and ``stop`` are a stage's first layer
+    and the layer after its last.
+
+    Args:
+        costs: a profile, whose layers run in the order of their numbers; or a graph's tables
+            (:func:`pipekit.planning.graph_tables.graph_tables`).
 
     Attributes:
-        layers: how many there are.
-        boundary_bytes: what passes into each layer from those before it, and at the end what leaves
-            the last: the main tensor and all skips that are under way there.  A pipeline sends a
-            skip straight past the stages between its ends, so that it is counted on links which it
-            does not use; the bytes are exact where they cross a level of links, or between two
-            stages.  PipeDream's optimizer, whose pipeline hands everything from stage to stage,
-            counts so too.
+        layers: the number of the last cut; in a chain, how many layers there are.
+        boundary_bytes: what passes each cut: the model's input at the first, the main tensor and
+            all skips that are under way there, and at the last what leaves the last layer.  A
+            pipeline sends a skip straight past the stages between its ends, so that it is counted
+            on links which it does not use; the bytes are exact where they cross a level of links,
+            or between two stages.  PipeDream's optimizer, whose pipeline hands everything from
+            stage to stage, counts so too.
+        possible: ``[first, stop]``: whether there are layers between two cuts, and they can be a
+            stage.
     """
 
-    def __init__(self, profile: Profile) -> None:
-        layers = profile.layers
-        self.layers = len(layers)
-        self._forward = _cumulative(layers, lambda layer: layer.forward_s)
-        self._backward = _cumulative(layers, lambda layer: layer.backward_s)
-        self._update = _cumulative(layers, lambda layer: layer.update_s)
-        self._parameters = _cumulative(layers, lambda layer: layer.parameter_bytes)
-        self._buffers = _cumulative(layers, lambda layer: layer.buffer_bytes)
-        self._saved = _cumulative(layers, lambda layer: layer.saved_bytes)
-        self._input: Floats = np.array(
-            [profile.input_bytes, *(layer.output_bytes for layer in layers)]
-        )
-        self.boundary_bytes = self._input.copy()
-        self._popped, self._unsaved_stashed = np.zeros((2, self.layers + 1, self.layers + 1))
-        for skip in profile.skips:
-            behind = slice(skip.source + 1, skip.destination + 1)
-            self.boundary_bytes[behind] += skip.bytes
-            self._popped[behind, skip.destination + 1 :] += skip.bytes
-            if not skip.saved:
-                self._unsaved_stashed[: skip.source + 1, behind] += skip.bytes
-        self._unsaved_output = np.array(
-            [0.0, *(0.0 if layer.saves_output else layer.output_bytes for layer in layers)]
-        )
-        self._lead = _largest_within(self._saved - self._parameters)
+    def __init__(self, costs: Profile | Tables) -> None:
+        tables = chain_tables(costs) if isinstance(costs, Profile) else costs
+        self.layers = len(tables.forward_s) - 1
+        self.boundary_bytes = tables.boundary_bytes
+        self.possible = tables.possible
+        self._forward = tables.forward_s
+        self._backward = tables.backward_s
+        self._update = tables.update_s
+        self._parameters = tables.parameter_bytes
+        self._buffers = tables.buffer_bytes
+        self._saved = tables.saved_bytes
+        self._input = tables.input_bytes
+        self._popped = tables.popped
+        self._unsaved_output = tables.unsaved_output
+        self._unsaved_stashed = tables.unsaved_stashed
+        self._lead = tables.lead
 
     def forward_s(self, first: Index, stop: Index) -> Floats:
         """Return seconds of the forward."""
@@ -117,7 +186,7 @@ class LayerRanges:
         return total
 
     def every(self) -> tuple[Index, Index]:
-        """Return ``first`` and ``stop`` that broadcast to all pairs, also the empty ones."""
+        """Return ``first`` and ``stop`` that broadcast to all pairs of cuts, possible or not."""
         numbers = np.arange(self.layers + 1)
         return numbers[:, None], numbers[None, :]
 

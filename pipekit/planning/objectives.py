@@ -11,6 +11,7 @@ from pipekit.clusters import Level
 from pipekit.planning.layer_ranges import Floats, LayerRanges
 
 Cost = Literal["paper", "released"]
+Links = Literal["one", "each"]
 
 
 def stage_seconds(
@@ -36,12 +37,15 @@ def sync_seconds(parameter_bytes: Floats | float, replicas: int, level: Level) -
     return 4 * (replicas - 1) / replicas * parameter_bytes / level.used_bandwidth
 
 
-def transfer_seconds(boundary_bytes: Floats | float, level: Level) -> Floats | float:
+def transfer_seconds(
+    boundary_bytes: Floats | float, level: Level, links: int = 1
+) -> Floats | float:
     """Return 2 C of PipeDream, section 3.2: an activation and its gradient, one after the other.
 
-    As printed, a replicated stage gets no credit for having several links.
+    As printed, a replicated stage gets no credit for having several links; ``links`` are what it
+    gets credit for.
     """
-    return 2 * boundary_bytes / level.used_bandwidth
+    return 2 * boundary_bytes / (level.used_bandwidth * links)
 
 
 class Seconds:
@@ -53,6 +57,7 @@ class Seconds:
         cost: see :func:`stage_seconds`.
         memory: bytes by layers and minibatches in flight.
         limit: bytes of one worker.
+        links: see :func:`pipekit.planning.pipedream.pipedream`.
     """
 
     def __init__(
@@ -62,12 +67,14 @@ class Seconds:
         cost: Cost,
         memory: "Bytes",
         limit: float,
+        links: Links = "one",
     ) -> None:
         first, stop = ranges.every()
         self._ranges, self._levels, self._cost = ranges, levels, cost
         self._memory, self._limit = memory, limit
+        self.receivers_count = links == "each"
         self._parameters = ranges.parameter_bytes(first, stop)
-        self._compute = compute_seconds(ranges, first, stop) + _no_layers(ranges)
+        self._compute = compute_seconds(ranges, first, stop) + _impossible(ranges)
         fullest = memory.worker(math.prod(level.width for level in levels))
         self.in_flight_matters = bool((fullest[fullest < np.inf] > limit).any())
         self.worker = cache(self._worker)
@@ -81,9 +88,10 @@ class Seconds:
         sync = sync_seconds(self._parameters, members, self._levels[level])
         return stage_seconds(self._cost, inner, sync, members)
 
-    def transfer(self, level: int) -> Floats:
-        """Return seconds to pass each boundary, there and back."""
-        return np.asarray(transfer_seconds(self._ranges.boundary_bytes, self._levels[level]))
+    def transfer(self, level: int, members: int = 1) -> Floats:
+        """Return seconds to pass each cut, there and back, for so many members of a level."""
+        links = members if self.receivers_count else 1
+        return np.asarray(transfer_seconds(self._ranges.boundary_bytes, self._levels[level], links))
 
 
 class Bytes:
@@ -94,6 +102,7 @@ class Bytes:
     """
 
     in_flight_matters = True
+    receivers_count = False
 
     def __init__(self, ranges: LayerRanges, optimizer_states: float) -> None:
         self._ranges = ranges
@@ -105,7 +114,7 @@ class Bytes:
         return float(self._bytes(first, stop, in_flight))
 
     def _worker(self, in_flight: int) -> Floats:
-        return self._bytes(*self._ranges.every(), in_flight) + _no_layers(self._ranges)
+        return self._bytes(*self._ranges.every(), in_flight) + _impossible(self._ranges)
 
     def _bytes(self, first: Floats | int, stop: Floats | int, in_flight: int) -> Floats:
         return self._ranges.worker_bytes(
@@ -122,7 +131,7 @@ class Bytes:
         """Return the matrix of one member: replicas are alike."""
         return inner
 
-    def transfer(self, level: int) -> Floats:
+    def transfer(self, level: int, members: int) -> Floats:
         """Return zeros: links hold nothing."""
         return np.zeros(self._ranges.layers + 1)
 
@@ -136,7 +145,6 @@ def compute_seconds(ranges: LayerRanges, first: Floats | int, stop: Floats | int
     )
 
 
-def _no_layers(ranges: LayerRanges) -> Floats:
-    """Return a matrix that is infinite where stop <= first, else zero."""
-    first, stop = ranges.every()
-    return np.where(stop <= first, np.inf, 0.0)
+def _impossible(ranges: LayerRanges) -> Floats:
+    """Return a matrix that is infinite where two cuts have no stage between them, else zero."""
+    return np.where(ranges.possible, 0.0, np.inf)

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, Node
-from pipekit.planning.layer_ranges import LayerRanges, bytes_text
-from pipekit.planning.objectives import Bytes, Cost, Seconds
+from pipekit.planning.layer_ranges import bytes_text
+from pipekit.planning.objectives import Cost, Links, Seconds
+from pipekit.planning.search_space import SearchSpace
 from pipekit.planning.timing import Timed, Timing, milliseconds
 from pipekit.plans import Plan
 from pipekit.profiling.profile import Profile
@@ -18,6 +20,7 @@ def pipedream(
     cluster: Cluster,
     *,
     cost: Cost = "paper",
+    links: Links = "one",
     replicate: bool = True,
     optimizer_states: float = 1,
     progress: bool = False,
@@ -43,6 +46,12 @@ def pipedream(
     ceil(workers from this stage to the end / replicas of this stage) a replica, which for the first
     stage is NOAM.  The plan is the best of those that fit.
 
+    A profile that is a graph (:attr:`Profile.values`) is cut at its states, the sets of layers that
+    hold, with a layer, also what it reads, as in the released optimizer; every value that crosses a
+    cut counts once.  The plan's stages then name layers in the plan's order, which is the profile's
+    own within each stage if that fits.  A chain made of the graph (:func:`merged`) has no better
+    plan; but its memory, of which a merged layer shows only both ends, may seem less.
+
     Equally fast plans (to one part in 10^9): fewest workers, then hierarchical before flat, then
     most layers on the first stage, fewest replicas of it, and so on with the second.
 
@@ -50,22 +59,28 @@ def pipedream(
         profile: costs of a minibatch on one worker.
         cluster: the workers and their links.
         cost: "paper" (the maximum of compute and synchronisation) or "released" (their sum).
+        links: "one": a transfer takes 2 C, however many replicas send and receive it (the paper).
+            "each": every replica has a link of its own, so that a transfer takes 2 C / m for the
+            stage that receives it and, unless it is the first, for the one that sends it (the
+            released optimizer, told to count transfers).
         replicate: False for a straight pipeline, each stage on one worker.
         optimizer_states: tensors of a parameter's size that the optimizer keeps for each: 0 for
             plain SGD, 1 with momentum, 2 for Adam.
         progress: whether to show a bar, if it takes more than a second.
 
     Raises:
-        ValueError: no plan fits the workers' memory; the message says how much would do.
+        ValueError: no plan fits the workers' memory; the message says how much would do.  Or a
+            graph has too many states (:class:`pipekit.planning.states.States`).
     """
     if cost not in ("paper", "released"):
         raise ValueError(f"cost must be 'paper' or 'released', not {cost!r}")
-    memory = Bytes(LayerRanges(profile), optimizer_states)
-    planner = _Planner(profile, cluster, cost, memory, progress)
+    if links not in ("one", "each"):
+        raise ValueError(f"links must be 'one' or 'each', not {links!r}")
+    planner = _Planner(profile, cluster, cost, links, optimizer_states, progress)
     best = planner.best(replicate)
     if best is None:
         raise ValueError(planner.why_nothing_fits(replicate))
-    seconds, what, stages = best
+    seconds, what, stages = best.timed
     return Plan(
         method="pipedream",
         stages=stages,
@@ -73,61 +88,80 @@ def pipedream(
         in_flight=optimal_in_flight([stage.replicas for stage in stages])[0],
         predicted_s=seconds,
         why=f"The slowest is {what}. {planner.compared()}",
+        order=best.order,
     )
+
+
+class _Candidate(NamedTuple):
+    """A plan, and the order of the layers that its stages name."""
+
+    timed: Timed
+    order: tuple[int, ...]
 
 
 class _Planner:
     """One profile, cluster and cost."""
 
     def __init__(
-        self, profile: Profile, cluster: Cluster, cost: Cost, memory: Bytes, progress: bool
+        self,
+        profile: Profile,
+        cluster: Cluster,
+        cost: Cost,
+        links: Links,
+        optimizer_states: float,
+        progress: bool,
     ) -> None:
         self._progress = progress
-        self._ranges = LayerRanges(profile)
         self._cluster = cluster
-        self._cost = cost
-        self._memory = memory
-        self._timing = Timing(self._ranges, cost)
+        self._cost, self._links = cost, links
+        self._space = SearchSpace(profile, optimizer_states)
+        self._ranges, self._memory = self._space.ranges, self._space.memory
 
-    def best(self, replicate: bool) -> Timed | None:
+    def best(self, replicate: bool) -> _Candidate | None:
         """Return the best plan that fits, or None."""
+        limit = self._cluster.device.memory_bytes
         found = []
         for levels in self._hierarchies():
-            objective = Seconds(
-                self._ranges, levels, self._cost, self._memory, self._cluster.device.memory_bytes
-            )
+            objective = Seconds(self._ranges, levels, self._cost, self._memory, limit, self._links)
             program = BottleneckProgram(
                 objective, self._ranges.layers, [level.width for level in levels], replicate
             )
             _, nodes = program.optimum(self._progress)
             if nodes:
-                found.append(self._timing.chain(nodes, levels))
+                found.append(self._settled(nodes, levels))
         if not found:
             return None
-        limit = min(timed.seconds for timed in found) * (1 + TIE)
-        _, _, stages = best = min(
-            (timed for timed in found if timed.seconds <= limit), key=lambda timed: timed.workers
+        least = min(candidate.timed.seconds for candidate in found) * (1 + TIE)
+        return min(
+            (candidate for candidate in found if candidate.timed.seconds <= least),
+            key=lambda candidate: candidate.timed.workers,
         )
-        counts = optimal_in_flight([stage.replicas for stage in stages])
-        filled = (
-            replace(stage, memory_bytes=self._memory.of(stage.first, stage.stop, in_flight))
-            for stage, in_flight in zip(stages, counts, strict=True)
+
+    def _settled(self, nodes: Sequence[Node], levels: Sequence[Level]) -> _Candidate:
+        """Return the stages that a nested plan makes, with their times and bytes."""
+        settled = self._space.settle(nodes, self._cluster.device.memory_bytes)
+        timing = Timing(settled.ranges, self._cost, self._links, settled.order)
+        timed = timing.chain(settled.nodes, levels)
+        counts = optimal_in_flight([stage.replicas for stage in timed.stages])
+        stages = tuple(
+            replace(stage, memory_bytes=settled.memory.of(stage.first, stage.stop, in_flight))
+            for stage, in_flight in zip(timed.stages, counts, strict=True)
         )
-        return best._replace(stages=tuple(filled))
+        return _Candidate(timed._replace(stages=stages), settled.order)
 
     def compared(self) -> str:
         """Return what plain data parallelism and a straight pipeline would take."""
         node: tuple[Node, ...] = ()
         for level in self._cluster.levels:
             node = (Node(0, self._ranges.layers, level.width, node),)
-        everywhere = self._timing.chain(node, self._cluster.levels).seconds
+        everywhere = self._settled(node, self._cluster.levels).timed.seconds
         straight = self.best(replicate=False)
         memory = self._cluster.device.memory_bytes
         fits = self._memory.of(0, self._ranges.layers, 1) <= memory
         return (
             f"Data parallelism on all {self._cluster.workers} workers would take "
             f"{milliseconds(everywhere)}{'' if fits else ' (but does not fit)'}, a straight "
-            f"pipeline {milliseconds(straight.seconds) if straight else '(does not fit)'}."
+            f"pipeline {milliseconds(straight.timed.seconds) if straight else '(does not fit)'}."
         )
 
     def why_nothing_fits(self, replicate: bool) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from pipekit.clusters import Level
@@ -9,12 +10,13 @@ from pipekit.planning.bottleneck import Node
 from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.planning.objectives import (
     Cost,
+    Links,
     compute_seconds,
     stage_seconds,
     sync_seconds,
     transfer_seconds,
 )
-from pipekit.plans import StagePlan
+from pipekit.plans import StagePlan, layers_text, workers_text
 
 
 class Timed(NamedTuple):
@@ -31,23 +33,36 @@ class Timed(NamedTuple):
 
 
 class Timing:
-    """Times nested plans for one profile (its ranges) and one cost model."""
+    """Times nested plans for one profile (its ranges) and one cost model.
 
-    def __init__(self, ranges: LayerRanges, cost: Cost) -> None:
+    Args:
+        ranges: costs of a chain.
+        cost, links: see :func:`pipekit.planning.pipedream.pipedream`.
+        order: what the layers of the chain are called; empty: by their numbers.
+    """
+
+    def __init__(
+        self, ranges: LayerRanges, cost: Cost, links: Links, order: Sequence[int] = ()
+    ) -> None:
         self._ranges = ranges
-        self._cost = cost
+        self._cost, self._links = cost, links
+        self._names = order or range(ranges.layers)
 
     def chain(self, nodes: Sequence[Node], levels: Sequence[Level]) -> Timed:
         """Return what stages that follow one another at the last of the levels take together."""
         parts = [self._stage(node, levels) for node in nodes]
         slowest = max(parts, key=lambda part: part.seconds)
         seconds, what, _ = slowest
-        for node in nodes[:-1]:
+        for number, (node, behind) in enumerate(pairwise(nodes)):
             size = float(self._ranges.boundary_bytes[node.stop])
-            passing = float(transfer_seconds(size, levels[-1]))
+            links = 1
+            if self._links == "each":
+                links = min(node.members, behind.members) if number else behind.members
+            passing = float(transfer_seconds(size, levels[-1], links))
             if passing > seconds:
                 seconds = passing
-                what = f"the transfer from layer {node.stop - 1} to {node.stop}"
+                last, first = self._names[node.stop - 1 : node.stop + 1]
+                what = f"the transfer from layer {last} to {first}"
                 what += f" over {levels[-1].name} ({milliseconds(passing)})"
         return Timed(seconds, what, tuple(stage for part in parts for stage in part.stages))
 
@@ -71,11 +86,11 @@ class Timing:
             )
             for stage in inner.stages
         )
+        layers = layers_text(self._names[first:stop])
         if self._sync(first, stop, members, level) > inner.seconds:
-            layers = str(StagePlan(first, stop)).partition(" on")[0]
             what = f"the synchronisation of {layers} over {level.name} ({milliseconds(total)})"
         elif not inner.what:
-            what = f"the compute of {StagePlan(first, stop, members)} ({milliseconds(total)})"
+            what = f"the compute of {layers} on {workers_text(members)} ({milliseconds(total)})"
         elif members > 1:
             what = f"{inner.what}, in {members} groups at once ({milliseconds(total)})"
         else:

@@ -190,6 +190,7 @@ class _CountingObjective:
     def __init__(self, seconds: Objective, layers: int) -> None:
         self._seconds, self.layers, self.iterations = seconds, layers, 0
         self.in_flight_matters = seconds.in_flight_matters
+        self.receivers_count = seconds.receivers_count
         self.worker, self.transfer = seconds.worker, seconds.transfer
 
     def replicated(self, inner: Floats, level: int, members: int) -> Floats:

@@ -1,0 +1,99 @@
+"""Where a profile may be cut, and how cuts become stages of consecutive layers."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pipekit.planning.bottleneck import Node
+from pipekit.planning.graph_tables import graph_tables
+from pipekit.planning.layer_ranges import LayerRanges
+from pipekit.planning.objectives import Bytes
+from pipekit.planning.states import States
+from pipekit.profiling.profile import Profile
+from pipekit.schedules import optimal_in_flight
+
+
+class Settled(NamedTuple):
+    """A nested plan whose cuts are places in one order of the layers.
+
+    Attributes:
+        nodes: with ``first`` and ``stop`` counted in that order.
+        order: the layers' numbers in the profile; empty if they run in the order of these.
+        ranges: costs of the layers in that order.
+        memory: bytes of the same.
+    """
+
+    nodes: tuple[Node, ...]
+    order: tuple[int, ...]
+    ranges: LayerRanges
+    memory: Bytes
+
+
+class SearchSpace:
+    """The cuts of a profile: between the layers of a chain, or the states of a graph.
+
+    Attributes:
+        ranges: costs of the layers between two cuts.
+        memory: bytes of the same.
+    """
+
+    def __init__(self, profile: Profile, optimizer_states: float) -> None:
+        self._profile, self._optimizer_states = profile, optimizer_states
+        self._states = States(profile) if profile.values else None
+        if self._states is None:
+            self.ranges = LayerRanges(profile)
+        else:
+            tables = graph_tables(profile, self._states)
+            self._peaks = tables.lead
+            self.ranges = LayerRanges(tables)
+        self.memory = Bytes(self.ranges, optimizer_states)
+
+    def settle(self, nodes: Sequence[Node], limit: float) -> Settled:
+        """Return a nested plan with its layers in one order.
+
+        Within a stage they run in the profile's order, unless only another fits the memory.
+
+        Args:
+            nodes: of the dynamic program.
+            limit: bytes of a worker.
+        """
+        if self._states is None:
+            return Settled(tuple(nodes), (), self.ranges, self.memory)
+        leaves = list(_leaves(nodes))
+        runs = [self._states.layers_between(leaf.first, leaf.stop) for leaf in leaves]
+        memory = self._memory_of(runs)
+        first = 0
+        counts = optimal_in_flight([leaf.members for leaf in leaves])
+        for number, (leaf, in_flight) in enumerate(zip(leaves, counts, strict=True)):
+            stop = first + len(runs[number])
+            if memory.of(first, stop, in_flight) > limit:
+                runs[number] = self._states.layers_between(leaf.first, leaf.stop, self._peaks)
+            first = stop
+        order = tuple(layer for run in runs for layer in run)
+        if order == tuple(range(len(order))):
+            order = ()
+        ranges = LayerRanges(self._profile.in_order(order))
+        memory = Bytes(ranges, self._optimizer_states)
+        return Settled(self._counted(nodes), order, ranges, memory)
+
+    def _memory_of(self, runs: Sequence[Sequence[int]]) -> Bytes:
+        order = [layer for run in runs for layer in run]
+        return Bytes(LayerRanges(self._profile.in_order(order)), self._optimizer_states)
+
+    def _counted(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        """Return nodes that name a state by how many layers it holds."""
+        assert self._states is not None
+        sizes = self._states.members.sum(axis=1)
+        return tuple(
+            Node(int(sizes[first]), int(sizes[stop]), members, self._counted(inside))
+            for first, stop, members, inside in nodes
+        )
+
+
+def _leaves(nodes: Sequence[Node], groups: int = 1) -> Iterator[Node]:
+    """Yield the stages of a nested plan, each with its number of workers."""
+    for node in nodes:
+        workers = node.members * groups
+        if node.inside:
+            yield from _leaves(node.inside, workers)
+        else:
+            yield node._replace(members=workers)

@@ -1,0 +1,289 @@
+"""Plans of graphs against every possible one, against the chain's, and against PipeDream's."""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from experiments.benchmarks.released_optimizer import ReleasedOptimizer
+from pipekit import simulate
+from pipekit.clusters import Cluster, Device, Level, flat
+from pipekit.planning import pipedream
+from pipekit.planning.objectives import Cost, Links
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile, Profile, ValueProfile, merged
+from pipekit.schedules import pipedream as pipedream_schedule
+from tests.planning.graphs import Possible, bytes_of, every_plan, fullest, graphs, stages_of
+
+bandwidths = st.sampled_from([0.5, 1.0, 4.0, 20.0, math.inf])
+costs = st.sampled_from(["paper", "released"])
+links_of = st.sampled_from(["one", "each"])
+ROUNDING = 1 + 1e-9
+
+
+def require_best(
+    plan: Plan, profile: Profile, possible: Sequence[Possible], limit: float, states: float
+) -> None:
+    fits = [p for p in possible if fullest(profile, p.stages, states) <= limit]
+    least = min(p.seconds for p in fits)
+    assert plan.predicted_s == pytest.approx(least, rel=1e-12)
+    equal = [p for p in fits if p.seconds <= least * (1 + 1e-12)]
+    assert stages_of(plan) in [p.stages for p in equal]
+    assert plan.workers == min(sum(r for _, _, r in p.stages) for p in equal)
+    assert [stage.memory_bytes for stage in plan.stages] == bytes_of(profile, plan, states)
+    assert plan.memory_bytes <= limit
+
+
+def levels_of(widths: Sequence[int], rates: Sequence[float]) -> list[Level]:
+    return [Level(f"level {k}", width, rates[k]) for k, width in enumerate(widths)]
+
+
+def cluster_of(memory: float, levels: Sequence[Level]) -> Cluster:
+    return Cluster("any", Device("any", memory, {}, math.inf), tuple(levels))
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(5), st.integers(1, 4), bandwidths, costs, links_of)
+def test_flat_equals_brute_force(
+    profile: Profile, workers: int, bandwidth: float, cost: Cost, links: Links
+) -> None:
+    cluster = flat(workers, bandwidth)
+    possible = list(every_plan(profile, cluster.levels, cost, links, range(1, workers + 1)))
+    plan = pipedream(profile, cluster, cost=cost, links=links)
+    require_best(plan, profile, possible, math.inf, 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(5), st.integers(1, 4), bandwidths, costs, st.floats(0.8, 2.0), st.integers(0, 2))
+def test_flat_equals_brute_force_within_memory(
+    profile: Profile, workers: int, bandwidth: float, cost: Cost, part: float, states: int
+) -> None:
+    """The limit is near the least memory that any plan needs, so that it decides."""
+    levels = flat(workers, bandwidth).levels
+    possible = list(every_plan(profile, levels, cost, "one", range(1, workers + 1)))
+    least = min(fullest(profile, p.stages, states) for p in possible)
+    limit = max(1.0, math.floor(part * least))
+    cluster = flat(workers, bandwidth, memory=limit)
+    if least > limit:
+        with pytest.raises(ValueError, match=f"give each at least {int(least):,} bytes"):
+            pipedream(profile, cluster, cost=cost, optimizer_states=states)
+    else:
+        plan = pipedream(profile, cluster, cost=cost, optimizer_states=states)
+        require_best(plan, profile, possible, limit, states)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    graphs(4),
+    st.sampled_from([(2, 2), (1, 3), (3, 2), (2, 3)]),
+    st.tuples(bandwidths, bandwidths),
+    costs,
+    links_of,
+    st.sampled_from([1.0, 1.3, math.inf]),
+)
+def test_hierarchical_equals_brute_force(
+    profile: Profile,
+    widths: tuple[int, ...],
+    rates: tuple[float, ...],
+    cost: Cost,
+    links: Links,
+    part: float,
+) -> None:
+    """Hierarchical on the cluster and on its inner groups, or flat over the slowest link."""
+    assume(math.prod(widths) < 6 or len(profile) < 4)
+    levels = levels_of(widths, rates)
+    workers = math.prod(widths)
+    slowest = flat(workers, min(rates)).levels
+    possible = list(every_plan(profile, slowest, cost, links, range(1, workers + 1)))
+    for k in range(len(levels)):
+        inner = levels[: k + 1]
+        possible += every_plan(profile, inner, cost, links, range(1, inner[-1].width + 1))
+    limit = max(1.0, part * min(fullest(profile, p.stages, 1) for p in possible))
+    plan = pipedream(profile, cluster_of(limit, levels), cost=cost, links=links)
+    require_best(plan, profile, possible, limit, 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs(5), st.integers(1, 4), bandwidths)
+def test_a_straight_pipeline_has_one_worker_a_stage(
+    profile: Profile, workers: int, bandwidth: float
+) -> None:
+    cluster = flat(workers, bandwidth)
+    possible = [
+        plan
+        for plan in every_plan(profile, cluster.levels, "paper", "one", range(1, workers + 1))
+        if all(replicas == 1 for _, _, replicas in plan.stages)
+    ]
+    plan = pipedream(profile, cluster, replicate=False)
+    require_best(plan, profile, possible, math.inf, 1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    graphs(7),
+    st.sampled_from([(4,), (3, 2), (2, 2, 2)]),
+    st.tuples(bandwidths, bandwidths, bandwidths),
+    costs,
+    links_of,
+)
+def test_it_is_never_slower_than_a_chain_made_of_the_graph(
+    profile: Profile, widths: tuple[int, ...], rates: tuple[float, ...], cost: Cost, links: Links
+) -> None:
+    cluster = cluster_of(math.inf, levels_of(widths, rates))
+
+    def seconds(costs: Profile) -> float:
+        return pipedream(costs, cluster, cost=cost, links=links).predicted_s
+
+    in_its_order = replace(profile, values=())
+    short = merged(profile, "branches")
+    assert seconds(profile) <= seconds(in_its_order) * ROUNDING
+    assert seconds(profile) <= seconds(short) * ROUNDING
+    assert seconds(short) <= seconds(merged(profile)) * ROUNDING
+
+
+@settings(deadline=None)
+@given(
+    graphs(7, one_value_each=True),
+    st.sampled_from([(1,), (2,), (5,), (2, 2), (3, 2)]),
+    st.tuples(bandwidths, bandwidths),
+    st.booleans(),
+)
+def test_it_is_never_slower_than_the_released_optimizer_says_its_plan_is(
+    profile: Profile, widths: tuple[int, ...], rates: tuple[float, ...], transfers: bool
+) -> None:
+    profile = replace(
+        profile, layers=tuple(replace(layer, update_s=0.0) for layer in profile.layers)
+    )
+    theirs = ReleasedOptimizer(profile).seconds(widths, rates[: len(widths)], transfers)
+    if not transfers:
+        free = tuple(replace(value, bytes=0.0) for value in profile.values)
+        profile = replace(profile, values=free)
+    cluster = cluster_of(math.inf, levels_of(widths, rates))
+    plan = pipedream(profile, cluster, cost="released", links="each")
+    assert plan.predicted_s <= theirs * ROUNDING
+
+
+@settings(max_examples=50, deadline=None)
+@given(graphs(6, one_value_each=True), st.integers(1, 5), bandwidths)
+def test_on_one_source_it_is_as_fast_as_the_released_optimizer_on_some_number_of_workers(
+    profile: Profile, workers: int, bandwidth: float
+) -> None:
+    """Theirs uses all workers, ours as many as are worth it."""
+    read = {user for value in profile.values for user in value.users}
+    assume(read == set(range(1, len(profile))))
+    layers = tuple(replace(layer, update_s=0.0) for layer in profile.layers)
+    free = tuple(replace(value, bytes=0.0) for value in profile.values)
+    profile = replace(profile, layers=layers, values=free)
+    theirs = ReleasedOptimizer(profile)
+    plan = pipedream(profile, flat(workers, bandwidth), cost="released", links="each")
+    least = min(theirs.seconds([count], [bandwidth]) for count in range(1, workers + 1))
+    assert plan.predicted_s == pytest.approx(least, rel=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs(5), st.integers(1, 4), st.integers(0, 2), st.sampled_from([1.0, 1.3]))
+def test_a_straight_plan_takes_in_simulation_what_was_predicted(
+    profile: Profile, workers: int, states: int, part: float
+) -> None:
+    """Seconds a minibatch over free links, and bytes of the fullest worker."""
+    layers = tuple(replace(x, forward_s=x.forward_s + 1) for x in profile.layers)
+    profile = replace(profile, layers=layers)
+
+    def planned(limit: float) -> Plan:
+        cluster = flat(workers, math.inf, memory=limit)
+        return pipedream(profile, cluster, replicate=False, optimizer_states=states)
+
+    plan = free = planned(math.inf)
+    with suppress(ValueError):
+        plan = planned(max(1.0, free.memory_bytes / part))
+    schedule = pipedream_schedule(len(plan.stages), 16)
+    trace = simulate(schedule, profile, plan, optimizer_states=states)
+    ends = trace.frame[(trace.frame["op"] == "UPDATE") & (trace.frame["stage"] == 0)]["end_s"]
+    assert (ends.iloc[12] - ends.iloc[6]) / 6 == pytest.approx(plan.predicted_s)
+    assert trace.memory is not None
+    assert trace.memory.peak_bytes == tuple(stage.memory_bytes for stage in plan.stages)
+
+
+def layer(name: str, seconds: float, parameters: float = 0.0) -> LayerProfile:
+    return LayerProfile(name, seconds, 2 * seconds, 0.0, parameters, 1.0)
+
+
+# In the order of the numbers no two halves take as long.
+BRANCHES = Profile(
+    (
+        layer("stem", 1),
+        layer("a1", 1),
+        layer("a2", 4),
+        layer("b1", 2),
+        layer("b2", 1),
+        layer("+", 1),
+    ),
+    values=(
+        ValueProfile(0, (1, 3), 2.0),
+        ValueProfile(1, (2,), 2.0),
+        ValueProfile(2, (5,), 2.0),
+        ValueProfile(3, (4,), 2.0),
+        ValueProfile(4, (5,), 2.0),
+    ),
+)
+
+
+def test_a_stage_may_take_parts_of_both_branches() -> None:
+    plan = pipedream(BRANCHES, flat(2, 1.0), replicate=False)
+    assert plan.predicted_s == 15.0
+    assert str(plan).splitlines()[0] == "1-1: layers 0-1, 3-4 on 1 worker; layers 2, 5 on 1 worker"
+    assert plan.order == (0, 1, 3, 4, 2, 5)
+    assert [list(plan.layers_of(stage)) for stage in plan.stages] == [[0, 1, 3, 4], [2, 5]]
+    assert "the compute of layers 0-1, 3-4 on 1 worker (1.5e+04 ms)" in plan.why
+    chain = replace(BRANCHES, values=())
+    assert pipedream(chain, flat(2, 1.0), replicate=False).predicted_s == 15.0 + 3.0
+
+
+def test_a_value_of_several_users_crosses_once() -> None:
+    """The stem's output is read by both branches behind the cut: 2 bytes there and 2 back."""
+    parts = tuple(replace(x, forward_s=1.0, backward_s=0.0) for x in BRANCHES.layers)
+    heavy = replace(BRANCHES, layers=(replace(parts[0], forward_s=5.0), *parts[1:]))
+    plan = pipedream(heavy, flat(2, 0.5), replicate=False)
+    assert [sorted(plan.layers_of(stage)) for stage in plan.stages] == [[0], [1, 2, 3, 4, 5]]
+    assert plan.predicted_s == 2 * 2.0 / 0.5
+    assert "the transfer from layer 0 to 1 over link" in plan.why
+
+
+def test_a_chain_written_as_a_graph_is_planned_as_the_chain() -> None:
+    chain = Profile.uniform(6, output_bytes=3.0, parameter_bytes=5.0)
+    values = (*(ValueProfile(k, (k + 1,), 3.0) for k in range(5)), ValueProfile(5, (), 3.0))
+    graph = replace(chain, values=values)
+    for workers, memory in ((3, math.inf), (5, math.inf), (4, 60.0)):
+        cluster = flat(workers, 2.0, memory=memory)
+        assert pipedream(graph, cluster) == pipedream(chain, cluster)
+
+
+def test_too_many_states_are_refused_with_what_to_do() -> None:
+    branches, length = 4, 8
+    count = branches * length + 2
+    values = [ValueProfile(0, tuple(1 + length * b for b in range(branches)), 1.0)]
+    for b in range(branches):
+        first = 1 + length * b
+        values += [ValueProfile(k, (k + 1,), 1.0) for k in range(first, first + length - 1)]
+        values.append(ValueProfile(first + length - 1, (count - 1,), 1.0))
+    wide = Profile(tuple(layer(str(k), 1.0) for k in range(count)), values=tuple(values))
+    says = r"34 layers can be cut in 6,563 ways, too many .*merged\(profile, 'branches'\)"
+    with pytest.raises(ValueError, match=says):  # 1 + 9^4 + 1
+        pipedream(wide, flat(2, 1.0))
+    assert pipedream(merged(wide, "branches"), flat(2, 1.0)).workers == 2
+    assert len(merged(wide, "branches")) == branches + 2
+    wider = Profile(
+        tuple(layer(str(k), 1.0) for k in range(41)),
+        values=tuple(ValueProfile(k, (40,), 1.0) for k in range(40)),
+    )
+    with pytest.raises(ValueError, match="can be cut in more than 100,000 ways"):
+        pipedream(wider, flat(2, 1.0))
+
+
+def test_links_are_one_or_each() -> None:
+    with pytest.raises(ValueError, match="links must be 'one' or 'each', not 'two'"):
+        pipedream(BRANCHES, flat(2, 1.0), links="two")  # type: ignore[arg-type]

@@ -1,0 +1,219 @@
+"""Profiles of graphs: values along a chain of layers, other orders, and smaller graphs."""
+
+import json
+from dataclasses import asdict, replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given
+
+from pipekit import Profile
+from pipekit.profiling import LayerProfile, SkipProfile, ValueProfile, merged
+from tests.hostile import damaged_json, read_or_refuse
+from tests.planning.graphs import crossing_bytes, graphs
+
+
+def layer(name: str, forward_s: float = 1.0) -> LayerProfile:
+    return LayerProfile(name, forward_s, 2.0, saved_bytes=3.0, parameter_bytes=4.0)
+
+
+#   input -> a -> b ---> d      a's value is read by b, c and d; the second input by c
+#            a -> c ---> d
+LAYERS = tuple(layer(name) for name in "abcd")
+VALUES = (
+    ValueProfile(None, (0,), 5.0),
+    ValueProfile(None, (2,), 6.0),
+    ValueProfile(0, (3, 1, 2), 10.0),
+    ValueProfile(1, (3,), 20.0, saved=False),
+    ValueProfile(2, (3,), 40.0),
+    ValueProfile(3, (), 80.0),
+)
+DIAMOND = Profile(LAYERS, 2, 11.0, values=VALUES)
+FILE = json.loads(json.dumps({"format": "pipekit profile 1", **asdict(DIAMOND), "skips": []}))
+
+
+def boundary_bytes(profile: Profile, first: int) -> float:
+    """Return what enters a layer of a chain: the output before it, and the skips under way."""
+    under_way = [skip for skip in profile.skips if skip.source < first <= skip.destination]
+    return profile.boundary_bytes(first) + sum(skip.bytes for skip in under_way)
+
+
+class TestTravel:
+    def test_values_become_outputs_and_skips(self) -> None:
+        assert [x.output_bytes for x in DIAMOND.layers] == [10.0, 0.0, 40.0, 80.0]
+        assert all(x.saves_output for x in DIAMOND.layers)
+        assert [replace(skip, name="") for skip in DIAMOND.skips] == [
+            SkipProfile("", 0, 2, 6.0),  # the input, from the first stage
+            SkipProfile("", 1, 2, 10.0),  # a's value, from one user to the next
+            SkipProfile("", 2, 3, 10.0),
+            SkipProfile("", 1, 3, 20.0, saved=False),
+        ]
+        assert len({skip.name for skip in DIAMOND.skips}) == len(DIAMOND.skips)
+
+    @given(graphs(6))
+    def test_every_value_crosses_a_cut_once(self, profile: Profile) -> None:
+        for first in range(1, len(profile)):
+            crossing = crossing_bytes(profile, frozenset(range(first)))
+            assert boundary_bytes(profile, first) == crossing
+
+    def test_outputs_and_skips_follow_from_the_values_whatever_was_given(self) -> None:
+        given = Profile(
+            tuple(replace(x, output_bytes=7.0) for x in LAYERS),
+            2,
+            11.0,
+            skips=(SkipProfile("s", 0, 1, 9.0),),
+            values=VALUES,
+        )
+        assert given == DIAMOND
+
+    def test_bytes_follow_the_rows(self) -> None:
+        twice = DIAMOND.scaled(4)
+        assert [value.bytes for value in twice.values] == [10, 12, 20, 40, 80, 160]
+        assert [x.output_bytes for x in twice.layers] == [20.0, 0.0, 80.0, 160.0]
+        assert [skip.bytes for skip in twice.skips] == [12, 20, 20, 40]
+
+
+class TestOrder:
+    def test_branches_may_change_places(self) -> None:
+        other = DIAMOND.in_order([0, 2, 1, 3])
+        assert [x.name for x in other.layers] == ["a", "c", "b", "d"]
+        assert [x.output_bytes for x in other.layers] == [10.0, 0.0, 0.0, 80.0]
+        assert other.values[4] == ValueProfile(1, (3,), 40.0)
+        assert other.in_order([0, 2, 1, 3]) == DIAMOND
+        assert DIAMOND.in_order(()) is DIAMOND
+
+    @given(graphs(4))
+    def test_an_order_is_taken_exactly_if_layers_can_run_in_it(self, profile: Profile) -> None:
+        reads = [
+            (value.source, user)
+            for value in profile.values
+            for user in value.users
+            if value.source is not None
+        ]
+        for order in permutations(range(len(profile))):
+            if all(order.index(a) < order.index(b) for a, b in reads):
+                again = profile.in_order(order)
+                back = [order.index(layer) for layer in range(len(profile))]
+                assert again.in_order(back) == profile
+            else:
+                with pytest.raises(ValueError, match="is not behind its source"):
+                    profile.in_order(order)
+
+    @pytest.mark.parametrize("order", [[0], [0, 1, 2, 2], [0, 1, 2, 4]])
+    def test_an_order_names_each_layer_once(self, order: list[int]) -> None:
+        with pytest.raises(ValueError, match="an order of 4 layers names each of them once"):
+            DIAMOND.in_order(order)
+
+    def test_a_chain_has_one_order(self) -> None:
+        chain = Profile(LAYERS)
+        assert chain.in_order([0, 1, 2, 3]) == chain
+        with pytest.raises(ValueError, match="a chain, whose layers have one order only"):
+            chain.in_order([1, 0, 2, 3])
+
+
+class TestMerged:
+    def test_the_chain_is_cut_where_one_output_is_all_that_is_read(self) -> None:
+        values = (*VALUES[:1], *VALUES[2:])
+        made = merged(Profile(LAYERS, 2, 5.0, values=values))
+        assert [x.name for x in made.layers] == ["a", "b to d"]
+        assert [x.output_bytes for x in made.layers] == [10.0, 80.0]
+        assert made.layers[1].forward_s == 3.0
+        assert made.layers[1].saved_bytes == 9.0
+        assert (made.values, made.skips) == ((), ())
+        assert [x.name for x in merged(DIAMOND).layers] == ["a to d"]  # an input is read late
+
+    def test_a_chain_comes_back(self) -> None:
+        chain = Profile(LAYERS, skips=(SkipProfile("s", 0, 2, 1.0),))
+        assert merged(chain) is merged(chain, "branches") is chain
+
+    @given(graphs(7))
+    def test_its_cuts_are_the_graphs_and_nothing_is_lost(self, profile: Profile) -> None:
+        for chain in (merged(profile), merged(merged(profile, "branches"))):
+            assert chain.forward_s == profile.forward_s
+            assert chain.parameter_bytes == profile.parameter_bytes
+            assert chain.values == ()
+        chain, first = merged(profile), 0
+        sizes = [round(x.flops) for x in merged(_counting(profile)).layers]
+        for size, part in zip(sizes[:-1], chain.layers, strict=False):
+            first += size
+            assert part.output_bytes == crossing_bytes(profile, frozenset(range(first)))
+
+    @given(graphs(7))
+    def test_short_branches_can_be_cut_where_the_chain_can(self, profile: Profile) -> None:
+        profile = _counting(profile)
+        chain, short = merged(profile).to_frame(), merged(merged(profile, "branches")).to_frame()
+        cuts = pd.DataFrame({"layers": chain["flops"].cumsum(), "bytes": chain["output_bytes"]})
+        more = pd.DataFrame({"layers": short["flops"].cumsum(), "bytes": short["output_bytes"]})
+        assert len(cuts.merge(more)) == len(cuts)
+
+    def test_a_straight_run_in_a_branch_is_one_layer(self) -> None:
+        #   0 -> 1 -> 2 -> 5 -> 6,  0 -> 3 -> 4 -> 5; the trunk stays as it is
+        reads = {0: (1, 3), 1: (2,), 2: (5,), 3: (4,), 4: (5,), 5: (6,), 6: ()}
+        values = tuple(ValueProfile(k, users, 1.0 + k) for k, users in reads.items())
+        made = merged(Profile(tuple(layer(str(k)) for k in reads), values=values), "branches")
+        assert [x.name for x in made.layers] == ["0", "1 to 2", "3 to 4", "5", "6"]
+        assert [(v.source, v.users, v.bytes) for v in made.values] == [
+            (0, (1, 2), 1.0),
+            (1, (3,), 3.0),
+            (2, (3,), 5.0),
+            (3, (4,), 6.0),
+            (4, (), 7.0),
+        ]
+
+    def test_all_or_branches(self) -> None:
+        with pytest.raises(ValueError, match="what must be 'all' or 'branches', not 'some'"):
+            merged(DIAMOND, "some")  # type: ignore[arg-type]
+
+
+def _counting(profile: Profile) -> Profile:
+    return replace(profile, layers=tuple(replace(x, flops=1.0) for x in profile.layers))
+
+
+class TestJson:
+    @given(graphs(6))
+    def test_a_graph_comes_back(
+        self, tmp_path_factory: pytest.TempPathFactory, profile: Profile
+    ) -> None:
+        path = tmp_path_factory.mktemp("graph") / "p.json"
+        profile.save(path)
+        assert Profile.load(path) == profile
+
+    def test_a_chains_file_says_nothing_of_values(self, tmp_path: Path) -> None:
+        Profile(LAYERS).save(tmp_path / "p.json")
+        assert "values" not in json.loads((tmp_path / "p.json").read_text())
+
+    @given(content=damaged_json(FILE))
+    def test_whatever_stands_in_a_file_it_is_a_profile_or_refused(
+        self, content: bytes, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        def read(path: Path) -> None:
+            merged(Profile.load(path).scaled(7), "branches")
+
+        read_or_refuse(read, content, tmp_path_factory.getbasetemp() / "graph.json")
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("value", "says"),
+        [
+            ((1, (1,), 1.0), "a value of 1 has the user 1, which is not behind its source"),
+            ((1, (2, 0), 1.0), "has the user 0"),
+            ((None, (-1,), 1.0), "a value of the model's input has the user -1"),
+            ((-1, (0,), 1.0), "a value of -1: there is no such layer"),
+            ((0, (1,), -1.0), "bytes must be 0 or a positive number, not -1"),
+            ((0, (1,), float("nan")), "bytes must be 0 or a positive number"),
+            ((0, (), 1.0, False), "a value of 0 is kept for the backward"),
+            ((None, (1,), 1.0, False), "input is kept for the backward"),
+        ],
+    )
+    def test_values_lead_forward_and_have_bytes(self, value: Any, says: str) -> None:
+        with pytest.raises(ValueError, match=says):
+            ValueProfile(*value)
+
+    @pytest.mark.parametrize("value", [ValueProfile(4, (), 1.0), ValueProfile(0, (4,), 1.0)])
+    def test_values_need_layers(self, value: ValueProfile) -> None:
+        with pytest.raises(ValueError, match="needs layers that are not among the 4"):
+            Profile(LAYERS, values=(value,))
