@@ -1,29 +1,38 @@
 """Seconds that the planners take.
 
-    python experiments/benchmarks/planning.py
+    python experiments/benchmarks/planning.py [graph.txt ...]
 
 The median of some repeats on made-up profiles, once without a memory limit and once with one that
 decides.  The targets are those that the project set itself; the optimizer that PipeDream's authors
 released takes 12 s for the first case and 86 s for the second.  The last two rows are PipeDream's
 planner and PipeDream-2BW's on the same model and workers (PipeDream-2BW, section 6, has 30 minutes
 against a fraction of a second).
+
+The second table is of graphs: a network with the branches of ResNet-50, and those that PipeDream's
+profiler wrote to the files that are named.  Beside ours stand the chain that is made of the graph
+and the released optimizer's recurrence (released_optimizer.py), all under its own cost.
 """
 
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
+from released_optimizer import ReleasedOptimizer
 from rich.console import Console
 from rich.table import Table
 
 from pipekit.clusters import Cluster, Device, Level, flat, two_bw_v100
 from pipekit.planning import parallel_pipelines, pipedream
 from pipekit.plans import Plan
-from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling import LayerProfile, Profile, ValueProfile, merged
 
 REPEATS = 5
+GRAPH_WORKERS = (4, 8, 16)
+GRAPH_BANDWIDTH = 1e9
 
 
 def layers(count: int) -> Profile:
@@ -86,6 +95,73 @@ def cases() -> list[tuple[str, str, Callable[[], Plan]]]:
     ]
 
 
+def residual(rows: int = 128) -> Profile:
+    """Return a graph like ResNet-50: bottlenecks of 8 layers, skipped by 0 or 2 others.
+
+    Times are operations at 5 TFLOP/s and bytes at 300 GB/s; a backward takes twice as long.
+    """
+    layers: list[LayerProfile] = []
+    users: list[list[int]] = []
+    widths: list[int] = []
+
+    def add(name: str, channels: int, side: int, kernel: int, *sources: int) -> int:
+        size = 4.0 * rows * channels * side**2
+        weights = 2.0 * channels
+        seconds = 2 * size / 300e9
+        if kernel:
+            weights = kernel**2 * channels * (widths[sources[0]] if sources else 3)
+            seconds += 2 * weights * rows * side**2 / 5e12
+        widths.append(channels)
+        for source in sources:
+            users[source].append(len(layers))
+        layers.append(LayerProfile(name, seconds, 2 * seconds, size, 4 * weights, size, True))
+        users.append([])
+        return len(layers) - 1
+
+    x = add("stem", 64, 56, 7)
+    for stage, (width, blocks) in enumerate(zip((64, 128, 256, 512), (3, 4, 6, 3), strict=True)):
+        side = 56 >> stage
+        for block in range(blocks):
+            y = x
+            for part, (channels, kernel) in enumerate(((width, 1), (width, 3), (4 * width, 1))):
+                y = add("norm", channels, side, 0, add("conv", channels, side, kernel, y))
+                y = y if part == 2 else add("relu", channels, side, 0, y)
+            if block == 0:
+                x = add("norm", 4 * width, side, 0, add("conv", 4 * width, side, 1, x))
+            x = add("relu", 4 * width, side, 0, add("add", 4 * width, side, 0, y, x))
+    add("head", 1000, 1, 1, x)
+    values = [
+        ValueProfile(source, tuple(read), layers[source].output_bytes)
+        for source, read in enumerate(users)
+    ]
+    return Profile(tuple(layers), rows, values=tuple(values))
+
+
+def compare_graphs(files: list[str]) -> Table:
+    table = Table(caption="milliseconds a minibatch, links each, and seconds to plan (measured)")
+    table.add_column("graph", no_wrap=True)
+    for column in ("workers", "states", "chain", "ours", "released", "s", "released s", "ratio"):
+        table.add_column(column, justify="right")
+    graphs = {"residual": residual()}
+    graphs |= {Path(name).stem: Profile.from_pipedream_graph(name) for name in files}
+    for name, graph in graphs.items():
+        released = ReleasedOptimizer(graph)
+        for workers in GRAPH_WORKERS:
+            plan = partial(
+                pipedream, cluster=flat(workers, GRAPH_BANDWIDTH), cost="released", links="each"
+            )
+            start = time.perf_counter()
+            ours = plan(graph).predicted_s
+            between = time.perf_counter()
+            theirs = released.seconds([workers], [GRAPH_BANDWIDTH], count_transfers=True)
+            took, they_took = between - start, time.perf_counter() - between
+            chain = plan(merged(graph)).predicted_s
+            milliseconds = [f"{1e3 * seconds:.2f}" for seconds in (chain, ours, theirs)]
+            times = [f"{took:.2f}", f"{they_took:.1f}", f"{they_took / took:.0f}"]
+            table.add_row(name, str(workers), str(released.states), *milliseconds, *times)
+    return table
+
+
 def main() -> None:
     table = Table(caption=f"seconds, measured {REPEATS} times each")
     table.add_column("case", no_wrap=True)
@@ -100,6 +176,7 @@ def main() -> None:
         three = (statistics.median(seconds), min(seconds), max(seconds))
         table.add_row(case, *(f"{value:.3f}" for value in three), target)
     Console(width=100).print(table)
+    Console(width=100).print(compare_graphs(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,15 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    links: Annotated[
+        str | None,
+        typer.Option(
+            help="Of pipedream: one (the default; a transfer takes as long however many replicas "
+            "share it) or each (every replica has a link of its own, as in the released "
+            "optimizer).",
+            show_default=False,
+        ),
+    ] = None,
     straight: Annotated[
         bool, typer.Option("--straight", help="Of pipedream: one worker a stage.")
     ] = False,
@@ -85,6 +94,7 @@ def plan(
     costs = Profile.load(profile)
     given = {
         "cost": cost,
+        "links": links,
         "replicate": False if straight else None,
         "max_batch": max_batch,
         "stages": stages,
