@@ -13,8 +13,8 @@ from tqdm.auto import tqdm
 
 from pipekit.ledger import runs
 from pipekit.ledger.execution import execute, kill_kernels
-from pipekit.ledger.experiment import Job, load_all
-from pipekit.ledger.runs import NotebookResult, Run
+from pipekit.ledger.experiment import NotebookJob, load_all
+from pipekit.ledger.runs import BatchRun, NotebookResult
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def run(
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")
     folder = earlier if resume and earlier else runs.new(results)
     with runs.locked(folder):
-        batch = Run(folder, experiment)
+        batch = BatchRun(folder, experiment)
         try:
             _execute_all(batch, experiment.scale, jobs, quiet)
         except KeyboardInterrupt:
@@ -93,7 +93,7 @@ def run(
     return result
 
 
-def _execute_all(batch: Run, scale: str, width: int, quiet: bool) -> None:
+def _execute_all(batch: BatchRun, scale: str, width: int, quiet: bool) -> None:
     todo = batch.todo
     total, left = (sum(job.cells for job in jobs) for jobs in (batch.jobs, todo))
     with tqdm(total=total, initial=total - left, unit="cell", disable=quiet) as bar:
@@ -103,10 +103,10 @@ def _execute_all(batch: Run, scale: str, width: int, quiet: bool) -> None:
 
 
 def _execute_some(
-    jobs: Sequence[Job], width: int, batch: Run, scale: str, progress: "_Progress"
+    jobs: Sequence[NotebookJob], width: int, batch: BatchRun, scale: str, progress: "_Progress"
 ) -> None:
     waiting = deque(jobs)
-    running: dict[Future[NotebookResult], Job] = {}
+    running: dict[Future[NotebookResult], NotebookJob] = {}
     with ThreadPoolExecutor(width) as pool:
         try:
             while waiting or running:
@@ -133,18 +133,18 @@ class _Progress:
         self._lock = threading.Lock()
         self._cells: dict[str, int] = {}
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: NotebookJob) -> None:
         with self._lock:
             self._cells[job.name] = 0
             self._bar.set_description(", ".join(self._cells))
 
-    def reach(self, job: Job, cells: int) -> None:
+    def reach(self, job: NotebookJob, cells: int) -> None:
         """Note how many cells of a notebook are over."""
         with self._lock:
             self._bar.update(cells - self._cells[job.name])
             self._cells[job.name] = cells
 
-    def end(self, job: Job) -> None:
+    def end(self, job: NotebookJob) -> None:
         self.reach(job, job.cells)  # a failed notebook has nothing left to do either
         with self._lock:
             del self._cells[job.name]

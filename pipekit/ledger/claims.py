@@ -32,7 +32,7 @@ def record(
 ) -> Outcome:
     """Write our value of a claim, with its provenance, to ``<results_dir>/claims.jsonl``.
 
-    The verdict is not written: it is reckoned from the value whenever it is shown.  A claim that is
+    The verdict is not written: it is computed from the value whenever it is shown.  A claim that is
     recorded again counts with its newest value.
 
     Args:

@@ -19,12 +19,12 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbformat.sign import NotebookNotary
 from traitlets import default
 
-from pipekit.ledger.experiment import Job
+from pipekit.ledger.experiment import NotebookJob
 from pipekit.ledger.runs import NotebookResult
 
 
 def execute(
-    job: Job, scale: str, executed: Path, files: Path, on_cell: Callable[[int], None]
+    job: NotebookJob, scale: str, executed: Path, files: Path, on_cell: Callable[[int], None]
 ) -> NotebookResult:
     """Execute a notebook; whatever it does ends in the result.
 

@@ -40,7 +40,7 @@ GIVEN = ("scale", "results_dir")
 
 
 @dataclass(frozen=True)
-class Job:
+class NotebookJob:
     """One notebook with its parameters at the chosen scale, ``GIVEN`` not among them.
 
     ``sha256`` is the notebook file's, in hex; ``alone`` means that nothing may run beside it.
@@ -61,7 +61,7 @@ class Experiment:
 
     name: str
     scale: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[NotebookJob, ...]
 
     def only(self, names: Collection[str]) -> "Experiment":
         """Return the experiment with these notebooks only.
@@ -137,7 +137,7 @@ def load(file: Path, scale: str = "quick") -> Experiment:
     return Experiment(content["name"], scale, jobs)
 
 
-def _job(entry: Any, where: str, folder: Path, scale: str, cell_timeout_s: int) -> Job:
+def _job(entry: Any, where: str, folder: Path, scale: str, cell_timeout_s: int) -> NotebookJob:
     per_scale = dict.fromkeys(("parameters", *SCALES), dict)
     _check_keys(entry, where, {"notebook": str}, {"name": str, **per_scale, "alone": bool})
     path = folder / entry["notebook"]
@@ -168,7 +168,7 @@ def _job(entry: Any, where: str, folder: Path, scale: str, cell_timeout_s: int) 
         raise ValueError(f"{where}: {given[0]!r} is set by the runner, leave it out")
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     alone = entry.get("alone", False)
-    return Job(name, path, parameters, len(notebook.cells), sha256, cell_timeout_s, alone)
+    return NotebookJob(name, path, parameters, len(notebook.cells), sha256, cell_timeout_s, alone)
 
 
 class _PlainLoader(yaml.SafeLoader):

@@ -104,7 +104,7 @@ def weaker(label: str, wanted: str) -> bool:
 
 
 def judge(claim: Claim, record: Record | None) -> Outcome:
-    """Return what becomes of a claim, reckoned from the recorded value and nothing else."""
+    """Return what becomes of a claim, computed from the recorded value and nothing else."""
     if claim.out_of_reach:
         why = "; ".join(filter(None, [claim.tolerance, claim.note]))
         return Outcome(claim, record, Status.OUT_OF_REACH, why)

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pipekit.ledger.experiment import Experiment, Job
+from pipekit.ledger.experiment import Experiment, NotebookJob
 from pipekit.provenance import provenance, write
 from pipekit.reading import read_json
 
@@ -36,7 +36,7 @@ class NotebookResult:
     error: str | None
 
 
-class Run:
+class BatchRun:
     """The notebooks of an experiment that are complete in a folder, and those still to run.
 
     Complete are those that ended there without an error, if file and parameters are the same now.
@@ -55,7 +55,7 @@ class Run:
         self._write()  # what an interrupted batch leaves behind needs its origin as well
 
     @property
-    def todo(self) -> tuple[Job, ...]:
+    def todo(self) -> tuple[NotebookJob, ...]:
         """The notebooks without a result."""
         return tuple(job for job in self.jobs if job.name not in self._entries)
 
@@ -73,7 +73,7 @@ class Run:
             for entry in self._ordered()
         )
 
-    def prepare(self, job: Job) -> tuple[Path, Path]:
+    def prepare(self, job: NotebookJob) -> tuple[Path, Path]:
         """Return the places of a notebook's executed copy and of its files.
 
         Of an earlier attempt nothing is left but the trainings that it completed.
@@ -88,7 +88,7 @@ class Run:
                 shutil.rmtree(path)
         return executed, files
 
-    def add(self, job: Job, result: NotebookResult) -> None:
+    def add(self, job: NotebookJob, result: NotebookResult) -> None:
         """Keep what became of a notebook; from now on it outlives this process."""
         self._entries[job.name] = asdict(result) | {
             "notebook": result.notebook.name,

@@ -1,4 +1,4 @@
-"""Profiles of the papers' networks: reckoned for a device, and changed layer by layer."""
+"""Profiles of the papers' networks: estimated for a device, and changed layer by layer."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from pipekit.models import PUBLISHED
 from pipekit.profiling import LayerProfile, Profile
 
 
-def reckoned(
+def estimated(
     build: Callable[..., nn.Sequential],
     sample: Callable[[], Tensor],
     device: Device,
@@ -23,7 +23,7 @@ def reckoned(
     Args:
         build: makes the network on the device that it is given, which is "meta".
         sample: makes a microbatch on PyTorch's default device, likewise.
-        device: what it is reckoned for.
+        device: what it is estimated for.
         how: further arguments of :meth:`pipekit.Profile.analytic`.
     """
     with torch.device("meta"):
@@ -37,11 +37,11 @@ def published(network: str, rows: int, device: Device, **how: Any) -> Profile:
     Args:
         network: a key of :data:`pipekit.models.PUBLISHED`.
         rows: of the microbatch.
-        device: what it is reckoned for.
+        device: what it is estimated for.
         how: further arguments of :meth:`pipekit.Profile.analytic`.
     """
     found = PUBLISHED[network]
-    return reckoned(found.build, lambda: found.sample(rows), device, **how)
+    return estimated(found.build, lambda: found.sample(rows), device, **how)
 
 
 def images(rows: int, pixels: int) -> Callable[[], Tensor]:

@@ -164,7 +164,7 @@ class TestOutcomes:
         (tmp_path / "a" / "claims.jsonl").write_text(json.dumps(entry) + "\n")
         assert status(tmp_path, SPEEDUP) == "miss", "the later time, in an earlier folder"
 
-    def test_the_verdict_is_reckoned_from_the_value(self, tmp_path: Path) -> None:
+    def test_the_verdict_is_computed_from_the_value(self, tmp_path: Path) -> None:
         claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path)
         path = tmp_path / "claims.jsonl"
         path.write_text(path.read_text().replace('"value": 7.0', '"value": 70.0'))

@@ -4,12 +4,12 @@ import torch
 
 from pipekit import models
 from pipekit.clusters import V100
-from pipekit.papers.costs import images, published, reckoned, recomputed_late, with_costs
+from pipekit.papers.costs import estimated, images, published, recomputed_late, with_costs
 from pipekit.profiling import Profile
 
 
 def test_nothing_is_computed_and_a_published_network_is_known_by_name() -> None:
-    found = reckoned(models.resnet50, images(2, 224), V100)
+    found = estimated(models.resnet50, images(2, 224), V100)
     assert found.rows == 2
     assert found.parameter_bytes == 4 * sum(
         p.numel() for p in models.resnet50(device="meta").parameters()

@@ -11,7 +11,7 @@ from functools import cache, partial
 
 from pipekit.clusters import V100
 from pipekit.models import amoebanet_d
-from pipekit.papers.costs import images, reckoned
+from pipekit.papers.costs import estimated, images
 from pipekit.profiling import LayerProfile, Profile
 
 KNOTS = (8, 16, 24)
@@ -56,7 +56,7 @@ def profile(layers: int, filters: int, rows: int, pixels: int, classes: int = 10
 @cache
 def _profiled(layers: int, filters: int, rows: int, pixels: int, classes: int) -> Profile:
     build = partial(amoebanet_d, 3 * layers, filters, classes)
-    return reckoned(build, images(rows, pixels), V100)
+    return estimated(build, images(rows, pixels), V100)
 
 
 def _lagrange(x: float) -> list[float]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pipekit import plots
 from pipekit.clusters import TPU_V2_CORE
 from pipekit.models import amoebanet_d, resnet101
-from pipekit.papers.costs import images, reckoned
+from pipekit.papers.costs import estimated, images
 from pipekit.papers.findings import Finding
 from pipekit.planning.balance import balance
 from pipekit.plans import Plan, Recompute
@@ -196,7 +196,7 @@ def imbalance(
 def imbalances(rows: int) -> pd.DataFrame:
     """Return :func:`imbalance` of both networks of section 4.2, with and without recomputation.
 
-    They are reckoned for a core of a TPU-v2 and cut into 2, 4 and 8 stages.
+    They are estimated for a core of a TPU-v2 and cut into 2, 4 and 8 stages.
 
     Args:
         rows: images of a microbatch.
@@ -208,7 +208,7 @@ def imbalances(rows: int) -> pd.DataFrame:
     ways: tuple[Recompute, ...] = "never", "always"
     found = []
     for name, build in networks.items():
-        profile = reckoned(build, images(rows, 224), TPU_V2_CORE, dtype="bfloat16")
+        profile = estimated(build, images(rows, 224), TPU_V2_CORE, dtype="bfloat16")
         for k, recompute in product([2, 4, 8], ways):
             found.append({"network": name} | imbalance(profile, k, 4 * k, recompute))
     table = pd.DataFrame(found)

@@ -1,6 +1,6 @@
 """GPipe's Figure 3: how fast AmoebaNet-D and ResNet-101 get on more accelerators (4.2).
 
-The paper's machines are reckoned by the roofline, with the sizes that it prints: minibatches of
+The paper's machines are estimated by the roofline, with the sizes that it prints: minibatches of
 128 images in 16 microbatches (Table 1), 12 bytes a parameter (4.1), 8 GB an accelerator (4).  Its
 partitioner minimises the variance of a *static* estimate of each layer's cost (3.1, 3.2): here its
 operations.
@@ -17,7 +17,7 @@ from torch import nn
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import TPU_V2_CORE, gpipe_tpu_v2
 from pipekit.models import amoebanet_d, resnet101
-from pipekit.papers.costs import images, reckoned, with_costs
+from pipekit.papers.costs import estimated, images, with_costs
 from pipekit.papers.gpipe.partition import least_variance
 from pipekit.papers.gpipe.scenarios import (
     MICROBATCHES,
@@ -62,7 +62,7 @@ def profile_of(network: str, efficiency: float = 0.5, memory_efficiency: float =
         efficiency: see :meth:`Profile.analytic`.
         memory_efficiency: likewise.
     """
-    profile = reckoned(
+    profile = estimated(
         NETWORKS[network],
         images(MINIBATCH // MICROBATCHES, PIXELS),
         TPU_V2_CORE,

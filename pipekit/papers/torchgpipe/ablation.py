@@ -10,15 +10,11 @@ import pandas as pd
 
 from pipekit.clusters import Cluster
 from pipekit.papers.pace import stretched
-from pipekit.papers.timelines import as_drawn
+from pipekit.papers.timelines import as_drawn, memory_of
 from pipekit.papers.torchgpipe import speed
 from pipekit.papers.torchgpipe.host import BACKWARD, FORWARD, Host
-from pipekit.papers.torchgpipe.settings import TABLE4, Benchmark, printed
-from pipekit.papers.torchgpipe.streams import (
-    copying,
-    overlap,
-    run,
-)
+from pipekit.papers.torchgpipe.settings import TABLE4, Benchmark, printed_cell
+from pipekit.papers.torchgpipe.streams import copying, overlap, run
 from pipekit.profiling import Profile
 from pipekit.simulation.costs import stage_costs
 from pipekit.traces import RECOMPUTE, Trace
@@ -113,11 +109,11 @@ def as_fast_as_naive_1(cell: Benchmark) -> Profile:
     One factor for all layers, fitted to one cell of another table, which has one device and so
     no link: 28.5 rows a second.  It sets how long computing takes beside copying.
     """
-    reckoned, naive = speed.profile_of(cell.network, cell.rows), TABLE4[0]
-    published = printed(4, "naive-1-throughput")
+    estimated, naive = speed.profile_of(cell.network, cell.rows), TABLE4[0]
+    published = printed_cell(4, "naive-1-throughput")
     assert published is not None
-    rate = naive.batch / speed.simulated(naive, reckoned, None).makespan_s
-    return stretched(reckoned, rate / published)
+    rate = naive.batch / speed.simulated(naive, estimated, None).makespan_s
+    return stretched(estimated, rate / published)
 
 
 def live_bytes(cell: Benchmark, profile: Profile, has: Components) -> tuple[int, ...]:
@@ -127,9 +123,7 @@ def live_bytes(cell: Benchmark, profile: Profile, has: Components) -> tuple[int,
     this model.
     """
     held = cell if has.order else replace(cell, recompute="never")
-    memory = speed.simulated(held, _carried(profile, has), None).memory
-    assert memory is not None
-    return memory.peak_bytes
+    return memory_of(speed.simulated(held, _carried(profile, has), None)).peak_bytes
 
 
 def patterns(a: Trace, b: Trace, c: Trace, d: Trace, microbatches: int) -> list[bool]:

@@ -15,7 +15,7 @@ from pipekit.schedules import Payload, Skips, gpipe, lower
 from pipekit.traces import RECOMPUTE, Trace
 
 
-class Task(NamedTuple):
+class PaperTask(NamedTuple):
     """A task of the paper: kind "F", "F'" or "B", microbatch i and partition j, both from 1."""
 
     kind: str
@@ -23,7 +23,7 @@ class Task(NamedTuple):
     j: int
 
 
-Edges = set[tuple[Task, Task]]
+Edges = set[tuple[PaperTask, PaperTask]]
 """From what must be over to what waits for it."""
 
 KINDS = {"FORWARD": "F", RECOMPUTE: "F'", "BACKWARD": "B"}
@@ -33,8 +33,8 @@ def figure1(m: int, n: int) -> Edges:
     """Return the edges of Figure 1: the data dependencies of section 2."""
     edges: Edges = set()
     for i in range(1, m + 1):
-        row = [Task("F", i, j) for j in range(1, n + 1)]
-        row += [Task("B", i, j) for j in range(n, 0, -1)]
+        row = [PaperTask("F", i, j) for j in range(1, n + 1)]
+        row += [PaperTask("B", i, j) for j in range(n, 0, -1)]
         edges |= set(pairwise(row))
     return edges
 
@@ -47,9 +47,9 @@ def figure2(m: int, n: int) -> Edges:
         if edge[0].kind == edge[1].kind or edge[0].i == m  # the others' activations are gone
     }
     for i, j in product(range(1, m), range(1, n + 1)):
-        edges.add((Task("F", i, j), Task("F", i + 1, j)))
-        edges.add((Task("B", i + 1, j), Task("F'", i, j)))
-        edges.add((Task("F'", i, j), Task("B", i, j)))
+        edges.add((PaperTask("F", i, j), PaperTask("F", i + 1, j)))
+        edges.add((PaperTask("B", i + 1, j), PaperTask("F'", i, j)))
+        edges.add((PaperTask("F'", i, j), PaperTask("B", i, j)))
     return edges
 
 
@@ -73,7 +73,7 @@ def messages(m: int, n: int, skips: Skips = ()) -> Edges:
     """
     kinds = {Payload.ACTIVATION: "F", Payload.GRADIENT: "B"}
     return {
-        (Task(kinds[payload], k + 1, source + 1), Task(kinds[payload], k + 1, stage + 1))
+        (PaperTask(kinds[payload], k + 1, source + 1), PaperTask(kinds[payload], k + 1, stage + 1))
         for worker in lower(gpipe(n, m), skips)
         for (_, stage, k, _), receives, *_ in worker
         for (payload, *_), source in receives
@@ -94,7 +94,7 @@ def backward_nodes(output: Tensor) -> list[Any]:
     return sorted(passes, key=lambda node: int(node._sequence_nr()))
 
 
-def issued(output: Tensor) -> list[Task]:
+def issued(output: Tensor) -> list[PaperTask]:
     """Return the forwards in the order in which they were issued, as autograd numbered them."""
     return [_forward(node.place) for node in backward_nodes(output)]
 
@@ -109,12 +109,12 @@ def autograd_edges(output: Tensor) -> Edges:
     }
 
 
-def device_orders(trace: Trace) -> list[list[Task]]:
+def device_orders(trace: Trace) -> list[list[PaperTask]]:
     """Return what each device did in a minibatch, in order."""
     rows = trace.frame.sort_values("start_s")
     return [
         [
-            Task(KINDS[op], microbatch + 1, stage + 1)
+            PaperTask(KINDS[op], microbatch + 1, stage + 1)
             for op, microbatch, stage in rows.loc[
                 rows["worker"] == worker, ["op", "microbatch", "stage"]
             ].itertuples(index=False)
@@ -123,7 +123,7 @@ def device_orders(trace: Trace) -> list[list[Task]]:
     ]
 
 
-def run(model: PipelinedModule, x: Tensor) -> tuple[Edges, list[list[Task]], list[Task]]:
+def run(model: PipelinedModule, x: Tensor) -> tuple[Edges, list[list[PaperTask]], list[PaperTask]]:
     """Run a minibatch.
 
     Returns:
@@ -145,7 +145,7 @@ def pipelined(m: int, n: int, **options: Any) -> tuple[PipelinedModule, Tensor]:
 def found1(m: int, n: int) -> Edges:
     """Return Figure 1's edges as found: messages, autograd's graph without order, own forwards."""
     edges, orders, _ = run(*pipelined(m, n, without=("order",), checkpoint="never"))
-    own = {(Task("F", t.i, t.j), t) for tasks in orders for t in tasks if t.kind == "B"}
+    own = {(PaperTask("F", t.i, t.j), t) for tasks in orders for t in tasks if t.kind == "B"}
     return reduced(messages(m, n) | edges | own)
 
 
@@ -155,7 +155,7 @@ def found2(m: int, n: int) -> Edges:
     return reduced(messages(m, n) | edges | {pair for tasks in orders for pair in pairwise(tasks)})
 
 
-def follows_the_order(orders: Sequence[Sequence[Task]], m: int) -> bool:
+def follows_the_order(orders: Sequence[Sequence[PaperTask]], m: int) -> bool:
     """Return whether every device did F(1), ..., F(m) and then B(m), ..., B(1) (section 2.1)."""
     up = list(range(1, m + 1))
     return all(
@@ -165,7 +165,7 @@ def follows_the_order(orders: Sequence[Sequence[Task]], m: int) -> bool:
     )
 
 
-def cycles(order: Sequence[Task]) -> list[set[tuple[int, int]]]:
+def cycles(order: Sequence[PaperTask]) -> list[set[tuple[int, int]]]:
     """Return the tasks (i, j) of each clock cycle, new where i + j changes (Algorithm 1)."""
     found: list[set[tuple[int, int]]] = []
     before = None
@@ -175,6 +175,13 @@ def cycles(order: Sequence[Task]) -> list[set[tuple[int, int]]]:
         found[-1].add((i, j))
         before = i + j
     return found
+
+
+def clock_cycles(m: int, n: int) -> list[set[tuple[int, int]]]:
+    """Return the tasks (i, j) of each clock cycle, which is i + j - 1 (Algorithm 1)."""
+    return [
+        {(i, k + 1 - i) for i in range(1, m + 1) if 1 <= k + 1 - i <= n} for k in range(1, m + n)
+    ]
 
 
 def out_of_order(m: int, n: int, issues: int, in_order: bool, seed: int = 0) -> int:
@@ -234,9 +241,9 @@ class _Noted:
         return [None]
 
 
-def _forward(place: Place) -> Task:
-    return Task("F", place[1] + 1, place[0] + 1)
+def _forward(place: Place) -> PaperTask:
+    return PaperTask("F", place[1] + 1, place[0] + 1)
 
 
-def _backward(place: Place) -> Task:
-    return Task("B", place[1] + 1, place[0] + 1)
+def _backward(place: Place) -> PaperTask:
+    return PaperTask("B", place[1] + 1, place[0] + 1)

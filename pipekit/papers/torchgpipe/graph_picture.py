@@ -3,7 +3,7 @@
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit.papers.torchgpipe.graph import Edges, Task
+from pipekit.papers.torchgpipe.graph import Edges, PaperTask
 from pipekit.plots import style
 
 
@@ -12,7 +12,7 @@ def frame(edges: Edges) -> pd.DataFrame:
     return pd.DataFrame([{"before": name(a), "after": name(b)} for a, b in sorted(edges)])
 
 
-def name(task: Task) -> str:
+def name(task: PaperTask) -> str:
     """Return what a task is called in the paper, say F'3,1."""
     return f"{task.kind}{task.i},{task.j}"
 
@@ -31,7 +31,7 @@ def draw(edges: Edges, title: str) -> go.Figure:
     width = 2 if any(t.kind == "F'" for t in tasks) else 1
     columns = n + width * n
 
-    def x(task: Task) -> float:
+    def x(task: PaperTask) -> float:
         if task.kind == "F":
             return task.j - 1
         return n + width * (n - task.j) + (width - 1 if task.kind == "B" else 0)

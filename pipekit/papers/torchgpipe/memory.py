@@ -1,6 +1,5 @@
 """torchgpipe's Table 3: the largest U-Net on 1, 2, 4 and 8 devices (section 4.2.2)."""
 
-import math
 from dataclasses import replace
 from functools import cache, partial
 from itertools import accumulate
@@ -11,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.clusters.papers import P40
-from pipekit.engine import Pipeline
+from pipekit.engine import Pipeline, measure_memory
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.models.published import PUBLISHED
 from pipekit.models.unet import DEPTH, unet
-from pipekit.papers.timelines import as_drawn
+from pipekit.papers.costs import estimated, images
+from pipekit.papers.search import largest_that_fits
+from pipekit.papers.timelines import as_drawn, memory_of
 from pipekit.papers.torchgpipe.settings import Benchmark
 from pipekit.planning.balance import balance
 from pipekit.plans import Plan, Recompute
@@ -34,10 +35,10 @@ SHALLOW = 3
 def profile_of(convolutions: int, channels: int) -> Profile:
     """Return what one row of a U-Net (B, C) costs on the P40 (simulated).
 
-    Only a shallow network is reckoned layer by layer; a deeper one has its inner convolutions more
+    Only a shallow network is estimated layer by layer; a deeper one has its inner convolutions more
     often.
     """
-    shallow = _reckoned(min(convolutions, SHALLOW), channels)
+    shallow = _estimated(min(convolutions, SHALLOW), channels)
     if convolutions <= SHALLOW:
         return shallow
     # A cell and the pooling behind it, or the joining before it, are 4 layers.
@@ -60,10 +61,8 @@ def profile_of(convolutions: int, channels: int) -> Profile:
 
 
 @cache
-def _reckoned(convolutions: int, channels: int) -> Profile:
-    with torch.device("meta"):
-        sample = torch.rand(1, 3, PIXELS, PIXELS)
-    return Profile.analytic(unet(convolutions, channels, device="meta"), sample, P40)
+def _estimated(convolutions: int, channels: int) -> Profile:
+    return estimated(partial(unet, convolutions, channels), images(1, PIXELS), P40)
 
 
 def by_size(profile: Profile, stages: int) -> list[int]:
@@ -78,9 +77,7 @@ def by_size(profile: Profile, stages: int) -> list[int]:
 def peak_bytes(profile: Profile, plan: Plan, microbatches: int) -> list[int]:
     """Return the most bytes on each device in a batch with plain SGD (simulated)."""
     table = as_drawn(len(plan.stages), microbatches)
-    memory = simulate(table, profile, plan).memory
-    assert memory is not None
-    return list(memory.peak_bytes)
+    return list(memory_of(simulate(table, profile, plan)).peak_bytes)
 
 
 class Row(NamedTuple):
@@ -139,20 +136,14 @@ def most_convolutions(cell: Benchmark) -> int:
 
     Partitions are by :func:`by_size`.
     """
-    published, channels = size_of(cell.network)
+    _, channels = size_of(cell.network)
 
     def fits(convolutions: int) -> bool:
         profile = profile_of(convolutions, channels)
         plan = Plan.by_hand(by_size(profile, cell.stages), rows=cell.rows, recompute=cell.recompute)
         return max(peak_bytes(profile, plan, cell.microbatches)) <= P40.memory_bytes
 
-    low, high = 0, published  # low fits, or is no network at all
-    while fits(high):
-        low, high = high, high + math.ceil(published / 2)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return largest_that_fits(fits)
 
 
 def is_symmetric(convolutions: int, channels: int) -> bool:
@@ -241,8 +232,7 @@ def measured_beside_simulated(
         loss=loss,
         devices=["cpu"] * stages,
     )
-    memory = pipeline.train([(inputs, targets)], memory=True).trace.memory
-    assert memory is not None
+    memory = measure_memory(pipeline.train([(inputs, targets)], memory=True))
     return pd.DataFrame(
         {
             "worker": range(stages),

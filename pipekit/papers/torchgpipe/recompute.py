@@ -1,8 +1,8 @@
 """Which microbatches are recomputed, when, at what price (torchgpipe, section 2.1)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from typing import NamedTuple
 
 import pandas as pd
@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from pipekit.clusters import Cluster
 from pipekit.emulation import emulate
-from pipekit.engine import Pipeline
+from pipekit.engine import Pipeline, measure_memory
 from pipekit.engine.execution.passes import Loss
 from pipekit.engine.updates.weight_versions import OptimizerFactory
-from pipekit.papers.pipedream.overhead import update_ends
+from pipekit.papers.findings import Finding
+from pipekit.papers.steady import fastest_interval, update_ends
 from pipekit.papers.timelines import as_drawn
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
@@ -73,16 +74,39 @@ def overlaps(trace: Trace, copy_s: float) -> bool:
     )
 
 
-def batch_seconds(trace: Trace) -> float:
-    """Return the seconds of the fastest batch of a run but the first.
+def rule_findings(trace: Trace, copy_s: float, picture: str, most: int = 8) -> list[Finding]:
+    """Return what section 2.1 claims of which microbatches are recomputed, and when.
 
-    What else runs on the machine can only make one slower; the first one also finds memory that was
-    never touched.
+    Args:
+        trace: what :func:`emulated` returned for 4 stages and 4 microbatches.
+        copy_s: seconds to copy a gradient in it.
+        picture: the name of the figure.
+        most: microbatches and stages that are counted, from 1.
     """
-    return min(b - a for a, b in pairwise(update_ends(trace)))
+    sizes = range(1, most + 1)
+    except_last, always = (counts(sizes, sizes, mode) for mode in MODES[1:])
+    return [
+        Finding(
+            "torchgpipe-last-microbatch-not-recomputed",
+            all(count == (m - 1) * n for (m, n), count in except_last.items())
+            and recomputations(trace) == 3 * 4,
+            "exact",
+            f"m and n from 1 to {most} by the schedule; m = n = 4 also counted on the engine",
+            picture,
+        ),
+        Finding("torchgpipe-m1-no-checkpoint", sum(except_last[1, n] for n in sizes), "exact"),
+        Finding("torchgpipe-m1-bench-always", all(always[1, n] == n for n in sizes), "exact"),
+        Finding(
+            "torchgpipe-recompute-overlaps-wait",
+            overlaps(trace, copy_s),
+            "emulated",
+            "4 equal stages, m = 4, all microbatches but the last on all stages but the last",
+            picture,
+        ),
+    ]
 
 
-class Held(NamedTuple):
+class Kept(NamedTuple):
     """What a batch holds, really trained on one stage.
 
     Attributes:
@@ -95,6 +119,10 @@ class Held(NamedTuple):
     peak_bytes: int
     intermediate_bytes: float
     bytes_per_parameter: float
+
+
+Held = Mapping[int, Mapping[Recompute, Kept]]
+"""By microbatches and mode."""
 
 
 class OneStage:
@@ -134,7 +162,7 @@ class OneStage:
             for mode in MODES
         }
 
-    def held(self) -> dict[Recompute, Held]:
+    def held(self) -> dict[Recompute, Kept]:
         """Return the bytes of a batch in each mode (measured)."""
         return {mode: self._held(pipeline) for mode, pipeline in self._pipelines.items()}
 
@@ -146,18 +174,78 @@ class OneStage:
         """
         batches = [self._batch] * BATCHES
         found = pd.DataFrame(
-            {mode: batch_seconds(p.train(batches).trace) for mode, p in self._pipelines.items()}
+            {
+                mode: fastest_interval(update_ends(pipeline.train(batches).trace))
+                for mode, pipeline in self._pipelines.items()
+            }
             for _ in range(rounds)
         )
         return {mode: float(found[mode].min()) for mode in MODES}
 
-    def _held(self, pipeline: Pipeline) -> Held:
-        memory = pipeline.train([self._batch], memory=True).trace.memory
-        assert memory is not None
+    def _held(self, pipeline: Pipeline) -> Kept:
+        memory = measure_memory(pipeline.train([self._batch], memory=True))
         frame = memory.frame
         kept = frame["activations"] + frame["recompute"]
-        return Held(
+        return Kept(
             memory.peak_bytes[0],
             float(kept.max()) - sum(tensor.nbytes for tensor in self._batch),
             float(frame["weights"].max() + frame["gradients"].max()) / self._parameters,
         )
+
+
+def effects(held: Held, seconds: Mapping[Recompute, float]) -> pd.DataFrame:
+    """Return a row for each m and mode: what a batch holds, and for m = 2 its seconds.
+
+    Args:
+        held: by m and mode.
+        seconds: by mode, for m = 2.
+    """
+    return pd.DataFrame(
+        {
+            "m": m,
+            "mode": mode,
+            "intermediate activations (MB)": each.intermediate_bytes / 1e6,
+            "peak (MB)": each.peak_bytes / 1e6,
+            "seconds": seconds[mode] if m == 2 else None,
+            "label": "measured",
+        }
+        for m, modes in held.items()
+        for mode, each in modes.items()
+    )
+
+
+def effect_findings(held: Held, seconds: Mapping[Recompute, float], picture: str) -> list[Finding]:
+    """Return what section 2.1 claims of memory; arguments as for :func:`effects`, and the figure's
+    name."""
+    shares = [
+        modes["never"].intermediate_bytes / modes["except_last"].intermediate_bytes / m
+        for m, modes in held.items()
+    ]
+    two = held[2]
+    equal = all(h["always"].peak_bytes == h["except_last"].peak_bytes for h in held.values())
+    (size,) = {each.bytes_per_parameter for modes in held.values() for each in modes.values()}
+    return [
+        Finding(
+            "torchgpipe-memory-factor-m",
+            min(shares),
+            "measured",
+            "the least of m = 2, 4, 8, the default mode, without the batch (inputs and targets)",
+            picture,
+        ),
+        Finding(
+            "torchgpipe-last-microbatch-no-memory-gain",
+            [
+                two["always"].peak_bytes / two["except_last"].peak_bytes,
+                seconds["always"] / seconds["except_last"],
+            ],
+            "measured",
+            f"m = 2, one device; equal peaks at m = 4 and 8 too: {equal}",
+            picture,
+        ),
+        Finding(
+            "torchgpipe-bytes-per-param-8",
+            size,
+            "exact",
+            "counted in real training with plain SGD",
+        ),
+    ]

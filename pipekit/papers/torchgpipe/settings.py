@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from types import MappingProxyType
 
+from torch.nn import Parameter
+from torch.optim import SGD
+
 from pipekit.clusters.papers import torchgpipe_p40
-from pipekit.ledger import claims
 from pipekit.models.unet import DEPTH
+from pipekit.papers.findings import printed_number
 from pipekit.plans import Plan, Recompute
 
 
@@ -168,10 +171,9 @@ class Protocol:
     images: int = 10_000
     image: tuple[int, int, int] = (3, 224, 224)
 
-    @property
-    def sgd(self) -> dict[str, float]:
-        """What plain SGD is made with; the learning rate is the repository's."""
-        return {"lr": 0.1}
+    def optimizer(self, parameters: list[Parameter]) -> SGD:
+        """Return plain SGD; the learning rate is the repository's."""
+        return SGD(parameters, lr=0.1)
 
     def __str__(self) -> str:
         size = "x".join(map(str, self.image))
@@ -192,7 +194,6 @@ def hardware() -> str:
     return f"Tesla {name} {device.memory_bytes / 2**30:g}GiB; CUDA {CUDA}"
 
 
-def printed(table: int, cell: str) -> float | None:
+def printed_cell(table: int, cell: str) -> float | None:
     """Return a number of the paper's tables, by what the ledger calls it; None if it has none."""
-    claim = claims.load().get(f"torchgpipe-table{table}-{cell}")
-    return None if claim is None else float(claim.value)
+    return printed_number(f"torchgpipe-table{table}-{cell}")

@@ -1,6 +1,6 @@
 """torchgpipe's Tables 2 and 4: throughput of AmoebaNet-D and of U-Net (sections 4.2.1, 4.2.3).
 
-Nothing is fitted: costs are reckoned for the P40, and partitions and batch sizes are the
+Nothing is fitted: costs are estimated for the P40, and partitions and batch sizes are the
 repository's.
 """
 
@@ -11,14 +11,11 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-import torch
-
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import P40, torchgpipe_p40
-from pipekit.emulation import emulate
-from pipekit.models import PUBLISHED
-from pipekit.papers.pace import faster_links, stretched
-from pipekit.papers.timelines import as_drawn
+from pipekit.papers.costs import published
+from pipekit.papers.pace import emulate_at_pace
+from pipekit.papers.timelines import as_drawn, memory_of
 from pipekit.papers.torchgpipe.settings import Benchmark
 from pipekit.planning.balance import balance
 from pipekit.plans import Plan
@@ -33,9 +30,7 @@ AT_ONCE = 4
 @cache
 def profile_of(network: str, rows: int) -> Profile:
     """Return what a microbatch of so many rows of a network costs on the P40 (simulated)."""
-    with torch.device("meta"):
-        sample = PUBLISHED[network].sample(rows)
-    return Profile.analytic(PUBLISHED[network].build(device="meta"), sample, P40)
+    return published(network, rows, P40)
 
 
 def blocks(profile: Profile, stages: int) -> list[int]:
@@ -72,12 +67,11 @@ def throughput(cell: Benchmark, profile: Profile, faster: float) -> Throughput:
     cluster = torchgpipe_p40(cell.stages)
     trace = simulated(cell, profile, cluster)
     own = simulated(cell, profile, cluster, blocks(profile, cell.stages))
-    assert trace.memory is not None
     return Throughput(
         cell.batch / trace.makespan_s,
         cell.batch / emulated_s(cell, profile, cluster, faster),
         cell.batch / own.makespan_s,
-        max(trace.memory.peak_bytes),
+        max(memory_of(trace).peak_bytes),
     )
 
 
@@ -102,9 +96,7 @@ def simulated(
 def emulated_s(cell: Benchmark, profile: Profile, cluster: Cluster, faster: float) -> float:
     """Return the seconds of a batch on the engine, run in time ``faster`` times as fast."""
     table = as_drawn(cell.stages, cell.microbatches)
-    links = faster_links(cluster, faster)
-    run = emulate(table, stretched(profile, 1 / faster), cell.plan(), links)
-    return run.trace.makespan_s * faster
+    return emulate_at_pace(table, profile, cell.plan(), cluster, faster).trace.makespan_s
 
 
 def least_rows(cells: Sequence[Benchmark]) -> dict[str, int]:
@@ -145,8 +137,8 @@ def grows(speedups: Mapping[tuple[int, int], float]) -> bool:
     return with_m and with_n
 
 
-def within_the_dearest_layer(sequences: int, seed: int = 0) -> bool:
-    """Return whether stages of block partitions differ by no more than the dearest layer.
+def within_the_costliest_layer(sequences: int, seed: int = 0) -> bool:
+    """Return whether stages of block partitions differ by no more than the costliest layer.
 
     Args:
         sequences: random ones of positive costs, of very different sizes in one half of them.

@@ -1,18 +1,22 @@
 """Small cells of torchgpipe's Tables 2 and 4, really trained on this machine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
+import torch
 from torch import Tensor, nn
 
+from pipekit import models
 from pipekit.clusters.papers import P40
 from pipekit.engine import Pipeline
 from pipekit.engine.updates.weight_versions import OptimizerFactory
+from pipekit.papers.steady import fastest_interval, update_ends
 from pipekit.papers.timelines import as_drawn
-from pipekit.papers.torchgpipe.recompute import BATCHES, batch_seconds
+from pipekit.papers.torchgpipe.recompute import BATCHES
 from pipekit.papers.torchgpipe.speed import blocks
+from pipekit.papers.torchgpipe.speed_tables import plain_sgd
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.simulation import simulate
@@ -49,7 +53,7 @@ def measured(
     The first cell is the baseline.  The fastest batch counts.
 
     Args:
-        model: the network; its partition is by :func:`blocks`, of its costs reckoned for the P40.
+        model: the network; its partition is by :func:`blocks`, of its costs estimated for the P40.
         image: one row of input, [1, ...].
         target: its target, [1, ...].
         cells: by name.
@@ -76,7 +80,10 @@ def measured(
         batches[name] = [(_rows(image, cell.batch), _rows(target, cell.batch))] * BATCHES
         pipelines[name].train(batches[name][:1])  # to warm up
     seconds = pd.DataFrame(
-        {name: batch_seconds(pipelines[name].train(batches[name]).trace) for name in cells}
+        {
+            name: fastest_interval(update_ends(pipelines[name].train(batches[name]).trace))
+            for name in cells
+        }
         for _ in range(rounds)
     )
     rate = pd.Series({name: cell.batch for name, cell in cells.items()}) / seconds.min()
@@ -90,6 +97,51 @@ def measured(
         }
         for name, cell in cells.items()
     )
+
+
+def small_networks(
+    unet_size: Sequence[int], amoebanet_size: Sequence[int], pixels: int, rows: int, rounds: int
+) -> pd.DataFrame:
+    """Really train a U-Net and an AmoebaNet-D, both small, as Tables 2 and 4 do the large ones.
+
+    Args:
+        unet_size: B and C.
+        amoebanet_size: L and F.
+        pixels: of an image's side.
+        rows: of a microbatch.
+        rounds: how often each U-Net is timed; each AmoebaNet-D half as often.
+
+    Returns:
+        The rows of :func:`measured`, with the network.
+    """
+    image = torch.rand(1, 3, pixels, pixels)
+    unet = measured(
+        models.unet(*unet_size),
+        image,
+        torch.rand(1, 1, pixels, pixels),
+        {
+            "naive-1": Small(1, 1, "never", rows),
+            "pipeline-1, m = 2": Small(1, 2, "except_last", 2 * rows),
+            "pipeline-2, m = 4": Small(2, 4, "except_last", 4 * rows),
+        },
+        loss=nn.BCEWithLogitsLoss(),
+        optimizer=plain_sgd,
+        rounds=rounds,
+    )
+    amoebanet = measured(
+        models.amoebanet_d(*amoebanet_size),
+        image,
+        torch.randint(1000, (1,)),
+        {
+            "m = 1, n = 2": Small(2, 1, "always", rows),
+            "m = 4, n = 2": Small(2, 4, "except_last", 4 * rows),
+        },
+        loss=nn.CrossEntropyLoss(),
+        optimizer=plain_sgd,
+        rounds=rounds // 2,
+    )
+    both = [unet.assign(network="U-Net"), amoebanet.assign(network="AmoebaNet-D")]
+    return pd.concat(both, ignore_index=True).assign(label="measured")
 
 
 def _rows(one: Tensor, count: int) -> Tensor:

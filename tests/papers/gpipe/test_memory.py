@@ -7,7 +7,7 @@ from torch import nn
 
 from pipekit.clusters import V100
 from pipekit.models import amoebanet_d
-from pipekit.papers.costs import images, reckoned
+from pipekit.papers.costs import estimated, images
 from pipekit.papers.gpipe import amoebanet_b, memory_family
 from pipekit.papers.gpipe.memory import (
     GB,
@@ -105,7 +105,7 @@ def test_rmsprop_with_momentum_has_twelve_bytes_a_parameter() -> None:
 @pytest.mark.slow
 def test_any_size_follows_from_three_small_networks() -> None:
     ours = memory_family.profile(layers=4, filters=40, rows=2, pixels=32)
-    theirs = reckoned(partial(amoebanet_d, 12, 40), images(2, 32), V100)
+    theirs = estimated(partial(amoebanet_d, 12, 40), images(2, 32), V100)
     assert len(ours) == len(theirs)
     for one, other in zip(ours.layers, theirs.layers, strict=True):
         assert [getattr(one, name) for name in NUMBERS] == [

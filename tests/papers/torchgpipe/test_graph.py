@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pipekit.papers.torchgpipe import device_order, equality, graph
-from pipekit.papers.torchgpipe.graph import Task
+from pipekit.papers.torchgpipe.graph import PaperTask
 from pipekit.papers.torchgpipe.graph_picture import draw, frame
 
 
@@ -25,9 +25,9 @@ def test_a_real_minibatch_has_the_figures_edges(m: int, n: int) -> None:
 
 def test_without_edges_the_graph_lacks_the_order() -> None:
     edges, _, _ = graph.run(*graph.pipelined(3, 2, without=("order",)))
-    assert (Task("B", 2, 1), Task("B", 1, 1)) not in graph.closed(edges)
+    assert (PaperTask("B", 2, 1), PaperTask("B", 1, 1)) not in graph.closed(edges)
     edges, _, _ = graph.run(*graph.pipelined(3, 2))
-    assert (Task("B", 2, 1), Task("B", 1, 1)) in edges
+    assert (PaperTask("B", 2, 1), PaperTask("B", 1, 1)) in edges
 
 
 def test_only_edges_make_an_order_out_of_any_issue() -> None:
@@ -38,6 +38,7 @@ def test_only_edges_make_an_order_out_of_any_issue() -> None:
 def test_cycles() -> None:
     _, orders, issued = graph.run(*graph.pipelined(3, 2))
     assert graph.cycles(issued) == [{(1, 1)}, {(1, 2), (2, 1)}, {(2, 2), (3, 1)}, {(3, 2)}]
+    assert graph.clock_cycles(3, 2) == graph.cycles(issued)
     assert graph.follows_the_order(orders, 3)
     assert not graph.follows_the_order([tasks[::-1] for tasks in orders], 3)
 

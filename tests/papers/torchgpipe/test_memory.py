@@ -15,10 +15,10 @@ from pipekit.profiling import Profile
 
 @pytest.mark.parametrize("convolutions", [2, 3, 5])
 def test_a_deep_profile_is_that_of_the_deep_network(convolutions: int) -> None:
-    reckoned = Profile.analytic(
+    estimated = Profile.analytic(
         unet(convolutions, 6, device="meta"), torch.empty(1, 3, 192, 192), P40
     )
-    assert memory.profile_of(convolutions, 6) == reckoned
+    assert memory.profile_of(convolutions, 6) == estimated
 
 
 def test_a_row_of_table_3() -> None:

@@ -9,6 +9,8 @@ from torch import nn
 
 from pipekit.clusters import flat
 from pipekit.papers.torchgpipe import recompute
+from pipekit.papers.torchgpipe.recompute import Kept
+from pipekit.plans import Recompute
 from pipekit.traces import COLUMNS, RECOMPUTE, Trace
 
 
@@ -38,14 +40,7 @@ def test_the_engine_recomputes_while_it_waits() -> None:
     assert recompute.overlaps(trace, copy_s=1e-3)
 
 
-def test_the_fastest_batch_counts_but_not_the_first() -> None:
-    ends = [1.0, 4.0, 6.0]
-    rows = [(0, 0, "UPDATE", 0, i, end, end, 0) for i, end in enumerate(ends)]
-    trace = Trace(pd.DataFrame(rows, columns=COLUMNS), "exact", "by hand", workers=1)
-    assert recompute.batch_seconds(trace) == pytest.approx(2)
-
-
-def test_bytes_fall_by_the_number_of_microbatches() -> None:
+def test_bytes_fall_by_the_number_of_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = [nn.Linear(16, 16), nn.Tanh()] * 3
     stage = recompute.OneStage(
         nn.Sequential(*layers),
@@ -62,4 +57,19 @@ def test_bytes_fall_by_the_number_of_microbatches() -> None:
     assert kept["never"] == 4 * kept["except_last"] == 4 * kept["always"]
     assert held["always"].peak_bytes == held["except_last"].peak_bytes
     assert {each.bytes_per_parameter for each in held.values()} == {8}
-    assert all(seconds > 0 for seconds in stage.seconds(rounds=1).values())
+    found = iter([5.0, 4.0, 3.0, 2.0, 9.0, 8.0])  # of three modes in turn, twice
+    monkeypatch.setattr(recompute, "fastest_interval", lambda _: next(found))
+    assert stage.seconds(rounds=2) == {"never": 2.0, "except_last": 4.0, "always": 3.0}
+
+
+def test_rules_and_effects_are_findings() -> None:
+    trace = recompute.emulated(4, 4, flat(4, 1e9), 1e5)
+    rules = recompute.rule_findings(trace, 1e-4, "a.svg", most=2)
+    assert [each.value for each in rules] == [True, 0, True, True]
+    less = Kept(5, 2.0, 8.0)
+    held: recompute.Held = {2: {"never": Kept(9, 8.0, 8.0), "except_last": less, "always": less}}
+    seconds: dict[Recompute, float] = {"never": 1.0, "except_last": 2.0, "always": 3.0}
+    table = recompute.effects(held, seconds)
+    assert table["seconds"].tolist() == [1.0, 2.0, 3.0]
+    factor, no_gain, size = recompute.effect_findings(held, seconds, "a.svg")
+    assert (factor.value, no_gain.value, size.value) == (2.0, [1.0, 1.5], 8.0)

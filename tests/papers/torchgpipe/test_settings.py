@@ -10,7 +10,7 @@ from pipekit.papers.torchgpipe.settings import (
     TABLE4,
     Protocol,
     hardware,
-    printed,
+    printed_cell,
     unet_balance,
 )
 
@@ -49,5 +49,5 @@ def test_a_cut_within_a_convolution_goes_to_its_nearer_end() -> None:
 def test_the_presets_are_what_the_paper_prints() -> None:
     assert str(Protocol()) == claims.load()["torchgpipe-table2-protocol"].value
     assert hardware() == claims.load()["torchgpipe-setup-hardware"].value
-    assert printed(4, "pipeline-8-speedup") == 3.105
-    assert printed(2, "ours-m1-n2") is None
+    assert printed_cell(4, "pipeline-8-speedup") == 3.105
+    assert printed_cell(2, "ours-m1-n2") is None

@@ -6,10 +6,19 @@ import pytest
 import torch
 from torch import nn
 
+from pipekit.papers.torchgpipe import speed_measured
 from pipekit.papers.torchgpipe.speed_measured import Small, measured
+from pipekit.traces import Trace
 
 
-def test_small_cells_are_really_trained() -> None:
+def test_small_cells_are_really_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers: list[int] = []
+
+    def seconds(trace: Trace) -> list[float]:
+        workers.append(trace.workers)
+        return [0.0, [2.0, 5.0, 3.0, 1.0][len(workers) - 1]]
+
+    monkeypatch.setattr(speed_measured, "update_ends", seconds)
     layers = [nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh()]
     table = measured(
         nn.Sequential(*layers),
@@ -21,11 +30,12 @@ def test_small_cells_are_really_trained() -> None:
         },
         loss=nn.MSELoss(),
         optimizer=partial(torch.optim.SGD, lr=0.1),
-        rounds=1,
+        rounds=2,
     )
+    assert workers == [1, 2, 1, 2]
     assert list(table["cell"]) == ["naive", "two"]
-    assert table["speedup"][0] == 1
-    assert (table["rows/s"] > 0).all()
+    assert table["rows/s"].tolist() == [4 / 2, 8 / 1]  # the faster round of each
+    assert table["speedup"].tolist() == [1, 4]
     # Naive: 12 s for 4 rows.  Two: forwards of 2 s, the last stage's 3 and backwards of 4 s each,
     # with one second forward between them, and the first stage's last backward.
     assert table["speedup (simulated)"][1] == pytest.approx(8 / 20 * 12 / 4)

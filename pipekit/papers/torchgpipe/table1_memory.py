@@ -1,0 +1,163 @@
+"""The memory of torchgpipe's Table 1: what is alive with and without its components (4.1)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+import plotly.graph_objects as go
+import torch
+
+from pipekit import PipelinedModule, models, plots
+from pipekit.papers.findings import Finding
+from pipekit.papers.torchgpipe import ablation, checkpointing, equality, graph
+from pipekit.papers.torchgpipe.ablation import ROWS, Components
+from pipekit.papers.torchgpipe.settings import TABLE1, printed_cell
+from pipekit.papers.torchgpipe.table1 import ALL, NAMES, Table1
+
+PAPER, LIVE = "GiB (paper, reserved)", "GiB (simulated, live)"
+SMALL = "MB (measured, live, small U-Net)"
+ARRIVING = "GiB of all microbatches' arriving gradients (exact)"
+
+
+@dataclass(frozen=True)
+class SmallUNet:
+    """A U-Net (5, C) that is really trained, cut as Table 1's.
+
+    Attributes:
+        channels: C.
+        pixels: of an image's side.
+        rows: of a microbatch.
+    """
+
+    channels: int
+    pixels: int
+    rows: int
+
+    def live_mb(self) -> dict[str, float]:
+        """Return the MB of all devices at their peaks by row of Table 1, measured.
+
+        Streams change nothing that lives.
+        """
+        model, x = models.unet(5, self.channels), torch.rand(self.rows, 3, self.pixels, self.pixels)
+
+        def peak(has: Components) -> float:
+            return checkpointing.total_peak(
+                model,
+                x,
+                TABLE1.balance,
+                TABLE1.microbatches,
+                in_order=has.order,
+                portals=has.portals,
+            )
+
+        alike = {(has.order, has.portals): peak(has) / 1e6 for has in ROWS.values()}
+        return {name: alike[has.order, has.portals] for name, has in ROWS.items()}
+
+    def modules(self, seed: int) -> pd.DataFrame:
+        """Return what :class:`pipekit.PipelinedModule` does without each row's missing components.
+
+        A row each: whether its backwards keep their order, and how far its numbers are from those
+        with all components.
+        """
+        model, x = models.unet(5, self.channels), torch.rand(8, 3, self.pixels, self.pixels)
+        steps, orders = {}, {}
+        for name, has in ROWS.items():
+            module = PipelinedModule(
+                model, TABLE1.balance, chunks=8, without=has.missing, trace=True
+            )
+            steps[name] = equality.step(module, x, seed)
+            orders[name] = graph.follows_the_order(graph.device_orders(module.trace), 8)
+        return pd.DataFrame(
+            {
+                "components": name,
+                "backwards in order (measured)": orders[name],
+                "largest |difference| to all components (exact)": equality.largest_difference(
+                    steps[name], steps[ALL]
+                ),
+            }
+            for name in ROWS
+        )
+
+
+def frame(table: Table1, live_mb: Mapping[str, float]) -> pd.DataFrame:
+    """Return a row for each of Table 1's: paper's bytes, simulated, measured, arriving.
+
+    Args:
+        table: the simulated rows.
+        live_mb: measured on a small U-Net.
+    """
+    rows = []
+    for name, has in ROWS.items():
+        copies = table.traces[name].transfers
+        assert copies is not None  # the host's issues have copies
+        arriving = float(copies.query("purpose == 'gradient'")["bytes"].sum())
+        rows.append(
+            {
+                "components": name,
+                PAPER: printed_cell(1, f"{name}-memory"),
+                LIVE: sum(ablation.live_bytes(TABLE1, table.profile, has)) / 2**30,
+                SMALL: live_mb[name],
+                ARRIVING: arriving / 2**30,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def figure(memory: pd.DataFrame) -> go.Figure:
+    """Draw each row's bytes over those with the order alone; see :func:`frame`."""
+    kinds = {
+        "paper, reserved": PAPER,
+        "simulated, live": LIVE,
+        "measured, live, small": SMALL,
+    }
+    drawn = pd.concat(
+        pd.DataFrame(
+            {"times": memory[column] / memory[column][1], "place": range(4), "bytes": name}
+        )
+        for name, column in kinds.items()
+    )
+    more = memory[SMALL][0] / memory[SMALL][1]
+    points = plots.points(
+        drawn,
+        x="times",
+        y="place",
+        color="bytes",
+        title=f"Without the order {more:.1f} times as much is alive",
+        label="paper, simulated, measured",
+        x_title="bytes of all devices over those with the order alone",
+        y_title=" ",
+    )
+    points.update_yaxes(tickvals=list(range(4)), ticktext=list(NAMES), range=[3.4, -0.4])
+    points.update_xaxes(range=[0, 1.05 * drawn["times"].max()])
+    points.update_layout(margin={"l": 150})
+    return points
+
+
+def findings(memory: pd.DataFrame, small: SmallUNet, picture: str) -> list[Finding]:
+    """Return what Table 1 claims of memory.
+
+    Args:
+        memory: what :func:`frame` returned.
+        small: the U-Net that was measured.
+        picture: the name of the figure.
+    """
+    rows = memory.set_index("components")
+    live, arriving = rows[SMALL], rows[ARRIVING]
+    cause = (
+        f"tensors that are alive, on a CPU, U-Net (5, {small.channels}), {small.pixels} pixels, "
+        f"microbatches of {small.rows} rows: streams do not show there. On a GPU each has memory "
+        "of its own; with one for each microbatch, arriving gradients are kept in memory m times: "
+        f"{arriving['dep-streams']:.1f} GiB at the paper's size, {arriving[ALL]:.1f} with portals"
+    )
+    pattern = [
+        live["baseline"] - live["dep"],
+        live["dep-streams"] - live["dep"],
+        live["dep-streams"] - live[ALL],
+    ]
+    return [
+        *(
+            Finding(f"torchgpipe-table1-{name}-memory", live.tolist(), "measured", cause, picture)
+            for name in NAMES
+        ),
+        Finding("torchgpipe-table1-memory-pattern", pattern, "measured", f"MB; {cause}", picture),
+    ]
