@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipekit import Profile, profile
-from pipekit.engine.arguments import require_choice
+from pipekit.choices import require_choice
 from pipekit.models import PUBLISHED
 from pipekit.trees import tree_map
 

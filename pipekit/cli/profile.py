@@ -59,8 +59,8 @@ def profile(
     import warnings
 
     import pipekit
+    from pipekit.choices import require_choice
     from pipekit.clusters import K80, P40, TITAN_X, TPU_V2_CORE, V100
-    from pipekit.engine.arguments import require_choice
     from pipekit.models import PUBLISHED
     from pipekit.workloads import WORKLOADS
 

@@ -126,8 +126,8 @@ def train(
     from rich.console import Console
 
     import pipekit
+    from pipekit.choices import require_choice
     from pipekit.cli import trained
-    from pipekit.engine.arguments import require_choice
     from pipekit.engine.transports import torchrun
     from pipekit.schedules.methods.by_name import METHODS, parse_replicas
     from pipekit.workloads import WORKLOADS

@@ -1,8 +1,9 @@
 """Really runs a schedule: stages, weight versions, workers, and the transports between them."""
 
 from pipekit.engine.module.pipelined_module import PipelinedModule
+from pipekit.engine.observers.observer import Observer
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.run import Run, measure_memory
 from pipekit.engine.transports.processes import WorkerDied
 
-__all__ = ["Pipeline", "PipelinedModule", "Run", "WorkerDied", "measure_memory"]
+__all__ = ["Observer", "Pipeline", "PipelinedModule", "Run", "WorkerDied", "measure_memory"]

@@ -1,14 +1,12 @@
 """What the user passes in, checked before any worker starts; each error says the remedy."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import le
 from typing import Any, Protocol, cast, get_args
 
-import torch
-from torch import Tensor, nn
-
+from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
-from pipekit.partition.cut import cut
+from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import Schedule, ScheduleError, check, lower
 
@@ -21,51 +19,11 @@ class Batches(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
-def require_model(model: object) -> None:
-    """Raise TypeError unless ``model`` is an ``nn.Sequential``, ValueError if it has no layers."""
-    if not isinstance(model, nn.Sequential):
-        raise TypeError(
-            f"the model must be an nn.Sequential of layers, not {type(model).__name__}: list its "
-            f"layers in the order in which they run, nn.Sequential(layer, layer, ...)"
-        )
-    if not len(model):
-        raise ValueError("the model has no layers")
-
-
-def require_choice(name: str, value: object, choices: Collection[object]) -> None:
-    """Raise ValueError unless ``value`` is one of ``choices``."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, not {value!r}")
-
-
 def require_callable(**functions: object) -> None:
     """Raise TypeError for the first that cannot be called."""
     for name, function in functions.items():
         if not callable(function):
             raise TypeError(f"{name} must be a function, not {type(function).__name__}")
-
-
-def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: int) -> None:
-    """Raise ValueError unless ``balance`` is "auto" or splits the model into ``stages`` stages."""
-    if len(model) < stages:
-        raise ValueError(
-            f"the schedule has {stages} stages and the model only {len(model)} layers: use at "
-            f"most {len(model)} stages"
-        )
-    if isinstance(balance, str):
-        require_choice("balance", balance, ["auto"])
-        return
-    if len(balance) != stages:
-        raise ValueError(
-            f"balance {list(balance)} is for {len(balance)} stages and the schedule has {stages}"
-        )
-    if any(not isinstance(count, int) or count < 1 for count in balance):
-        raise ValueError(f"balance {list(balance)}: every stage needs at least one layer")
-    if sum(balance) != len(model):
-        raise ValueError(
-            f"balance {list(balance)} sums to {sum(balance)} layers and the model has {len(model)}"
-        )
-    require_own_buffers(model, balance)
 
 
 def require_one_order_of_sums(schedule: Schedule) -> None:
@@ -118,34 +76,6 @@ def require_replicas(plan: Plan, schedule: Schedule) -> None:
             f"{'-'.join(map(str, found))}: build it for the plan, e.g. "
             f"lambda n: schedules.pipedream({plan.replicas}, n)"
         )
-
-
-def require_own_buffers(model: nn.Sequential, balance: Sequence[int]) -> None:
-    """Raise ValueError if two stages share a buffer: unlike weights, nobody keeps copies equal."""
-    owner: dict[Tensor, int] = {}
-    for stage, layers in enumerate(cut(model, balance)):
-        for name, buffer in layers.named_buffers():
-            other = owner.setdefault(buffer, stage)
-            if other != stage:
-                raise ValueError(
-                    f"stages {other} and {stage} share the buffer {name!r}: choose a balance "
-                    f"that keeps the layers that share it in one stage"
-                )
-
-
-def require_ties_on_one_device(
-    stages: Sequence[nn.Sequential], devices: Sequence[torch.device]
-) -> None:
-    """Raise ValueError if stages on different devices share a parameter."""
-    home: dict[Tensor, torch.device] = {}
-    for stage, device in zip(stages, devices, strict=True):
-        for name, parameter in stage.named_parameters():
-            other = home.setdefault(parameter, device)
-            if other != device:
-                raise ValueError(
-                    f"the parameter {name!r} is shared by stages on {other} and {device}: put them "
-                    f"on one device, or train with pipekit.Pipeline, which keeps a copy on each"
-                )
 
 
 def require_joint_updates(schedule: Schedule, reason: str) -> None:
@@ -220,3 +150,20 @@ def sized(batches: Iterable[Any]) -> Batches:
     if not count:
         raise ValueError("there are no batches to run: pass at least one (input, target)")
     return cast(Batches, batches)
+
+
+def require_watchers(observers: Watchers, transport: str) -> None:
+    """Raise TypeError unless each observer can watch workers that a transport joins."""
+    for each in observers:
+        if isinstance(each, Observer):
+            if transport != "threads":
+                raise TypeError(
+                    f"{type(each).__name__} lives in this process, where it cannot watch workers "
+                    f"in others: pass a function that makes a worker's observer there, given its "
+                    f"number, or use transport='threads'"
+                )
+        elif not callable(each):
+            raise TypeError(
+                f"an observer must be a pipekit.engine.Observer, or a function from a worker's "
+                f"number to one, not {type(each).__name__}"
+            )

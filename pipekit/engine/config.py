@@ -1,23 +1,62 @@
 """What all workers of a run have in common."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from pipekit.clusters import Cluster
-from pipekit.engine.checkpoints.writer import Resumption, Saving
-from pipekit.engine.execution.passes import Loss
-from pipekit.engine.updates.ties import Tie
-from pipekit.schedules import Sum
+from pipekit.engine.observers.observer import Watchers
+from pipekit.partition.ties import Tie
+from pipekit.schedules import Boundary, Sum
+
+Loss = Callable[[Any, Any], Tensor]
+"""``loss(output, target)`` of a microbatch, one number."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """What all workers of a run have in common.
+class CheckpointConfig:
+    """What the workers of a run have to know to write checkpoints.
+
+    Attributes:
+        folder: of all checkpoints.
+        attempt: hexadecimal digits that are new after each resumption.
+        about: what is common to all parts; ``batches`` counts those before the run's table.
+        parts: how many parts a checkpoint has.
+        boundaries: where they are written, the last at the end of the run.
+    """
+
+    folder: Path
+    attempt: str
+    about: dict[str, Any]
+    parts: int
+    boundaries: tuple[Boundary, ...]
+
+
+@dataclass(frozen=True)
+class ResumeConfig:
+    """Where a run is taken up again.
+
+    Attributes:
+        checkpoint: the folder of the checkpoint.
+        boundary: after which it was written.
+    """
+
+    checkpoint: Path
+    boundary: Boundary
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What all workers of a run have in common; it can be sent to another process.
 
     Attributes:
         workers: how many there are.
-        members: the workers that have each stage.
+        stage_workers: the workers that have each stage.
+        links: the pairs of workers of which the first sends the second messages between stages.
         sums: what each update of each stage sums.
         loss: of the last stage's output and the target; a number a microbatch.
         mean_loss: whether the loss is a mean over rows, so that a batch's microbatches count by
@@ -33,37 +72,40 @@ class Job:
         trace: whether to record events.
         memory: whether to follow what lies in memory.
         cluster: links to slow the messages down to, or None.
-        saving: how checkpoints are written, or None.
-        resumption: where an interrupted run is taken up again, or None.
+        checkpoints: how checkpoints are written, or None.
+        resume: where an interrupted run is taken up again, or None.
+        observers: what else watches the run.
     """
 
     workers: int
-    members: tuple[tuple[int, ...], ...]
+    stage_workers: tuple[tuple[int, ...], ...]
+    links: frozenset[tuple[int, int]]
     sums: tuple[tuple[Sum, ...], ...]
     loss: Loss
-    mean_loss: bool
-    training: bool
-    first_microbatch: int
-    clip_norm: float | None
-    parameters: int
-    norm_dtype: torch.dtype
-    loss_versions: tuple[int, ...]
-    ties: tuple[Tie, ...]
-    autocast: torch.dtype | None
-    trace: bool
+    mean_loss: bool = True
+    training: bool = True
+    first_microbatch: int = 0
+    clip_norm: float | None = None
+    parameters: int = 0
+    norm_dtype: torch.dtype = torch.float32
+    loss_versions: tuple[int, ...] = ()
+    ties: tuple[Tie, ...] = ()
+    autocast: torch.dtype | None = None
+    trace: bool = False
     memory: bool = False
     cluster: Cluster | None = None
-    saving: Saving | None = None
-    resumption: Resumption | None = None
+    checkpoints: CheckpointConfig | None = None
+    resume: ResumeConfig | None = None
+    observers: Watchers = ()
 
     @property
     def busy(self) -> list[int]:
         """The workers that have anything to do."""
-        return sorted({worker for workers in self.members for worker in workers})
+        return sorted({worker for workers in self.stage_workers for worker in workers})
 
     @property
     def sharing(self) -> list[tuple[tuple[int, ...], bool]]:
         """The workers that have a stage together, and (True) those with copies of tied weights."""
-        together = [(workers, False) for workers in self.members if len(workers) > 1]
-        tied = [(tie.members(self.members), True) for tie in self.ties]
+        together = [(workers, False) for workers in self.stage_workers if len(workers) > 1]
+        tied = [(tie.members(self.stage_workers), True) for tie in self.ties]
         return list(dict.fromkeys([*together, *tied]))

@@ -4,9 +4,9 @@ import copy
 import os
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial, reduce
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,48 +14,35 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import skips
+from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.devices import resolve_for_workers
 from pipekit.engine import arguments
-from pipekit.engine.batches import Batch, read_batch, read_rest, split
-from pipekit.engine.checkpoints.progress import Course
-from pipekit.engine.checkpoints.writer import Resumption, Saving
-from pipekit.engine.config import Job
-from pipekit.engine.execution.passes import Loss
-from pipekit.engine.execution.stage import StageSpec
-from pipekit.engine.execution.worker import Report
-from pipekit.engine.observers.loss_bar import LossBar
+from pipekit.engine.checkpoints.progress import TrainingProgress
+from pipekit.engine.config import Loss
+from pipekit.engine.execution.stage import StageConfig
+from pipekit.engine.model_stages import ModelStages
+from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.run import Run
+from pipekit.engine.tables import Tables
 from pipekit.engine.transports import by_name as transports
-from pipekit.engine.updates.ties import find_ties, parameter_numbers, separated
 from pipekit.engine.updates.weight_versions import LRSchedulerFactory, OptimizerFactory
+from pipekit.engine.workers import Workers, is_mean
 from pipekit.layers.autocast import DTYPES
 from pipekit.loss_scale import LossScale
-from pipekit.partition.balance import balance_by_cost
-from pipekit.partition.cut import cut
-from pipekit.partition.layer_costs import layer_costs
-from pipekit.partition.probe import probe
+from pipekit.partition.checks import require_balance
+from pipekit.partition.partition import sequence_of
 from pipekit.plans import Plan, Recompute
-from pipekit.schedules import (
-    Schedule,
-    ScheduleError,
-    check,
-    inference,
-    loss_versions,
-    lower,
-    steps_after,
-    sums,
-)
-from pipekit.trees import Tree
+from pipekit.schedules import Schedule
 
 
 class Pipeline:
     """Trains a sequential model by a schedule, whose workers have a stage each, or several.
 
     Args:
-        model: any layers in an ``nn.Sequential``; each passes on a tensor, or tuples, lists and
-            dicts of tensors, and may leave tensors for layers far behind it (:mod:`pipekit.skips`),
-            which go straight to their stage.  It is copied, not changed.
+        model: any layers in an ``nn.Sequential`` or a list; each passes on a tensor, or tuples,
+            lists and dicts of tensors, and may leave tensors for layers far behind it
+            (:mod:`pipekit.skips`), which go straight to their stage.  It is copied, not changed.
         schedule: a :class:`Schedule` that fits the batches exactly, or a function from the number
             of batches to one, e.g. ``lambda n: schedules.two_bw(4, 8, n)``.
         balance: how many layers each stage gets; or a :class:`Plan`, which also says what each
@@ -94,7 +81,7 @@ class Pipeline:
 
     def __init__(
         self,
-        model: nn.Sequential,
+        model: nn.Sequential | Sequence[nn.Module],
         schedule: Schedule | Callable[[int], Schedule],
         *,
         balance: Sequence[int] | Plan | str = "auto",
@@ -110,43 +97,53 @@ class Pipeline:
         lr_scheduler: LRSchedulerFactory | None = None,
         cluster: Cluster | None = None,
     ) -> None:
-        arguments.require_model(model)
-        skips.require_matched(list(model))
-        arguments.require_choice("transport", transport, transports.NAMES)
+        layers = sequence_of(model)
+        skips.require_matched(list(layers))
+        require_choice("transport", transport, transports.NAMES)
         arguments.require_callable(optimizer=optimizer, loss=loss)
-        self._optimizer, self._lr_scheduler, self._loss = optimizer, lr_scheduler, loss
-        self._seed, self._clip_norm, self._cluster = seed, clip_norm, cluster
-        arguments.require_choice("autocast", autocast, DTYPES)
-        self._autocast, self._loss_scale = autocast, LossScale.of(loss_scale)
-        self._schedule = schedule
-        plan, example = balance, schedule(1) if callable(schedule) else schedule
+        require_choice("autocast", autocast, DTYPES)
+        scale = LossScale.of(loss_scale)
+        self._tables = Tables(schedule)
+        example = self._tables.example
+        self.stages, self.workers = example.stages, len(example.workers)
         if isinstance(balance, Plan):
+            arguments.require_replicas(balance, example)
             recompute = recompute or [stage.recompute for stage in balance.stages]
             balance = balance.balance
-        self._check(example)
-        if isinstance(plan, Plan):
-            arguments.require_replicas(plan, example)
-        self.stages, self.workers = example.stages, len(example.workers)
         arguments.require_slowable(cluster, transport, self.workers)
-        self._homes = [workers[0] for workers in example.stage_workers]
-        arguments.require_balance(balance, model, self.stages)
-        self._recompute = arguments.resolve_recompute(recompute or "never", example)
-        self.balance = None if isinstance(balance, str) else list(balance)
-        self._devices = resolve_for_workers(devices, self.workers)
-        self._run_workers = transports.runner(transport)
-        self._model = copy.deepcopy(model)
-        self._keys = list(model.state_dict())
-        self._specs: list[StageSpec] = []
-        self._skips: list[skips.Skip] = []  # between stages
-        self._ties = find_ties(cut(model, self.balance)) if self.balance else ()
-        self._require_joint(example)
-        dtypes = [p.dtype for p in model.parameters() if p.requires_grad]
-        self._trained_parameters = len(dtypes)
-        self._norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
-        self._course = Course(
-            partial(transports.from_first, run=self._run_workers, devices=self._devices)
+        require_balance(balance, layers, self.stages)
+        recomputed = arguments.resolve_recompute(recompute or "never", example)
+        configure = partial(
+            StageConfig.of,
+            seed=seed,
+            autocast=autocast,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            recompute=recomputed,
+            loss_scale=scale,
         )
+        self._model = ModelStages(copy.deepcopy(layers), self.stages, balance, configure)
+        self._loss, self._seed, self._transport = loss, seed, transport
+        where = resolve_for_workers(devices, self.workers)
+        self._runner = transports.runner(transport, where)
+        self._workers = Workers(
+            self._tables,
+            self._model,
+            self._runner,
+            where,
+            loss=loss,
+            autocast=autocast,
+            clip_norm=clip_norm,
+            is_scaled=scale is not None,
+            cluster=cluster,
+        )
+        self._progress = TrainingProgress(self._runner.agree)
         self._failed = False
+
+    @property
+    def balance(self) -> list[int] | None:
+        """How many layers each stage has; None until a batch has told, if it is "auto"."""
+        return self._model.balance
 
     def train(
         self,
@@ -157,6 +154,7 @@ class Pipeline:
         progress: bool = False,
         checkpoints: str | os.PathLike[str] | None = None,
         every: int | None = None,
+        observers: Watchers = (),
     ) -> Run:
         """Train on every batch once; the pipeline is empty again when this returns.
 
@@ -171,6 +169,9 @@ class Pipeline:
                 workers on several machines, one that they share.  The last two complete ones stay.
             every: batches from one checkpoint to the next (rounded up to where all stages have
                 made whole updates); by default there is one at the end.
+            observers: watch the workers (:class:`pipekit.engine.Observer`): over "threads" objects
+                that all workers call; over either transport functions from a worker's number to its
+                observer, which is made where the worker runs.
 
         Returns:
             The losses, the trace and what was measured.
@@ -178,34 +179,41 @@ class Pipeline:
         Raises:
             ValueError: the schedule does not fit the batches, a batch cannot be split, or the
                 folder holds checkpoints of another training.
+            TypeError: an observer cannot watch workers in other processes.
             Exception: the first that any worker raised; the pipeline cannot be used after it.
         """
         arguments.require_every(every, checkpoints)
-        folder = None if checkpoints is None else self._course.claim(checkpoints)
-        self._course.begin()
+        arguments.require_watchers(observers, self._transport)
+        folder = None if checkpoints is None else self._progress.claim(checkpoints)
+        self._progress.begin()
         batches = arguments.sized(batches)
-        start = self._course.start(len(batches), self._schedule_for, self.balance)
+        start = self._progress.start(len(batches), self._tables.schedule, self.balance)
         begin = time.perf_counter()
-        ready = self._ready(start.schedule, islice(batches, start.offset, len(batches)))
+        self._require_sound()
+        raw = islice(batches, start.offset, len(batches))
+        ready = self._workers.ready(start.schedule, raw, self._progress.resume_point)
         reports = []
         if start.is_end:
             deque(ready, maxlen=0)  # whoever makes them may draw random numbers
         else:
             assert self.balance is not None
-            saving = self._course.saving(folder, every, start, self.balance) if folder else None
-            reports = self._run(
+            written = None
+            if folder:
+                written = self._progress.checkpoint_config(folder, every, start, self.balance)
+            self._failed = True
+            reports = self._workers.train(
                 start.schedule,
                 ready,
-                self._loss,
+                progress,
                 first_microbatch=start.microbatches,
-                saving=saving,
-                resumption=start.resumption,
-                training=True,
+                checkpoints=written,
+                resume=start.resume,
                 trace=trace,
                 memory=memory,
-                progress=progress,
+                observers=tuple(observers),
             )
-        self._course.end(start, len(batches))
+            self._failed = False
+        self._progress.end(start, len(batches))
         wall = time.perf_counter() - begin
         return Run.of(start.schedule, reports, wall, self._seed, start.losses)
 
@@ -236,19 +244,18 @@ class Pipeline:
         Warns:
             UserWarning: naming a damaged file, for which an earlier checkpoint is used.
         """
-        found = self._course.resume(Path(checkpoints).absolute())
-        if found is None:
+        point = self._progress.resume(Path(checkpoints).absolute())
+        if point is None:
             return 0
-        found.load_into(self._modules)
-        for spec in self._specs:
-            spec.state = found.state_for(spec)
-        if self.balance is None and len(found.stages) == self.stages:
-            self.balance = found.about["balance"]
+        self._model.resume(point)
         self._failed = False
-        return found.position.runs
+        return point.position.runs
 
     def evaluate(
-        self, batches: Iterable[tuple[Any, Any]], metric: Callable[[Any, Any], Any] | None = None
+        self,
+        batches: Iterable[tuple[Any, Any]],
+        metric: Callable[[Any, Any], Any] | None = None,
+        observers: Watchers = (),
     ) -> float:
         """Return the mean over all rows of ``metric(output, target)``, by default the loss.
 
@@ -257,189 +264,35 @@ class Pipeline:
         Args:
             batches: pairs (input, target), each [rows, ...].
             metric: gives a number for the rows of a batch.
+            observers: watch the workers, as those of :meth:`train` do.
 
         Raises:
             ValueError: there are no batches, or one cannot be read.
         """
+        arguments.require_watchers(observers, self._transport)
         batches = arguments.sized(batches)
-        schedule = inference(self.stages, len(batches), self._homes, self.workers)
-        ready = self._ready(schedule, iter(batches))
-        reports = self._run(
+        schedule = self._tables.inference(len(batches))
+        self._require_sound()
+        ready = self._workers.ready(schedule, iter(batches), self._progress.resume_point)
+        loss = metric or self._loss
+        reports = self._workers.run(
             schedule,
             ready,
-            metric or self._loss,
-            first_microbatch=self._course.position.microbatches,
+            loss=loss,
+            first_microbatch=self._progress.position.microbatches,
             training=False,
+            observers=tuple(observers),
         )
         rows = max((report.rows for report in reports), key=len)  # not all workers see all data
         values = [value for report in reports for _, value in sorted(report.losses)]
-        weights = rows if _is_mean(metric or self._loss) else [1] * len(rows)
+        weights = rows if is_mean(loss) else [1] * len(rows)
         return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(rows)
 
     def state_dict(self) -> "OrderedDict[str, Tensor]":
         """Return the newest weights and buffers under the names of the unsplit model."""
         self._require_sound()
-        here = chain.from_iterable(module.state_dict().items() for module in self._modules)
-        state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in here}
-        gathered = transports.gather(state, self._run_workers)
-        return OrderedDict((name, gathered[name]) for name in self._keys)
-
-    @property
-    def _modules(self) -> list[nn.Sequential]:
-        """The layers that are here, under their names in the unsplit model."""
-        return [spec.layers for spec in self._specs] or [self._model]
-
-    def _ready(self, schedule: Schedule, raw: Iterator[Any]) -> Iterator[Batch]:
-        """Return the batches, checked; the first one serves to build the stages, if need be."""
-        self._require_sound()
-        parts = [len(batch) for batch in schedule.batches]
-        first = read_batch(next(raw), parts[0], 0)
-        if not self._specs:
-            self._build(split(first.input, first.parts)[0])
-        return chain([first], read_rest(raw, parts[1:]))
-
-    def _run(
-        self,
-        schedule: Schedule,
-        batches: Iterator[Batch],
-        loss: Loss,
-        *,
-        training: bool,
-        first_microbatch: int,
-        trace: bool = False,
-        memory: bool = False,
-        progress: bool = False,
-        saving: Saving | None = None,
-        resumption: Resumption | None = None,
-    ) -> list[Report]:
-        """Run a schedule over batches; the stages' specs are then those after the run."""
-        if training:
-            self._require_joint(schedule)
-        lowered = lower(schedule, [(skip.source, skip.destination) for skip in self._skips])
-        if resumption:
-            lowered = steps_after(lowered, resumption.boundary)
-        job = Job(
-            workers=len(schedule.workers),
-            members=schedule.stage_workers,
-            sums=sums(schedule),
-            loss=loss,
-            mean_loss=_is_mean(loss),
-            training=training,
-            first_microbatch=first_microbatch,
-            clip_norm=self._clip_norm,
-            parameters=self._trained_parameters,
-            norm_dtype=self._norm_dtype,
-            loss_versions=loss_versions(schedule) if self._loss_scale else (),
-            ties=self._ties,
-            autocast=self._autocast,
-            trace=trace,
-            memory=memory,
-            cluster=self._cluster,
-            saving=saving,
-            resumption=resumption,
-        )
-        done = resumption.boundary.batches if resumption else 0
-        specs = [self._specs_for(worker, schedule) for worker in range(len(lowered))]
-        self._failed = training
-        with LossBar(schedule.batches, progress, done) as bar:
-            reports = self._run_workers(
-                lowered,
-                specs,
-                job,
-                batches,
-                self._devices,
-                bar.add if progress else None,
-            )
-        self._failed = False
-        if training:
-            # The workers of a stage have the same weights; of their buffers the first one's stay.
-            kept = {spec.index: spec for report in reversed(reports) for spec in report.specs}
-            self._specs = [kept[index] for index in sorted(kept)]
-        return reports
-
-    def _specs_for(self, worker: int, schedule: Schedule) -> list[StageSpec]:
-        """Return the stages of a worker; those that another one has too as copies."""
-        return [
-            spec if worker == schedule.stage_workers[spec.index][0] else copy.deepcopy(spec)
-            for spec in self._specs
-            if worker in schedule.stage_workers[spec.index]
-        ]
-
-    def _build(self, sample: Tree) -> None:
-        """Cut the model into stages; ``sample`` is tried on it first."""
-        tried = probe(self._model, sample, self._autocast)
-        if self.balance is None:
-            balance = balance_by_cost(layer_costs(self._model, tried.flops), self.stages)
-            arguments.require_own_buffers(self._model, balance)
-            self.balance = balance
-        first = 0
-        self._skips = skips.between(skips.links(self._model), self.balance)
-        stages = cut(self._model, self.balance)
-        self._ties, numbers = find_ties(stages), parameter_numbers(stages)
-        specs = []
-        for index, stage in enumerate(separated(stages)):
-            here = range(first, first + len(stage))
-            specs.append(
-                StageSpec(
-                    index=index,
-                    layers=stage,
-                    first_layer=first,
-                    random_layers=tried.random_layers & set(here),
-                    edits_input=first in tried.edited_inputs,
-                    differentiates_input=index > 0,
-                    optimizer=self._optimizer,
-                    lr_scheduler=self._lr_scheduler,
-                    seed=self._seed,
-                    recompute=self._recompute[index],
-                    numbers=numbers[index],
-                    autocast=self._autocast,
-                    loss_scale=self._loss_scale,
-                    pops={s.name: n for n, s in enumerate(self._skips) if s.destination == index},
-                    stashes={s.name: n for n, s in enumerate(self._skips) if s.source == index},
-                )
-            )
-            first += len(stage)
-        if self._course.interrupted:
-            for spec in specs:
-                spec.state = self._course.interrupted.state_for(spec)
-        self._specs, self._model = specs, nn.Sequential()  # the stages own the layers now
-
-    def _schedule_for(self, batches: int) -> Schedule:
-        """Return the checked schedule for a number of batches."""
-        if not isinstance(self._schedule, Schedule):
-            schedule = self._schedule(batches)
-            self._check(schedule)
-        else:
-            schedule = self._schedule
-        if schedule.stages != self.stages or len(schedule.workers) != self.workers:
-            raise ScheduleError(
-                f"the schedule for {batches} batches has {schedule.stages} stages on "
-                f"{len(schedule.workers)} workers; it had {self.stages} on {self.workers}"
-            )
-        if len(schedule.batches) != batches:
-            raise ScheduleError(
-                f"the schedule is for {len(schedule.batches)} batches and there are {batches}: "
-                f"pass a function, e.g. lambda n: schedules.flush(stages, microbatches, n)"
-            )
-        return schedule
-
-    def _check(self, schedule: Schedule) -> None:
-        if not isinstance(schedule, Schedule):
-            raise TypeError(f"schedule must be a Schedule, not {type(schedule).__name__}")
-        if not schedule.trains:
-            raise ScheduleError("the schedule has no backward: it cannot train")
-        check(schedule)
-        arguments.require_one_order_of_sums(schedule)
-
-    def _require_joint(self, schedule: Schedule) -> None:
-        """Raise ScheduleError if stages have to update together and cannot."""
-        reasons = {
-            "clip_norm": self._clip_norm is not None,
-            "loss_scale": self._loss_scale is not None,
-            "weights that stages share": bool(self._ties),
-        }
-        for reason in (reason for reason, given in reasons.items() if given):
-            arguments.require_joint_updates(schedule, reason)
+        gathered = self._runner.gather(self._model.state())
+        return OrderedDict((name, gathered[name]) for name in self._model.names)
 
     def _require_sound(self) -> None:
         if self._failed:
@@ -447,8 +300,3 @@ class Pipeline:
                 "the last run did not end, and left its stages at different updates: build the "
                 "pipeline again, or resume() from a checkpoint"
             )
-
-
-def _is_mean(loss: Loss) -> bool:
-    """Return whether a loss is a mean over rows: all but those that say that they sum."""
-    return getattr(loss, "reduction", "mean") != "sum"

@@ -7,8 +7,8 @@ from typing import Any, Protocol, Self, TypeVar
 
 import pandas as pd
 
-from pipekit.engine.execution.worker import Report
 from pipekit.engine.observers.record import as_trace
+from pipekit.engine.work import Report
 from pipekit.provenance import provenance
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
@@ -74,7 +74,7 @@ class Run:
             schedule=schedule,
             loss_scales=_known_to_all(report.loss_scales for report in reports),
             skipped_updates=_known_to_all(report.skipped for report in reports),
-            weight_buffers=tuple(report.weight_buffers for report in reports),
+            weight_buffers=tuple(report.weight_slots for report in reports),
             peak_in_flight=tuple(report.most_pending for report in reports),
             traffic=_traffic(reports),
             provenance=provenance("measured", seed=seed),
@@ -130,6 +130,6 @@ def _traffic(reports: Sequence[Report]) -> pd.DataFrame:
     rows = [
         (worker, receiver, purpose, size)
         for worker, report in enumerate(reports)
-        for (receiver, purpose), size in report.sent.items()
+        for (receiver, purpose), size in report.sent_bytes.items()
     ]
     return pd.DataFrame(rows, columns=["source", "destination", "purpose", "bytes"])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pipekit.clusters import Cluster, flat, local
 from pipekit.emulation import emulate
 from pipekit.engine import Pipeline
-from pipekit.engine.execution.passes import Loss
+from pipekit.engine.config import Loss
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.planning import plan
 from pipekit.plans import Plan, Recompute

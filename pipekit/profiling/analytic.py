@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from pipekit.choices import require_choice
 from pipekit.clusters import Device
-from pipekit.engine.arguments import require_choice, require_model
+from pipekit.partition.partition import sequence_of
 from pipekit.profiling.profile import Profile
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.profiling.work import Work
@@ -62,7 +63,7 @@ def analytic(
         ValueError: the device's peak is not known for the dtype, an efficiency is not above 0 and
             at most 1, or a layer fails; the message names the layer.
     """
-    require_model(model)
+    model = sequence_of(model)
     for name, part in {"efficiency": efficiency, "memory_efficiency": memory_efficiency}.items():
         if not 0 < part <= 1:
             raise ValueError(f"{name} must be above 0 and at most 1, not {part}")

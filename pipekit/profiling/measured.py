@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from pipekit.choices import require_choice
 from pipekit.devices import is_accelerator, name_of, random_states_put_back, resolve
-from pipekit.engine.arguments import require_choice, require_model
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers.autocast import DTYPES
+from pipekit.partition.partition import sequence_of
 from pipekit.profiling.background_load import background_load
 from pipekit.profiling.layer_passes import Input, run_backward, run_forward
 from pipekit.profiling.profile import LayerProfile, Profile
@@ -87,7 +88,7 @@ def profile(
         ValueError: there is no such device, the model has no data, or a layer fails; the message
             names the layer.
     """
-    require_model(model)
+    model = sequence_of(model)
     require_choice("autocast", autocast, DTYPES)
     where = resolve(device)
     if repeats < 1:

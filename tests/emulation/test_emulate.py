@@ -12,7 +12,7 @@ from torch import nn
 from pipekit import Pipeline, emulate, models, simulate
 from pipekit.clusters import flat
 from pipekit.clusters.papers import V100
-from pipekit.emulation.emulate import Waiter
+from pipekit.emulation.stage import Waiter
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile, SkipProfile
 from pipekit.schedules import (

@@ -21,7 +21,7 @@ from pipekit import (
 )
 from pipekit.clusters.papers import V100
 from pipekit.devices import peak_bytes, reset_peak_bytes
-from pipekit.engine.execution.passes import Loss
+from pipekit.engine.config import Loss
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.papers.timelines import as_drawn
 from pipekit.plans import Recompute

@@ -1,4 +1,4 @@
-"""The course of a training over several runs: how far it is, and where its checkpoints go."""
+"""How far a training is that takes several runs, and where its checkpoints go."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -9,8 +9,8 @@ from typing import Protocol, TypeVar
 import torch
 
 from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.engine.checkpoints.resume_point import Interrupted, Position, Start, table_id
-from pipekit.engine.checkpoints.writer import Saving
+from pipekit.engine.checkpoints.resume_point import Position, ResumePoint, Start, table_id
+from pipekit.engine.config import CheckpointConfig
 from pipekit.schedules import Schedule, boundaries
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ class Agree(Protocol):
         ...
 
 
-class Course:
+class TrainingProgress:
     """How far a training is.
 
     Args:
@@ -32,34 +32,34 @@ class Course:
 
     Attributes:
         position: what lies behind it.
-        interrupted: the run that is to be taken up next, or None.
+        resume_point: the run that is to be taken up next, or None.
     """
 
     def __init__(self, agree: Agree) -> None:
         self._agree = agree
         self.position = Position()
-        self.interrupted: Interrupted | None = None
+        self.resume_point: ResumePoint | None = None
         self._own: Path | None = None  # a folder of which all checkpoints are this training's
         self._attempt = ""
         self._rng = torch.get_rng_state()
 
-    def resume(self, folder: Path) -> Interrupted | None:
+    def resume(self, folder: Path) -> ResumePoint | None:
         """Go back to the newest sound checkpoint in a folder, and return it, if there is one."""
         home = self._agree(lambda: checkpoints.newest(folder))
         self._take(folder)
         if home is None:
             return None
-        self.interrupted = Interrupted.read(home)
-        self.position = self.interrupted.position
-        return self.interrupted
+        self.resume_point = ResumePoint.read(home)
+        self.position = self.resume_point.position
+        return self.resume_point
 
     def begin(self) -> None:
         """Let a run begin: to be called before its data draw any random number.
 
         A loader may shuffle by torch's default generator; its state is that of the run's beginning.
         """
-        if self.interrupted:
-            torch.set_rng_state(self.interrupted.about["rng"])
+        if self.resume_point:
+            torch.set_rng_state(self.resume_point.about["rng"])
         self._rng = torch.get_rng_state()
 
     def start(
@@ -68,9 +68,9 @@ class Course:
         schedule_for: Callable[[int], Schedule],
         balance: Sequence[int] | None,
     ) -> Start:
-        """Return where a run begins; see :meth:`Interrupted.start`."""
-        if self.interrupted:
-            return self.interrupted.start(batches, schedule_for, balance)
+        """Return where a run begins; see :meth:`ResumePoint.start`."""
+        if self.resume_point:
+            return self.resume_point.start(batches, schedule_for, balance)
         return Start(schedule_for(batches), 0, self.position.microbatches)
 
     def claim(self, folder: str | os.PathLike[str]) -> Path:
@@ -85,9 +85,9 @@ class Course:
             self._take(path)
         return path
 
-    def saving(
+    def checkpoint_config(
         self, folder: Path, every: int | None, start: Start, balance: Sequence[int]
-    ) -> Saving:
+    ) -> CheckpointConfig:
         """Return what the workers of a run have to know to write checkpoints."""
         about = {
             "runs": self.position.runs,
@@ -99,11 +99,12 @@ class Course:
             "rng": self._rng,
         }
         parts = sum(map(len, start.schedule.stage_workers))
-        return Saving(folder, self._attempt, about, parts, boundaries(start.schedule, every))
+        cuts = boundaries(start.schedule, every)
+        return CheckpointConfig(folder, self._attempt, about, parts, cuts)
 
     def end(self, start: Start, batches: int) -> None:
         """Note that a run has come to its end."""
-        self.interrupted = None
+        self.resume_point = None
         self.position = Position(
             self.position.runs + 1,
             self.position.batches + batches,

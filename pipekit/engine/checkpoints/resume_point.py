@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.engine.checkpoints.writer import Resumption
-from pipekit.engine.execution.stage import StageSpec
+from pipekit.engine.config import ResumeConfig
+from pipekit.engine.execution.stage import StageConfig
 from pipekit.layers.buffers import named_buffers, set_buffers
 from pipekit.schedules import Boundary, Schedule
 
@@ -33,37 +33,37 @@ class Start(NamedTuple):
         schedule: its table.
         offset: batches of the run that come before the table.
         microbatches: of the whole training before the table: keys of the random numbers.
-        resumption: within the table, or None: at its beginning.
+        resume: within the table, or None: at its beginning.
         losses: of the microbatches before that, if they are the table's.
     """
 
     schedule: Schedule
     offset: int
     microbatches: int
-    resumption: Resumption | None = None
+    resume: ResumeConfig | None = None
     losses: Sequence[tuple[int, float]] = ()
 
     @property
     def is_end(self) -> bool:
         """Whether nothing is left to train on."""
-        if self.resumption is None:
+        if self.resume is None:
             return False
-        return self.resumption.boundary.batches == len(self.schedule.batches)
+        return self.resume.boundary.batches == len(self.schedule.batches)
 
 
 @dataclass(frozen=True)
-class Interrupted:
+class ResumePoint:
     """What a checkpoint says.
 
     Attributes:
-        home: where it lies.
+        checkpoint: where it lies.
         about: what is common to its parts.
         boundary: after which it was written.
         stages: for each stage the part of its first worker, less the older weights.
         losses: of the microbatches of the run before the boundary.
     """
 
-    home: Path
+    checkpoint: Path
     about: dict[str, Any]
     boundary: Boundary
     stages: list[checkpoints.Content]
@@ -108,8 +108,8 @@ class Interrupted:
             here = saved.get(name) if name in buffers else parameters.get(name)
             if name not in saved or here is None or here.shape != saved[name].shape:
                 raise ValueError(
-                    f"{self.home} is of another model: there or here {name!r} is missing or of "
-                    f"another shape; build the model of the saved run"
+                    f"{self.checkpoint} is of another model: there or here {name!r} is missing or "
+                    f"of another shape; build the model of the saved run"
                 )
         with torch.no_grad():
             for name, parameter in parameters.items():
@@ -120,23 +120,24 @@ class Interrupted:
         for stage in self.stages:  # not to lie in memory twice while the training goes on
             stage["parameters"], stage["buffers"] = {}, {}
 
-    def state_for(self, spec: StageSpec) -> dict[str, Any]:
+    def state_for(self, config: StageConfig) -> dict[str, Any]:
         """Return what a stage's optimizer and scheduler go on from.
 
         The optimizer's state goes with the parameters, wherever stages begin and end now; the rest
         is taken from the saved stage that had most of the stage's layers to begin with.
         """
         optimizers = [stage["state"]["optimizer"] or {} for stage in self.stages]
-        layers = range(spec.first_layer, spec.first_layer + len(spec.layers))
+        part = config.passes.part
+        layers = range(part.first_layer, part.first_layer + len(part.module))
         stops = itertools.accumulate(self.about["balance"])
         shared = [
             len(range(max(layers.start, stop - count), min(layers.stop, stop))) * bool(optimizer)
             for stop, count, optimizer in zip(stops, self.about["balance"], optimizers, strict=True)
         ]
         donor: dict[str, Any] = self.stages[shared.index(max(shared))]["state"]
-        names = {name for name, _ in spec.layers.named_parameters()}
+        names = {name for name, _ in part.module.named_parameters()}
         own = {name: each[name] for each in optimizers for name in each if name in names}
-        if None in spec.numbers:  # weights that an earlier stage has as well
+        if None in part.numbers:  # weights that an earlier stage has as well
             own = copy.deepcopy(own)
         return donor | {"optimizer": own or None}
 
@@ -160,15 +161,15 @@ class Interrupted:
         done = offset + self.boundary.batches
         if batches < done:
             raise ValueError(
-                f"{self.home} was written after {done} batches of a run, and this one has "
+                f"{self.checkpoint} was written after {done} batches of a run, and this one has "
                 f"{batches}: pass all batches of the interrupted run, those before it too"
             )
         schedule = schedule_for(batches - offset)
         microbatches = self.about["microbatches"]
         same = table_id(schedule, balance) == self.about["table"]
         if same or batches == done:
-            resumption = Resumption(self.home, self.boundary)
-            return Start(schedule, offset, microbatches, resumption, self.losses if same else ())
+            resume = ResumeConfig(self.checkpoint, self.boundary)
+            return Start(schedule, offset, microbatches, resume, self.losses if same else ())
         microbatches += self.boundary.microbatches
         return Start(schedule_for(batches - done), done, microbatches)
 

@@ -1,206 +1,219 @@
-"""Runs an ordered list of passes: waits for what each needs, computes, and sends what it gives."""
+"""Executes steps: waits for what each needs, computes, and sends what it gives."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from pipekit.devices import Clock, to_device
-from pipekit.engine.execution.passes import Flow, FlowGradients, Passes, Target
-from pipekit.engine.transports.transport import Aborted, Links
-from pipekit.layers.pass_state import during, set_ends_batch
+import torch
+
+from pipekit.devices import to_device
+from pipekit.engine.execution.pipeline_io import PipelineIO
+from pipekit.engine.execution.stage_io import StageGradients, StageIO
+from pipekit.engine.execution.stage_runtime import StageRuntime
+from pipekit.engine.observers.observer import Observer, listeners
+from pipekit.engine.transport import Transport
 from pipekit.plans import Recompute
 from pipekit.schedules import MAIN, Op, Step
 from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree, tree_bytes
 
 
-class Ends(Protocol):
-    """Where microbatches enter a pipeline and where they leave it."""
+class Updates(Protocol):
+    """What makes the updates of a worker's stages."""
 
-    def input(self, microbatch: int) -> Tree:
-        """Return what the first stage gets."""
+    def begin_last(self, stage: int, update: int) -> None:
+        """Expect the last pass here that adds to the gradients of a stage's update."""
 
-    def target(self, microbatch: int) -> Target | None:
-        """Return what the last stage's output is compared with, or None for the output itself."""
+    def end_last(self, stage: int, update: int) -> None:
+        """Note that this pass is over: the gradients of the update are complete here."""
 
-    def output(self, microbatch: int, output: Tree) -> None:
-        """Take what the last stage gave: the output, or the weighted loss."""
+    def settle(self, stage: int, update: int) -> None:
+        """Wait until all that a stage's update needs is here, and until it is decided upon."""
 
-    def output_gradients(self, microbatch: int) -> FlowGradients | None:
-        """Return the gradients of the last stage's output; None if that is a loss."""
-
-    def input_gradients(self, microbatch: int, gradients: FlowGradients) -> None:
-        """Take the gradients of the first stage's input, if it differentiates it."""
-
-
-class Event(NamedTuple):
-    """One thing that a worker did; see :class:`pipekit.traces.Trace`."""
-
-    stage: int
-    op: str
-    microbatch: int
-    version: int
-    start: float
-    end: float
-    bytes: int
+    def update(self, stage: int, slot: int) -> None:
+        """Make a settled update: write the stage's next version into a weight slot."""
 
 
 class Executor:
-    """Executes passes.
+    """Executes the steps of one worker; which op is done how stands in one table.
 
     Args:
-        index: the number of this worker.
-        stages: the stages that live here, by index.
+        worker: its number.
+        stages: those that live there, by index.
         recompute: which microbatches of a batch each of them recomputes.
-        links: to the other workers.
+        transport: to the other workers.
         ends: of the pipeline.
-        clock: of the device where this worker computes.
+        device: where the stages compute.
+        updates: makes updates; None where there are none.
+        observers: are told of what is received, computed and sent.
         first_microbatch: microbatches that earlier runs have seen.
-        keeps: whether backwards follow the forwards.
-        trace: whether to record events.
+        training: whether backwards follow the forwards.
     """
 
     def __init__(
         self,
-        index: int,
-        stages: Mapping[int, Passes],
+        worker: int,
+        stages: Mapping[int, StageRuntime],
         recompute: Mapping[int, Recompute],
-        links: Links,
-        ends: Ends,
-        clock: Clock,
+        transport: Transport,
+        ends: PipelineIO,
+        device: torch.device,
         *,
+        updates: Updates | None = None,
+        observers: Sequence[Observer] = (),
         first_microbatch: int = 0,
-        keeps: bool = True,
-        trace: bool = False,
+        training: bool = True,
     ) -> None:
-        self.index, self.stages, self.recompute = index, stages, recompute
-        self.links, self.ends, self.clock, self.device = links, ends, clock, clock.device
-        self._first_microbatch, self._trace = first_microbatch, trace
-        self._execute: dict[Op, Callable[[Step], None]] = {
-            Op.FORWARD: self._forward if keeps else self._infer
+        self._stages, self._recompute, self._updates = stages, recompute, updates
+        self._transport, self._ends, self._device = transport, ends, device
+        self._first_microbatch = first_microbatch
+        self._methods: Mapping[Op, Callable[[Step], None]] = {
+            Op.FORWARD: self._forward if training else self._infer,
+            Op.BACKWARD: self._backward,
+            Op.BACKWARD_INPUT: self._backward_input,
+            Op.BACKWARD_WEIGHT: self._backward_weight,
+            Op.UPDATE: self._update,
         }
-        self._execute[Op.BACKWARD] = self._backward
-        self._marks: list[tuple[Step, str, object, object, int]] = []
-        self.sent: Counter[tuple[int, str]] = Counter()
+        self._tell_received = listeners(observers, Observer.received, worker)
+        self._tell_before = listeners(observers, Observer.before_compute, worker)
+        self._tell_after = listeners(observers, Observer.after_compute, worker)
+        self._tell_sent = listeners(observers, Observer.sent, worker)
 
-    def run(self, steps: Sequence[Step]) -> None:
-        """Execute every step.
+    def execute(self, step: Step) -> None:
+        """Execute one step.
 
         Raises:
-            Exception: whatever a layer or the loss raises, with a note that names the task.
+            Exception: whatever a layer or the loss raises.
             Aborted: another worker failed.
         """
-        with during():
-            for step in steps:
-                try:
-                    self.links.require_peers()
-                    set_ends_batch(step.ends_batch)
-                    self._execute[step.task.op](step)
-                except Aborted:
-                    raise
-                except Exception as error:
-                    error.add_note(f"(raised in {step.task})")
-                    raise
-
-    def events(self) -> list[Event]:
-        """Return what was done, with times in seconds on this host's monotonic clock."""
-        return [
-            Event(
-                step.task.stage,
-                op,
-                step.task.microbatch,
-                step.task.version,
-                self.clock.seconds(start),
-                self.clock.seconds(end),
-                sent,
-            )
-            for step, op, start, end, sent in self._marks
-        ]
+        self._methods[step.task.op](step)
 
     def _forward(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
         x = self._input(step)
-        target = None
-        if not step.sends and (target := self.ends.target(microbatch)):
-            target = target._replace(target=to_device(target.target, self.device))
-        start = self.clock.now()
-        output = self.stages[stage].forward(
+        target = None if step.sends else self._ends.target(microbatch)
+        if target:
+            target = target._replace(target=to_device(target.target, self._device))
+        self._before(step, Op.FORWARD.name, (x.main, x.skips, target.target if target else ()))
+        output = self._stages[stage].forward(
             x,
             microbatch + self._first_microbatch,
             step.slot,
             target,
-            step.recomputed(self.recompute[stage]),
+            step.recomputed(self._recompute[stage]),
         )
-        self._give(step, start, output)
+        self._give(step, output)
 
     def _infer(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
         x = self._input(step)
-        start = self.clock.now()
-        self._give(step, start, self.stages[stage].infer(x, microbatch + self._first_microbatch))
+        self._before(step, Op.FORWARD.name, (x.main, x.skips))
+        self._give(step, self._stages[stage].infer(x, microbatch + self._first_microbatch))
 
-    def _give(self, step: Step, start: object, output: Flow) -> None:
-        end = self.clock.now()
-        self._record(step, Op.FORWARD.name, start, end, self._send(step, output))
+    def _give(self, step: Step, output: StageIO) -> None:
+        self._after(step, Op.FORWARD.name, output)
+        self._send(step, output)
         if not step.sends:
-            self.ends.output(step.task.microbatch, output.main)
+            self._ends.output(step.task.microbatch, output.main)
 
     def _backward(self, step: Step) -> None:
-        _, index, microbatch, _ = step.task
-        stage, key = self.stages[index], microbatch + self._first_microbatch
-        if step.recomputed(self.recompute[index]):
-            start = self.clock.now()
-            if stage.recompute(key, step.slot):
-                self._record(step, RECOMPUTE, start, self.clock.now())
+        _, stage, microbatch, _ = step.task
+        self._run_again(step)
         gradients = self._gradients(step)
-        start = self.clock.now()
-        result = self._differentiate(step, key, gradients)
-        end = self.clock.now()
-        self._record(step, Op.BACKWARD.name, start, end, self._send(step, result))
+        self._before(step, Op.BACKWARD.name, gradients or ())
+        last = self._updates if step.ends_update else None
+        if last:
+            last.begin_last(stage, step.update)
+        result = self._stages[stage].backward(
+            microbatch + self._first_microbatch, step.slot, step.update, gradients
+        )
+        if last:
+            last.end_last(stage, step.update)
+        self._give_back(step, result)
+
+    def _backward_input(self, step: Step) -> None:
+        _, stage, microbatch, _ = step.task
+        self._run_again(step)
+        gradients = self._gradients(step)
+        self._before(step, Op.BACKWARD_INPUT.name, gradients or ())
+        result = self._stages[stage].backward_input(
+            microbatch + self._first_microbatch, step.slot, step.update, gradients
+        )
+        self._give_back(step, result)
+
+    def _backward_weight(self, step: Step) -> None:
+        _, stage, microbatch, _ = step.task
+        self._before(step, Op.BACKWARD_WEIGHT.name, ())
+        last = self._updates if step.ends_update else None
+        if last:
+            last.begin_last(stage, step.update)
+        self._stages[stage].backward_weight(
+            microbatch + self._first_microbatch, step.slot, step.update
+        )
+        if last:
+            last.end_last(stage, step.update)
+        self._after(step, Op.BACKWARD_WEIGHT.name, ())
+
+    def _update(self, step: Step) -> None:
+        _, stage, _, version = step.task
+        assert self._updates, "only workers that train make updates"
+        self._updates.settle(stage, version)
+        self._before(step, Op.UPDATE.name, ())
+        self._updates.update(stage, step.slot)
+        self._after(step, Op.UPDATE.name, ())
+
+    def _run_again(self, step: Step) -> None:
+        """Run the forward of a backward again, if the first one kept nothing."""
+        _, stage, microbatch, _ = step.task
+        if step.recomputed(self._recompute[stage]):
+            self._before(step, RECOMPUTE, ())
+            output = self._stages[stage].recompute(microbatch + self._first_microbatch, step.slot)
+            self._after(step, RECOMPUTE, output)
+
+    def _give_back(self, step: Step, gradients: StageGradients) -> None:
+        self._after(step, step.task.op.name, gradients)
+        self._send(step, gradients)
         if not step.sends:
-            self.ends.input_gradients(microbatch, result)
+            self._ends.input_gradients(step.task.microbatch, gradients)
 
-    def _differentiate(
-        self, step: Step, key: int, gradients: FlowGradients | None
-    ) -> FlowGradients:
-        stage = self.stages[step.task.stage]
-        return stage.backward(key, step.slot, step.update, gradients)
-
-    def _input(self, step: Step) -> Flow:
+    def _input(self, step: Step) -> StageIO:
         if not step.receives:
-            return Flow(to_device(self.ends.input(step.task.microbatch), self.device), {})
+            return StageIO(to_device(self._ends.input(step.task.microbatch), self._device), {})
         contents = self._receive(step)
-        return Flow(contents.pop(MAIN), contents)
+        return StageIO(contents.pop(MAIN), contents)
 
-    def _gradients(self, step: Step) -> FlowGradients | None:
+    def _gradients(self, step: Step) -> StageGradients | None:
         if not step.receives:
-            return self.ends.output_gradients(step.task.microbatch)
+            return self._ends.output_gradients(step.task.microbatch)
         contents = self._receive(step)
         main = contents.pop(MAIN)
-        return FlowGradients(main, {n: content[0] for n, content in contents.items() if content})
+        return StageGradients(main, {n: content[0] for n, content in contents.items() if content})
 
     def _receive(self, step: Step) -> dict[int, Any]:
         """Return the contents of a step's messages, by skip connection or MAIN."""
-        return {
-            message.skip: self.links.receive(message, source) for message, source in step.receives
-        }
+        contents = {}
+        for message, source in step.receives:
+            content = contents[message.skip] = self._transport.receive(message, source)
+            for tell in self._tell_received:
+                tell(step, message, source, content)
+        return contents
 
-    def _send(self, step: Step, result: Flow | FlowGradients) -> int:
-        """Send a step's messages; return their bytes."""
-        sent = 0
+    def _send(self, step: Step, result: StageIO | StageGradients) -> None:
+        """Send a step's messages."""
         for message, receiver in step.sends:
             content: Tree = result.main
             if message.skip != MAIN:
                 content = result.skips.get(message.skip)
-                if isinstance(result, FlowGradients):
+                if isinstance(result, StageGradients):
                     content = {} if content is None else {0: content}
             size = tree_bytes(content)  # before the receiver may do with it what it likes
-            self.links.send(message, receiver, content)
-            if receiver != self.index:
-                self.sent[receiver, message.payload.value] += size
-            sent += size
-        return sent
+            self._transport.send(message, receiver, content)
+            for tell in self._tell_sent:
+                tell(step, message, receiver, content, size)
 
-    def _record(self, step: Step, op: str, start: object, end: object, sent: int = 0) -> None:
-        if self._trace:
-            self._marks.append((step, op, start, end, sent))
+    def _before(self, step: Step, activity: str, inputs: Tree) -> None:
+        for tell in self._tell_before:
+            tell(step, activity, inputs)
+
+    def _after(self, step: Step, activity: str, outputs: Tree) -> None:
+        for tell in self._tell_after:
+            tell(step, activity, outputs)

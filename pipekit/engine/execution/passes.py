@@ -1,83 +1,47 @@
 """The passes of a stage: what a forward leaves for its backward, recomputed if need be."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.observers.memory_tracker import Held
+from pipekit.engine.execution.split_backward import WeightBackward, backward_input
+from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
 from pipekit.layers.autocast import autocast
 from pipekit.layers.buffers import buffers_untouched
 from pipekit.layers.pass_state import during
 from pipekit.layers.randomness import layer_seed
 from pipekit.layers.seeded import Seeded
-from pipekit.skips import Name, carrying
-from pipekit.trees import Tree, differentiable, tree_map
+from pipekit.partition.partition import PartitionStage
+from pipekit.skips import carrying
+from pipekit.trees import Tree, differentiable, leaves, tree_map
 
-Loss = Callable[[Any, Any], Tensor]
+T = TypeVar("T")
 
 
-@dataclass(kw_only=True)
-class Section:
-    """A stage's place in the model.
+@dataclass(frozen=True, kw_only=True)
+class PassConfig:
+    """How the passes of a stage are run.
 
     Attributes:
-        index: the stage, from 0.
-        first_layer: index of its first layer in the unsplit model.
-        random_layers: indices, in the unsplit model, of its layers that draw random numbers.
-        edits_input: whether its layers edit their input in place, as ``ReLU(inplace=True)`` does.
+        part: the stage in the model.
         differentiates_input: whether a backward gives the gradients of the input.
         seed: of the layers' random numbers.
         autocast: what operators compute in where that is safe (:class:`torch.autocast`), or None.
-        pops: names and numbers of the skip connections that end here.
-        stashes: of those that begin here.
     """
 
-    index: int
-    first_layer: int
-    random_layers: frozenset[int]
-    edits_input: bool
+    part: PartitionStage
     differentiates_input: bool
-    seed: int
+    seed: int = 0
     autocast: torch.dtype | None = None
-    pops: Mapping[Name, int] = field(default_factory=dict)
-    stashes: Mapping[Name, int] = field(default_factory=dict)
 
-
-class Target(NamedTuple):
-    """What the last stage compares its output with, and the microbatch's weight in the loss."""
-
-    loss: Loss
-    target: Tree
-    weight: float
-
-
-class Flow(NamedTuple):
-    """What a stage takes in or gives out.
-
-    Attributes:
-        main: from the stage before, or to the next one.
-        skips: by number of the skip connection.
-    """
-
-    main: Tree
-    skips: dict[int, Tensor]
-
-
-class FlowGradients(NamedTuple):
-    """Gradients of a flow, those that there are.
-
-    Attributes:
-        main: of the differentiable tensors of the main way, by number.
-        skips: by number of the skip connection.
-    """
-
-    main: dict[int, Tensor]
-    skips: dict[int, Tensor]
+    def build(self, device: torch.device) -> "Passes":
+        """Return the stage for inference, on its device: its passes and nothing else."""
+        return Passes(self, [self.part.module.to(device).eval()], device)
 
 
 class _Pending(NamedTuple):
@@ -87,159 +51,197 @@ class _Pending(NamedTuple):
     other strides, and strides change how later sums are rounded.
     """
 
-    input: Flow
-    output: Flow | None  # None: to be recomputed
+    input: StageIO
+    output: StageIO | None  # None: to be recomputed
     target: Target | None
-    gradients: FlowGradients
+    gradients: StageGradients
 
 
 class Passes:
-    """Runs the passes of one stage, and keeps what is pending between the two of a microbatch.
+    """Runs the passes of one stage, and keeps what is pending between those of a microbatch.
+
+    It is a :class:`pipekit.engine.execution.stage_runtime.StageRuntime`.
 
     Args:
-        section: the stage's place in the model.
-        modules: its layers, once for each weight buffer; whoever owns the list may change it.
+        config: how they are run.
+        modules: the stage's layers, once for each weight slot; whoever owns the list may change it.
         device: where they compute.
     """
 
     def __init__(
-        self, section: Section, modules: Sequence[nn.Sequential], device: torch.device
+        self, config: PassConfig, modules: Sequence[nn.Sequential], device: torch.device
     ) -> None:
-        self.section, self.modules, self.device = section, modules, device
+        self._config, self._part = config, config.part
+        self._modules, self._device = modules, device
         self._pending: dict[int, _Pending] = {}
-        self._watch_backward = bool(section.random_layers)
-        self.held: Held | None = None
+        self._pending_weights: dict[int, WeightBackward | None] = {}
+        self._watch_backward = bool(self._part.random_layers)
+        self._by_branches: bool | None = None  # None: no split backward has been compared yet
 
-    def infer(self, x: Flow, microbatch: int) -> Flow:
+    def forget(self) -> None:
+        """Drop what is pending of a run that failed."""
+        self._pending.clear()
+        self._pending_weights.clear()
+
+    def infer(self, x: StageIO, microbatch: int) -> StageIO:
         """Return the output for ``x``, keeping nothing."""
-        with torch.no_grad(), autocast(self.device, self.section.autocast):
+        with torch.no_grad(), autocast(self._device, self._config.autocast):
             return self._run(0, x, microbatch, keep=False)
 
     def forward(
-        self, x: Flow, microbatch: int, buffer: int, target: Target | None, recompute: bool
-    ) -> Flow:
+        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
+    ) -> StageIO:
         """Return the output for ``x``, cut from the graph; on the last stage, the weighted loss.
 
         Args:
             x: the input, with leading dimension rows.
             microbatch: its index over all runs, the key of its random numbers.
-            buffer: the weight buffer to read.
+            slot: the weight slot to read.
             target: on the last stage, what to compare with; else None.
             recompute: keep only the input until the backward.
         """
-        gradients = FlowGradients({}, {})
-        if self.section.differentiates_input:
+        gradients = StageGradients({}, {})
+        if self._config.differentiates_input:
             for number, tensor in enumerate(differentiable(x.main)):
                 tensor.requires_grad_().register_hook(partial(_take, gradients.main, number))
             for skip, tensor in x.skips.items():
                 if differentiable(tensor):
                     tensor.requires_grad_().register_hook(partial(_take, gradients.skips, skip))
-        if self.held:
-            self.held.keep(microbatch, (*x, () if target is None else target.target))
-        with self._keeping(microbatch, recompute):
-            output = self._compute(x, microbatch, buffer, target)
-        if self.held and not recompute:
-            self.held.keep(microbatch, tuple(output))
+        with _checkpointing() if recompute else nullcontext():
+            output = self._compute(x, microbatch, slot, target)
         self._pending[microbatch] = _Pending(x, None if recompute else output, target, gradients)
-        return Flow(tree_map(Tensor.detach, output.main), tree_map(Tensor.detach, output.skips))
+        return StageIO(tree_map(Tensor.detach, output.main), tree_map(Tensor.detach, output.skips))
 
-    def recompute(self, microbatch: int, buffer: int) -> bool:
-        """Run a forward again if its graph was not kept; return whether it was run."""
+    def recompute(self, microbatch: int, slot: int) -> StageIO:
+        """Run again a forward whose graph was not kept; return its output."""
         pending = self._pending[microbatch]
-        if pending.output is not None:
-            return False
-        again = self.held.follow(microbatch, again=True) if self.held else nullcontext()
-        with again, buffers_untouched(self.modules[buffer]), during(recomputing=True):
-            output = self._compute(pending.input, microbatch, buffer, pending.target)
-        if self.held:
-            self.held.keep(microbatch, tuple(output), again=True)
+        with buffers_untouched(self._modules[slot]), during(recomputing=True):
+            output = self._compute(pending.input, microbatch, slot, pending.target)
         self._pending[microbatch] = pending._replace(output=output)
-        return True
-
-    def output(self, microbatch: int) -> Flow:
-        """Return what a pending forward gave, with its graph; recomputed if need be."""
-        output = self._pending[microbatch].output
-        assert output is not None, "recompute() comes first"
         return output
 
+    def loss(self, microbatch: int) -> Tensor:
+        """Return the loss of a pending microbatch, on the last stage in training."""
+        output = self._pending[microbatch].output
+        assert output is not None, "recompute() comes first"
+        loss: Tensor = output.main
+        return loss
+
     def backward(
-        self, microbatch: int, buffer: int, update: int, gradients: FlowGradients | None
-    ) -> FlowGradients:
-        """Add the microbatch's gradients to those of the weights.
+        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
+    ) -> StageGradients:
+        """Add the microbatch's gradients to those of the weights; return those of the input.
 
         Args:
             microbatch: one whose forward is pending, and recomputed if need be.
-            buffer: the weight buffer that its graph reads.
+            slot: the weight slot that its graph reads.
             update: the update that sums these gradients, for whoever has several.
             gradients: of the output; None if that is a loss, for ones.
-
-        Returns:
-            Likewise those of the input, for the stages that it came from.
 
         Raises:
             ValueError: a layer draws random numbers in its backward.
         """
-        output = self.output(microbatch)
-        arrived = self._pending.pop(microbatch).gradients
-        roots: list[Tensor] = [output.main]
-        seeds: list[Tensor] | None = None
-        if gradients is not None:
-            outputs = differentiable(output.main)
-            pairs = [(outputs[n], g) for n, g in gradients.main.items()]
-            pairs += [(output.skips[n], g) for n, g in gradients.skips.items()]
-            reached = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]
-            roots, seeds = [tensor for tensor, _ in reached], [g for _, g in reached]
-        if roots and roots[0].requires_grad:
-            if self._watch_backward:
-                self._watch_backward = False
-                with Seeded(0, self.device) as watched:
-                    torch.autograd.backward(roots, seeds)
-                if watched.drew:
-                    raise ValueError(
-                        "a layer draws random numbers in its backward, which cannot be the same "
-                        "as in its forward: instead of torch.utils.checkpoint within a layer, use "
-                        "recompute='always'"
-                    )
-            else:
-                torch.autograd.backward(roots, seeds)
-        if self.held:
-            self.held.drop(microbatch)
-        return FlowGradients(dict(sorted(arrived.main.items())), arrived.skips)
+        begin, arrived = self._begin_backward(microbatch, gradients)
+        if begin:
+            self._watched(partial(torch.autograd.backward, *begin))
+        return _in_order(arrived)
 
-    def _keeping(self, microbatch: int, recompute: bool) -> AbstractContextManager[Any]:
-        """Return a context in which a forward keeps nothing, or what it keeps is counted."""
-        if recompute:
-            return _checkpointing()
-        return self.held.follow(microbatch) if self.held else nullcontext()
+    def backward_input(
+        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
+    ) -> StageGradients:
+        """Return the gradients of the input, and leave those of the weights for later.
 
-    def _compute(self, x: Flow, microbatch: int, buffer: int, target: Target | None) -> Flow:
-        with autocast(self.device, self.section.autocast):
-            output = self._run(buffer, x, microbatch)
+        Args:
+            microbatch, slot, update, gradients: those of :meth:`backward`.
+
+        Raises:
+            ValueError: a layer draws random numbers in its backward.
+        """
+        inputs = []
+        if self._config.differentiates_input:
+            tensors = leaves(tuple(self._pending[microbatch].input))
+            inputs = list(dict.fromkeys(tensor for tensor in tensors if tensor.requires_grad))
+        begin, arrived = self._begin_backward(microbatch, gradients)
+        rest = self._watched(partial(backward_input, *begin, inputs)) if begin else None
+        self._pending_weights[microbatch] = rest
+        return _in_order(arrived)
+
+    def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
+        """Add the microbatch's gradients to those of the weights, after :meth:`backward_input`.
+
+        Args:
+            microbatch, slot, update: those of :meth:`backward`.
+        """
+        if rest := self._pending_weights.pop(microbatch):
+            if self._by_branches is None:
+                self._by_branches = rest.is_exact()
+            rest.run(self._by_branches)
+
+    def _begin_backward(
+        self, microbatch: int, gradients: StageGradients | None
+    ) -> tuple[tuple[list[Tensor], list[Tensor] | None] | None, StageGradients]:
+        """Forget a pending microbatch.
+
+        Returns:
+            Where its backward begins, with which gradients; None: there is nothing to do.  And what
+            gets the gradients of the input.
+        """
+        pending = self._pending.pop(microbatch)
+        output = pending.output
+        assert output is not None, "recompute() comes first"
+        if gradients is None:
+            begin = ([output.main], None) if output.main.requires_grad else None
+            return begin, pending.gradients
+        outputs = differentiable(output.main)
+        pairs = [(outputs[n], g) for n, g in gradients.main.items()]
+        pairs += [(output.skips[n], g) for n, g in gradients.skips.items()]
+        reached = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]
+        seeded = ([t for t, _ in reached], [g for _, g in reached]) if reached else None
+        return seeded, pending.gradients
+
+    def _watched(self, differentiate: Callable[[], T]) -> T:
+        """Differentiate; the first time, see that no layer draws random numbers meanwhile."""
+        if not self._watch_backward:
+            return differentiate()
+        self._watch_backward = False
+        with Seeded(0, self._device) as watched:
+            result = differentiate()
+        if watched.drew:
+            raise ValueError(
+                "a layer draws random numbers in its backward, which cannot be the same "
+                "as in its forward: instead of torch.utils.checkpoint within a layer, use "
+                "recompute='always'"
+            )
+        return result
+
+    def _compute(self, x: StageIO, microbatch: int, slot: int, target: Target | None) -> StageIO:
+        with autocast(self._device, self._config.autocast):
+            output = self._run(slot, x, microbatch)
             if target is None:
                 return output
             loss = target.loss(output.main, target.target)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise TypeError("the loss must return a tensor with one number for each microbatch")
-        return Flow(loss * target.weight if target.weight != 1.0 else loss, {})
+        return StageIO(loss * target.weight if target.weight != 1.0 else loss, {})
 
-    def _run(self, buffer: int, x: Flow, microbatch: int, keep: bool = True) -> Flow:
+    def _run(self, slot: int, x: StageIO, microbatch: int, keep: bool = True) -> StageIO:
         main = self._own(x.main)
-        section = self.section
-        if not section.pops and not section.stashes:
-            return Flow(self._layers(buffer, main, microbatch), {})
-        with carrying({name: x.skips[n] for name, n in section.pops.items()}) as carried:
+        part = self._part
+        if not part.pops and not part.stashes:
+            return StageIO(self._layers(slot, main, microbatch), {})
+        with carrying({name: x.skips[n] for name, n in part.pops.items()}) as carried:
             if not keep:
                 x.skips.clear()  # whoever pops a skip has the last of it
-            main = self._layers(buffer, main, microbatch)
-        return Flow(main, {n: carried.outgoing[name] for name, n in section.stashes.items()})
+            main = self._layers(slot, main, microbatch)
+        return StageIO(main, {n: carried.outgoing[name] for name, n in part.stashes.items()})
 
-    def _layers(self, buffer: int, x: Tree, microbatch: int) -> Tree:
-        module = self.modules[buffer]
-        if not self.section.random_layers:
+    def _layers(self, slot: int, x: Tree, microbatch: int) -> Tree:
+        module = self._modules[slot]
+        if not self._part.random_layers:
             return module(x)
-        for number, layer in enumerate(module, start=self.section.first_layer):
-            if number in self.section.random_layers:
-                with Seeded(layer_seed(self.section.seed, number, microbatch), self.device):
+        for number, layer in enumerate(module, start=self._part.first_layer):
+            if number in self._part.random_layers:
+                with Seeded(layer_seed(self._config.seed, number, microbatch), self._device):
                     x = layer(x)
             else:
                 x = layer(x)
@@ -247,7 +249,12 @@ class Passes:
 
     def _own(self, x: Tree) -> Tree:
         """Return an input that the layers may edit: neither the sender's tensor nor a leaf."""
-        return tree_map(torch.clone, x) if self.section.edits_input else x
+        return tree_map(torch.clone, x) if self._part.edits_input else x
+
+
+def _in_order(gradients: StageGradients) -> StageGradients:
+    """Return gradients of an input by number: autograd may have come to the last one first."""
+    return StageGradients(dict(sorted(gradients.main.items())), gradients.skips)
 
 
 @contextmanager

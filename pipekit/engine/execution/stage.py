@@ -1,90 +1,181 @@
-"""A stage in training: its layers, their weight versions, and the passes that are pending."""
+"""A stage in training: its passes, and the weight versions that they read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, Self
 
 import torch
 from torch import nn
 
-from pipekit.engine.execution.passes import FlowGradients, Passes, Section
+from pipekit.engine.execution.passes import PassConfig, Passes
+from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
+from pipekit.engine.execution.stage_runtime import StageRuntime
 from pipekit.engine.updates.loss_scaler import LossScaler
 from pipekit.engine.updates.optimizer_state import NamedOptimizer
-from pipekit.engine.updates.reducer import Reducer
 from pipekit.engine.updates.weight_versions import (
     LRSchedulerFactory,
     OptimizerFactory,
     WeightVersions,
 )
+from pipekit.engine.updates.weights import UpdatedStage
 from pipekit.loss_scale import LossScale
+from pipekit.partition.partition import PartitionStage
 from pipekit.plans import Recompute
 
 
-@dataclass(kw_only=True)
-class StageSpec(Section):
-    """What a stage is made of; it can be sent to another process.
+class TrainedStage(StageRuntime, UpdatedStage, Protocol):
+    """A stage that a worker trains."""
+
+    def prepare(self, slots: int, loss_versions: Sequence[int] = ()) -> None:
+        """Make ready for a run.
+
+        Args:
+            slots: how many weight slots it needs.
+            loss_versions: see :meth:`pipekit.engine.updates.loss_scaler.LossScaler.begin`.
+        """
+
+
+class StageSource(Protocol):
+    """What makes a stage on the worker where it lives; it can be sent to another process."""
+
+    @property
+    def index(self) -> int:
+        """The stage's number."""
+
+    @property
+    def recompute(self) -> Recompute:
+        """Which microbatches of a batch are recomputed."""
+
+    def build(self, device: torch.device) -> TrainedStage:
+        """Return the stage, on its device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageConfig:
+    """What a stage in training is made of; it can be sent to another process.
 
     Attributes:
-        layers: its layers under their names in the unsplit model, with the newest weights.
+        passes: how its passes are run; its layers have the newest weights.
         optimizer: makes its optimizer.
         lr_scheduler: makes its learning-rate scheduler, or None.
         recompute: which microbatches of a batch are recomputed.
-        numbers: of its trained parameters in the unsplit model; None for the copy of an earlier
-            stage's.
         loss_scale: how the scale of the losses changes, or None.
         state: of its optimizer, scheduler and loss scaler, from an earlier run, or None.
     """
 
-    layers: nn.Sequential
+    passes: PassConfig
     optimizer: OptimizerFactory
-    lr_scheduler: LRSchedulerFactory | None
+    lr_scheduler: LRSchedulerFactory | None = None
     recompute: Recompute = "never"
-    numbers: Sequence[int | None] = ()
     loss_scale: LossScale | None = None
     state: dict[str, Any] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        part: PartitionStage,
+        *,
+        seed: int,
+        autocast: torch.dtype | None,
+        recompute: Sequence[Recompute],
+        **training: Any,
+    ) -> Self:
+        """Return what a part of a model becomes in a pipeline.
+
+        Args:
+            part: the stage in the model.
+            seed: of the layers' random numbers.
+            autocast: what operators compute in where that is safe, or None.
+            recompute: which microbatches of a batch each stage recomputes.
+            training: the other attributes.
+        """
+        passes = PassConfig(
+            part=part, differentiates_input=part.index > 0, seed=seed, autocast=autocast
+        )
+        return cls(passes=passes, recompute=recompute[part.index], **training)
+
+    @property
+    def index(self) -> int:
+        """The stage's number."""
+        return self.passes.part.index
+
+    @property
+    def module(self) -> nn.Sequential:
+        """Its layers under their names in the unsplit model, with the newest weights."""
+        return self.passes.part.module
 
     def build(self, device: torch.device) -> "Stage":
         """Return the stage, on its device."""
         return Stage(self, device)
 
 
-class Stage(Passes):
+class Stage:
     """Runs the passes of one stage on the weight version that each names.
 
     Args:
-        spec: what it is made of.
+        config: what it is made of.
         device: where it computes.
+
+    Attributes:
+        weights: its weight versions.
+        scaler: the scale of the losses, or None.
+        numbers: of its trained parameters in the unsplit model.
     """
 
-    def __init__(self, spec: StageSpec, device: torch.device) -> None:
-        self.spec = spec
-        self.versions = WeightVersions(spec.layers.to(device), spec.optimizer, spec.lr_scheduler)
-        super().__init__(spec, self.versions.modules, device)
-        self.scaler = LossScaler(spec.loss_scale) if spec.loss_scale else None
-        if spec.state is not None:
-            self._load(spec.state)
-        self.reducer: Reducer | None = None  # on several workers, in training
+    def __init__(self, config: StageConfig, device: torch.device) -> None:
+        self._config = config
+        self.weights = WeightVersions(
+            config.module.to(device), config.optimizer, config.lr_scheduler
+        )
+        self._passes = Passes(config.passes, self.weights.modules, device)
+        self.scaler = LossScaler(config.loss_scale) if config.loss_scale else None
+        self.numbers = config.passes.part.numbers
+        if config.state is not None:
+            self._load(config.state)
 
-    def prepare(self, buffers: int, training: bool, loss_versions: Sequence[int] = ()) -> None:
-        """Make ready for a run that needs ``buffers`` weight buffers.
+    def prepare(self, slots: int, loss_versions: Sequence[int] = ()) -> None:
+        """Make ready for a run that needs ``slots`` weight slots.
 
         ``loss_versions`` are those of :meth:`LossScaler.begin`.
         """
-        self.versions.prepare(buffers, training)
+        self._passes.forget()
+        self.weights.prepare(slots)
         if self.scaler:
             self.scaler.begin(loss_versions)
 
+    def infer(self, x: StageIO, microbatch: int) -> StageIO:
+        """Return the output for ``x``, keeping nothing."""
+        return self._passes.infer(x, microbatch)
+
+    def forward(
+        self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
+    ) -> StageIO:
+        """Return the output for ``x``; on the last stage, the weighted loss."""
+        return self._passes.forward(x, microbatch, slot, target, recompute)
+
+    def recompute(self, microbatch: int, slot: int) -> StageIO:
+        """Run again a forward whose graph was not kept; return its output."""
+        return self._passes.recompute(microbatch, slot)
+
     def backward(
-        self, microbatch: int, buffer: int, update: int, gradients: FlowGradients | None
-    ) -> FlowGradients:
-        """Add the microbatch's gradients to ``update``'s sum; see :meth:`Passes.backward`."""
-        self.versions.accumulate(buffer, update)
-        if self.scaler and gradients is None:
-            loss = self.output(microbatch).main
-            # By way of float64: a scale beyond what the loss's dtype can hold becomes infinite.
-            scale = torch.full_like(loss, self.scaler.scale(update), dtype=torch.float64)
-            gradients = FlowGradients({0: scale.to(loss.dtype)}, {})
-        return super().backward(microbatch, buffer, update, gradients)
+        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
+    ) -> StageGradients:
+        """Add the microbatch's gradients to ``update``'s sum; return those of the input."""
+        self.weights.accumulate(slot, update)
+        gradients = self._scaled(microbatch, update, gradients)
+        return self._passes.backward(microbatch, slot, update, gradients)
+
+    def backward_input(
+        self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
+    ) -> StageGradients:
+        """Return the gradients of the input, and leave those of the weights for later."""
+        gradients = self._scaled(microbatch, update, gradients)
+        return self._passes.backward_input(microbatch, slot, update, gradients)
+
+    def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
+        """Add to ``update``'s sum what :meth:`backward_input` has left."""
+        self.weights.accumulate(slot, update)
+        self._passes.backward_weight(microbatch, slot, update)
 
     def state(self) -> dict[str, Any]:
         """Return the state of the optimizer (by parameter), the scheduler and the loss scaler."""
@@ -92,9 +183,22 @@ class Stage(Passes):
             name: part.state_dict() if part else None for name, part in self._stateful().items()
         }
 
-    def to_spec(self) -> StageSpec:
+    def to_config(self) -> StageConfig:
         """Return what makes this stage again, as it stands now, elsewhere."""
-        return replace(self.spec, layers=self.versions.newest, state=self.state())
+        passes = self._config.passes
+        part = replace(passes.part, module=self.weights.newest)
+        return replace(self._config, passes=replace(passes, part=part), state=self.state())
+
+    def _scaled(
+        self, microbatch: int, update: int, gradients: StageGradients | None
+    ) -> StageGradients | None:
+        """Return the gradients with which a backward begins: of a scaled loss, the scale."""
+        if not self.scaler or gradients is not None:
+            return gradients
+        loss = self._passes.loss(microbatch)
+        # By way of float64: a scale beyond what the loss's dtype can hold becomes infinite.
+        scale = torch.full_like(loss, self.scaler.scale(update), dtype=torch.float64)
+        return StageGradients({0: scale.to(loss.dtype)}, {})
 
     def _load(self, state: dict[str, Any]) -> None:
         for name, part in self._stateful().items():
@@ -102,10 +206,10 @@ class Stage(Passes):
                 part.load_state_dict(state[name])
 
     def _stateful(self) -> dict[str, Any]:
-        versions = self.versions
-        optimizer = versions.optimizer and NamedOptimizer(versions.optimizer, versions.names)
+        weights = self.weights
+        optimizer = weights.optimizer and NamedOptimizer(weights.optimizer, weights.names)
         return {
             "optimizer": optimizer,
-            "lr_scheduler": versions.lr_scheduler,
+            "lr_scheduler": weights.lr_scheduler,
             "loss_scaler": self.scaler,
         }

@@ -1,6 +1,5 @@
 """One minibatch of a :class:`pipekit.PipelinedModule`: its forward, and its backward if ever."""
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,14 @@ from pipekit.devices import (
     wait_stream,
 )
 from pipekit.engine.execution.executor import Executor
-from pipekit.engine.execution.passes import FlowGradients, Passes, Section
+from pipekit.engine.execution.passes import PassConfig, Passes
+from pipekit.engine.execution.stage_io import StageGradients
+from pipekit.engine.execution.worker import Worker
 from pipekit.engine.module.backward_order import Place
-from pipekit.engine.observers.memory_tracker import Held
+from pipekit.engine.observers.memory_tracker import MemoryTracker
+from pipekit.engine.observers.observer import Observer, Watchers, WorkerView, observers_of
 from pipekit.engine.observers.record import Record
+from pipekit.engine.observers.trace_recorder import TraceRecorder
 from pipekit.engine.transports.run_threads import Tell, together
 from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.plans import Recompute
@@ -32,7 +35,7 @@ from pipekit.trees import Tree, differentiable, leaves, refill
 
 
 @dataclass(frozen=True)
-class Stations:
+class ModuleRuntime:
     """What all minibatches of a module have in common.
 
     Attributes:
@@ -42,6 +45,7 @@ class Stations:
         copy_streams: whether tensors travel between GPUs beside the computing.
         trace: whether to record events.
         memory: whether to follow what lies in memory.
+        observers: what else watches the stages' workers.
     """
 
     modules: Sequence[nn.Sequential]
@@ -50,6 +54,7 @@ class Stations:
     copy_streams: bool
     trace: bool
     memory: bool
+    observers: Watchers
 
 
 class Minibatch:
@@ -59,8 +64,8 @@ class Minibatch:
     parameters once, however many microbatches there are.
 
     Args:
-        stations: where it goes.
-        sections: the stages' places in the model, for this minibatch.
+        runtime: where it goes.
+        configs: how each stage's passes are run, for this minibatch.
         recompute: which microbatches are recomputed.
         steps: all passes, with their messages.
         inputs: of each microbatch, [rows, ...].
@@ -69,37 +74,36 @@ class Minibatch:
 
     def __init__(
         self,
-        stations: Stations,
-        sections: Sequence[Section],
+        runtime: ModuleRuntime,
+        configs: Sequence[PassConfig],
         recompute: Recompute,
         steps: Iterable[Step],
         inputs: Sequence[Tree],
         keeps: bool,
     ) -> None:
-        self._stations, self._recompute, self._keeps = stations, recompute, keeps
+        self._runtime, self._recompute, self._keeps = runtime, recompute, keeps
         self._inputs: dict[int, Tree] = dict(enumerate(inputs))
         self._outputs: dict[int, Tree] = {}
         self._differentiable_inputs = len(differentiable(inputs[0]))
         self._steps = {(s.task.op, s.task.stage, s.task.microbatch): s for s in steps}
         self._aliases = [
             {name: p.detach().requires_grad_(p.requires_grad) for name, p in m.named_parameters()}
-            for m in stations.modules
+            for m in runtime.modules
         ]
         self._passes = [
-            Passes(section, [module], clock.device)
-            for section, module, clock in zip(
-                sections, stations.modules, stations.clocks, strict=True
-            )
+            Passes(config, [module], clock.device)
+            for config, module, clock in zip(configs, runtime.modules, runtime.clocks, strict=True)
         ]
         self._order: list[Place] = []
         self._rows: list[int] = []
         self._output_gradients: Sequence[Tensor | None] = ()
-        self._input_gradients: dict[int, FlowGradients] = {}
-        self.records = [Record() for _ in sections]
-        if stations.memory:
-            for stage, clock in enumerate(stations.clocks):
-                reset_peak_bytes(clock.device)
-                self._follow(stage)
+        self._input_gradients: dict[int, StageGradients] = {}
+        self._watched = [self._watch(stage) for stage in range(len(configs))]
+
+    @property
+    def records(self) -> list[Record]:
+        """What the stages' workers have recorded so far."""
+        return [watched.record for watched in self._watched]
 
     def forward(self, passes: Iterable[Place]) -> Tree:
         """Return the output [rows, ...] of all microbatches."""
@@ -115,16 +119,16 @@ class Minibatch:
         return refill(outputs[0], [torch.cat(each) for each in zip(*pieces, strict=True)])
 
     def begin(self, gradients: Sequence[Tensor | None]) -> None:
-        """See :class:`pipekit.engine.module.backward_order.Minibatch`."""
+        """Take the gradients of the outputs: autograd has begun."""
         self._output_gradients = gradients
         self._order = []
 
     def reached(self, place: Place) -> None:
-        """See :class:`pipekit.engine.module.backward_order.Minibatch`."""
+        """Note that autograd has come to a pass."""
         self._order.append(place)
 
     def differentiate(self) -> list[Tensor | None]:
-        """See :class:`pipekit.engine.module.backward_order.Minibatch`."""
+        """Return the gradients of inputs and parameters: autograd has come to the end."""
         if not self._rows:
             raise RuntimeError(
                 "backward was called a second time for the same output of a pipelined module, "
@@ -138,7 +142,7 @@ class Minibatch:
         self._rows, self._output_gradients = [], ()
         return gradients
 
-    # --- the ends of the pipeline; see Ends in execution/executor.py
+    # --- the ends of the pipeline; see execution/pipeline_io.py
 
     def input(self, microbatch: int) -> Tree:
         """Return what the first stage gets, once."""
@@ -151,14 +155,14 @@ class Minibatch:
         """Take an output."""
         self._outputs[microbatch] = output
 
-    def output_gradients(self, microbatch: int) -> FlowGradients:
+    def output_gradients(self, microbatch: int) -> StageGradients:
         """Return the gradients of a microbatch's output."""
         start = sum(self._rows[:microbatch])
         rows = slice(start, start + self._rows[microbatch])
         given = enumerate(self._output_gradients)
-        return FlowGradients({n: g[rows] for n, g in given if g is not None}, {})
+        return StageGradients({n: g[rows] for n, g in given if g is not None}, {})
 
-    def input_gradients(self, microbatch: int, gradients: FlowGradients) -> None:
+    def input_gradients(self, microbatch: int, gradients: StageGradients) -> None:
         """Take the gradients of a microbatch's input."""
         self._input_gradients[microbatch] = gradients
 
@@ -166,52 +170,72 @@ class Minibatch:
 
     def _run(self, op: Op, passes: Iterable[Place]) -> None:
         """Run passes, each stage its own in the order given."""
-        stations = self._stations
+        runtime = self._runtime
         steps: dict[int, list[Step]] = defaultdict(list)
         for place in passes:
             steps[place[0]].append(self._steps[op, *place])
         stages = range(len(self._passes))
         network = ThreadNetwork(
-            stages, [clock.device for clock in stations.clocks], stations.copy_streams
+            stages, [clock.device for clock in runtime.clocks], runtime.copy_streams
         )
         # What the caller has issued comes first, and what he issues later comes after.
-        before = [record_event(clock.device) for clock in stations.clocks]
+        before = [record_event(clock.device) for clock in runtime.clocks]
 
         def work(stage: int, tell: Tell) -> None:
-            clock = stations.clocks[stage]
-            with on_stream(stations.streams[stage]):
+            clock, watched = runtime.clocks[stage], self._watched[stage]
+            with on_stream(runtime.streams[stage]):
                 for event in before:
                     wait_event(clock.device, event)
+                links = network.links(stage)
                 executor = Executor(
                     stage,
                     {stage: self._passes[stage]},
                     {stage: self._recompute},
-                    network.links(stage),
+                    links,
                     self,
-                    clock,
-                    keeps=self._keeps,
-                    trace=stations.trace,
+                    clock.device,
+                    observers=watched.observers,
+                    training=self._keeps,
                 )
-                run = partial(executor.run, steps[stage])
-                _with_weights(stations.modules[stage], self._aliases[stage], run)
-                record = self.records[stage]
-                record.events += executor.events()
-                if stations.memory:
-                    record.allocated_bytes = peak_bytes(clock.device)
+                worker = Worker(watched.view, executor.execute, links, watched.observers)
+                run = partial(worker.execute, steps[stage])
+                _with_weights(runtime.modules[stage], self._aliases[stage], run)
+                if watched.memory:
+                    watched.allocated_bytes = peak_bytes(clock.device)
 
-        together([partial(work, stage) for stage in stages], network.abort)
-        for stream in stations.streams:
+        last = op is Op.BACKWARD or not self._keeps
+        try:
+            together([partial(work, stage) for stage in stages], network.abort)
+            for stage, watched in enumerate(self._watched if last else ()):
+                for observer in watched.observers:
+                    observer.end(stage)
+        except BaseException:
+            last = True
+            raise
+        finally:
+            for stage, watched in enumerate(self._watched if last else ()):
+                for observer in watched.observers:
+                    observer.close(stage)
+        for stream in runtime.streams:
             wait_stream(stream)
 
-    def _follow(self, stage: int) -> None:
-        """Note what a stage holds whenever it changes."""
-
-        def note() -> None:
-            self.records[stage].memory.append((time.perf_counter(), held.now()))
-
-        weights = _Weights(self._stations.modules[stage], self._aliases[stage])
-        held = self._passes[stage].held = Held(weights, note)
-        note()
+    def _watch(self, stage: int) -> "_Watched":
+        """Let observers begin to watch a stage's worker."""
+        runtime, clock = self._runtime, self._runtime.clocks[stage]
+        weights = _Weights(runtime.modules[stage], self._aliases[stage])
+        view = WorkerView(stage, clock.device, clock, {stage: weights}, int)
+        trace = TraceRecorder() if runtime.trace else None
+        memory = MemoryTracker({stage: self._recompute}) if runtime.memory else None
+        if memory:
+            reset_peak_bytes(clock.device)
+        observers: list[Observer] = [each for each in (trace, memory) if each]
+        observers += observers_of(runtime.observers, stage)
+        for observer in observers:
+            observer.begin(view)
+        if memory and not self._keeps:  # weights are all that stays of a forward alone
+            memory.close(stage)
+            observers.remove(memory)
+        return _Watched(view, observers, trace, memory)
 
     def _gradients_of_inputs(self) -> list[Tensor | None]:
         """Return the gradients of the whole minibatch's input tensors."""
@@ -222,9 +246,28 @@ class Minibatch:
         ]
 
 
+@dataclass
+class _Watched:
+    """A stage's worker, and who watches it."""
+
+    view: WorkerView
+    observers: list[Observer]
+    trace: TraceRecorder | None
+    memory: MemoryTracker | None
+    allocated_bytes: int | None = None
+
+    @property
+    def record(self) -> Record:
+        return Record(
+            self.trace.events() if self.trace else [],
+            self.memory.samples if self.memory else [],
+            self.allocated_bytes,
+        )
+
+
 @dataclass(frozen=True)
 class _Weights:
-    """A stage's weights in a minibatch; see :class:`Weights`."""
+    """A stage's weights in a minibatch, as observers see them."""
 
     module: nn.Module
     aliases: Mapping[str, Tensor]

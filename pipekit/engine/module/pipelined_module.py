@@ -11,14 +11,18 @@ from torch import Tensor, nn
 
 from pipekit import skips
 from pipekit.batch_norm import convert_batch_norm, forget_batch
+from pipekit.choices import require_choice
 from pipekit.devices import Clock, new_stream, resolve_for_workers
 from pipekit.engine import arguments
 from pipekit.engine.batches import split
-from pipekit.engine.execution.passes import Section
+from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.module.backward_order import Place, link
-from pipekit.engine.module.minibatch import Minibatch, Stations
+from pipekit.engine.module.minibatch import Minibatch, ModuleRuntime
+from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.record import as_trace
+from pipekit.partition.checks import require_balance, require_ties_on_one_device
 from pipekit.partition.cut import cut
+from pipekit.partition.partition import partition, sequence_of
 from pipekit.partition.probe import probe
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Skips, Step, gpipe, lower
@@ -46,7 +50,8 @@ class PipelinedModule(nn.Module):
     ``DistributedDataParallel`` may wrap it.  It cannot be differentiated twice.
 
     Args:
-        sequential: the layers, shared and not copied; they are moved to the devices.
+        sequential: the layers, an ``nn.Sequential`` or a list; they are shared and not copied, and
+            moved to the devices.
         balance: how many layers each stage gets.
         chunks: microbatches of a minibatch, as even as can be; of one with fewer rows, a microbatch
             a row.
@@ -60,19 +65,21 @@ class PipelinedModule(nn.Module):
         trace: record every minibatch for :attr:`trace`.
         memory: follow what lies in every worker's memory, for :func:`pipekit.measure_memory`; it
             takes time.
+        observers: watch the stages' workers in every minibatch (:class:`pipekit.engine.Observer`):
+            objects that all workers call, or functions from a stage's number to its observer.
 
     Attributes:
         balance: layers of each stage.
         devices: of each stage; targets belong on the last one.
 
     Raises:
-        TypeError: ``sequential`` is not an ``nn.Sequential``.
+        TypeError: ``sequential`` is neither an ``nn.Sequential`` nor a list of modules.
         ValueError: an argument does not fit the others; the message says what to change.
     """
 
     def __init__(
         self,
-        sequential: nn.Sequential,
+        sequential: nn.Sequential | Sequence[nn.Module],
         balance: Sequence[int],
         *,
         chunks: int,
@@ -82,19 +89,20 @@ class PipelinedModule(nn.Module):
         without: Collection[str] = (),
         trace: bool = False,
         memory: bool = False,
+        observers: Watchers = (),
     ) -> None:
         super().__init__()
-        arguments.require_model(sequential)
+        sequential = sequence_of(sequential)
         skips.require_matched(list(sequential))
-        arguments.require_balance(list(balance), sequential, len(balance))
-        arguments.require_choice("checkpoint", checkpoint, get_args(Recompute))
+        require_balance(list(balance), sequential, len(balance))
+        require_choice("checkpoint", checkpoint, get_args(Recompute))
         if not isinstance(chunks, int) or chunks < 1:
             raise ValueError(f"chunks must be a whole number from 1, not {chunks!r}")
         for component in without:
-            arguments.require_choice("without", component, COMPONENTS)
+            require_choice("without", component, COMPONENTS)
         self.balance, self.chunks, self.checkpoint = list(balance), chunks, checkpoint
         self.devices = resolve_for_workers(devices, len(balance))
-        arguments.require_ties_on_one_device(cut(sequential, self.balance), self.devices)
+        require_ties_on_one_device(cut(sequential, self.balance), self.devices)
         self._without, self._recorded = frozenset(without), trace or memory
         if deferred_batch_norm:
             convert_batch_norm(sequential)
@@ -108,15 +116,17 @@ class PipelinedModule(nn.Module):
         self._stages = tuple(cut(run, self.balance))
         for stage, device in zip(self._stages, self.devices, strict=True):
             stage.to(device)
-        self._stations = Stations(
+        arguments.require_watchers(observers, "threads")
+        self._runtime = ModuleRuntime(
             modules=self._stages,
             clocks=[Clock(device) for device in self.devices],
             streams=[new_stream(device) for device in self.devices],
             copy_streams="streams" not in self._without,
             trace=trace,
             memory=memory,
+            observers=tuple(observers),
         )
-        self._sections: list[Section] = []
+        self._configs: list[PassConfig] = []
         self._last: Minibatch | None = None
 
     def forward(self, x: Tree) -> Tree:
@@ -131,16 +141,16 @@ class PipelinedModule(nn.Module):
         """
         rows = _rows(x)
         inputs = split(tree_map(Tensor.detach, x), min(self.chunks, rows))
-        if not self._sections:
-            self._sections = list(self._probe(inputs[0]))
+        if not self._configs:
+            self._configs = self._probe(inputs[0])
         given = differentiable(x)
         parameters = list(chain.from_iterable(stage.parameters() for stage in self._stages))
         asked = [*given, *parameters]
         keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in asked)
-        sections = self._sections_now(keeps and any(tensor.requires_grad for tensor in given))
+        configs = self._configs_now(keeps and any(tensor.requires_grad for tensor in given))
         minibatch = Minibatch(
-            self._stations,
-            sections,
+            self._runtime,
+            configs,
             self.checkpoint if self.training else "never",
             self._steps(len(inputs)),
             inputs,
@@ -205,38 +215,29 @@ class PipelinedModule(nn.Module):
             self.cuda()
         return super().to(*args, **kwargs)
 
-    def _probe(self, sample: Tree) -> Iterator[Section]:
-        """Yield each stage's place in the model."""
-        layers = [layer for stage in self._stages for layer in stage]
-        tried = probe(nn.Sequential(*layers), sample)
-        first = 0
-        for index, count in enumerate(self.balance):
-            yield Section(
-                index=index,
-                first_layer=first,
-                random_layers=tried.random_layers & set(range(first, first + count)),
-                edits_input=first in tried.edited_inputs,
-                differentiates_input=index > 0,
-                seed=0,
-                pops={s.name: n for n, s in enumerate(self._skips) if s.destination == index},
-                stashes={s.name: n for n, s in enumerate(self._skips) if s.source == index},
-            )
-            first += count
+    def _probe(self, sample: Tree) -> list[PassConfig]:
+        """Return how each stage's passes are run."""
+        layers = nn.Sequential(*(layer for stage in self._stages for layer in stage))
+        parts = partition(layers, self.balance, probe(layers, sample)).stages
+        return [
+            PassConfig(part=replace(part, module=stage), differentiates_input=part.index > 0)
+            for part, stage in zip(parts, self._stages, strict=True)
+        ]
 
-    def _sections_now(self, differentiates_input: bool) -> list[Section]:
-        """Return the sections for one minibatch: with this thread's autocast, and a seed."""
-        random = any(section.random_layers for section in self._sections)
+    def _configs_now(self, differentiates_input: bool) -> list[PassConfig]:
+        """Return the same for one minibatch: with this thread's autocast, and a seed."""
+        random = any(config.part.random_layers for config in self._configs)
         seed = int(torch.randint(2**31, ())) if random else 0
         return [
             replace(
-                section,
+                config,
                 seed=seed,
-                differentiates_input=section.index > 0 or differentiates_input,
+                differentiates_input=config.part.index > 0 or differentiates_input,
                 autocast=torch.get_autocast_dtype(device.type)
                 if torch.is_autocast_enabled(device.type)
                 else None,
             )
-            for section, device in zip(self._sections, self.devices, strict=True)
+            for config, device in zip(self._configs, self.devices, strict=True)
         ]
 
 

@@ -1,41 +1,27 @@
-"""What a stage holds in memory, measured: the tensors themselves are counted.
+"""What a worker holds in memory, measured: the tensors themselves are counted.
 
 Activations are counted by autograd's own hooks, which see every tensor that a backward will need,
 until their storage is really freed.  Gradients of activations and what operators use for a moment
 are not seen.
 """
 
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from weakref import finalize
 
-from torch import Tensor, UntypedStorage, nn
+from torch import Tensor, UntypedStorage
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
+from pipekit.engine.observers.observer import Observer, StageWeights, WorkerView
+from pipekit.plans import Recompute
+from pipekit.schedules import OPS, Op, Step
+from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree, leaves
-
-
-class Weights(Protocol):
-    """The weights of a stage, in one version or several."""
-
-    @property
-    def modules(self) -> Sequence[nn.Module]:
-        """The layers, once for each version."""
-
-    @property
-    def parameters(self) -> Sequence[Sequence[Tensor]]:
-        """The tensors that gradients come to, for each version."""
-
-    @property
-    def optimizer(self) -> Optimizer | None:
-        """What updates them, if it is known."""
-
-    def all_gradients(self) -> Iterable[Tensor]:
-        """Return every gradient that is in memory."""
 
 
 class Bytes(NamedTuple):
@@ -55,7 +41,7 @@ class Bytes(NamedTuple):
 NOTHING = Bytes(0, 0, 0, 0, 0)
 
 
-class Held:
+class StageMemory:
     """Follows the tensors of one stage.
 
     Args:
@@ -63,7 +49,7 @@ class Held:
         changed: called whenever something has come or gone.
     """
 
-    def __init__(self, weights: Weights, changed: Callable[[], None]) -> None:
+    def __init__(self, weights: StageWeights, changed: Callable[[], None]) -> None:
         self._weights, self._changed = weights, changed
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(lambda _: changed())
@@ -132,6 +118,73 @@ class Held:
         if key not in self._weight_storages and key not in first and key not in kept:
             kept[key] = size
             finalize(storage, kept.pop, key, None)
+
+
+class MemoryTracker(Observer):
+    """Follows what one worker holds, of all its stages.
+
+    Args:
+        recompute: which microbatches of a batch each stage recomputes, so that their forwards keep
+            nothing but their inputs.
+
+    Attributes:
+        samples: (when, what was held) after every change, in seconds of ``time.perf_counter()``.
+    """
+
+    def __init__(self, recompute: Mapping[int, Recompute]) -> None:
+        self._recompute = recompute
+        self._stages: dict[int, StageMemory] = {}
+        self._following: saved_tensors_hooks | None = None
+        self._waiting_bytes: Callable[[], int] = int
+        self.samples: list[tuple[float, Bytes]] = []
+
+    def begin(self, worker: WorkerView) -> None:
+        """Count weights and optimizers."""
+        self._waiting_bytes = worker.waiting_bytes
+        for index, weights in worker.weights.items():
+            if index not in self._stages:
+                self._stages[index] = StageMemory(weights, self._look)
+        self._look()
+
+    def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
+        """Count what a forward takes in, and follow what it keeps."""
+        op, index, microbatch, _ = step.task
+        stage, again = self._stages[index], activity == RECOMPUTE
+        if op is Op.FORWARD:
+            stage.keep(microbatch, inputs)
+        if again or (op is Op.FORWARD and not step.recomputed(self._recompute[index])):
+            self._following = stage.follow(microbatch, again)
+            self._following.__enter__()
+
+    def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
+        """Count what a forward gives out; forget a microbatch whose backward is done."""
+        op, index, microbatch, _ = step.task
+        stage = self._stages[index]
+        if self._following:
+            self._unfollow()
+            stage.keep(microbatch, outputs, again=activity == RECOMPUTE)
+        elif OPS[op].adds_gradient:
+            stage.drop(microbatch)
+        elif op is Op.UPDATE:
+            self._look()
+
+    def close(self, worker: int) -> None:
+        """Follow no more."""
+        if self._following:
+            self._unfollow()
+        for stage in self._stages.values():
+            stage.stop()
+
+    def _unfollow(self) -> None:
+        assert self._following
+        self._following.__exit__()
+        self._following = None
+
+    def _look(self) -> None:
+        """Note what is held now."""
+        held = sum((stage.now() for stage in self._stages.values()), NOTHING)
+        waiting = NOTHING._replace(gradients=self._waiting_bytes())
+        self.samples.append((time.perf_counter(), held + waiting))
 
 
 _Storages = dict[StorageWeakRef, int]

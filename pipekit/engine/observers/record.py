@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from pipekit.devices import unix_ns
-from pipekit.engine.execution.executor import Event
 from pipekit.engine.observers.memory_tracker import Bytes
+from pipekit.engine.observers.trace_recorder import Event
 from pipekit.traces import COLUMNS, Trace
 from pipekit.traces.memory import PARTS, Memory
 

@@ -7,13 +7,11 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.batches import Batch
-from pipekit.engine.config import Job
-from pipekit.engine.execution.stage import StageSpec
-from pipekit.engine.execution.worker import LossCallback, Report
+from pipekit.engine.config import RunConfig
 from pipekit.engine.transports import torchrun
-from pipekit.engine.transports.processes import run_processes
-from pipekit.engine.transports.threads import run_threads
-from pipekit.schedules import Step
+from pipekit.engine.transports.processes import ProcessRunner
+from pipekit.engine.transports.threads import ThreadRunner
+from pipekit.engine.work import Report, WorkerAssignment
 
 T = TypeVar("T")
 
@@ -21,42 +19,48 @@ NAMES = ("threads", "distributed")
 
 
 class Runner(Protocol):
-    """Runs every worker's steps to the end; see :func:`run_threads`."""
+    """Runs the workers of a pipeline, one run after another."""
 
-    def __call__(
+    def run(
         self,
-        lowered: Sequence[Sequence[Step]],
-        specs: Sequence[Sequence[StageSpec]],
-        job: Job,
+        workers: Sequence[WorkerAssignment],
+        config: RunConfig,
         batches: Iterable[Batch],
-        devices: Sequence[torch.device],
-        on_loss: LossCallback | None,
+        on_loss: Callable[[int, float], None] | None,
     ) -> list[Report]:
-        """Return every worker's report."""
-        ...
+        """Return the reports of all workers, once they have done what they were assigned.
+
+        Args:
+            workers: what each is to do.  A stage that is the very object of this worker's last
+                report stands for what the worker has kept, and need not be built again.
+            config: what is common to all.
+            batches: the run's data.
+            on_loss: called in this thread with (microbatch, weighted loss), or None.
+
+        Raises:
+            Exception: the first that any worker raised.
+        """
+
+    def gather(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the entries of every process in which this runner leaves stages."""
+
+    def agree(self, function: Callable[[], T]) -> T:
+        """Return what ``function`` returns in the first of the processes that have stages.
+
+        What it finds, or makes up, is then the same for all of them.
+        """
+
+    def close(self) -> None:
+        """End whatever outlives a run; the runner can be used again."""
 
 
-def runner(transport: str) -> Runner:
-    """Return what runs workers over a transport, one of NAMES, in this environment."""
-    if transport == "threads":
-        return run_threads
-    return torchrun.run_under_torchrun if torchrun.launched() else run_processes
+def runner(transport: str, devices: Sequence[torch.device]) -> Runner:
+    """Return what runs workers over a transport in this environment.
 
-
-def gather(state: dict[str, Tensor], run: Runner) -> dict[str, Tensor]:
-    """Return the entries of every process that ``run`` leaves stages in."""
-    if run is not torchrun.run_under_torchrun:
-        return state
-    # Of a stage's workers the first counts: each has running statistics of its own.
-    parts = reversed(torchrun.everybodys(state))
-    return {name: t for part in parts for name, t in part.items()}
-
-
-def from_first(function: Callable[[], T], run: Runner, devices: Sequence[torch.device]) -> T:
-    """Return what ``function`` returns in the first of the processes that ``run`` leaves stages in.
-
-    What it finds, or makes up, is then the same for all of them.
+    Args:
+        transport: one of NAMES.
+        devices: of the workers.
     """
-    if run is not torchrun.run_under_torchrun:
-        return function()
-    return torchrun.from_first(function, devices)
+    if transport == "threads":
+        return ThreadRunner()
+    return torchrun.TorchrunRunner(devices) if torchrun.launched() else ProcessRunner()

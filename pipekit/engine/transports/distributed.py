@@ -17,11 +17,11 @@ from torch import Tensor
 
 from pipekit.devices import is_accelerator
 from pipekit.engine.batches import Feed
+from pipekit.engine.config import RunConfig
+from pipekit.engine.transport import Aborted, Channel, FlatBucket, PartKey
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
-from pipekit.engine.transports.transport import Aborted
-from pipekit.engine.updates.all_reduce import DirectExchange, Exchange
-from pipekit.engine.updates.buckets import Flat
-from pipekit.schedules import Message, Payload, Step
+from pipekit.engine.work import WorkerAssignment
+from pipekit.schedules import Message, Payload
 from pipekit.trees import Tree, leaves
 
 POSTED_AHEAD = 4
@@ -31,7 +31,7 @@ POSTED_AHEAD = 4
 class _Channel:
     """What comes from one sender: the messages still to be posted, and those posted."""
 
-    messages: list[Message]
+    messages: Sequence[Message]
     position: int = 0
     posted: deque[tuple[Message, Form, list[Tensor], list[Any]]] = field(default_factory=deque)
 
@@ -40,11 +40,9 @@ class DistributedLinks:
     """One process's connections; ``torch.distributed`` is initialised, rank = worker.
 
     Args:
-        lowered: everybody's steps: they tell what comes from whom, in which order.
-        rank: this worker.
+        assignment: this worker's; it tells what comes from whom, in which order.
+        config: what is common to all workers.
         feed: tells the shapes of each microbatch's input.
-        device: this worker's.
-        sums: the workers of each sum of gradients, and whether of tied weights.
         read_ahead: whether a batch may be read only to post a receive for its messages.  Without
             it a receive is posted late, and a slow link that is busy in the other direction lets
             the sender know later still.
@@ -52,33 +50,26 @@ class DistributedLinks:
 
     def __init__(
         self,
-        lowered: Sequence[Sequence[Step]],
-        rank: int,
+        assignment: WorkerAssignment,
+        config: RunConfig,
         feed: Feed,
-        device: torch.device,
-        sums: Sequence[tuple[tuple[int, ...], bool]],
         read_ahead: bool,
     ) -> None:
-        self._rank, self._feed, self._device = rank, feed, device
+        self._rank, self._feed, self._device = assignment.index, feed, assignment.device
         self._read_ahead = read_ahead
         self._arrived: dict[Message, Tree] = {}
         self._forms: dict[Any, Form] = {}
         self._sending: deque[tuple[list[Any], list[Tensor]]] = deque()
-        self._channels: dict[int, _Channel] = {}
-        links = set()
-        for sender, steps in enumerate(lowered):
-            for step in steps:
-                for message, receiver in step.sends:
-                    links.add((sender, receiver))
-                    if receiver == rank and sender != rank:
-                        self._channels.setdefault(sender, _Channel([])).messages.append(message)
+        self._channels = {
+            sender: _Channel(messages) for sender, messages in assignment.incoming.items()
+        }
         # NCCL runs what shares a communicator in order: a receive posted ahead would hold up sends.
         self._groups = {
-            link: dist.new_group(sorted(set(link))) if is_accelerator(device) else None
-            for link in sorted(links)
+            link: dist.new_group(sorted(set(link))) if is_accelerator(self._device) else None
+            for link in sorted(config.links)
         }
         # Groups of their own, as sums are made in threads of their own.  All processes make all.
-        self._sums = {each: dist.new_group(list(each[0])) for each in sums}
+        self._sums = {each: dist.new_group(list(each[0])) for each in config.sharing}
 
     def require_peers(self) -> None:
         """See :class:`Links`; here whoever starts the processes ends them."""
@@ -117,9 +108,9 @@ class DistributedLinks:
             dist.all_reduce(values)
         return values
 
-    def exchange(self, members: Sequence[int], tied: bool = False) -> Exchange:
-        """See :class:`Links`."""
-        return DirectExchange(members, self._rank, _GroupChannel(self._sums[tuple(members), tied]))
+    def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
+        """Return how the workers of a stage, or those with tied weights, sum gradients."""
+        return _GroupChannel(self._sums[tuple(members), tied])
 
     def finish(self) -> None:
         """See :class:`Links`."""
@@ -188,7 +179,7 @@ class DistributedLinks:
 
 
 class _GroupChannel:
-    """Within a process group; see :class:`pipekit.engine.updates.all_reduce.Channel`.
+    """What workers that sum gradients send one another, within a process group.
 
     Two workers send and receive in one order, so that messages need no names.
     """
@@ -197,16 +188,16 @@ class _GroupChannel:
         self._group = group
         self._sending: list[tuple[Any, Tensor]] = []
 
-    def send(self, worker: int, key: tuple[int, int, int], content: Flat) -> None:
+    def send(self, worker: int, key: PartKey, content: FlatBucket) -> None:
         with _abort_if_broken():
             for tensor in content:
                 self._sending.append((dist.isend(tensor, worker, group=self._group), tensor))
 
-    def expect(self, worker: int, key: tuple[int, int, int], room: Flat) -> Callable[[], Flat]:
+    def expect(self, worker: int, key: PartKey, room: FlatBucket) -> Callable[[], FlatBucket]:
         with _abort_if_broken():
             works: list[Any] = [dist.irecv(t, worker, group=self._group) for t in room]
 
-        def wait() -> Flat:
+        def wait() -> FlatBucket:
             with _abort_if_broken():
                 for work in works:
                     work.wait()
@@ -214,7 +205,7 @@ class _GroupChannel:
 
         return wait
 
-    def flush(self) -> None:
+    def finish(self, number: int, size: int) -> None:
         with _abort_if_broken():
             for work, _ in self._sending:
                 work.wait()

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import synchronize
-from pipekit.engine.updates.all_reduce import DirectExchange, Exchange
-from pipekit.engine.updates.buckets import Flat
+from pipekit.engine.transport import Channel, FlatBucket, PartKey
 from pipekit.schedules import MAIN, Message, Payload
 from pipekit.trees import Tree
 
@@ -87,11 +86,11 @@ class InboxLinks:
         received = [self.wait((SUM, worker, update)) for worker in self._workers]
         return torch.stack(received).sum(0).to(values.device)
 
-    def exchange(self, members: Sequence[int], tied: bool = False) -> Exchange:
-        """See :class:`Links`."""
+    def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
+        """Return how the workers of a stage, or those with tied weights, sum gradients."""
         channel = self._tied if tied else self._lane
         assert channel
-        return DirectExchange(members, self._index, channel)
+        return channel
 
     def finish(self) -> None:
         """See :class:`Links`; here nothing that was sent is still here."""
@@ -106,23 +105,23 @@ def _key(message: Message) -> Key:
 
 
 class _Channel:
-    """Through inboxes; see :class:`pipekit.engine.updates.all_reduce.Channel`."""
+    """What workers that sum gradients send one another, through inboxes."""
 
     def __init__(self, inboxes: Inboxes, mail: Mail) -> None:
         self._put, self._wait = inboxes.put, mail.wait
 
-    def send(self, worker: int, key: Key, content: Flat) -> None:
+    def send(self, worker: int, key: PartKey, content: FlatBucket) -> None:
         synchronize(content.numbers.device)  # who receives it reads it on a stream of his own
         self._put(worker, _beyond(key), content)
 
-    def expect(self, worker: int, key: Key, room: Flat) -> Callable[[], Flat]:
-        return lambda: Flat(*self._wait(_beyond(key)))
+    def expect(self, worker: int, key: PartKey, room: FlatBucket) -> Callable[[], FlatBucket]:
+        return lambda: FlatBucket(*self._wait(_beyond(key)))
 
-    def flush(self) -> None:
+    def finish(self, number: int, size: int) -> None:
         """Nothing that was sent is still here."""
 
 
-def _beyond(key: Key) -> Key:
-    """Return the name of an exchange's message among those of all kinds."""
+def _beyond(key: PartKey) -> Key:
+    """Return the name of a sum's message among those of all kinds."""
     kind, place, number = key
     return EXCHANGE + kind, place, number

@@ -11,31 +11,33 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle
 import torch
+from torch import Tensor
 
 from pipekit.devices import is_accelerator
 from pipekit.engine.batches import Batch, Needs
-from pipekit.engine.config import Job
-from pipekit.engine.execution.stage import StageSpec
-from pipekit.engine.execution.worker import LossCallback, Report
+from pipekit.engine.config import RunConfig
+from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.feeder import send_batches
 from pipekit.engine.transports.shared_mailbox import Port, SharedInboxes, let_go, ports_for
-from pipekit.engine.transports.transport import Aborted
 from pipekit.engine.transports.worker_process import Assignment, main
+from pipekit.engine.work import Report, WorkerAssignment
 from pipekit.operator_threads import share_cores
-from pipekit.schedules import Step
 
 # torch imports the second one, for 1.5 s, when it makes its first optimizer.
 PRELOAD = ["pipekit.engine.transports.processes", "torch._dynamo"]
+T = TypeVar("T")
+LossCallback = Callable[[int, float], None]
 GRACE_S = 3.0  # how long the first failure may take to arrive after its consequences
 
 
@@ -50,53 +52,66 @@ class RemoteTraceback(Exception):
         return f"\n\n{self.args[0]}"
 
 
-def run_processes(
-    lowered: Sequence[Sequence[Step]],
-    specs: Sequence[Sequence[StageSpec]],
-    job: Job,
-    batches: Iterable[Batch],
-    devices: Sequence[torch.device],
-    on_loss: LossCallback | None,
-) -> list[Report]:
-    """Run every worker in a process of its own; see :func:`run_threads`.
+class ProcessRunner:
+    """Runs every worker in a process of its own, started from here."""
 
-    Raises:
-        Exception: the first that any worker raised, with that worker's traceback as its cause.
-        WorkerDied: a worker's process was killed.
-    """
-    cores = torch.get_num_threads()
-    memory = through_memory(devices)
-    with ExitStack() as stack:
-        store = None
-        if not memory:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pipekit-"))
-            store = str(Path(folder, "store"))
-        crew = _Crew(len(lowered), replicated=any(len(m) > 1 for m in job.members))
-        needs = {worker: Needs.of(steps) for worker, steps in enumerate(lowered)}
-        feeder = threading.Thread(
-            target=crew.feed,
-            # Links between GPUs want to know every batch's shapes.
-            args=(batches, {w: n for w, n in needs.items() if any(n) or not memory}),
-            name="pipekit feeder",
-            daemon=True,
-        )
-        try:
-            for index, steps in enumerate(specs):
-                assignment = Assignment(
-                    index,
-                    lowered,
-                    steps,
-                    job,
-                    devices[index],
-                    store,
-                    on_loss is not None,
-                )
-                crew.start(index, cloudpickle.dumps(assignment))
-            feeder.start()
-            return crew.wait(on_loss)
-        finally:
-            crew.end(feeder)
-            torch.set_num_threads(cores)
+    def run(
+        self,
+        workers: Sequence[WorkerAssignment],
+        config: RunConfig,
+        batches: Iterable[Batch],
+        on_loss: LossCallback | None,
+    ) -> list[Report]:
+        """Return the workers' reports, with their stages as they stand after the run.
+
+        Args:
+            workers: what each is to do.
+            config: what is common to all.
+            batches: the run's data.
+            on_loss: called in this process with (microbatch, weighted loss), or None.
+
+        Raises:
+            Exception: the first that any worker raised, with that worker's traceback as its cause.
+            WorkerDied: a worker's process was killed.
+        """
+        cores = torch.get_num_threads()
+        memory = through_memory([worker.device for worker in workers])
+        with ExitStack() as stack:
+            store = None
+            if not memory:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pipekit-"))
+                store = str(Path(folder, "store"))
+            replicated = any(len(replicas) > 1 for replicas in config.stage_workers)
+            crew = _Crew(len(workers), replicated=replicated)
+            needs = {worker.index: Needs.of(worker.steps) for worker in workers}
+            feeder = threading.Thread(
+                target=crew.feed,
+                # Links between GPUs want to know every batch's shapes.
+                args=(batches, {w: n for w, n in needs.items() if any(n) or not memory}),
+                name="pipekit feeder",
+                daemon=True,
+            )
+            try:
+                for worker in workers:
+                    own = replace(worker, incoming={}) if memory else worker
+                    assignment = Assignment(own, config, store, on_loss is not None)
+                    crew.start(worker.index, cloudpickle.dumps(assignment))
+                feeder.start()
+                return crew.wait(on_loss)
+            finally:
+                crew.end(feeder)
+                torch.set_num_threads(cores)
+
+    def gather(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the entries of all workers: their reports have brought them here."""
+        return state
+
+    def agree(self, function: Callable[[], T]) -> T:
+        """Return what ``function`` returns: only this process asks."""
+        return function()
+
+    def close(self) -> None:
+        """Do nothing: no process outlives a run."""
 
 
 def through_memory(devices: Sequence[torch.device]) -> bool:

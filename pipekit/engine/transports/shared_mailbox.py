@@ -20,10 +20,10 @@ import cloudpickle
 import torch
 from torch import Tensor
 
+from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import Key
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.transports.shared_memory import Slab
-from pipekit.engine.transports.transport import Aborted
 from pipekit.trees import Tree, leaves, tree_map
 
 # All notes have one size, and a pipe takes and gives them whole: it is far below PIPE_BUF.

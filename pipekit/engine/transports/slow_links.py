@@ -2,15 +2,13 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic
-from pipekit.engine.transports.transport import Links
-from pipekit.engine.updates.all_reduce import Exchange, Round
-from pipekit.engine.updates.buckets import Flat
+from pipekit.engine.transport import Channel, FlatBucket, PartKey, Transport
 from pipekit.schedules import Message
 from pipekit.trees import Tree, tree_bytes
 
@@ -37,12 +35,12 @@ class Calendar:
         """Return when the message has arrived."""
         _sleep_until(self._arrivals.pop(message))
 
-    def wait_for_sum(self, members: Sequence[int], round: Round, size: float) -> None:
+    def wait_for_sum(self, members: Sequence[int], number: int, size: float) -> None:
         """Return when all workers of a stage have a sum of ``size`` bytes; all of them call this.
 
         It sets out when the first of them calls, which is when all have given their part.
         """
-        key = tuple(members), round.number
+        key = tuple(members), number
         with self._lock:
             if key not in self._sums:
                 now = time.perf_counter()
@@ -64,7 +62,7 @@ class SlowLinks:
         calendar: everybody's.
     """
 
-    def __init__(self, links: Links, worker: int, calendar: Calendar) -> None:
+    def __init__(self, links: Transport, worker: int, calendar: Calendar) -> None:
         self._links, self._worker, self._calendar = links, worker, calendar
         self.require_peers, self.finish = links.require_peers, links.finish
 
@@ -85,19 +83,23 @@ class SlowLinks:
         """See :class:`Links`; a norm's few bytes are not slowed."""
         return self._links.all_reduce(values, update)
 
-    def exchange(self, members: Sequence[int], tied: bool = False) -> Exchange:
-        """See :class:`Links`."""
-        return _SlowExchange(self._links.exchange(members, tied), members, self._calendar)
+    def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
+        """Return how workers sum gradients, in as much time as the cluster would take."""
+        return _SlowChannel(self._links.channel(members, tied), members, self._calendar)
 
 
-class _SlowExchange:
-    """Sums that take their time; see :class:`pipekit.engine.updates.all_reduce.Exchange`."""
+class _SlowChannel:
+    """A channel on which a whole sum takes its time, at its end."""
 
-    def __init__(self, exchange: Exchange, members: Sequence[int], calendar: Calendar) -> None:
-        self._exchange, self._members, self._calendar = exchange, members, calendar
-        self.sent = exchange.sent
+    def __init__(self, channel: Channel, members: Sequence[int], calendar: Calendar) -> None:
+        self._channel, self._members, self._calendar = channel, members, calendar
 
-    def sum(self, round: Round, content: Flat) -> Flat:
-        total = self._exchange.sum(round, content)
-        self._calendar.wait_for_sum(self._members, round, content.numbers.nbytes)
-        return total
+    def send(self, worker: int, key: PartKey, content: FlatBucket) -> None:
+        self._channel.send(worker, key, content)
+
+    def expect(self, worker: int, key: PartKey, room: FlatBucket) -> Callable[[], FlatBucket]:
+        return self._channel.expect(worker, key, room)
+
+    def finish(self, number: int, size: int) -> None:
+        self._channel.finish(number, size)
+        self._calendar.wait_for_sum(self._members, number, size)

@@ -1,11 +1,12 @@
 """All workers in this process, a thread each: starts at once, and errors surface in the cell."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
+from operator import is_
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,15 +21,18 @@ from pipekit.devices import (
     wait_event,
 )
 from pipekit.engine.batches import Batch, Feed, Needs
-from pipekit.engine.config import Job
-from pipekit.engine.execution.stage import StageSpec
-from pipekit.engine.execution.worker import LossCallback, Report, work
+from pipekit.engine.config import RunConfig
+from pipekit.engine.execution.stage import StageSource, TrainedStage
+from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.mailbox import InboxLinks, Key
 from pipekit.engine.transports.run_threads import Tell, together
 from pipekit.engine.transports.slow_links import Calendar, SlowLinks
-from pipekit.engine.transports.transport import Aborted, Links
-from pipekit.schedules import Message, Step
+from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
+from pipekit.schedules import Message
 from pipekit.trees import Tree, tree_map
+
+T = TypeVar("T")
+LossCallback = Callable[[int, float], None]
 
 
 class Queues:
@@ -114,48 +118,82 @@ class ThreadNetwork:
             queue.put((None, None))
 
 
-def run_threads(
-    lowered: Sequence[Sequence[Step]],
-    specs: Sequence[Sequence[StageSpec]],
-    job: Job,
-    batches: Iterable[Batch],
-    devices: Sequence[torch.device],
-    on_loss: LossCallback | None,
-) -> list[Report]:
-    """Run every worker in a thread of its own, and return their reports.
+class ThreadRunner:
+    """Runs every worker in a thread of its own; stages that it has trained stay here."""
 
-    Args:
-        lowered: each worker's steps.
-        specs: each worker's stages.
-        job: what is common to all.
-        batches: the run's data.
-        devices: each worker's device.
-        on_loss: called in this thread with (microbatch, weighted loss), or None.
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[Sequence[StageSource], dict[int, TrainedStage]]] = {}
 
-    Raises:
-        Exception: the first that any worker raised, with its traceback, once all have ended.
-    """
-    network = ThreadNetwork(job.busy, devices)
-    feed = Feed(batches, Needs.of(chain.from_iterable(lowered)))
-    calendar = None if job.cluster is None else Calendar(job.cluster)
+    def run(
+        self,
+        workers: Sequence[WorkerAssignment],
+        config: RunConfig,
+        batches: Iterable[Batch],
+        on_loss: LossCallback | None,
+    ) -> list[Report]:
+        """Return the workers' reports.
 
-    def run(index: int, tell: Tell) -> Report:
-        device = devices[index]
+        Args:
+            workers: what each is to do.
+            config: what is common to all.
+            batches: the run's data.
+            on_loss: called in this thread with (microbatch, weighted loss), or None.
 
-        def tell_loss(microbatch: int, loss: Tensor) -> None:
-            tell((microbatch, loss.item()))
+        Raises:
+            Exception: the first that any worker raised, with its traceback, once all have ended.
+        """
+        network = ThreadNetwork(config.busy, [worker.device for worker in workers])
+        feed = Feed(batches, Needs.of(chain.from_iterable(worker.steps for worker in workers)))
+        calendar = None if config.cluster is None else Calendar(config.cluster)
+        kept, self._kept = self._kept, {}  # nothing stays if a worker fails
 
-        with on_stream(new_stream(device)):
-            links: Links = network.links(index)
-            if calendar is not None:
-                links = SlowLinks(links, index, calendar)
-            watched = tell_loss if on_loss else None
-            report = work(index, lowered[index], specs[index], job, links, feed, device, watched)
-            synchronize(device)  # whoever reads the report reads it on another stream
-            return report
+        def run(assignment: WorkerAssignment, tell: Tell) -> Report:
+            def tell_loss(microbatch: int, loss: Tensor) -> None:
+                tell((microbatch, loss.item()))
 
-    def hear(loss: tuple[int, float]) -> None:
-        assert on_loss is not None
-        on_loss(*loss)
+            with on_stream(new_stream(assignment.device)):
+                links: Transport = network.links(assignment.index)
+                if calendar is not None:
+                    links = SlowLinks(links, assignment.index, calendar)
+                if not config.training:
+                    report = evaluate(assignment, config, links, feed)
+                else:
+                    stages = _kept(kept.get(assignment.index), assignment.stages)
+                    stages = stages or assignment.build()
+                    report = train(
+                        assignment, stages, config, links, feed, tell_loss if on_loss else None
+                    )
+                    self._kept[assignment.index] = report.stages, stages
+                synchronize(assignment.device)  # who reads the report does so on another stream
+                return report
 
-    return together([partial(run, index) for index in range(len(lowered))], network.abort, hear)
+        def hear(loss: tuple[int, float]) -> None:
+            assert on_loss is not None
+            on_loss(*loss)
+
+        reports = together([partial(run, each) for each in workers], network.abort, hear)
+        if not config.training:
+            self._kept = kept
+        return reports
+
+    def gather(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the entries of all workers: here they are all of this process."""
+        return state
+
+    def agree(self, function: Callable[[], T]) -> T:
+        """Return what ``function`` returns: there is nobody to agree with."""
+        return function()
+
+    def close(self) -> None:
+        """Let go of the stages that are here."""
+        self._kept.clear()
+
+
+def _kept(
+    kept: tuple[Sequence[StageSource], dict[int, TrainedStage]] | None,
+    wanted: Sequence[StageSource],
+) -> dict[int, TrainedStage] | None:
+    """Return the stages that a worker has left here, if they are those that are wanted now."""
+    if kept and len(kept[0]) == len(wanted) and all(map(is_, kept[0], wanted)):
+        return kept[1]
+    return None

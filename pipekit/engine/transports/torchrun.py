@@ -14,15 +14,14 @@ from torch.distributed.rendezvous import rendezvous
 
 from pipekit.devices import process_group_backend, set_device
 from pipekit.engine.batches import Batch, Feed, Needs
-from pipekit.engine.config import Job
-from pipekit.engine.execution.stage import StageSpec
-from pipekit.engine.execution.worker import LossCallback, Report, work
+from pipekit.engine.config import RunConfig
 from pipekit.engine.transports.distributed import DistributedLinks
 from pipekit.engine.transports.loopback import stay_on_loopback
+from pipekit.engine.work import Report, WorkerAssignment, run
 from pipekit.operator_threads import share_cores
-from pipekit.schedules import Step
 
 T = TypeVar("T")
+LossCallback = Callable[[int, float], None]
 
 
 def launched() -> bool:
@@ -35,48 +34,78 @@ def rank() -> int:
     return int(os.environ["RANK"])
 
 
-def run_under_torchrun(
-    lowered: Sequence[Sequence[Step]],
-    specs: Sequence[Sequence[StageSpec]],
-    job: Job,
-    batches: Iterable[Batch],
-    devices: Sequence[torch.device],
-    on_loss: LossCallback | None,
-) -> list[Report]:
-    """Run the worker that this process is; see :func:`run_threads`.
+class TorchrunRunner:
+    """Runs the worker that this process is; the others' processes do so with theirs.
 
-    Every process reads all batches itself.  Returns everybody's reports, but only this worker's
-    stages in them.
+    Args:
+        devices: of all workers.
     """
-    index = _join_group(devices)
-    idle = sorted(set(range(job.workers)) - set(job.busy))
-    if job.training and idle:
-        raise ValueError(
-            f"the schedule has nothing to do for worker {idle[0]}, whose weights would be left "
-            f"behind: under torchrun, train on enough batches to give each worker one"
-        )
-    device = devices[index]
-    cores = torch.get_num_threads()
-    share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", len(lowered))))
-    feed = Feed(batches, Needs.of(lowered[index]))
-    links = DistributedLinks(lowered, index, feed, device, job.sharing, read_ahead=True)
 
-    def report_loss(microbatch: int, loss: Tensor) -> None:
-        assert on_loss is not None
-        on_loss(microbatch, loss.item())
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self._devices = devices
 
-    dist.barrier()
-    origin = time.perf_counter()  # machines' clocks start anywhere; all workers leave a barrier now
-    try:
-        report = work(
-            index, lowered[index], specs[index], job, links, feed, device, on_loss and report_loss
-        )
-    finally:
-        torch.set_num_threads(cores)
-    shared = replace(report, record=report.record.later(-origin), specs=[])
-    reports = [replace(other, record=other.record.later(origin)) for other in everybodys(shared)]
-    reports[index] = replace(reports[index], specs=report.specs)
-    return reports
+    def run(
+        self,
+        workers: Sequence[WorkerAssignment],
+        config: RunConfig,
+        batches: Iterable[Batch],
+        on_loss: LossCallback | None,
+    ) -> list[Report]:
+        """Return everybody's reports, but only this worker's stages in them.
+
+        Every process reads all batches itself.
+
+        Args:
+            workers: what each is to do.
+            config: what is common to all.
+            batches: the run's data.
+            on_loss: called with (microbatch, weighted loss) where the last stage is, or None.
+
+        Raises:
+            Exception: what this worker raised.
+            ValueError: there are more or fewer processes than workers, or idle ones in training.
+        """
+        own = workers[_join_group(self._devices)]
+        idle = sorted(set(range(config.workers)) - set(config.busy))
+        if config.training and idle:
+            raise ValueError(
+                f"the schedule has nothing to do for worker {idle[0]}, whose weights would be left "
+                f"behind: under torchrun, train on enough batches to give each worker one"
+            )
+        cores = torch.get_num_threads()
+        share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", config.workers)))
+        feed = Feed(batches, Needs.of(own.steps))
+        links = DistributedLinks(own, config, feed, read_ahead=True)
+
+        def report_loss(microbatch: int, loss: Tensor) -> None:
+            assert on_loss is not None
+            on_loss(microbatch, loss.item())
+
+        dist.barrier()
+        origin = time.perf_counter()  # machines' clocks start anywhere; all leave a barrier now
+        try:
+            report = run(own, config, links, feed, on_loss and report_loss)
+        finally:
+            torch.set_num_threads(cores)
+        shared = replace(report, record=report.record.later(-origin), stages=[])
+        reports = [replace(each, record=each.record.later(origin)) for each in everybodys(shared)]
+        reports[own.index] = replace(reports[own.index], stages=report.stages)
+        return reports
+
+    def gather(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the entries of all workers' processes, of which ``state`` has this one's."""
+        # Of a stage's workers the first counts: each has running statistics of its own.
+        parts = reversed(everybodys(state))
+        return {name: tensor for part in parts for name, tensor in part.items()}
+
+    def agree(self, function: Callable[[], T]) -> T:
+        """Return in every process what ``function`` returns in the first one."""
+        values: list[T | None] = [function() if _join_group(self._devices) == 0 else None]
+        dist.broadcast_object_list(values)
+        return cast(T, values[0])
+
+    def close(self) -> None:
+        """Do nothing: the process group is the program's."""
 
 
 def everybodys(value: Any) -> list[Any]:
@@ -84,13 +113,6 @@ def everybodys(value: Any) -> list[Any]:
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
-
-
-def from_first(function: Callable[[], T], devices: Sequence[torch.device]) -> T:
-    """Return in every process what ``function`` returns in the first one."""
-    values: list[T | None] = [function() if _join_group(devices) == 0 else None]
-    dist.broadcast_object_list(values)
-    return cast(T, values[0])
 
 
 def _join_group(devices: Sequence[torch.device]) -> int:

@@ -19,28 +19,23 @@ from torch import Tensor
 
 from pipekit.devices import process_group_backend, set_device
 from pipekit.engine.batches import Feed, Needs
-from pipekit.engine.config import Job
-from pipekit.engine.execution.stage import StageSpec
-from pipekit.engine.execution.worker import Report, work
+from pipekit.engine.config import RunConfig
+from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.distributed import DistributedLinks
 from pipekit.engine.transports.feeder import received_batches
 from pipekit.engine.transports.loopback import stay_on_loopback
 from pipekit.engine.transports.mailbox import InboxLinks
 from pipekit.engine.transports.shared_mailbox import Port, SharedInboxes
-from pipekit.engine.transports.transport import Aborted, Links
+from pipekit.engine.work import Report, WorkerAssignment, run
 from pipekit.operator_threads import share_cores
-from pipekit.schedules import Step
 
 
 @dataclass(frozen=True)
 class Assignment:
     """Everything that a worker process needs."""
 
-    index: int
-    lowered: Sequence[Sequence[Step]]
-    specs: Sequence[StageSpec]
-    job: Job
-    device: torch.device
+    worker: WorkerAssignment
+    config: RunConfig
     store: str | None  # where they meet who use torch.distributed; None: use shared memory
     watched: bool
 
@@ -77,25 +72,23 @@ def main(
 def _run(
     assignment: Assignment, report: Connection, ports: Sequence[Port], lanes: Sequence[Port]
 ) -> Report:
-    lowered, index, device = assignment.lowered, assignment.index, assignment.device
-    job = assignment.job
-    workers = len(lowered)
-    share_cores(workers)
-    needs = Needs.of(lowered[index])
+    worker, config = assignment.worker, assignment.config
+    index, device = worker.index, worker.device
+    share_cores(config.workers)
+    needs = Needs.of(worker.steps)
     inboxes = SharedInboxes(index, ports)
-    local = InboxLinks(index, job.busy, inboxes, SharedInboxes(index, lanes) if lanes else None)
-    feed = Feed(received_batches(local, inboxes, workers if needs.inputs else None), needs)
-    links: Links = local
+    local = InboxLinks(index, config.busy, inboxes, SharedInboxes(index, lanes) if lanes else None)
+    feed = Feed(received_batches(local, inboxes, config.workers if needs.inputs else None), needs)
+    links: Transport = local
     if assignment.store is not None:
-        _join_group(assignment.store, index, workers, device)
+        _join_group(assignment.store, index, config.workers, device)
         # The feeder sends no batch before the first stage has come near it.
-        links = DistributedLinks(lowered, index, feed, device, job.sharing, read_ahead=False)
+        links = DistributedLinks(worker, config, feed, read_ahead=False)
 
     def on_loss(microbatch: int, loss: Tensor) -> None:
         report.send_bytes(pickle.dumps(("loss", (microbatch, loss.item()))))
 
-    watched = on_loss if assignment.watched else None
-    return work(index, lowered[index], assignment.specs, job, links, feed, device, watched)
+    return run(worker, config, links, feed, on_loss if assignment.watched else None)
 
 
 def _join_group(store: str, index: int, workers: int, device: torch.device) -> None:

@@ -13,13 +13,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from pipekit.engine.updates.buckets import Flat
-
-SCATTER, GATHER = range(2)
+from pipekit.engine.transport import GATHER, SCATTER, Channel, FlatBucket, PartKey, Phase
 
 
-class Round(NamedTuple):
-    """Which sum a message belongs to: the same for all workers.
+class ReduceKey(NamedTuple):
+    """Which sum is meant: the same for all workers.
 
     Attributes:
         stage: whose gradients, or the number of a tie.
@@ -32,121 +30,122 @@ class Round(NamedTuple):
     contributors: Sequence[int]
 
 
-class Channel(Protocol):
-    """How workers reach one another that sum gradients, beside the links between stages."""
-
-    def send(self, worker: int, key: tuple[int, int, int], content: Flat) -> None:
-        """Send without waiting; the tensors must not be written before they are received."""
-
-    def expect(self, worker: int, key: tuple[int, int, int], room: Flat) -> Callable[[], Flat]:
-        """Get ready for what ``worker`` sends by this key; return what waits for it.
-
-        It may, but need not, be written into ``room``, which has its shapes and dtypes.
-        """
-
-    def flush(self) -> None:
-        """Wait until all that was sent has left."""
-
-
-class Exchange(Protocol):
+class AllReduce(Protocol):
     """Sums over the workers that have copies of the same weights.
 
     Attributes:
-        sent: bytes of gradients sent by this worker, by receiver.
+        sent_bytes: bytes of gradients sent by this worker, by receiver.
     """
 
-    sent: Counter[int]
+    sent_bytes: Counter[int]
 
-    def sum(self, round: Round, content: Flat) -> Flat:
+    def sum(self, key: ReduceKey, content: FlatBucket) -> FlatBucket:
         """Return the sum of all contributors' contents; every one of the workers calls this.
 
         It is the caller's to edit, as is what he gave.
         """
 
 
-class DirectExchange:
-    """Each worker sends each other one its part.
+PartListener = Callable[[int, PartKey, FlatBucket], object]
+"""Is told of (receiver, key, content) before a part of a sum is sent."""
+
+
+class DirectAllReduce:
+    """A sum in which each worker sends each other one its part.
 
     Args:
         members: all of the workers, in order.
         worker: this one.
         channel: to the others.
+        listeners: are told of every part that this worker sends.
     """
 
-    def __init__(self, members: Sequence[int], worker: int, channel: Channel) -> None:
+    def __init__(
+        self,
+        members: Sequence[int],
+        worker: int,
+        channel: Channel,
+        listeners: Sequence[PartListener] = (),
+    ) -> None:
         self.members, self._worker, self._channel = members, worker, channel
-        self.sent: Counter[int] = Counter()
+        self._listeners = listeners
+        self.sent_bytes: Counter[int] = Counter()
         self._rooms: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
     @torch.no_grad()
-    def sum(self, round: Round, content: Flat) -> Flat:
-        """See :class:`Exchange`."""
+    def sum(self, key: ReduceKey, content: FlatBucket) -> FlatBucket:
+        """Return the sum of all contributors' contents, added in the order of the workers."""
         count, place = len(self.members), self.members.index(self._worker)
         parts = content.numbers.tensor_split(count)
         # Everybody begins with another receiver, so that no link is wanted by two at once.
         others = [(place + step) % count for step in range(1, count)]
         # Receives come first: a link that waits for them is busy in one direction only.
-        mine = Flat(parts[place], content.present)
+        mine = FlatBucket(parts[place], content.present)
         given = [
-            self._expect(SCATTER, round, worker, self._room(worker, mine))
-            for worker in round.contributors
+            self._expect(SCATTER, key, worker, self._room(worker, mine))
+            for worker in key.contributors
             if worker != self._worker
         ]
         # Into what is sent from here: nobody sends his sum before he has received that.
         summed = {
             other: self._expect(
                 GATHER,
-                round,
+                key,
                 self.members[other],
-                Flat(parts[other], torch.empty_like(content.present)),
+                FlatBucket(parts[other], torch.empty_like(content.present)),
             )
             for other in others
         }
-        if self._worker in round.contributors:
+        if self._worker in key.contributors:
             for other in others:
-                self._send(other, SCATTER, round, Flat(parts[other], content.present))
+                self._send(other, SCATTER, key, FlatBucket(parts[other], content.present))
         contents = [wait() for wait in given]
-        if self._worker in round.contributors:
-            contents.insert(round.contributors.index(self._worker), mine)
+        if self._worker in key.contributors:
+            contents.insert(key.contributors.index(self._worker), mine)
         total = _sum(contents)
         for other in others:
-            self._send(other, GATHER, round, total)
+            self._send(other, GATHER, key, total)
         parts[place].copy_(total.numbers)
         for other, wait in summed.items():
             part = wait().numbers
             if part.data_ptr() != parts[other].data_ptr():
                 parts[other].copy_(part)
-        self._channel.flush()
-        return Flat(content.numbers, total.present)
+        self._channel.finish(key.number, content.numbers.nbytes)
+        return FlatBucket(content.numbers, total.present)
 
-    def _room(self, worker: int, like: Flat) -> Flat:
+    def _room(self, worker: int, like: FlatBucket) -> FlatBucket:
         """Return where to receive a part; of one sum after another, it may be the same place."""
         numbers = like.numbers
         key = worker, numbers.numel(), numbers.dtype
         if key not in self._rooms:
             self._rooms[key] = torch.empty_like(numbers)
-        return Flat(self._rooms[key], torch.empty_like(like.present))
+        return FlatBucket(self._rooms[key], torch.empty_like(like.present))
 
-    def _expect(self, phase: int, round: Round, worker: int, room: Flat) -> Callable[[], Flat]:
-        return self._channel.expect(worker, self._key(phase, round, worker), room)
+    def _expect(
+        self, phase: Phase, key: ReduceKey, worker: int, room: FlatBucket
+    ) -> Callable[[], FlatBucket]:
+        return self._channel.expect(worker, _part_key(phase, key, worker), room)
 
-    def _send(self, place: int, phase: int, round: Round, content: Flat) -> None:
-        worker = self.members[place]
-        self._channel.send(worker, self._key(phase, round, self._worker), content)
-        self.sent[worker] += content.numbers.nbytes
+    def _send(self, place: int, phase: Phase, key: ReduceKey, content: FlatBucket) -> None:
+        worker, part = self.members[place], _part_key(phase, key, self._worker)
+        for tell in self._listeners:
+            tell(worker, part, content)
+        self._channel.send(worker, part, content)
+        self.sent_bytes[worker] += content.numbers.nbytes
 
-    def _key(self, phase: int, round: Round, sender: int) -> tuple[int, int, int]:
-        return 2 * round.stage + phase, sender, round.number
+
+def _part_key(phase: Phase, key: ReduceKey, sender: int) -> PartKey:
+    return PartKey(2 * key.stage + phase, sender, key.number)
 
 
-def _sum(contents: Sequence[Flat]) -> Flat:
+def _sum(contents: Sequence[FlatBucket]) -> FlatBucket:
     first, *others = contents
     if not others:  # a copy: it may lie in the memory of the one who sent it
-        return Flat(first.numbers.clone(), first.present)
+        return FlatBucket(first.numbers.clone(), first.present)
     second, *others = others
     numbers = first.numbers + second.numbers.to(first.numbers.device)
     present = first.present | second.present
     for other in others:
         numbers += other.numbers.to(numbers.device)
         present |= other.present
-    return Flat(numbers, present)
+    return FlatBucket(numbers, present)

@@ -1,26 +1,15 @@
 """A bucket of gradients, as one tensor that can be sent."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipekit.bucketing import buckets
+from pipekit.engine.transport import FlatBucket
 
 Gradients = list[Tensor | None]
-
-
-class Flat(NamedTuple):
-    """A bucket's content.
-
-    Attributes:
-        numbers: gradients, one behind the other, [elements]; zeros for those that there are not.
-        present: which there are, uint8 [parameters].
-    """
-
-    numbers: Tensor
-    present: Tensor
 
 
 class Bucket(Protocol):
@@ -35,13 +24,13 @@ class Bucket(Protocol):
     def take(self, update: int) -> Gradients:
         """Return, and let go of, this worker's gradients for an update."""
 
-    def flat(self, gradients: Gradients | None) -> Flat:
+    def flat(self, gradients: Gradients | None) -> FlatBucket:
         """Return the gradients as a content; None: room for it, without any."""
 
-    def release(self, content: Flat) -> None:
+    def release(self, content: FlatBucket) -> None:
         """Use a content's memory again: nobody will read it."""
 
-    def gradients(self, content: Flat) -> Iterator[tuple[int, Tensor | None]]:
+    def gradients(self, content: FlatBucket) -> Iterator[tuple[int, Tensor | None]]:
         """Yield (parameter, gradient) as views of the content."""
 
 
@@ -51,7 +40,7 @@ class ParameterBucket:
     Args:
         parameters: their numbers in the stage.
         like: the parameters themselves.
-        take: see :meth:`pipekit.engine.updates.weight_versions.WeightVersions.take`.
+        take: returns, and lets go of, an update's gradients of some parameters.
     """
 
     def __init__(
@@ -65,12 +54,12 @@ class ParameterBucket:
         self._free: list[Tensor] = []  # fresh pages cost more than the copy into them
 
     def take(self, update: int) -> Gradients:
-        """See :class:`Bucket`."""
+        """Return, and let go of, this worker's gradients for an update, one a parameter."""
         return self._take(update, self.parameters)
 
     @torch.no_grad()
-    def flat(self, gradients: Gradients | None) -> Flat:
-        """See :class:`Bucket`."""
+    def flat(self, gradients: Gradients | None) -> FlatBucket:
+        """Copy the gradients into one tensor; of those that there are not, zeros."""
         found = gradients or [None] * len(self._like)
         numbers = (
             self._free.pop() if self._free else self._like[0].new_empty(sum(self._sizes)).detach()
@@ -80,16 +69,16 @@ class ParameterBucket:
                 piece.zero_()
             else:
                 piece.view(gradient.shape).copy_(gradient)
-        return Flat(
+        return FlatBucket(
             numbers, torch.tensor([gradient is not None for gradient in found], dtype=torch.uint8)
         )
 
-    def release(self, content: Flat) -> None:
-        """See :class:`Bucket`."""
+    def release(self, content: FlatBucket) -> None:
+        """Keep a content's memory for the next one."""
         self._free.append(content.numbers)
 
-    def gradients(self, content: Flat) -> Iterator[tuple[int, Tensor | None]]:
-        """See :class:`Bucket`."""
+    def gradients(self, content: FlatBucket) -> Iterator[tuple[int, Tensor | None]]:
+        """Yield (parameter, gradient) as views of the content; None for one that is absent."""
         pieces = content.numbers.split(self._sizes)
         for number, piece, like, present in zip(
             self.parameters, pieces, self._like, content.present.tolist(), strict=True
@@ -98,7 +87,7 @@ class ParameterBucket:
 
 
 def parameter_buckets(
-    parameters: Mapping[int, nn.Parameter], take: Callable[[int, Iterable[int]], Gradients]
+    parameters: Mapping[int, Tensor], take: Callable[[int, Iterable[int]], Gradients]
 ) -> list[Bucket]:
     """Return the buckets of trained parameters, given by their numbers in the stage.
 

@@ -1,6 +1,6 @@
-"""A lane: a thread beside a worker that does what it is given, in order, while the worker goes on.
+"""A thread beside a worker that does what it is given, in order, while the worker goes on.
 
-Not a ThreadPoolExecutor: Python waits for its threads at exit, and a lane may be waiting for a
+Not a ThreadPoolExecutor: Python waits for its threads at exit, and this one may be waiting for a
 worker that has failed.
 """
 
@@ -19,12 +19,12 @@ Result = TypeVar("Result")
 _Work = tuple[Callable[[], object], "Future[object]"]
 
 
-class Lane:
-    """Runs functions one after another.
+class CommThread:
+    """Runs functions one after another, in a thread of its own.
 
     Args:
         name: of the thread.
-        device: of the worker; on a GPU the lane has a stream of its own.
+        device: of the worker; on a GPU the thread has a stream of its own.
         workers: how many workers share the cores.
     """
 

@@ -4,20 +4,20 @@ One sum over all workers an update: the norm of each parameter's gradient if the
 how many workers have found one that is not finite if losses are scaled.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from pipekit.engine.transports.transport import Links
+from pipekit.engine.transport import Transport
 from pipekit.engine.updates.buckets import Gradients
 from pipekit.engine.updates.loss_scaler import LossScaler
 
 _ABSENT = -1.0  # stands for the norm of a gradient that there is not
 
 
-class JointUpdates:
-    """A worker's part in it.
+class GlobalUpdate:
+    """A worker's part in what is settled together.
 
     Args:
         clip_norm: largest norm of an update's gradient over all stages, or None.
@@ -26,8 +26,9 @@ class JointUpdates:
         numbers: among these, of the worker's own in the order of its stages, whose norms it tells;
             None for one that another stage or worker counts.
         dtype: of the norm over them all.
-        links: to the other workers.
+        transport: to the other workers.
         device: where the gradients lie.
+        listeners: are told of (update, values) before these are summed.
     """
 
     def __init__(
@@ -37,11 +38,12 @@ class JointUpdates:
         parameters: int,
         numbers: Sequence[int | None],
         dtype: torch.dtype,
-        links: Links,
+        transport: Transport,
         device: torch.device,
+        listeners: Sequence[Callable[[int, Tensor], object]] = (),
     ) -> None:
         self._clip_norm, self._scalers, self._numbers = clip_norm, scalers, numbers
-        self._links = links
+        self._transport, self._listeners = transport, listeners
         count = 0 if clip_norm is None else parameters
         self._zeros = torch.zeros(count + 1, dtype=dtype, device=device)
 
@@ -65,7 +67,9 @@ class JointUpdates:
             for number, one in zip(self._numbers, gradients, strict=True):
                 if number is not None:
                     values[number] = _ABSENT if one is None else torch.linalg.vector_norm(one)
-        values = self._links.all_reduce(values, update)
+        for tell in self._listeners:
+            tell(update, values)
+        values = self._transport.all_reduce(values, update)
         if self._scalers:
             finite = values[-1].item() == 0
             for scaler in self._scalers:

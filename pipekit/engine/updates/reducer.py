@@ -1,21 +1,22 @@
 """Wait-free gradient sums over the workers of a stage (PipeDream, section 2.1).
 
 A bucket's sum starts as soon as the last backward of an update has computed its gradients, in a
-lane beside the worker, while the backward goes on.
+thread beside the worker, while the backward goes on.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import torch
 from torch import Tensor
 
 from pipekit.devices import keep_for_current_stream, record_event, synchronize, wait_event
-from pipekit.engine.updates.all_reduce import Exchange, Round
-from pipekit.engine.updates.buckets import Bucket, Flat, Gradients
-from pipekit.engine.updates.comm_thread import Lane
-from pipekit.engine.updates.weight_versions import WeightVersions
+from pipekit.engine.transport import FlatBucket
+from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
+from pipekit.engine.updates.buckets import Bucket, Gradients
+from pipekit.engine.updates.comm_thread import CommThread
+from pipekit.engine.updates.weights import Weights
 from pipekit.schedules import Sum
 
 
@@ -28,10 +29,10 @@ class Reducer:
     Args:
         stage: its number.
         worker: this one.
-        versions: of the stage, here.
+        weights: of the stage, here.
         sums: what each update sums, the first one's at 0.
-        exchange: with the other workers.
-        lane: where the sums are done.
+        all_reduce: with the other workers.
+        comm_thread: where the sums are done.
         device: where the gradients lie.
         first: the first update to be summed.
     """
@@ -40,17 +41,17 @@ class Reducer:
         self,
         stage: int,
         worker: int,
-        versions: WeightVersions,
+        weights: Weights,
         sums: Sequence[Sum],
-        exchange: Exchange,
-        lane: Lane,
+        all_reduce: AllReduce,
+        comm_thread: CommThread,
         device: torch.device,
         first: int = 1,
     ) -> None:
         self._stage, self._worker, self._sums = stage, worker, sums
-        self._versions, self._exchange, self._lane = versions, exchange, lane
+        self._weights, self._all_reduce, self._comm_thread = weights, all_reduce, comm_thread
         self._device = device
-        self._buckets: list[Bucket] = versions.buckets()
+        self._buckets: list[Bucket] = weights.buckets()
         self._bucket_of = {
             p: b for b, bucket in enumerate(self._buckets) for p in bucket.parameters
         }
@@ -58,19 +59,15 @@ class Reducer:
         self._next = first, 0  # update and bucket to be summed next
         self._current: int | None = None  # the update whose last backward runs
         self._left: list[set[int]] = []  # gradients of each bucket that it has not computed yet
-        self._futures: dict[int, list[Future[Flat]]] = {}
+        self._futures: dict[int, list[Future[FlatBucket]]] = {}
         self._bytes: Counter[int] = Counter()  # of this worker's gradients in them
-        self._lent: list[Flat] = []  # what the last update's gradients lie in
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(number))
-            for parameters in versions.parameters
-            for number, parameter in enumerate(parameters)
-        ]
+        self._lent: list[FlatBucket] = []  # what the last update's gradients lie in
+        self._unwatch = weights.watch(self._computed_one)
 
     @property
-    def sent(self) -> dict[int, int]:
+    def sent_bytes(self) -> dict[int, int]:
         """Bytes of gradients sent, by receiver."""
-        return dict(self._exchange.sent)
+        return dict(self._all_reduce.sent_bytes)
 
     @property
     def bytes(self) -> int:
@@ -81,24 +78,6 @@ class Reducer:
         """Expect the last backward of an update here."""
         self._current = update
         self._left = [set(bucket.parameters) for bucket in self._buckets]
-
-    def computed(self, parameter: int) -> None:
-        """Note that the backward has computed a parameter's gradient.
-
-        Raises:
-            ValueError: it has done so before, in parts, and may have more.
-        """
-        if self._current is None:
-            return
-        left = self._left[self._bucket_of[parameter]]
-        if parameter not in left:
-            raise ValueError(
-                "a backward adds to a weight's gradient several times, so that nobody knows when "
-                "the workers of a stage may sum it: in torch.utils.checkpoint say "
-                "use_reentrant=False, or use recompute='always'"
-            )
-        left.remove(parameter)
-        self._advance()
 
     def end(self, update: int) -> None:
         """Note that the last backward of an update is done: what it did not reach has no more."""
@@ -124,16 +103,30 @@ class Reducer:
             keep_for_current_stream(content.numbers)
             for number, gradient in bucket.gradients(content):
                 result[number] = gradient
-        self._versions.gradients(update)  # nothing is left there: it may forget the update
+        self._weights.gradients(update)  # nothing is left there: it may forget the update
         return result
 
     def close(self) -> None:
         """Sum no more."""
-        for hook in self._hooks:
-            hook.remove()
+        self._unwatch()
 
-    def _hook(self, parameter: int) -> Callable[[Tensor], None]:
-        return lambda _: self.computed(parameter)
+    def _computed_one(self, parameter: int) -> None:
+        """Note that the backward has computed a parameter's gradient.
+
+        Raises:
+            ValueError: it has done so before, in parts, and may have more.
+        """
+        if self._current is None:
+            return
+        left = self._left[self._bucket_of[parameter]]
+        if parameter not in left:
+            raise ValueError(
+                "a backward adds to a weight's gradient several times, so that nobody knows when "
+                "the workers of a stage may sum it: in torch.utils.checkpoint say "
+                "use_reentrant=False, or use recompute='always'"
+            )
+        left.remove(parameter)
+        self._advance()
 
     def _advance(self, needed: int = 0) -> None:
         """Start every sum that can be, in order; up to update ``needed`` others' gradients too."""
@@ -153,22 +146,22 @@ class Reducer:
                 self._next = update + 1, 0
 
     def _submit(self, update: int, place: int, contributes: bool) -> None:
-        """Have the lane sum a bucket."""
+        """Have the comm_thread sum a bucket."""
         bucket = self._buckets[place]
         # Taken here: only the worker knows which update a gradient belongs to.
         taken = bucket.take(update) if contributes else None
         self._bytes[update] += sum(g.nbytes for g in taken or () if g is not None)
-        round = Round(
+        key = ReduceKey(
             self._stage,
             (update - 1) * len(self._buckets) + place,
             self._sums[update - 1].contributors,
         )
         ready = record_event(self._device)
 
-        def sum_up() -> Flat:
+        def sum_up() -> FlatBucket:
             wait_event(self._device, ready)
-            content = self._exchange.sum(round, bucket.flat(taken))
+            content = self._all_reduce.sum(key, bucket.flat(taken))
             synchronize(self._device)
             return content
 
-        self._futures.setdefault(update, []).append(self._lane.submit(sum_up))
+        self._futures.setdefault(update, []).append(self._comm_thread.submit(sum_up))

@@ -6,145 +6,175 @@ from itertools import chain
 
 import torch
 
-from pipekit.engine.config import Job
-from pipekit.engine.execution.stage import Stage
-from pipekit.engine.transports.transport import Links
+from pipekit.engine.config import RunConfig
+from pipekit.engine.observers.observer import Observer, listeners
+from pipekit.engine.transport import Transport
+from pipekit.engine.updates.all_reduce import DirectAllReduce
 from pipekit.engine.updates.buckets import Gradients
-from pipekit.engine.updates.comm_thread import Lane
-from pipekit.engine.updates.global_update import JointUpdates
+from pipekit.engine.updates.comm_thread import CommThread
+from pipekit.engine.updates.global_update import GlobalUpdate
 from pipekit.engine.updates.reducer import Reducer
-from pipekit.engine.updates.ties import Tie, TiedSum
+from pipekit.engine.updates.tied_sum import TiedSum
+from pipekit.engine.updates.weights import UpdatedStage
+from pipekit.partition.ties import Tie
 
 
-class Settling:
-    """A worker's part in it, in training.
+class UpdateSynchronizer:
+    """Makes the updates of one worker's stages, with what they need of other workers.
 
     If stages on different workers have to agree, the first update of a version settles it for all
     stages of the worker, which wait for one another (see :func:`pipekit.schedules.check.check`,
     ``joint_updates``).
 
     Args:
-        index: the worker.
-        stages: that live there, by index; they get what sums their gradients.
-        job: what is common to all workers.
-        links: to the other workers.
+        worker: its number.
+        stages: that live there, by index.
+        config: what is common to all workers.
+        transport: to the other workers.
         device: where the gradients lie.
+        observers: are told of what is sent.
     """
 
     def __init__(
         self,
-        index: int,
-        stages: Mapping[int, Stage],
-        job: Job,
-        links: Links,
+        worker: int,
+        stages: Mapping[int, UpdatedStage],
+        config: RunConfig,
+        transport: Transport,
         device: torch.device,
+        observers: Sequence[Observer] = (),
     ) -> None:
-        self._index, self._stages, self._job = index, stages, job
-        self._links, self._device = links, device
-        self._lane: Lane | None = None
-        for stage in stages.values():
-            stage.reducer = self._reducer(stage)
+        self._worker, self._stages, self._config = worker, stages, config
+        self._transport, self._device = transport, device
+        self._part_listeners = listeners(observers, Observer.part_sent, worker)
+        self._comm_thread: CommThread | None = None
+        self._reducers = {
+            index: reducer
+            for index, stage in stages.items()
+            if (reducer := self._reducer(index, stage))
+        }
         # In one order on all workers, so that they never wait for one another in a circle.
-        self._ties = [
+        self._tied_sums = [
             self._tied_sum(number, tie)
-            for number, tie in enumerate(job.ties)
+            for number, tie in enumerate(config.ties)
             if not stages.keys().isdisjoint(tie.stages)
         ]
-        self._joint = self._joint_updates()
+        self._global_update = self._make_global_update(observers)
         self._settled: dict[int, tuple[Gradients, bool]] = {}  # by stage, until its update
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of gradients that are being summed, or have been and wait for their update."""
+    def waiting_bytes(self) -> int:
+        """Return the bytes of gradients that are being summed, or wait for their update."""
         settled = chain.from_iterable(gradients for gradients, _ in self._settled.values())
         waiting = sum(gradient.nbytes for gradient in settled if gradient is not None)
-        return waiting + sum(reducer.bytes for reducer in self._reducers)
+        return waiting + sum(reducer.bytes for reducer in self._reducers.values())
 
-    def gradients(self, stage: int, update: int) -> tuple[Gradients, bool]:
-        """Return a stage's gradients for an update, and whether it is to be made."""
+    def begin_last(self, stage: int, update: int) -> None:
+        """Expect the last pass here that adds to the gradients of a stage's update."""
+        if stage in self._reducers:
+            self._reducers[stage].begin(update)
+
+    def end_last(self, stage: int, update: int) -> None:
+        """Note that this pass is over: the gradients of the update are complete here."""
+        if stage in self._reducers:
+            self._reducers[stage].end(update)
+
+    def settle(self, stage: int, update: int) -> None:
+        """Wait until all that a stage's update needs is here, and until it is decided upon."""
         if stage not in self._settled:
-            self._settle(list(self._stages) if self._ties or self._joint else [stage], update)
-        return self._settled.pop(stage)
+            together = self._tied_sums or self._global_update
+            self._settle(list(self._stages) if together else [stage], update)
+
+    def update(self, stage: int, slot: int) -> None:
+        """Make a settled update: write the stage's next version into a weight slot."""
+        gradients, made = self._settled.pop(stage)
+        weights = self._stages[stage].weights
+        if made:
+            weights.update(slot, gradients)
+        else:
+            weights.skip(slot)
 
     def close(self) -> Counter[int]:
         """Sum no more; return the bytes of gradients that were sent, by receiver."""
-        for reducer in self._reducers:
+        for reducer in self._reducers.values():
             reducer.close()
-        if self._lane:
-            self._lane.close()
-        sums: list[Reducer | TiedSum] = [*self._reducers, *self._ties]
-        return sum((Counter(each.sent) for each in sums), Counter())
-
-    @property
-    def _reducers(self) -> list[Reducer]:
-        return [stage.reducer for stage in self._stages.values() if stage.reducer]
+        if self._comm_thread:
+            self._comm_thread.close()
+        sums: list[Reducer | TiedSum] = [*self._reducers.values(), *self._tied_sums]
+        return sum((Counter(each.sent_bytes) for each in sums), Counter())
 
     def _settle(self, stages: Sequence[int], update: int) -> None:
         """Get everything for some stages' updates."""
-        sums = {}
-        for index in stages:
-            stage = self._stages[index]
-            sums[index] = (stage.reducer or stage.versions).gradients(update)
-        for tie in self._ties:
-            tie.sum(sums, update)
+        sums = {
+            index: (self._reducers.get(index) or self._stages[index].weights).gradients(update)
+            for index in stages
+        }
+        for tied_sum in self._tied_sums:
+            tied_sum.sum(sums, update)
         for index, gradients in sums.items():
-            batches = self._job.sums[index][update - 1].batches
-            if self._job.mean_loss and batches > 1:
+            batches = self._config.sums[index][update - 1].batches
+            if self._config.mean_loss and batches > 1:
                 for gradient in gradients:
                     if gradient is not None:
                         gradient.div_(batches)
-        made = self._joint is None or self._joint.settle([*chain(*sums.values())], update)
+        made = True
+        if self._global_update:
+            made = self._global_update.settle([*chain(*sums.values())], update)
         self._settled.update({index: (gradients, made) for index, gradients in sums.items()})
 
-    def _reducer(self, stage: Stage) -> Reducer | None:
+    def _all_reduce(self, members: Sequence[int], tied: bool = False) -> DirectAllReduce:
+        channel = self._transport.channel(members, tied)
+        return DirectAllReduce(members, self._worker, channel, self._part_listeners)
+
+    def _reducer(self, index: int, stage: UpdatedStage) -> Reducer | None:
         """Return what sums a stage's gradients, if other workers have it as well."""
-        job, index, versions = self._job, stage.spec.index, stage.versions
-        members = job.members[index]
-        if len(members) == 1 or not versions.buckets():
+        config, members = self._config, self._config.stage_workers[index]
+        if len(members) == 1 or not stage.weights.buckets():
             return None
-        # One for all stages: see arguments.require_one_order_of_sums.
-        self._lane = self._lane or Lane(f"pipekit lane {self._index}", self._device, job.workers)
+        if not self._comm_thread:
+            # One for all stages: see arguments.require_one_order_of_sums.
+            name = f"pipekit sums of worker {self._worker}"
+            self._comm_thread = CommThread(name, self._device, config.workers)
         return Reducer(
             index,
-            self._index,
-            versions,
-            job.sums[index],
-            self._links.exchange(members),
-            self._lane,
+            self._worker,
+            stage.weights,
+            config.sums[index],
+            self._all_reduce(members),
+            self._comm_thread,
             self._device,
-            first=1 + (job.resumption.boundary.versions[index] if job.resumption else 0),
+            first=1 + (config.resume.boundary.versions[index] if config.resume else 0),
         )
 
     def _tied_sum(self, number: int, tie: Tie) -> TiedSum:
         """Return what sums the gradients of weights that stages share, of which some are here."""
-        members = self._job.members
+        stage_workers = self._config.stage_workers
         return TiedSum(
             number,
             tie,
-            self._index,
-            members,
-            {index: stage.versions for index, stage in self._stages.items()},
-            self._links.exchange(tie.members(members), tied=True),
+            self._worker,
+            stage_workers,
+            {index: stage.weights for index, stage in self._stages.items()},
+            self._all_reduce(tie.members(stage_workers), tied=True),
             self._device,
         )
 
-    def _joint_updates(self) -> JointUpdates | None:
+    def _make_global_update(self, observers: Sequence[Observer]) -> GlobalUpdate | None:
         """Return what settles updates with all workers, if that is to be done."""
-        job = self._job
+        config = self._config
         scalers = [stage.scaler for stage in self._stages.values() if stage.scaler]
-        if job.clip_norm is None and not scalers:
+        if config.clip_norm is None and not scalers:
             return None
         numbers: list[int | None] = []
         for index, stage in self._stages.items():
-            own = stage.spec.numbers
-            first = self._index == job.members[index][0]  # the others' gradients are the same
-            numbers += own if first else [None] * len(own)
-        return JointUpdates(
-            job.clip_norm,
+            first = self._worker == config.stage_workers[index][0]  # the others' are the same
+            numbers += stage.numbers if first else [None] * len(stage.numbers)
+        return GlobalUpdate(
+            config.clip_norm,
             scalers,
-            job.parameters,
+            config.parameters,
             numbers,
-            job.norm_dtype,
-            self._links,
+            config.norm_dtype,
+            self._transport,
             self._device,
+            listeners(observers, Observer.values_summed, self._worker),
         )

@@ -1,8 +1,8 @@
 """The weight versions of a stage, and the optimizer that makes the next one.
 
-A version is a set of leaf tensors in a buffer: an instance of the stage's layers with parameters of
+A version is a set of leaf tensors in a slot: an instance of the stage's layers with parameters of
 its own (running a module costs nothing extra; ``functional_call`` costs 40 us a pass).  An update
-writes the buffer that the schedule names and moves the optimizer's state there by pointer.  The
+writes the slot that the schedule names and moves the optimizer's state there by pointer.  The
 optimizer works on aliases of the parameters, so that autograd's version check, which cannot know
 what the schedule's check has proved, does not see the edit.
 """
@@ -25,10 +25,10 @@ LRSchedulerFactory = Callable[[Optimizer], LRScheduler]
 
 
 class WeightVersions:
-    """The buffers of one stage.
+    """The weights of one stage, in one or several slots.
 
     Args:
-        layers: the stage's layers on its device; they become buffer 0.
+        layers: the stage's layers on its device; they become slot 0.
         optimizer: makes the stage's optimizer from its trained parameters.
         lr_scheduler: makes the scheduler that is stepped after every update, or None.
     """
@@ -72,51 +72,73 @@ class WeightVersions:
 
     @property
     def parameters(self) -> list[list[nn.Parameter]]:
-        """The trained parameters of each buffer."""
+        """The trained parameters of each slot."""
         return self._parameters
 
     def buckets(self) -> list[Bucket]:
         """Return how the gradients travel between the workers of a stage."""
         return parameter_buckets(dict(enumerate(self._aliases[0])), self.take)
 
+    def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
+        """Tell of every trained parameter to whose gradient a backward has added.
+
+        Args:
+            listener: called with the parameter's number.
+
+        Returns:
+            What ends it.
+        """
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(lambda _, n=number: listener(n))
+            for parameters in self._parameters
+            for number, parameter in enumerate(parameters)
+        ]
+
+        def unwatch() -> None:
+            for hook in hooks:
+                hook.remove()
+
+        return unwatch
+
     def weights(self) -> dict[str, Tensor]:
         """Return the newest version's trained parameters by their names in the layers."""
         return {name: p for name, p in self.newest.named_parameters() if p.requires_grad}
 
-    def prepare(self, buffers: int, training: bool) -> None:
-        """Make ready for a run: the newest version in buffer 0, at least ``buffers`` buffers."""
+    def prepare(self, slots: int) -> None:
+        """Make ready for a run: the newest version in slot 0, and ``slots`` slots."""
         each: list[list[Any]] = [self.modules, self._parameters, self._aliases]
         for items in each:
             items.insert(0, items.pop(self._newest))
+            del items[slots:]
         self._newest = 0
-        while len(self.modules) < buffers:
+        while len(self.modules) < slots:
             self._add(self._copy())
         for module in self.modules:
-            module.train(training)
+            module.train()
         self._owner.clear()
         self._set_aside.clear()
 
-    def accumulate(self, buffer: int, update: int) -> None:
-        """Direct the gradients of the next backward on ``buffer`` into ``update``'s sum."""
-        owner = self._owner.get(buffer)
+    def accumulate(self, slot: int, update: int) -> None:
+        """Direct the gradients of the next backward on ``slot`` into ``update``'s sum."""
+        owner = self._owner.get(slot)
         if owner != update:
             if owner is not None:
                 everything = range(self.trained)
-                self._set_aside[owner] = [self._take(owner, [buffer], i) for i in everything]
-            self._owner[buffer] = update
+                self._set_aside[owner] = [self._take(owner, [slot], i) for i in everything]
+            self._owner[slot] = update
 
     def gradients(self, update: int) -> Gradients:
         """Return, and let go of, the sum of ``update``'s gradients, one a trained parameter."""
         taken = self.take(update, range(self.trained))
         self._set_aside.pop(update, None)
-        for buffer in self._buffers_of(update):
-            del self._owner[buffer]
+        for slot in self._slots_of(update):
+            del self._owner[slot]
         return taken
 
     def take(self, update: int, parameters: Iterable[int]) -> Gradients:
         """Return, and let go of, the sums of ``update``'s gradients of some trained parameters."""
-        buffers = self._buffers_of(update)
-        return [self._take(update, buffers, i) for i in parameters]
+        slots = self._slots_of(update)
+        return [self._take(update, slots, i) for i in parameters]
 
     def all_gradients(self) -> Iterator[Tensor]:
         """Yield every gradient that is in memory, of whichever update."""
@@ -125,28 +147,28 @@ class WeightVersions:
             if gradient is not None:
                 yield gradient
 
-    def update(self, buffer: int, gradients: Gradients) -> None:
-        """Write the next version into ``buffer``: one optimizer step from the newest version."""
+    def update(self, slot: int, gradients: Gradients) -> None:
+        """Write the next version into ``slot``: one optimizer step from the newest version."""
         if self.optimizer is None:
             return
-        self.skip(buffer)
-        for alias, gradient in zip(self._aliases[buffer], gradients, strict=True):
+        self.skip(slot)
+        for alias, gradient in zip(self._aliases[slot], gradients, strict=True):
             alias.grad = gradient
         self.optimizer.step()
-        for alias in self._aliases[buffer]:
+        for alias in self._aliases[slot]:
             alias.grad = None
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
 
-    def skip(self, buffer: int) -> None:
-        """Make ``buffer`` the next version as a copy of the newest: no step is taken."""
-        if self.optimizer is not None and buffer != self._newest:
-            self._move_optimizer(buffer)
+    def skip(self, slot: int) -> None:
+        """Make ``slot`` the next version as a copy of the newest: no step is taken."""
+        if self.optimizer is not None and slot != self._newest:
+            self._move_optimizer(slot)
 
     @torch.no_grad()
-    def restore(self, buffer: int, weights: Mapping[str, Tensor]) -> None:
-        """Write a version into ``buffer`` that an earlier run has made."""
-        self.skip(buffer)
+    def restore(self, slot: int, weights: Mapping[str, Tensor]) -> None:
+        """Write a version into ``slot`` that an earlier run has made."""
+        self.skip(slot)
         if self.optimizer is not None:
             for alias, (name, *_) in self.names.items():
                 alias.copy_(weights[name])
@@ -190,25 +212,25 @@ class WeightVersions:
             module._buffers = original._buffers  # so that a layer may also replace a buffer
         return twin
 
-    def _buffers_of(self, update: int) -> list[int]:
-        return [buffer for buffer, owner in self._owner.items() if owner == update]
+    def _slots_of(self, update: int) -> list[int]:
+        return [slot for slot, owner in self._owner.items() if owner == update]
 
-    def _take(self, update: int, buffers: Iterable[int], parameter: int) -> Tensor | None:
-        """Take what is set aside for ``update`` plus what lies in ``buffers``."""
+    def _take(self, update: int, slots: Iterable[int], parameter: int) -> Tensor | None:
+        """Take what is set aside for ``update`` plus what lies in ``slots``."""
         total = None
         if update in self._set_aside:
             aside = self._set_aside[update]
             total, aside[parameter] = aside[parameter], None
-        for buffer in buffers:
-            p = self._parameters[buffer][parameter]
+        for slot in slots:
+            p = self._parameters[slot][parameter]
             total, p.grad = _add(total, p.grad), None
         return total
 
     @torch.no_grad()
-    def _move_optimizer(self, buffer: int) -> None:
-        """Make ``buffer`` a copy of the newest version, and the optimizer's parameters."""
+    def _move_optimizer(self, slot: int) -> None:
+        """Make ``slot`` a copy of the newest version, and the optimizer's parameters."""
         assert self.optimizer is not None
-        old, new = self._aliases[self._newest], self._aliases[buffer]
+        old, new = self._aliases[self._newest], self._aliases[slot]
         moved: dict[Tensor, nn.Parameter] = dict(zip(old, new, strict=True))
         for source, target in moved.items():
             target.copy_(source)
@@ -218,7 +240,7 @@ class WeightVersions:
         for source, target in moved.items():
             if source in state:
                 state[target] = state.pop(source)
-        self._newest = buffer
+        self._newest = slot
 
 
 def _add(a: Tensor | None, b: Tensor | None) -> Tensor | None:

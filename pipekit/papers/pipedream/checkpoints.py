@@ -7,14 +7,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
-from unittest import mock
 
 import torch
 from torch import Tensor
 
 from pipekit.engine import Pipeline, WorkerDied
 from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.engine.transports.threads import Queues
+from pipekit.papers.pipedream.timelines import MessageCounter
 
 Epoch = Sequence[tuple[Tensor, Tensor]]
 
@@ -90,17 +89,10 @@ def coordination(
 
 def _messages(pipeline: Pipeline, epochs: Sequence[Epoch], folder: Path | None) -> int:
     """Train, and return how many messages the workers sent."""
-    sent: list[object] = []
-    put = Queues.put
-
-    def noting(self: Queues, *message: Any) -> None:
-        sent.append(None)
-        put(self, *message)
-
-    with mock.patch.object(Queues, "put", noting):
-        for batches in epochs:
-            pipeline.train(batches, trace=False, checkpoints=folder)
-    return len(sent)
+    counter = MessageCounter()
+    for batches in epochs:
+        pipeline.train(batches, trace=False, checkpoints=folder, observers=[counter])
+    return counter.seen.total()
 
 
 class Restart(NamedTuple):

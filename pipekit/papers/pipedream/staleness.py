@@ -2,26 +2,23 @@
 
 import copy
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 from pipekit.clusters import Cluster
 from pipekit.emulation import emulate
-from pipekit.engine import Pipeline
-from pipekit.engine.updates.all_reduce import SCATTER, DirectExchange
-from pipekit.engine.updates.reducer import Reducer
+from pipekit.engine import Observer, Pipeline
+from pipekit.engine.transport import SCATTER, FlatBucket, PartKey
 from pipekit.papers.differences import relative_difference
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Op, Schedule, Task, pipedream
+from pipekit.schedules import Op, Schedule, Step, Task, pipedream
 from pipekit.schedules.weight_slots import weight_slots
 from pipekit.traces import Trace
 from pipekit.traces.memory import Memory
+from pipekit.trees import Tree
 
 Weights = dict[str, Tensor]
 """Parameters by their names in the model's ``state_dict``."""
@@ -258,18 +255,7 @@ def misplaced_parameters(model: nn.Sequential, batches: Batches, replicas: int) 
     The stage is really trained; a worker's shard are those numbers of a bucket that the others send
     to it to be summed (PipeDream, section 4).
     """
-    shards: dict[tuple[int, int], set[tuple[int, int]]] = {}
-    sizes: Counter[int] = Counter()
-    send = DirectExchange._send
-
-    def noting(self: DirectExchange, place: int, phase: int, round: Any, content: Any) -> None:
-        if phase == SCATTER and len(round.contributors) == replicas:
-            numbers = content.numbers
-            begin = numbers.storage_offset()
-            shards.setdefault((round.number, place), set()).add((begin, begin + numbers.numel()))
-            sizes[round.number] = numbers.untyped_storage().nbytes() // numbers.element_size()
-        send(self, place, phase, round, content)
-
+    shards = _Shards()
     pipeline = Pipeline(
         model,
         lambda n: pipedream([replicas], n),
@@ -277,16 +263,45 @@ def misplaced_parameters(model: nn.Sequential, batches: Batches, replicas: int) 
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
         loss=nn.MSELoss(),
     )
-    with mock.patch.object(DirectExchange, "_send", noting):
-        pipeline.train(batches)
+    pipeline.train(batches, observers=[shards])
     misplaced = 0
-    for number, size in sizes.items():
+    for number, size in shards.sizes.items():
+        if shards.contributors[number] < replicas:
+            continue  # a last round to which not all workers have contributed
         held = torch.zeros(size, dtype=torch.int64)
         for place in range(replicas):
-            for begin, end in shards.get((number, place), ()):
+            for begin, end in shards.parts.get((number, place), ()):
                 held[begin:end] += 1
         misplaced += int((held != 1).sum())
     return misplaced
+
+
+class _Shards(Observer):
+    """Notes the parts of each sum of gradients that workers send others to be added up.
+
+    Attributes:
+        parts: (begin, end) of those sent, by the sum's number and the receiver.
+        sizes: numbers in each sum.
+    """
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[int, int], set[tuple[int, int]]] = {}
+        self.sizes: dict[int, int] = {}
+        self._senders: dict[int, set[int]] = {}
+
+    @property
+    def contributors(self) -> dict[int, int]:
+        """How many workers contributed to each sum."""
+        return {number: len(senders) for number, senders in self._senders.items()}
+
+    def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
+        if key.phase != SCATTER:
+            return
+        begin, number = int(part.numbers.storage_offset()), key.number
+        storage = part.numbers.untyped_storage()
+        self.parts.setdefault((number, receiver), set()).add((begin, begin + part.numbers.numel()))
+        self.sizes[number] = storage.nbytes() // part.numbers.element_size()
+        self._senders.setdefault(number, set()).add(worker)
 
 
 def first_send(
@@ -298,31 +313,34 @@ def first_send(
         Seconds from the start of the backward that makes them: of the first message, and of the
         first end of such a backward.
     """
-    seen: dict[str, float] = {}
-    send, begin, end = DirectExchange._send, Reducer.begin, Reducer.end
-
-    def note(what: str) -> None:
-        seen.setdefault(what, time.perf_counter())
-
-    def sending(self: DirectExchange, *arguments: Any) -> None:
-        note("send")
-        send(self, *arguments)
-
-    def beginning(self: Reducer, update: int) -> None:
-        note("begin")
-        begin(self, update)
-
-    def ending(self: Reducer, update: int) -> None:
-        note("end")
-        end(self, update)
-
-    with (
-        mock.patch.object(DirectExchange, "_send", sending),
-        mock.patch.object(Reducer, "begin", beginning),
-        mock.patch.object(Reducer, "end", ending),
-    ):
-        emulate(pipedream(plan.replicas, minibatches), profile, plan, cluster)
+    watch = _FirstSend()
+    emulate(pipedream(plan.replicas, minibatches), profile, plan, cluster, observers=[watch])
+    seen = watch.seen
     return seen["send"] - seen["begin"], seen["end"] - seen["begin"]
+
+
+class _FirstSend(Observer):
+    """Notes when a replicated stage's last backward of an update first begins, sends and ends.
+
+    Attributes:
+        seen: seconds of ``time.perf_counter()``, by what happened.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[str, float] = {}
+
+    def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
+        self._note("begin", step)
+
+    def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
+        self._note("end", step)
+
+    def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
+        self.seen.setdefault("send", time.perf_counter())
+
+    def _note(self, what: str, step: Step) -> None:
+        if step.ends_update and step.task.op is Op.BACKWARD:
+            self.seen.setdefault(what, time.perf_counter())
 
 
 def _copy(model: nn.Module) -> Weights:

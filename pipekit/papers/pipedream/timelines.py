@@ -6,21 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
-from unittest import mock
 
 import pandas as pd
 import plotly.graph_objects as go
+from torch import Tensor
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic
-from pipekit.engine.transports.mailbox import BACKWARD, FORWARD
-from pipekit.engine.transports.threads import Queues
-from pipekit.engine.updates.buckets import Flat
+from pipekit.engine.observers.observer import Observer, Watchers
+from pipekit.engine.transport import FlatBucket, PartKey
 from pipekit.papers.timelines import passes_of, rows_figure
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.schedules import Op, Schedule, Task, lower, optimal_in_flight
+from pipekit.schedules import Message, Op, Schedule, Step, Task, lower, optimal_in_flight
 from pipekit.traces import TRANSFERS, Trace
-from pipekit.trees import leaves
+from pipekit.trees import Tree, leaves
 
 LINK_LOOKS = {"activation": "FORWARD", "gradient": "BACKWARD", "weights": "UPDATE"}
 """A message has the colour of what makes it."""
@@ -300,29 +299,42 @@ def machine_figure(machines: Sequence[Trace], titles: Sequence[str]) -> go.Figur
     return rows_figure(machines, titles, ["computes", "sends", "receives"])
 
 
-def messages(train: Callable[[], Any]) -> Counter[str]:
-    """Count what the workers (threads) of a training send one another.
+def messages(train: Callable[[Watchers], Any]) -> Counter[str]:
+    """Count what the workers of a training send one another.
 
     "activation", "gradient" and "weights" are tensors; "control" is anything else.
+
+    Args:
+        train: trains with the observers that it is given.
     """
-    seen: Counter[str] = Counter()
-    put = Queues.put
-
-    def counting(queues: Queues, worker: int, key: tuple[int, int, int], message: Any) -> None:
-        seen[_kind(key[0], message)] += 1
-        put(queues, worker, key, message)
-
-    with mock.patch.object(Queues, "put", counting):
-        train()
-    return seen
+    counter = MessageCounter()
+    train([counter])
+    return counter.seen
 
 
-def _kind(kind: int, message: Any) -> str:
-    if isinstance(message, Flat):
-        return "weights"
-    if kind in (FORWARD, BACKWARD) and leaves(message[0]):
-        return "activation" if kind == FORWARD else "gradient"
-    return "control"
+class MessageCounter(Observer):
+    """Counts everything that workers send one another.
+
+    Attributes:
+        seen: messages by their purpose.
+    """
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def sent(
+        self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
+    ) -> None:
+        """Count a message between stages; one without tensors is control."""
+        self.seen[message.payload.value if leaves(tree) else "control"] += 1
+
+    def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
+        """Count a part of a sum of gradients."""
+        self.seen["weights"] += 1
+
+    def values_summed(self, worker: int, update: int, values: Tensor) -> None:
+        """Count what decides on an update."""
+        self.seen["control"] += 1
 
 
 def _busy(passes: pd.DataFrame, start: float, end: float) -> float:

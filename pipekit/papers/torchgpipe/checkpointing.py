@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import skips
-from pipekit.engine.observers.memory_tracker import Held
+from pipekit.engine.observers.memory_tracker import StageMemory
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.trees import leaves, refill, tree_map
 
@@ -85,7 +85,7 @@ class _Device:
     def __init__(self, layers: nn.Sequential) -> None:
         self.layers, self.order, self.peak_bytes = layers, list[str](), 0
         versions = WeightVersions(layers, partial(torch.optim.SGD, lr=0.1), None)
-        self.held = Held(versions, self._look)
+        self.held = StageMemory(versions, self._look)
         self._flows: dict[int, Flow] = {}
         self._graphs: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 

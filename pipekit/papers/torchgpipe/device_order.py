@@ -1,19 +1,16 @@
 """What one device does, one by one: receive, compute, recompute, send (torchgpipe, Figure 3)."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as stock_checkpoint
 
 from pipekit import is_recomputing
-from pipekit.engine import PipelinedModule
-from pipekit.engine.transports.threads import ThreadLinks, ThreadNetwork
-from pipekit.schedules import Message
+from pipekit.engine import Observer, PipelinedModule
+from pipekit.schedules import Message, Step
 from pipekit.trees import Tree
 
 
@@ -69,14 +66,14 @@ def journals(
         [1] * devices,
         chunks=microbatches,
         checkpoint="never" if stock else "except_last",
+        observers=[_Messages(written)],
     )
     x = torch.randn(microbatches, 4)
     with torch.no_grad():
         model(x)  # the first forward tries the layers
     for journal in written:
         journal.clear()
-    with _observed(written):
-        model(x).sum().backward()
+    model(x).sum().backward()
     return written
 
 
@@ -98,30 +95,19 @@ def recomputes_before_the_gradient(journal: Sequence[Entry]) -> list[bool]:
     return found
 
 
-@contextmanager
-def _observed(written: Sequence[Journal]) -> Iterator[None]:
-    """Note every message that a thread gets or gives."""
+class _Messages(Observer):
+    """Notes every message that a device gets or gives."""
 
-    def links(network: ThreadNetwork, index: int) -> ThreadLinks:
-        return _Links(index, network, written[index])
+    def __init__(self, written: Sequence[Journal]) -> None:
+        self._written = written
 
-    with patch.object(ThreadNetwork, "links", links):
-        yield
+    def received(self, worker: int, step: Step, message: Message, source: int, tree: Tree) -> None:
+        self._written[worker].add("receive")
 
-
-class _Links(ThreadLinks):
-    def __init__(self, index: int, network: ThreadNetwork, journal: Journal) -> None:
-        super().__init__(index, network)
-        self._journal = journal
-
-    def receive(self, message: Message, source: int) -> Tree:
-        content = super().receive(message, source)
-        self._journal.add("receive")
-        return content
-
-    def send(self, message: Message, destination: int, content: Tree) -> None:
-        super().send(message, destination, content)
-        self._journal.add("send")
+    def sent(
+        self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
+    ) -> None:
+        self._written[worker].add("send")
 
 
 class _Stage(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pipekit.clusters import Cluster
 from pipekit.emulation import emulate
 from pipekit.engine import Pipeline, measure_memory
-from pipekit.engine.execution.passes import Loss
+from pipekit.engine.config import Loss
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.papers.findings import Finding
 from pipekit.papers.steady import fastest_interval, update_ends

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.execution.passes import Flow, FlowGradients, Target
-from pipekit.engine.execution.stage import Stage, StageSpec
+from pipekit.engine.execution.passes import PassConfig
+from pipekit.engine.execution.stage import Stage, StageConfig
+from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
+from pipekit.partition.partition import PartitionStage
 from pipekit.partition.probe import probe
 from pipekit.schedules import check
 from tests.engine.examples import (
@@ -21,36 +23,35 @@ from tests.engine.examples import (
 )
 
 CPU = torch.device("cpu")
-ONES = Flow(torch.ones(4, 6), {})
+ONES = StageIO(torch.ones(4, 6), {})
 
 
-def spec(layers: nn.Sequential, index: int = 1, first_layer: int = 0) -> StageSpec:
+def config(layers: nn.Sequential, index: int = 1, first_layer: int = 0) -> StageConfig:
     tried = probe(layers, torch.randn(4, 6))
-    return StageSpec(
+    part = PartitionStage(
         index=index,
-        layers=layers,
+        module=layers,
         first_layer=first_layer,
         random_layers=frozenset(n + first_layer for n in tried.random_layers),
         edits_input=0 in tried.edited_inputs,
-        differentiates_input=index > 0,
-        optimizer=OPTIMIZERS["adam"],
-        lr_scheduler=None,
-        seed=0,
     )
+    passes = PassConfig(part=part, differentiates_input=index > 0)
+    return StageConfig(passes=passes, optimizer=OPTIMIZERS["adam"])
 
 
-def ready(layers: nn.Sequential, index: int = 1, buffers: int = 1) -> Stage:
-    stage = Stage(spec(layers, index), CPU)
-    stage.prepare(buffers, training=True)
+def ready(layers: nn.Sequential, index: int = 1, slots: int = 1) -> Stage:
+    stage = Stage(config(layers, index), CPU)
+    stage.prepare(slots)
     return stage
 
 
 def step(stage: Stage, microbatch: int, recompute: bool) -> tuple[Tensor, Any]:
     x = torch.ones(4, 6) * (microbatch + 1)
-    output = stage.forward(Flow(x, {}), microbatch, 0, None, recompute).main
-    stage.recompute(microbatch, 0)
+    output = stage.forward(StageIO(x, {}), microbatch, 0, None, recompute).main
+    if recompute:
+        stage.recompute(microbatch, 0)
     return output, stage.backward(
-        microbatch, 0, 1, FlowGradients({0: torch.ones_like(output)}, {})
+        microbatch, 0, 1, StageGradients({0: torch.ones_like(output)}, {})
     ).main
 
 
@@ -112,8 +113,6 @@ def test_what_is_recomputed_is_not_kept() -> None:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             stage.forward(ONES, 0, 0, None, recompute)
         kept[recompute] = len(saved)
-        assert stage.recompute(0, 0) == recompute
-        assert not stage.recompute(0, 0), "once is enough"
     assert kept[True] == 0 < kept[False]
 
 
@@ -123,7 +122,7 @@ def test_recompute_gives_the_same_output_and_gradient() -> None:
         torch.manual_seed(0)
         stage = ready(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.BatchNorm1d(6)))
         outputs = [step(stage, k, recompute) for k in range(3)]
-        results.append((outputs, stage.versions.gradients(1), stage.versions.newest.state_dict()))
+        results.append((outputs, stage.weights.gradients(1), stage.weights.newest.state_dict()))
     (plain, gradients, state), (again, regradients, restate) = results
     for (y, g), (z, h) in zip(plain, again, strict=True):
         assert torch.equal(y, z)
@@ -147,7 +146,7 @@ def test_an_output_is_cut_from_the_graph() -> None:
 def test_the_gradient_of_the_input() -> None:
     stage = ready(nn.Sequential(nn.Linear(6, 3)))
     _, gradients = step(stage, 0, False)
-    weight = stage.versions.newest.get_parameter("0.weight")
+    weight = stage.weights.newest.get_parameter("0.weight")
     assert len(gradients) == 1
     torch.testing.assert_close(gradients[0], weight.sum(0).expand(4, 6))
 
@@ -159,34 +158,33 @@ def test_the_first_stage_sends_no_gradient() -> None:
 def test_the_last_stage_weighs_the_loss() -> None:
     stage = ready(nn.Sequential(nn.Linear(6, 3)))
     x, y = torch.ones(4, 6), torch.ones(4, 3)
-    loss = stage.forward(Flow(x, {}), 0, 0, Target(nn.MSELoss(), y, 0.25), False).main
+    loss = stage.forward(StageIO(x, {}), 0, 0, Target(nn.MSELoss(), y, 0.25), False).main
     with torch.no_grad():
-        expected = nn.MSELoss()(stage.versions.newest(x), y) / 4
+        expected = nn.MSELoss()(stage.weights.newest(x), y) / 4
     torch.testing.assert_close(loss, expected)
 
 
 def test_inference_keeps_nothing() -> None:
-    stage = ready(nn.Sequential(nn.Linear(6, 6)))
-    stage.prepare(1, training=False)
+    stage = config(nn.Sequential(nn.Linear(6, 6))).passes.build(CPU)
     assert not stage.infer(ONES, 0).main.requires_grad
     with pytest.raises(KeyError):
-        stage.output(0)
+        stage.backward(0, 0, 1, None)
 
 
-def test_a_spec_makes_the_stage_again() -> None:
+def test_a_config_makes_the_stage_again() -> None:
     """With the optimizer's state: the next update is the same."""
     torch.manual_seed(0)
-    one = ready(nn.Sequential(nn.Linear(6, 6)), buffers=2)
+    one = ready(nn.Sequential(nn.Linear(6, 6)), slots=2)
     step(one, 0, False)
-    one.versions.update(1, one.versions.gradients(1))
-    other = Stage(one.to_spec(), CPU)
-    other.prepare(1, training=True)
-    one.prepare(1, training=True)
+    one.weights.update(1, one.weights.gradients(1))
+    other = Stage(one.to_config(), CPU)
+    other.prepare(1)
+    one.prepare(1)
     for stage in (one, other):
         step(stage, 1, False)
-        stage.versions.update(0, stage.versions.gradients(1))
+        stage.weights.update(0, stage.weights.gradients(1))
     assert (
-        different(dict(one.versions.newest.state_dict()), dict(other.versions.newest.state_dict()))
+        different(dict(one.weights.newest.state_dict()), dict(other.weights.newest.state_dict()))
         == []
     )
 

@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.shared_mailbox import Port, SharedInboxes, let_go, ports_for
 from pipekit.engine.transports.shared_memory import FIRST_BYTES
-from pipekit.engine.transports.transport import Aborted
 from tests.engine.test_failures import wait_until
 from tests.engine.transports.test_message_layout import MESSAGES, described
 

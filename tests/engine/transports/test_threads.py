@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.threads import ThreadLinks, ThreadNetwork
-from pipekit.engine.transports.transport import Aborted
 from pipekit.operator_threads import share_cores
 from pipekit.schedules import Message, Payload
 from tests.engine.examples import data, pipeline

@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from pipekit.engine.transport import SCATTER, Aborted, FlatBucket, PartKey
 from pipekit.engine.transports.mailbox import Inboxes, InboxLinks, Mail
 from pipekit.engine.transports.shared_mailbox import Port, SharedInboxes
 from pipekit.engine.transports.threads import Queues
-from pipekit.engine.transports.transport import Aborted
-from pipekit.engine.updates.all_reduce import SCATTER, DirectExchange, Exchange, Round
-from pipekit.engine.updates.buckets import Flat
+from pipekit.engine.updates.all_reduce import AllReduce, DirectAllReduce, ReduceKey
 
 LIMIT_S = 30
 TRANSPORTS = pytest.mark.parametrize("transport", ["queues", "shared memory"])
@@ -60,7 +59,7 @@ def together(functions: Sequence[Callable[[], Any]]) -> list[Any]:
 class Summed(NamedTuple):
     """What the members have after some rounds: ``totals[member][round]``, and what each sent."""
 
-    totals: list[list[Flat]]
+    totals: list[list[FlatBucket]]
     sent: list[Counter[int]]
 
 
@@ -68,34 +67,40 @@ def summed(
     transport: str,
     members: Sequence[int],
     contributors: Sequence[Sequence[int]],
-    contents: Sequence[Sequence[Flat]],
+    contents: Sequence[Sequence[FlatBucket]],
 ) -> Summed:
     """Sum ``contents[member][round]`` over the round's contributors, by every member."""
     with inboxes(transport, max(members) + 1) as views:
         exchanges = [
-            InboxLinks(worker, range(len(views)), views[worker], views[worker]).exchange(members)
+            DirectAllReduce(
+                members,
+                worker,
+                InboxLinks(worker, range(len(views)), views[worker], views[worker]).channel(
+                    members
+                ),
+            )
             for worker in members
         ]
 
-        def run(exchange: Exchange, own: Sequence[Flat]) -> list[Flat]:
+        def run(exchange: AllReduce, own: Sequence[FlatBucket]) -> list[FlatBucket]:
             return [
-                exchange.sum(Round(0, number, who), content)
+                exchange.sum(ReduceKey(0, number, who), content)
                 for number, (who, content) in enumerate(zip(contributors, own, strict=True))
             ]
 
         totals = together([partial(run, *each) for each in zip(exchanges, contents, strict=True)])
-    return Summed(totals, [exchange.sent for exchange in exchanges])
+    return Summed(totals, [exchange.sent_bytes for exchange in exchanges])
 
 
-def content(numbers: Tensor, present: int = 1) -> Flat:
-    return Flat(numbers, torch.full((1,), present, dtype=torch.uint8))
+def content(numbers: Tensor, present: int = 1) -> FlatBucket:
+    return FlatBucket(numbers, torch.full((1,), present, dtype=torch.uint8))
 
 
-def copied(contents: Sequence[Sequence[Flat]]) -> list[list[Flat]]:
-    return [[Flat(*map(torch.clone, flat)) for flat in own] for own in contents]
+def copied(contents: Sequence[Sequence[FlatBucket]]) -> list[list[FlatBucket]]:
+    return [[FlatBucket(*map(torch.clone, flat)) for flat in own] for own in contents]
 
 
-def random_content(generator: torch.Generator, size: int, dtype: torch.dtype) -> Flat:
+def random_content(generator: torch.Generator, size: int, dtype: torch.dtype) -> FlatBucket:
     """Numbers of many magnitudes, so that another order of adding them gives other bits."""
     numbers = torch.randn(size, generator=generator, dtype=torch.float64)
     magnitudes = torch.randn(size, generator=generator, dtype=torch.float64) * 3
@@ -149,7 +154,9 @@ def test_the_order_matters_to_these_numbers() -> None:
 @TRANSPORTS
 def test_a_gradient_is_there_if_any_contributor_has_it(transport: str) -> None:
     present = [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
-    contents = [[Flat(torch.ones(6), torch.tensor(flags, dtype=torch.uint8))] for flags in present]
+    contents = [
+        [FlatBucket(torch.ones(6), torch.tensor(flags, dtype=torch.uint8))] for flags in present
+    ]
     for (total,) in summed(transport, range(3), [range(3)], contents).totals:
         assert total.present.tolist() == [1, 1, 0]
 
@@ -175,20 +182,21 @@ def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -
     edited = threading.Event()
     with inboxes(transport, 2) as views:
         first, second = (
-            InboxLinks(w, range(2), views[w], views[w]).exchange([0, 1]) for w in (0, 1)
+            DirectAllReduce([0, 1], w, InboxLinks(w, range(2), views[w], views[w]).channel([0, 1]))
+            for w in (0, 1)
         )
 
         def edit() -> None:
-            first.sum(Round(0, 0, [0]), content(torch.ones(4))).numbers.zero_()
+            first.sum(ReduceKey(0, 0, [0]), content(torch.ones(4))).numbers.zero_()
             edited.set()
 
         def read() -> Tensor:
-            return second.sum(Round(0, 0, [0]), content(torch.zeros(4), present=0)).numbers
+            return second.sum(ReduceKey(0, 0, [0]), content(torch.zeros(4), present=0)).numbers
 
-        assert isinstance(second, DirectExchange)
+        assert isinstance(second, DirectAllReduce)
         expect = second._channel.expect
 
-        def late(worker: int, key: tuple[int, int, int], room: Flat) -> Callable[[], Flat]:
+        def late(worker: int, key: PartKey, room: FlatBucket) -> Callable[[], FlatBucket]:
             wait = expect(worker, key, room)
             return wait if key[0] == SCATTER else lambda: (edited.wait(LIMIT_S), wait())[1]
 
@@ -252,16 +260,16 @@ class Recorder:
     """A channel that notes what passes and answers with zeros."""
 
     def __init__(self) -> None:
-        self.log: list[tuple[str, int, tuple[int, int, int]]] = []
+        self.log: list[tuple[str, int, PartKey]] = []
 
-    def send(self, worker: int, key: tuple[int, int, int], content: Flat) -> None:
+    def send(self, worker: int, key: PartKey, content: FlatBucket) -> None:
         self.log.append(("send", worker, key))
 
-    def expect(self, worker: int, key: tuple[int, int, int], room: Flat) -> Callable[[], Flat]:
+    def expect(self, worker: int, key: PartKey, room: FlatBucket) -> Callable[[], FlatBucket]:
         self.log.append(("receive", worker, key))
-        return lambda: Flat(*map(torch.zeros_like, room))
+        return lambda: FlatBucket(*map(torch.zeros_like, room))
 
-    def flush(self) -> None:
+    def finish(self, number: int, size: int) -> None:
         pass
 
 
@@ -269,9 +277,9 @@ def test_messages_have_names_of_their_own_and_everybody_begins_with_another() ->
     firsts, named = [], []
     for worker in (2, 4, 5):
         channel = Recorder()
-        exchange = DirectExchange((2, 4, 5), worker, channel)
+        exchange = DirectAllReduce((2, 4, 5), worker, channel)
         for stage, number in ((0, 0), (0, 1), (1, 0)):
-            exchange.sum(Round(stage, number, (2, 4, 5)), content(torch.ones(6)))
+            exchange.sum(ReduceKey(stage, number, (2, 4, 5)), content(torch.ones(6)))
         sends = [(other, key) for what, other, key in channel.log if what == "send"]
         firsts.append(sends[0][0])
         named += [(other, key) for other, key in sends]
@@ -285,9 +293,9 @@ def test_two_workers_send_to_each_other_in_one_order() -> None:
     """A transport without names relies on it: the scatter of a round before its gather."""
     channels = {worker: Recorder() for worker in range(3)}
     for worker, channel in channels.items():
-        exchange = DirectExchange(range(3), worker, channel)
+        exchange = DirectAllReduce(range(3), worker, channel)
         for number, contributors in enumerate([(0, 1, 2), (1,), (0, 2)]):
-            exchange.sum(Round(0, number, contributors), content(torch.ones(3)))
+            exchange.sum(ReduceKey(0, number, contributors), content(torch.ones(3)))
     for sender, channel in channels.items():
         for receiver in channels.keys() - {sender}:
             sent = [key for what, w, key in channel.log if (what, w) == ("send", receiver)]

@@ -160,7 +160,7 @@ def test_it_keeps_nothing_of_what_went_in() -> None:
 
 def test_taking_a_bucket_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = WeightVersions(mlp(6, 4, 3), sgd, None)
-    versions.prepare(2, training=True)
+    versions.prepare(2)
     for buffer in (0, 1):
         versions.accumulate(buffer, 1)
         torch.autograd.backward(versions.modules[buffer](torch.ones(2, 6)).sum())
@@ -186,7 +186,7 @@ def test_only_trained_parameters_travel() -> None:
 def test_gradients_of_another_update_stay(update: int) -> None:
     """One buffer, two updates: those of the first were set aside when the second began."""
     versions = WeightVersions(mlp(2, 1), sgd, None)
-    versions.prepare(1, training=True)
+    versions.prepare(1)
     for number in (1, 2):
         versions.accumulate(0, number)
         torch.autograd.backward(versions.modules[0](torch.full((1, 2), float(number))).sum())

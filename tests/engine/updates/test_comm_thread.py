@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from pipekit.engine.updates.comm_thread import Lane
+from pipekit.engine.updates.comm_thread import CommThread
 from pipekit.operator_threads import share_cores
 
 LIMIT_S = 30
 NAME = "pipekit lane of a test"
 
 
-def lane(workers: int = 1) -> Lane:
-    return Lane(NAME, torch.device("cpu"), workers)
+def lane(workers: int = 1) -> CommThread:
+    return CommThread(NAME, torch.device("cpu"), workers)
 
 
 def lanes() -> list[threading.Thread]:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import bucketing
-from pipekit.engine.updates.all_reduce import Round
-from pipekit.engine.updates.buckets import Flat, Gradients
-from pipekit.engine.updates.comm_thread import Lane
+from pipekit.engine.transport import FlatBucket
+from pipekit.engine.updates.all_reduce import ReduceKey
+from pipekit.engine.updates.buckets import Gradients
+from pipekit.engine.updates.comm_thread import CommThread
 from pipekit.engine.updates.reducer import Reducer
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.schedules import Sum
@@ -30,18 +31,18 @@ class Alone:
     """An exchange with nobody: what is summed comes back, plus what the others "sent"."""
 
     def __init__(self, others: float = 0.0) -> None:
-        self.sent: Counter[int] = Counter({OTHER: 8})
-        self.rounds: list[Round] = []
+        self.sent_bytes: Counter[int] = Counter({OTHER: 8})
+        self.rounds: list[ReduceKey] = []
         self.contents: list[list[float]] = []
         self._others = others
         self.arrived = threading.Semaphore(0)
 
-    def sum(self, round: Round, content: Flat) -> Flat:
+    def sum(self, round: ReduceKey, content: FlatBucket) -> FlatBucket:
         self.rounds.append(round)
         self.contents.append(content.numbers.tolist())
         self.arrived.release()
         if OTHER in round.contributors:
-            return Flat(content.numbers + self._others, torch.ones_like(content.present))
+            return FlatBucket(content.numbers + self._others, torch.ones_like(content.present))
         return content
 
     @property
@@ -58,7 +59,7 @@ def _a_bucket_for_each_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
 def reducing(
     versions: WeightVersions, contributors: Sequence[Sequence[int]], exchange: Alone
 ) -> Iterator[Reducer]:
-    lane = Lane("lane of a test", CPU, 1)
+    lane = CommThread("lane of a test", CPU, 1)
     sums = [Sum(tuple(who), batches=1) for who in contributors]
     reducer = Reducer(7, ME, versions, sums, exchange, lane, CPU)
     try:
@@ -70,7 +71,7 @@ def reducing(
 
 def prepared(layers: nn.Sequential, buffers: int = 1) -> WeightVersions:
     versions = WeightVersions(layers, sgd, None)
-    versions.prepare(buffers, training=True)
+    versions.prepare(buffers)
     return versions
 
 
@@ -335,12 +336,12 @@ def test_closing_takes_the_hooks_away_and_ends_the_lane() -> None:
 
 def test_what_the_exchange_sent_is_known() -> None:
     with reducing(prepared(mlp(6, 3)), [[ME]], Alone()) as reducer:
-        assert reducer.sent == {OTHER: 8}
+        assert reducer.sent_bytes == {OTHER: 8}
 
 
 def test_a_failed_sum_fails_whoever_needs_it() -> None:
     class Broken(Alone):
-        def sum(self, round: Round, content: Flat) -> Flat:
+        def sum(self, round: ReduceKey, content: FlatBucket) -> FlatBucket:
             raise ZeroDivisionError
 
     versions = prepared(mlp(6, 3))

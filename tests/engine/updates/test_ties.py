@@ -14,7 +14,7 @@ from torch import nn
 
 from pipekit import LossScale, Pipeline, PipelinedModule, models, oracle, schedules
 from pipekit.clusters import flat
-from pipekit.engine.arguments import require_ties_on_one_device
+from pipekit.partition.checks import require_ties_on_one_device
 from pipekit.partition.cut import cut as cut_into
 from tests.engine.examples import (
     METHODS,
@@ -27,7 +27,7 @@ from tests.engine.examples import (
     pipeline,
 )
 from tests.engine.gloo import over_gloo
-from tests.engine.test_mixed_precision import REPLICATED, assert_same, limited
+from tests.engine.test_mixed_precision import REPLICATED, assert_same, limited, trained
 from tests.engine.test_mixed_precision import fragile as fragile_layers
 
 TIES = [("0.weight", "4.weight"), ("0.bias", "2.bias", "3.bias"), ("2.weight", "3.weight")]
@@ -73,9 +73,9 @@ def test_every_method_is_its_equation(method: str, data_: st.DataObject) -> None
     }
     batches = data(draw(st.integers(1, 5), "batches"))
     pipe = pipeline(tied(*ties), method, balance, **options)
-    run = pipe.train(batches, trace=False)
+    run, states = trained(pipe, batches)
     truth = by_equations(tied(*ties), batches, method, balance, **options)
-    assert_same(pipe, [run], truth)
+    assert_same(pipe, run, states, truth)
     assert_equal_copies(pipe.state_dict(), *ties)
 
 
@@ -99,9 +99,9 @@ def test_stages_on_several_workers_and_skipped_updates(method: str, transport: s
     }
     batches = limited([100.0, math.inf, 0.0, math.inf, math.inf])
     pipe = Pipeline(model(), made, transport=transport, **how)
-    runs = [pipe.train(batches, trace=False)]
+    run, states = trained(pipe, batches)
     truth = oracle.train(model(), batches, method=method, replicas=replicas, microbatches=m, **how)
-    assert_same(pipe, runs, truth)
+    assert_same(pipe, run, states, truth)
     pipe.train(batches)
     assert_equal_copies(pipe.state_dict(), ("1.weight", "4.layer.weight"))
 
@@ -258,5 +258,5 @@ def test_language_models_train_with_tied_embeddings(name: str) -> None:
     balance = cut(len(model()), {2, 4})
     how: dict[str, Any] = {"loss": models.token_loss, "optimizer": OPTIMIZERS["adam"]}
     pipe = pipeline(model(), "2bw", balance, **how)
-    run = pipe.train(batches)
-    assert_same(pipe, [run], by_equations(model(), batches, "2bw", balance, **how))
+    run, states = trained(pipe, batches)
+    assert_same(pipe, run, states, by_equations(model(), batches, "2bw", balance, **how))

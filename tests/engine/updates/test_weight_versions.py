@@ -24,7 +24,7 @@ def backward(module: nn.Module, x: Tensor) -> None:
 def test_updates_from_buffer_to_buffer_are_an_ordinary_loop(name: str, buffers: list[int]) -> None:
     """Each update reads its gradient at the newest version and writes any buffer."""
     versions = WeightVersions(mlp(6, 4, 3), OPTIMIZERS[name], lambda o: StepLR(o, 2, 0.5))
-    versions.prepare(3, training=True)
+    versions.prepare(3)
     model = mlp(6, 4, 3)
     optimizer = OPTIMIZERS[name](list(model.parameters()))
     scheduler = StepLR(optimizer, 2, 0.5)
@@ -48,7 +48,7 @@ def test_updates_from_buffer_to_buffer_are_an_ordinary_loop(name: str, buffers: 
 
 def test_older_versions_keep_their_values() -> None:
     versions = WeightVersions(mlp(6, 3), OPTIMIZERS["adam"], None)
-    versions.prepare(2, training=True)
+    versions.prepare(2)
     before = copy.deepcopy(versions.modules[0].state_dict())
     versions.accumulate(0, 1)
     backward(versions.modules[0], torch.ones(4, 6))
@@ -61,7 +61,7 @@ def test_older_versions_keep_their_values() -> None:
 def test_gradients_of_two_updates_in_one_buffer_are_kept_apart() -> None:
     """As in 2BW: the next batch's first backward comes before this batch's update... or after."""
     versions = WeightVersions(mlp(6, 3), OPTIMIZERS["sgd"], None)
-    versions.prepare(1, training=True)
+    versions.prepare(1)
     alone = []
     for x in (torch.ones(4, 6), 2 * torch.ones(4, 6), 3 * torch.ones(4, 6)):
         versions.accumulate(0, 99)
@@ -81,7 +81,7 @@ def test_gradients_of_two_updates_in_one_buffer_are_kept_apart() -> None:
 
 def test_gradients_from_two_buffers_are_summed() -> None:
     versions = WeightVersions(mlp(6, 3), OPTIMIZERS["sgd"], None)
-    versions.prepare(2, training=True)
+    versions.prepare(2)
     for buffer in (0, 1):
         versions.accumulate(buffer, 1)
         backward(versions.modules[buffer], torch.ones(4, 6))
@@ -97,7 +97,7 @@ def test_frozen_parameters_and_buffers_are_shared_trained_ones_are_not() -> None
     layers = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6))
     layers.get_parameter("0.weight").requires_grad_(False)
     versions = WeightVersions(layers, OPTIMIZERS["sgd"], None)
-    versions.prepare(3, training=True)
+    versions.prepare(3)
     assert versions.trained == 3
     places = [
         {name: t.data_ptr() for name, t in module.state_dict().items()}
@@ -110,7 +110,7 @@ def test_frozen_parameters_and_buffers_are_shared_trained_ones_are_not() -> None
 
 def test_no_parameters_no_optimizer() -> None:
     versions = WeightVersions(nn.Sequential(nn.ReLU()), OPTIMIZERS["sgd"], lambda o: StepLR(o, 1))
-    versions.prepare(2, training=True)
+    versions.prepare(2)
     assert versions.optimizer is None
     assert versions.lr_scheduler is None
     versions.accumulate(0, 1)

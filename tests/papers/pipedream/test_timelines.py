@@ -118,7 +118,7 @@ def test_every_message_is_counted_by_its_purpose() -> None:
         loss=nn.MSELoss(),
     )
     # Two replicas swap a shard and its sum in each of three rounds.
-    assert tl.messages(lambda: pipeline.train(data)) == {
+    assert tl.messages(lambda observers: pipeline.train(data, observers=observers)) == {
         "activation": 6,
         "gradient": 6,
         "weights": 12,
@@ -126,8 +126,12 @@ def test_every_message_is_counted_by_its_purpose() -> None:
 
 
 def test_a_message_without_tensors_is_control() -> None:
-    assert tl._kind(2, torch.zeros(1)) == "control"
-    assert tl._kind(0, ((), None)) == "control"
+    counter = tl.MessageCounter()
+    step = schedules.lower(schedules.gpipe(2, 1))[0][0]
+    (message, receiver), *_ = step.sends
+    counter.sent(0, step, message, receiver, (), 0)
+    counter.values_summed(0, 1, torch.zeros(1))
+    assert counter.seen == {"control": 2}
 
 
 def test_busy_time_counts_only_the_window() -> None:

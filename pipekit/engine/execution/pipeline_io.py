@@ -1,0 +1,104 @@
+"""Where microbatches enter a pipeline and where they leave it."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pipekit.engine.batches import Feed
+from pipekit.engine.config import RunConfig
+from pipekit.engine.execution.stage_io import StageGradients, Target
+from pipekit.layers.autocast import autocast
+from pipekit.trees import Tree, tree_map
+
+
+class PipelineIO(Protocol):
+    """The two ends of a pipeline."""
+
+    def input(self, microbatch: int) -> Tree:
+        """Return what the first stage gets."""
+
+    def target(self, microbatch: int) -> Target | None:
+        """Return what the last stage's output is compared with, or None for the output itself."""
+
+    def output(self, microbatch: int, output: Tree) -> None:
+        """Take what the last stage gave: the output, or the weighted loss."""
+
+    def output_gradients(self, microbatch: int) -> StageGradients | None:
+        """Return the gradients of the last stage's output; None if that is a loss."""
+
+    def input_gradients(self, microbatch: int, gradients: StageGradients) -> None:
+        """Take the gradients of the first stage's input, if it differentiates it."""
+
+
+class TrainingIO:
+    """The ends of a pipeline that trains: batches come in, and losses out.
+
+    Args:
+        config: what is common to all workers.
+        feed: the run's batches.
+
+    Attributes:
+        losses: (microbatch, weighted loss) in the order in which they came.
+    """
+
+    def __init__(self, config: RunConfig, feed: Feed) -> None:
+        self._config, self._feed = config, feed
+        self.losses: list[tuple[int, Tensor]] = []
+
+    def input(self, microbatch: int) -> Tree:
+        """Return a microbatch's rows."""
+        return self._feed.input(microbatch)
+
+    def target(self, microbatch: int) -> Target:
+        """Return a microbatch's target and its weight in the loss."""
+        target, weight = self._feed.target(microbatch)
+        return Target(self._config.loss, target, weight if self._config.mean_loss else 1.0)
+
+    def output(self, microbatch: int, output: Tree) -> None:
+        """Keep a loss."""
+        self.losses.append((microbatch, output))
+
+    def output_gradients(self, microbatch: int) -> None:
+        """Give none: a loss has no gradients."""
+
+    def input_gradients(self, microbatch: int, gradients: StageGradients) -> None:
+        """Drop them: nobody asks for those of the batch."""
+
+
+class EvaluationIO:
+    """The ends of a pipeline that evaluates: what comes out is compared here.
+
+    Args:
+        config: what is common to all workers; its loss is the metric.
+        feed: the run's batches.
+        device: where outputs come.
+
+    Attributes:
+        losses: (microbatch, metric) in the order in which they came.
+    """
+
+    def __init__(self, config: RunConfig, feed: Feed, device: torch.device) -> None:
+        self._config, self._feed, self._device = config, feed, device
+        self.losses: list[tuple[int, Tensor]] = []
+
+    def input(self, microbatch: int) -> Tree:
+        """Return a microbatch's rows."""
+        return self._feed.input(microbatch)
+
+    def target(self, microbatch: int) -> None:
+        """Give none: the output is wanted as it is."""
+
+    def output(self, microbatch: int, output: Tree) -> None:
+        """Compare an output with its target."""
+        target, _ = self._feed.target(microbatch)
+        there = tree_map(lambda t: t.to(self._device), target)
+        with autocast(self._device, self._config.autocast):
+            value = self._config.loss(output, there)
+        self.losses.append((microbatch, torch.as_tensor(value)))
+
+    def output_gradients(self, microbatch: int) -> None:
+        """Give none: there are no backwards."""
+
+    def input_gradients(self, microbatch: int, gradients: StageGradients) -> None:
+        """Drop them: there are none."""

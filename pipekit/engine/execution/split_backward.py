@@ -1,0 +1,181 @@
+"""A backward in two parts: first the gradients of a stage's input, later those of its weights.
+
+Another stage waits for the first part, and only the update for the second (Qi et al., "Zero Bubble
+Pipeline Parallelism", ICLR 2024).  The first part runs autograd's graph for the input alone, and
+keeps what comes to each node from which a weight branches off.  The second part starts from these
+nodes, one after the other, so that no gradient of an activation is computed twice.
+
+Gradients are the same to the bit as those of a whole backward, since the same nodes compute them
+from the same numbers.  That holds if each weight branches off at one node only and if no tensor
+within the layers has a gradient hook, which would be called twice.  So the first split backward of
+a stage is compared with a whole one, and if they differ, as well as for weights that are used
+several times, the second part runs the whole graph once more.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+Gradients = tuple[Tensor | None, ...]
+
+
+class _Branch(NamedTuple):
+    """A node from which weights branch off: what came to it, and those weights."""
+
+    node: Node
+    gradients: Gradients
+    weights: list[Tensor]
+
+    @property
+    def edges(self) -> list[GradientEdge]:
+        """The node's outputs that gradients came to."""
+        return [GradientEdge(self.node, n) for n, g in enumerate(self.gradients) if g is not None]
+
+    @property
+    def arrived(self) -> list[Tensor]:
+        """These gradients."""
+        return [gradient for gradient in self.gradients if gradient is not None]
+
+
+class WeightBackward:
+    """The second part of a backward, which adds to the gradients of the weights.
+
+    Args:
+        roots: where the whole backward begins.
+        seeds: the gradients there; None for ones.
+        weights: all that the graph reaches; None if it reaches no input, so that nothing is done.
+        branches: where weights branch off; None: the whole graph has to be run again.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Tensor],
+        seeds: Sequence[Tensor] | None,
+        weights: Sequence[Tensor] | None = None,
+        branches: Sequence[_Branch] | None = None,
+    ) -> None:
+        self._roots, self._seeds = roots, seeds
+        self._weights, self._branches = weights, branches
+
+    def is_exact(self) -> bool:
+        """Return whether the branches give the same gradients as the whole graph, to the bit."""
+        if self._branches is None or not self._weights:
+            return True
+        whole = torch.autograd.grad(
+            self._roots, self._weights, self._seeds, retain_graph=True, allow_unused=True
+        )
+        found: dict[Tensor, Tensor | None] = {}
+        for branch in self._branches:
+            each = torch.autograd.grad(
+                branch.edges, branch.weights, branch.arrived, retain_graph=True, allow_unused=True
+            )
+            found.update(zip(branch.weights, each, strict=True))
+        return all(
+            _equal(found.get(weight), gradient)
+            for weight, gradient in zip(self._weights, whole, strict=True)
+        )
+
+    def run(self, by_branches: bool) -> None:
+        """Add to the gradients of the weights.
+
+        Args:
+            by_branches: whether to begin at the branches, if there are any.
+        """
+        if by_branches and self._branches is not None:
+            for branch in self._branches:
+                torch.autograd.backward(branch.edges, branch.arrived, inputs=branch.weights)
+        elif self._weights is None or self._weights:
+            torch.autograd.backward(self._roots, self._seeds, inputs=self._weights)
+
+
+def backward_input(
+    roots: Sequence[Tensor], seeds: Sequence[Tensor] | None, inputs: Sequence[Tensor]
+) -> WeightBackward:
+    """Run the part of a backward that gives the gradients of the inputs; return the other part.
+
+    Args:
+        roots: where it begins; each requires a gradient.
+        seeds: the gradients there; None for ones.
+        inputs: leaves; their gradients are added up, and their hooks called, as ever.
+    """
+    first = [get_gradient_edge(root).node for root in roots]
+    path = _Path(first, [get_gradient_edge(x).node for x in inputs])
+    if not any(path.leads[node] for node in first):
+        return WeightBackward(roots, seeds)
+    seen: dict[Node, Gradients] = {}
+    hooks = [
+        node.register_prehook(lambda arrived, n=node: seen.update({n: arrived}))
+        for node in path.branching
+    ]
+    torch.autograd.backward(roots, seeds, retain_graph=True, inputs=inputs)
+    for hook in hooks:
+        hook.remove()
+    branches = [_Branch(n, gradients, path.weights_off(n)) for n, gradients in seen.items()]
+    for place, root in enumerate(roots):  # what the inputs have no part in
+        edge = get_gradient_edge(root)
+        if not path.leads[edge.node]:
+            seed = torch.ones_like(root) if seeds is None else seeds[place]
+            gradients = (*[None] * edge.output_nr, seed)
+            branches.append(_Branch(edge.node, gradients, path.weights_off(edge.node)))
+    reached = [weight for branch in branches for weight in branch.weights]
+    if len(set(reached)) < len(reached):
+        # By branches, the gradients of a weight that is used twice would be added up in parts.
+        return WeightBackward(roots, seeds, list(dict.fromkeys(reached)))
+    return WeightBackward(roots, seeds, reached, branches)
+
+
+class _Path:
+    """The part of a graph that leads from its roots to the inputs.
+
+    Attributes:
+        leads: for each node, whether it leads to an input.
+        branching: nodes on the path from which weights branch off.
+    """
+
+    def __init__(self, roots: Iterable[Node], inputs: Iterable[Node]) -> None:
+        self.leads: dict[Node, bool] = dict.fromkeys(inputs, True)
+        # Nodes are told apart by their Python objects, which live as long as somebody holds them.
+        self._next: dict[Node, list[Node]] = {}
+        self.branching: list[Node] = []
+        stack = list(roots)
+        while stack:
+            node = stack[-1]
+            if node in self.leads:
+                stack.pop()
+                continue
+            if node not in self._next:
+                self._next[node] = [n for n, _ in node.next_functions if n is not None]
+                waiting = [n for n in self._next[node] if n not in self.leads]
+                if waiting:
+                    stack += waiting
+                    continue
+            stack.pop()
+            each = [self.leads[n] for n in self._next[node]]
+            self.leads[node] = any(each)
+            if any(each) and not all(each):
+                self.branching.append(node)
+
+    def weights_off(self, node: Node) -> list[Tensor]:
+        """Return the weights to which a node leads, but for those on the way to an input."""
+        weights: dict[Tensor, None] = {}
+        stack, seen = [n for n in self._next[node] if not self.leads[n]], set[Node]()
+        if not self._next[node] and not self.leads[node]:
+            stack = [node]  # a root that is a weight itself
+        while stack:
+            other = stack.pop()
+            if other in seen:
+                continue
+            seen.add(other)
+            if hasattr(other, "variable"):
+                weights[other.variable] = None
+            stack += self._next[other]
+        return list(weights)
+
+
+def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return torch.equal(a, b) and a.stride() == b.stride()

@@ -1,0 +1,149 @@
+"""The stages of a pipeline's model, between runs: what they are made of, as they stand."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from pipekit.engine.checkpoints.resume_point import ResumePoint
+from pipekit.engine.execution.stage import StageConfig
+from pipekit.engine.work import Report
+from pipekit.partition.balance import balance_by_cost
+from pipekit.partition.checks import require_own_buffers
+from pipekit.partition.cut import cut
+from pipekit.partition.layer_costs import layer_costs
+from pipekit.partition.partition import Partition, PartitionStage, partition
+from pipekit.partition.probe import probe
+from pipekit.partition.ties import Tie, find_ties
+from pipekit.trees import Tree
+
+
+class ModelStages:
+    """A model, and from the first batch on its stages.
+
+    Args:
+        model: layers; they become the stages' own.
+        count: how many stages.
+        balance: layers of each; "auto": an equal share of parameters and operations, once a batch
+            is there.
+        configure: returns what a stage is made of.
+
+    Attributes:
+        balance: layers of each stage; None until it is known.
+        names: of the model's ``state_dict()``, in order.
+        trained: how many of its parameters are trained.
+        norm_dtype: of a norm over all their gradients.
+    """
+
+    def __init__(
+        self,
+        model: nn.Sequential,
+        count: int,
+        balance: Sequence[int] | str,
+        configure: Callable[[PartitionStage], StageConfig],
+    ) -> None:
+        self._model, self._count, self._configure = model, count, configure
+        self.balance = None if isinstance(balance, str) else list(balance)
+        self.names = list(model.state_dict())
+        dtypes = [p.dtype for p in model.parameters() if p.requires_grad]
+        self.trained = len(dtypes)
+        self.norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
+        self._partition: Partition | None = None
+        self._configs: list[StageConfig] = []
+        # Of the last training, what the other workers of a stage have: (worker, stage).
+        self._replicas: dict[tuple[int, int], StageConfig] = {}
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the model has been cut."""
+        return self._partition is not None
+
+    @property
+    def ties(self) -> tuple[Tie, ...]:
+        """The weights that stages share, as far as the stages are known."""
+        if self._partition:
+            return self._partition.ties
+        if self.balance is None:
+            return ()
+        return find_ties(cut(self._model, self.balance))
+
+    @property
+    def skip_ends(self) -> list[tuple[int, int]]:
+        """The stages where each skip connection from stage to stage begins and ends."""
+        return self._partition.skip_ends if self._partition else []
+
+    def build(self, sample: Tree, autocast: torch.dtype | None, point: ResumePoint | None) -> None:
+        """Cut the model into stages.
+
+        Args:
+            sample: a microbatch's input, which is tried on the model first.
+            autocast: what operators compute in where that is safe, or None.
+            point: where the optimizers go on from, or None.
+        """
+        tried = probe(self._model, sample, autocast)
+        if self.balance is None:
+            balance = balance_by_cost(layer_costs(self._model, tried.flops), self._count)
+            require_own_buffers(self._model, balance)
+            self.balance = balance
+        self._partition = partition(self._model, self.balance, tried).separated()
+        self._configs = [self._configure(stage) for stage in self._partition.stages]
+        self._model = nn.Sequential()  # the stages own the layers now
+        if point:
+            self._take_state(point)
+
+    def resume(self, point: ResumePoint) -> None:
+        """Go back to a checkpoint.
+
+        Raises:
+            ValueError: it is of another model or another kind of optimizer.
+        """
+        point.load_into(self._modules)
+        self._take_state(point)
+        if self.balance is None and len(point.stages) == self._count:
+            self.balance = point.about["balance"]
+
+    def of_worker(
+        self, worker: int, stage_workers: Sequence[Sequence[int]]
+    ) -> Iterator[StageConfig]:
+        """Yield what the stages of a worker are made of."""
+        for config in self._configs:
+            workers = stage_workers[config.index]
+            if worker == workers[0]:
+                yield config
+            elif worker in workers:
+                replica = self._replicas.get((worker, config.index))
+                # Weights are the same on all workers; running statistics are the first one's.
+                if replica is None or any(True for _ in config.module.buffers()):
+                    replica = copy.deepcopy(config)
+                yield replica
+
+    def take(self, reports: Sequence[Report]) -> None:
+        """Let the stages be as workers have left them.
+
+        The workers of a stage have the same weights; of their buffers the first one's stay.
+        """
+        self._replicas = {
+            (worker, config.index): config
+            for worker, report in enumerate(reports)
+            for config in report.stages
+        }
+        kept = {config.index: config for (_, _), config in reversed(self._replicas.items())}
+        self._configs = [kept[index] for index in sorted(kept)]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return copies of the weights and buffers that are here, by name."""
+        here = chain.from_iterable(module.state_dict().items() for module in self._modules)
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in here}
+
+    @property
+    def _modules(self) -> list[nn.Sequential]:
+        """The layers that are here, under their names in the unsplit model."""
+        return [config.module for config in self._configs] or [self._model]
+
+    def _take_state(self, point: ResumePoint) -> None:
+        self._configs = [replace(config, state=point.state_for(config)) for config in self._configs]
+        self._replicas = {}

@@ -1,0 +1,141 @@
+"""A pipeline's schedules: made for a number of batches, checked, and lowered to workers' steps."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pipekit.engine import arguments
+from pipekit.schedules import (
+    Boundary,
+    Message,
+    Schedule,
+    ScheduleError,
+    Skips,
+    Step,
+    Sum,
+    check,
+    inference,
+    loss_versions,
+    lower,
+    steps_after,
+    sums,
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A schedule, and what the workers have to know of it.
+
+    Attributes:
+        schedule: the table itself.
+        steps: of each worker.
+        sums: what each update of each stage sums.
+        loss_versions: of which the losses of each update have the scale, if they are scaled.
+    """
+
+    schedule: Schedule
+    steps: Sequence[Sequence[Step]]
+    sums: tuple[tuple[Sum, ...], ...]
+    loss_versions: tuple[int, ...]
+
+    @classmethod
+    def of(cls, schedule: Schedule, skips: Skips) -> "Table":
+        """Lower a schedule, with skip connections between stages."""
+        versions = loss_versions(schedule) if schedule.trains else ()
+        return cls(schedule, lower(schedule, skips), sums(schedule), versions)
+
+    def steps_after(self, boundary: Boundary | None) -> Sequence[Sequence[Step]]:
+        """Return what each worker does if the run is taken up again after a boundary."""
+        return steps_after(self.steps, boundary) if boundary else self.steps
+
+
+def incoming(steps: Sequence[Sequence[Step]]) -> list[Mapping[int, Sequence[Message]]]:
+    """Return, for each worker, the messages that each other one sends it, as they leave there."""
+    found: list[dict[int, list[Message]]] = [defaultdict(list) for _ in steps]
+    for sender, own in enumerate(steps):
+        for step in own:
+            for message, receiver in step.sends:
+                if receiver != sender:
+                    found[receiver][sender].append(message)
+    return [dict(each) for each in found]
+
+
+def links(steps: Sequence[Sequence[Step]]) -> frozenset[tuple[int, int]]:
+    """Return the pairs of workers of which the first sends the second messages between stages."""
+    return frozenset(
+        (sender, receiver)
+        for sender, own in enumerate(steps)
+        for step in own
+        for _, receiver in step.sends
+    )
+
+
+class Tables:
+    """The tables of one pipeline.
+
+    Args:
+        schedule: one, or a function from the number of batches to one.
+
+    Attributes:
+        example: the schedule, or that for one batch.
+
+    Raises:
+        TypeError: it is no schedule.
+        ScheduleError: it cannot be executed.
+    """
+
+    def __init__(self, schedule: Schedule | Callable[[int], Schedule]) -> None:
+        self._schedule = schedule
+        self.example = schedule(1) if callable(schedule) else schedule
+        _check(self.example)
+        self._schedules: dict[int, Schedule] = {}
+        self._last: dict[bool, Table] = {}  # the last one lowered, of those that train or do not
+
+    def schedule(self, batches: int) -> Schedule:
+        """Return the checked schedule for a number of batches.
+
+        Raises:
+            ScheduleError: there is none, or it has other stages or workers than the example.
+        """
+        if batches not in self._schedules:
+            self._schedules = {batches: self._made(batches)}
+        return self._schedules[batches]
+
+    def inference(self, batches: int) -> Schedule:
+        """Return the schedule by which batches stream through the first worker of each stage."""
+        first = [workers[0] for workers in self.example.stage_workers]
+        return inference(self.example.stages, batches, first, len(self.example.workers))
+
+    def table(self, schedule: Schedule, skips: Skips) -> Table:
+        """Return a schedule lowered; that of the last run is not lowered again."""
+        last = self._last.get(schedule.trains)
+        if last is None or last.schedule != schedule:
+            last = self._last[schedule.trains] = Table.of(schedule, skips)
+        return last
+
+    def _made(self, batches: int) -> Schedule:
+        schedule, example = self._schedule, self.example
+        if not isinstance(schedule, Schedule):
+            schedule = schedule(batches)
+            _check(schedule)
+        if schedule.stages != example.stages or len(schedule.workers) != len(example.workers):
+            raise ScheduleError(
+                f"the schedule for {batches} batches has {schedule.stages} stages on "
+                f"{len(schedule.workers)} workers; it had {example.stages} on "
+                f"{len(example.workers)}"
+            )
+        if len(schedule.batches) != batches:
+            raise ScheduleError(
+                f"the schedule is for {len(schedule.batches)} batches and there are {batches}: "
+                f"pass a function, e.g. lambda n: schedules.flush(stages, microbatches, n)"
+            )
+        return schedule
+
+
+def _check(schedule: Schedule) -> None:
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule must be a Schedule, not {type(schedule).__name__}")
+    if not schedule.trains:
+        raise ScheduleError("the schedule has no backward: it cannot train")
+    check(schedule)
+    arguments.require_one_order_of_sums(schedule)

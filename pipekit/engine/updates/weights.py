@@ -1,0 +1,67 @@
+"""What updates need of a stage's weights, wherever these are."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pipekit.engine.updates.buckets import Bucket, Gradients
+from pipekit.engine.updates.loss_scaler import LossScaler
+
+
+class Weights(Protocol):
+    """The weights of a stage, in one slot or several, and the sums of their gradients."""
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        """The layers, once for each slot."""
+
+    @property
+    def parameters(self) -> Sequence[Sequence[Tensor]]:
+        """The trained parameters of each slot."""
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """What updates them; None if nothing is trained, or nothing is there."""
+
+    def all_gradients(self) -> Iterator[Tensor]:
+        """Yield every gradient that is in memory, of whichever update."""
+
+    def buckets(self) -> list[Bucket]:
+        """Return how the gradients travel between the workers of a stage."""
+
+    def take(self, update: int, parameters: Iterable[int]) -> Gradients:
+        """Return, and let go of, the sums of ``update``'s gradients of some trained parameters."""
+
+    def gradients(self, update: int) -> Gradients:
+        """Return, and let go of, the sum of ``update``'s gradients, one a trained parameter."""
+
+    def update(self, slot: int, gradients: Gradients) -> None:
+        """Write the next version into ``slot``: one optimizer step from the newest version."""
+
+    def skip(self, slot: int) -> None:
+        """Make ``slot`` the next version as a copy of the newest: no step is taken."""
+
+    def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
+        """Call ``listener`` with a trained parameter's number when a backward added a gradient.
+
+        Returns:
+            What ends it.
+        """
+
+
+class UpdatedStage(Protocol):
+    """A stage whose weights are updated."""
+
+    @property
+    def weights(self) -> Weights:
+        """Its weights."""
+
+    @property
+    def scaler(self) -> LossScaler | None:
+        """The scale of the losses, if they are scaled."""
+
+    @property
+    def numbers(self) -> Sequence[int | None]:
+        """Of its trained parameters in the unsplit model; None for a copy of an earlier stage's."""

@@ -1,0 +1,231 @@
+"""What one worker of a run does, wherever it lives, and what it leaves behind."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pipekit.devices import Clock, peak_bytes, reset_peak_bytes
+from pipekit.engine.batches import Feed
+from pipekit.engine.checkpoints.restorer import Restorer
+from pipekit.engine.checkpoints.writer import CheckpointWriter
+from pipekit.engine.config import RunConfig
+from pipekit.engine.execution.executor import Executor
+from pipekit.engine.execution.passes import PassConfig
+from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
+from pipekit.engine.execution.stage import Stage, StageConfig, StageSource, TrainedStage
+from pipekit.engine.execution.worker import Worker
+from pipekit.engine.observers.loss_reporter import LossReporter
+from pipekit.engine.observers.memory_tracker import MemoryTracker
+from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
+from pipekit.engine.observers.record import Record
+from pipekit.engine.observers.trace_recorder import TraceRecorder
+from pipekit.engine.observers.traffic_counter import TrafficCounter
+from pipekit.engine.transport import Transport
+from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
+from pipekit.schedules import OPS, Message, Op, Step, slot_count
+
+LossListener = Callable[[int, Tensor], None]
+"""Is told of (microbatch, weighted loss) on the worker that has the last stage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerAssignment:
+    """What one worker is to do; it can be sent to another process.
+
+    Attributes:
+        index: its number.
+        steps: its own steps, in order.
+        device: where it computes.
+        stages: what the stages that it trains are made of.
+        inference: in place of these, the stages that it only runs forward.
+        incoming: the messages that each other worker sends it, in the order in which they leave.
+    """
+
+    index: int
+    steps: Sequence[Step]
+    device: torch.device
+    stages: Sequence[StageSource] = ()
+    inference: Sequence[PassConfig] = ()
+    incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)
+
+    def build(self) -> dict[int, TrainedStage]:
+        """Return the stages that it trains, by index."""
+        return {stage.index: stage.build(self.device) for stage in self.stages}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a worker leaves behind.
+
+    Attributes:
+        stages: those that it has trained, as they stand after the run.
+        record: what the run's configuration asked to be recorded.
+        losses: on the last stage, (microbatch, weighted loss); elsewhere empty.
+        weight_slots: weight versions that its stages held in memory.
+        most_pending: most microbatches that waited for their backward at once.
+        rows: rows of each microbatch.
+        sent_bytes: by receiver and purpose ("activation", "gradient", "weights").
+        loss_scales: of each update, if losses are scaled.
+        skipped: updates that were not made, likewise.
+    """
+
+    stages: list[StageConfig]
+    record: Record
+    losses: list[tuple[int, float]]
+    weight_slots: int
+    most_pending: int
+    rows: list[int]
+    sent_bytes: dict[tuple[int, str], int]
+    loss_scales: list[float]
+    skipped: list[int]
+
+
+def train(
+    assignment: WorkerAssignment,
+    stages: Mapping[int, TrainedStage],
+    config: RunConfig,
+    transport: Transport,
+    feed: Feed,
+    on_loss: LossListener | None,
+) -> Report:
+    """Execute a worker's steps in training, and return what came of them.
+
+    Args:
+        assignment: what it is to do.
+        stages: those of the assignment, built.
+        config: what is common to all workers.
+        transport: to the other workers.
+        feed: the run's data.
+        on_loss: called by the last stage; None: nobody watches.
+    """
+    index, steps, device = assignment.index, assignment.steps, assignment.device
+    for number, stage in stages.items():
+        stage.prepare(slot_count(steps, number), config.loss_versions)
+    recompute = {source.index: source.recompute for source in assignment.stages}
+    clock, ends, traffic = Clock(device), TrainingIO(config, feed), TrafficCounter()
+    trace = TraceRecorder() if config.trace else None
+    memory = MemoryTracker(recompute) if config.memory else None
+    observers: list[Observer] = [each for each in (trace, traffic, memory) if each]
+    if on_loss:
+        observers.append(LossReporter(on_loss))
+    observers += observers_of(config.observers, index)
+    updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
+    execute = Executor(
+        index,
+        stages,
+        recompute,
+        transport,
+        ends,
+        device,
+        updates=updates,
+        observers=observers,
+        first_microbatch=config.first_microbatch,
+    ).execute
+    kept = {number: stage for number, stage in stages.items() if isinstance(stage, Stage)}
+    if config.resume:
+        execute = Restorer(index, kept, ends.losses, config.resume, execute).execute
+    if config.checkpoints:
+        done = config.resume.boundary if config.resume else None
+        observers.append(CheckpointWriter(kept, steps, ends.losses, config.checkpoints, done))
+    if memory:
+        reset_peak_bytes(device)
+    weights = {number: stage.weights for number, stage in stages.items()}
+    view = WorkerView(index, device, clock, weights, updates.waiting_bytes)
+    try:
+        Worker(view, execute, transport, observers).run(steps)
+    finally:
+        weights_bytes = updates.close()
+    transport.finish()
+    scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
+    return Report(
+        stages=[stage.to_config() for stage in kept.values()],
+        record=Record(
+            trace.events() if trace else [],
+            memory.samples if memory else [],
+            peak_bytes(device) if memory else None,
+        ),
+        losses=[(microbatch, loss.item()) for microbatch, loss in ends.losses],
+        weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
+        most_pending=_most_pending(steps, config),
+        rows=feed.rows,
+        sent_bytes=traffic.sent_bytes | {(to, "weights"): n for to, n in weights_bytes.items()},
+        loss_scales=scaler.scales if scaler else [],
+        skipped=scaler.skipped if scaler else [],
+    )
+
+
+def evaluate(
+    assignment: WorkerAssignment, config: RunConfig, transport: Transport, feed: Feed
+) -> Report:
+    """Execute a worker's forwards; its losses are then what the loss gives for each microbatch.
+
+    Args:
+        assignment: what it is to do.
+        config: what is common to all workers.
+        transport: to the other workers.
+        feed: the run's data.
+    """
+    index, device = assignment.index, assignment.device
+    stages = {each.part.index: each.build(device) for each in assignment.inference}
+    ends = EvaluationIO(config, feed, device)
+    observers = observers_of(config.observers, index)
+    executor = Executor(
+        index,
+        stages,
+        {},
+        transport,
+        ends,
+        device,
+        observers=observers,
+        first_microbatch=config.first_microbatch,
+        training=False,
+    )
+    view = WorkerView(index, device, Clock(device), {}, int)
+    Worker(view, executor.execute, transport, observers).run(assignment.steps)
+    transport.finish()
+    return Report(
+        stages=[],
+        record=Record(),
+        losses=[(microbatch, loss.item()) for microbatch, loss in ends.losses],
+        weight_slots=len(stages),
+        most_pending=0,
+        rows=feed.rows,
+        sent_bytes={},
+        loss_scales=[],
+        skipped=[],
+    )
+
+
+def run(
+    assignment: WorkerAssignment,
+    config: RunConfig,
+    transport: Transport,
+    feed: Feed,
+    on_loss: LossListener | None,
+) -> Report:
+    """Train or evaluate, as the configuration says, with stages built for this run alone.
+
+    Args:
+        assignment: what the worker is to do.
+        config: what is common to all workers.
+        transport: to the other workers.
+        feed: the run's data.
+        on_loss: called by the last stage in training; None: nobody watches.
+    """
+    if not config.training:
+        return evaluate(assignment, config, transport, feed)
+    return train(assignment, assignment.build(), config, transport, feed, on_loss)
+
+
+def _most_pending(steps: Sequence[Step], config: RunConfig) -> int:
+    """Return the most microbatches, of all stages, that wait for their backward at once."""
+    done = config.resume.boundary.microbatches if config.resume else 0
+    pending = most = 0
+    for step in steps:
+        op = step.task.op
+        if step.task.microbatch >= done:
+            pending += (op is Op.FORWARD) - OPS[op].adds_gradient
+            most = max(most, pending)
+    return most

@@ -1,0 +1,178 @@
+"""The workers of a pipeline, as the program sees them that trains by it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+
+from pipekit.clusters import Cluster
+from pipekit.engine import arguments
+from pipekit.engine.batches import Batch, read_batch, read_rest, split
+from pipekit.engine.checkpoints.resume_point import ResumePoint
+from pipekit.engine.config import CheckpointConfig, Loss, ResumeConfig, RunConfig
+from pipekit.engine.model_stages import ModelStages
+from pipekit.engine.observers.loss_bar import LossBar
+from pipekit.engine.tables import Tables, incoming, links
+from pipekit.engine.transports.by_name import Runner
+from pipekit.engine.work import Report, WorkerAssignment
+from pipekit.schedules import Schedule
+
+
+class Workers:
+    """Have the stages of a model execute schedules.
+
+    Args:
+        tables: the schedules.
+        model: the stages.
+        runner: runs workers.
+        devices: of the workers.
+        loss: in training.
+        autocast: what operators compute in where that is safe, or None.
+        clip_norm: largest norm of an update's gradient over all stages, or None.
+        is_scaled: whether losses are scaled.
+        cluster: links to slow the messages between workers down to, or None.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        model: ModelStages,
+        runner: Runner,
+        devices: Sequence[torch.device],
+        *,
+        loss: Loss,
+        autocast: torch.dtype | None,
+        clip_norm: float | None,
+        is_scaled: bool,
+        cluster: Cluster | None,
+    ) -> None:
+        self._tables, self._model, self._runner, self._devices = tables, model, runner, devices
+        self._loss, self._autocast, self._cluster = loss, autocast, cluster
+        self._clip_norm, self._is_scaled = clip_norm, is_scaled
+        self._require_joint(tables.example)
+
+    def ready(
+        self, schedule: Schedule, raw: Iterator[Any], point: ResumePoint | None
+    ) -> Iterator[Batch]:
+        """Return the batches, checked; the first one serves to build the stages, if need be.
+
+        Args:
+            schedule: by which they are run.
+            raw: the user's.
+            point: where optimizers that are built go on from, or None.
+        """
+        parts = [len(batch) for batch in schedule.batches]
+        first = read_batch(next(raw), parts[0], 0)
+        if not self._model.is_built:
+            sample = split(first.input, first.parts)[0]
+            self._model.build(sample, self._autocast, point)
+        return chain([first], read_rest(raw, parts[1:]))
+
+    def train(
+        self,
+        schedule: Schedule,
+        batches: Iterator[Batch],
+        progress: bool,
+        *,
+        checkpoints: CheckpointConfig | None,
+        resume: ResumeConfig | None,
+        **settings: Any,
+    ) -> list[Report]:
+        """Train by a schedule; the model's stages are then those after the run.
+
+        Args:
+            schedule: what to run.
+            batches: the data.
+            progress: whether to show a bar with the loss.
+            checkpoints: how they are written, or None.
+            resume: where the run is taken up again, or None.
+            settings: more of the run's configuration.
+        """
+        self._require_joint(schedule)
+        done = resume.boundary.batches if resume else 0
+        with LossBar(schedule.batches, progress, done) as bar:
+            reports = self.run(
+                schedule,
+                batches,
+                on_loss=bar.add if progress else None,
+                loss=self._loss,
+                clip_norm=self._clip_norm,
+                checkpoints=checkpoints,
+                resume=resume,
+                **settings,
+            )
+        self._model.take(reports)
+        return reports
+
+    def run(
+        self,
+        schedule: Schedule,
+        batches: Iterator[Batch],
+        *,
+        on_loss: Callable[[int, float], None] | None = None,
+        loss: Loss,
+        training: bool = True,
+        resume: ResumeConfig | None = None,
+        **settings: Any,
+    ) -> list[Report]:
+        """Execute a schedule, and return every worker's report.
+
+        Args:
+            schedule: what to run.
+            batches: the data.
+            on_loss: called with (microbatch, weighted loss) in training, or None.
+            loss: of the last stage's output and the target.
+            training: False for inference.
+            resume: where the run is taken up again, or None.
+            settings: more of the run's configuration.
+        """
+        table = self._tables.table(schedule, self._model.skip_ends)
+        steps = table.steps_after(resume.boundary if resume else None)
+        config = RunConfig(
+            workers=len(self._devices),
+            stage_workers=schedule.stage_workers,
+            links=links(steps),
+            sums=table.sums,
+            loss=loss,
+            mean_loss=is_mean(loss),
+            training=training,
+            parameters=self._model.trained,
+            norm_dtype=self._model.norm_dtype,
+            loss_versions=table.loss_versions if self._is_scaled else (),
+            ties=self._model.ties,
+            autocast=self._autocast,
+            cluster=self._cluster,
+            resume=resume,
+            **settings,
+        )
+        messages = incoming(steps)
+        assignments = []
+        for worker, own in enumerate(steps):
+            stages = list(self._model.of_worker(worker, schedule.stage_workers))
+            assignments.append(
+                WorkerAssignment(
+                    index=worker,
+                    steps=own,
+                    device=self._devices[worker],
+                    stages=stages if training else (),
+                    inference=() if training else [stage.passes for stage in stages],
+                    incoming=messages[worker],
+                )
+            )
+        return self._runner.run(assignments, config, batches, on_loss)
+
+    def _require_joint(self, schedule: Schedule) -> None:
+        """Raise ScheduleError if stages have to update together and cannot."""
+        reasons = {
+            "clip_norm": self._clip_norm is not None,
+            "loss_scale": self._is_scaled,
+            "weights that stages share": bool(self._model.ties),
+        }
+        for reason in (reason for reason, given in reasons.items() if given):
+            arguments.require_joint_updates(schedule, reason)
+
+
+def is_mean(loss: Loss) -> bool:
+    """Return whether a loss is a mean over rows: all but those that say that they sum."""
+    return getattr(loss, "reduction", "mean") != "sum"

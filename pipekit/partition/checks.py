@@ -1,0 +1,60 @@
+"""Whether a model can be cut as somebody wants it; each error says the remedy."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pipekit.choices import require_choice
+from pipekit.partition.cut import cut
+
+
+def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: int) -> None:
+    """Raise ValueError unless ``balance`` is "auto" or splits the model into ``stages`` stages."""
+    if len(model) < stages:
+        raise ValueError(
+            f"the schedule has {stages} stages and the model only {len(model)} layers: use at "
+            f"most {len(model)} stages"
+        )
+    if isinstance(balance, str):
+        require_choice("balance", balance, ["auto"])
+        return
+    if len(balance) != stages:
+        raise ValueError(
+            f"balance {list(balance)} is for {len(balance)} stages and the schedule has {stages}"
+        )
+    if any(not isinstance(count, int) or count < 1 for count in balance):
+        raise ValueError(f"balance {list(balance)}: every stage needs at least one layer")
+    if sum(balance) != len(model):
+        raise ValueError(
+            f"balance {list(balance)} sums to {sum(balance)} layers and the model has {len(model)}"
+        )
+    require_own_buffers(model, balance)
+
+
+def require_own_buffers(model: nn.Sequential, balance: Sequence[int]) -> None:
+    """Raise ValueError if two stages share a buffer: unlike weights, nobody keeps copies equal."""
+    owner: dict[Tensor, int] = {}
+    for stage, layers in enumerate(cut(model, balance)):
+        for name, buffer in layers.named_buffers():
+            other = owner.setdefault(buffer, stage)
+            if other != stage:
+                raise ValueError(
+                    f"stages {other} and {stage} share the buffer {name!r}: choose a balance "
+                    f"that keeps the layers that share it in one stage"
+                )
+
+
+def require_ties_on_one_device(
+    stages: Sequence[nn.Sequential], devices: Sequence[torch.device]
+) -> None:
+    """Raise ValueError if stages on different devices share a parameter."""
+    home: dict[Tensor, torch.device] = {}
+    for stage, device in zip(stages, devices, strict=True):
+        for name, parameter in stage.named_parameters():
+            other = home.setdefault(parameter, device)
+            if other != device:
+                raise ValueError(
+                    f"the parameter {name!r} is shared by stages on {other} and {device}: put them "
+                    f"on one device, or train with pipekit.Pipeline, which keeps a copy on each"
+                )

@@ -1,0 +1,119 @@
+"""What a pipeline knows of a model: its stages, and what passes between them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+
+from torch import nn
+
+from pipekit.partition.cut import cut
+from pipekit.partition.probe import Probe
+from pipekit.partition.ties import Tie, find_ties, parameter_numbers, separated
+from pipekit.skips import Name, Skip, between, links
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionStage:
+    """A stage: modules in order, whose tensors have their names of the unsplit model.
+
+    Attributes:
+        index: its number, from 0.
+        module: its layers, which run one after another.
+        first_layer: index of its first layer in the unsplit model.
+        random_layers: indices, in the unsplit model, of its layers that draw random numbers.
+        edits_input: whether its layers edit their input in place, as ``ReLU(inplace=True)`` does.
+        pops: names and numbers of the skip connections that end here.
+        stashes: of those that begin here.
+        numbers: of its trained parameters in the unsplit model; None for one that is the copy of an
+            earlier stage's.
+    """
+
+    index: int
+    module: nn.Sequential
+    first_layer: int = 0
+    random_layers: frozenset[int] = frozenset()
+    edits_input: bool = False
+    pops: Mapping[Name, int] = field(default_factory=dict)
+    stashes: Mapping[Name, int] = field(default_factory=dict)
+    numbers: Sequence[int | None] = ()
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A model cut into stages.
+
+    Attributes:
+        stages: in order.
+        skips: the skip connections from stage to stage; their places are their numbers.
+        ties: the trained parameters that stages share.
+    """
+
+    stages: tuple[PartitionStage, ...]
+    skips: tuple[Skip, ...]
+    ties: tuple[Tie, ...]
+
+    @property
+    def balance(self) -> list[int]:
+        """How many layers each stage has."""
+        return [len(stage.module) for stage in self.stages]
+
+    @property
+    def skip_ends(self) -> list[tuple[int, int]]:
+        """The stages where each skip connection begins and ends."""
+        return [(skip.source, skip.destination) for skip in self.skips]
+
+    def separated(self) -> "Partition":
+        """Return the same with parameters of its own for every stage: copies of what is shared."""
+        modules = separated([stage.module for stage in self.stages])
+        stages = (replace(s, module=m) for s, m in zip(self.stages, modules, strict=True))
+        return replace(self, stages=tuple(stages))
+
+
+def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Partition:
+    """Cut a model; the layers are its own.
+
+    Args:
+        model: layers in order, possibly with skip connections (:mod:`pipekit.skips`).
+        balance: how many layers each stage gets.
+        tried: what one microbatch told of the layers.
+    """
+    skips = between(links(model), balance)
+    modules = cut(model, balance)
+    places = enumerate(zip(pairwise([0, *accumulate(balance)]), modules, strict=True))
+    numbers = parameter_numbers(modules)
+    stages = (
+        PartitionStage(
+            index=index,
+            module=module,
+            first_layer=first,
+            random_layers=tried.random_layers & set(range(first, behind)),
+            edits_input=first in tried.edited_inputs,
+            pops={skip.name: n for n, skip in enumerate(skips) if skip.destination == index},
+            stashes={skip.name: n for n, skip in enumerate(skips) if skip.source == index},
+            numbers=numbers[index],
+        )
+        for index, ((first, behind), module) in places
+    )
+    return Partition(tuple(stages), tuple(skips), find_ties(modules))
+
+
+def sequence_of(model: object) -> nn.Sequential:
+    """Return a model as the sequence of its layers.
+
+    Args:
+        model: an ``nn.Sequential``, or a list or tuple of modules that run one after another.
+
+    Raises:
+        TypeError: it is neither.
+        ValueError: it has no layers.
+    """
+    if isinstance(model, (list, tuple)) and all(isinstance(layer, nn.Module) for layer in model):
+        model = nn.Sequential(*model)
+    if not isinstance(model, nn.Sequential):
+        raise TypeError(
+            f"the model must be an nn.Sequential of layers, not {type(model).__name__}: list its "
+            f"layers in the order in which they run, nn.Sequential(layer, layer, ...)"
+        )
+    if not len(model):
+        raise ValueError("the model has no layers")
+    return model

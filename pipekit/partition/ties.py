@@ -1,0 +1,70 @@
+"""Weights that layers of several stages share, as the embeddings of input and output.
+
+Every stage has a copy of them.
+"""
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+
+class Tie(NamedTuple):
+    """Trained parameters of which the same stages have copies.
+
+    Attributes:
+        stages: those that have them, in order.
+        places: for each of these, where they stand among its trained parameters.
+    """
+
+    stages: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]
+
+    def members(self, stage_workers: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """Return the workers that have a copy, or several, given those of each stage."""
+        workers = (worker for stage in self.stages for worker in stage_workers[stage])
+        return tuple(dict.fromkeys(workers))
+
+
+def trained(stage: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that an optimizer of the stage updates, each once."""
+    return [p for p in stage.parameters() if p.requires_grad]
+
+
+def find_ties(stages: Sequence[nn.Module]) -> tuple[Tie, ...]:
+    """Return what stages share."""
+    places: dict[nn.Parameter, dict[int, int]] = defaultdict(dict)
+    for index, stage in enumerate(stages):
+        for place, parameter in enumerate(trained(stage)):
+            places[parameter][index] = place
+    ties: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
+    for where in places.values():
+        if len(where) > 1:
+            ties[tuple(where)].append(tuple(where.values()))
+    return tuple(Tie(s, tuple(zip(*each, strict=True))) for s, each in ties.items())
+
+
+def parameter_numbers(stages: Sequence[nn.Module]) -> list[list[int | None]]:
+    """Return the number of every stage's trained parameters in the unsplit model.
+
+    None stands for the copy of an earlier stage's, which counts there.
+    """
+    known: set[nn.Parameter] = set()
+    found: list[list[int | None]] = []
+    for stage in stages:
+        found.append([])
+        for parameter in trained(stage):
+            found[-1].append(None if parameter in known else len(known))
+            known.add(parameter)
+    return found
+
+
+def separated(stages: Sequence[nn.Sequential]) -> Iterator[nn.Sequential]:
+    """Yield the stages, each with parameters of its own."""
+    known: set[nn.Parameter] = set()
+    for stage in stages:
+        own = set(stage.parameters())
+        yield stage if known.isdisjoint(own) else copy.deepcopy(stage)
+        known |= own

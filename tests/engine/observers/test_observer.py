@@ -1,0 +1,219 @@
+"""Observers: what workers tell them, on which transports, and that the absent ones are not asked."""
+
+from collections import Counter, defaultdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pipekit import Pipeline, PipelinedModule, emulate, schedules
+from pipekit.engine import Observer
+from pipekit.engine.observers.observer import WorkerView, listeners
+from pipekit.engine.transport import GATHER, SCATTER, FlatBucket, PartKey
+from pipekit.profiling import Profile
+from pipekit.schedules import Message, Op, Payload, Step
+from pipekit.trees import Tree, leaves
+from tests.engine.examples import data, mlp, pipeline, sgd
+
+
+class Diary(Observer):
+    """Writes down everything, by worker."""
+
+    def __init__(self) -> None:
+        self.entries: defaultdict[int, list[Any]] = defaultdict(list)
+
+    def begin(self, worker: WorkerView) -> None:
+        self.entries[worker.number].append("begin")
+
+    def before_step(self, worker: int, step: Step) -> None:
+        self.entries[worker].append(("before", str(step.task)))
+
+    def received(self, worker: int, step: Step, message: Message, source: int, tree: Tree) -> None:
+        assert leaves(tree)
+        self.entries[worker].append(("received", message, source))
+
+    def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
+        self.entries[worker].append(("computes", activity))
+
+    def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
+        self.entries[worker].append(("computed", activity))
+
+    def sent(
+        self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
+    ) -> None:
+        self.entries[worker].append(("sent", message, receiver, size))
+
+    def after_step(self, worker: int, step: Step) -> None:
+        self.entries[worker].append(("after", str(step.task)))
+
+    def end(self, worker: int) -> None:
+        self.entries[worker].append("end")
+
+    def close(self, worker: int) -> None:
+        self.entries[worker].append("close")
+
+
+def test_a_worker_tells_of_every_step_in_order() -> None:
+    diary = Diary()
+    pipe = pipeline(mlp(6, 6, 3), "gpipe", [1, 1], m=1, recompute="always")
+    pipe.train(data(1, rows=4), observers=[diary])
+    forward, backward = Message(Payload.ACTIVATION, 1, 0), Message(Payload.GRADIENT, 0, 0)
+    assert diary.entries[0] == [
+        "begin",
+        ("before", "F0 of stage 0"),
+        ("computes", "FORWARD"),
+        ("computed", "FORWARD"),
+        ("sent", forward, 1, 4 * 4 * 6),
+        ("after", "F0 of stage 0"),
+        ("before", "B0 of stage 0"),
+        ("computes", "RECOMPUTE"),
+        ("computed", "RECOMPUTE"),
+        ("received", backward, 1),
+        ("computes", "BACKWARD"),
+        ("computed", "BACKWARD"),
+        ("after", "B0 of stage 0"),
+        ("before", "U1 of stage 0"),
+        ("computes", "UPDATE"),
+        ("computed", "UPDATE"),
+        ("after", "U1 of stage 0"),
+        "end",
+        "close",
+    ]
+    assert ("received", forward, 0) in diary.entries[1]
+    assert ("sent", backward, 0, 4 * 4 * 6) in diary.entries[1]
+
+
+def test_a_failed_worker_is_closed_and_does_not_end() -> None:
+    diary = Diary()
+    pipe = pipeline(mlp(6, 3), "gpipe", [1], m=1)
+    with pytest.raises(RuntimeError):
+        pipe.train([(torch.zeros(4, 5), torch.zeros(4, 3))], observers=[diary])
+    assert diary.entries == {}, "the probe has refused the batch"
+    pipe = pipeline(mlp(6, 3), "gpipe", [1], m=1)
+    with pytest.raises(RuntimeError):
+        pipe.train([*data(1), (torch.zeros(4, 5), torch.zeros(4, 3))], observers=[diary])
+    assert diary.entries[0][-1] == "close"
+    assert "end" not in diary.entries[0]
+
+
+def test_evaluation_has_forwards_only() -> None:
+    diary = Diary()
+    pipeline(mlp(6, 6, 3), "flush", [1, 1]).evaluate(data(2), observers=[diary])
+    told = Counter(entry[1] for entry in diary.entries[1] if entry[0] == "computed")
+    assert told == {"FORWARD": 2}
+
+
+class Parts(Observer):
+    """Keeps what is said of sums."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[int, int, PartKey, FlatBucket]] = []
+        self.sums: list[tuple[int, int]] = []
+
+    def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
+        self.parts.append((worker, receiver, key, part))
+
+    def values_summed(self, worker: int, update: int, values: Tensor) -> None:
+        self.sums.append((worker, update))
+
+
+def test_parts_of_sums_are_views_of_the_whole() -> None:
+    parts = Parts()
+    made = partial(schedules.asp, 3)
+    pipe = Pipeline(mlp(6, 3), made, balance=[1], optimizer=sgd, loss=torch.nn.MSELoss())
+    pipe.train(data(3), observers=[parts])
+    scattered = [each for each in parts.parts if each[2].phase == SCATTER]
+    assert {each[2].phase for each in parts.parts} == {SCATTER, GATHER}
+    for worker in range(3):
+        begins = {
+            receiver: part.numbers.storage_offset()
+            for source, receiver, _, part in scattered
+            if source == worker
+        }
+        assert begins.keys() == {0, 1, 2} - {worker}
+        assert len(set(begins.values())) == 2
+    assert parts.sums == []
+
+
+def test_values_that_all_workers_sum() -> None:
+    parts = Parts()
+    pipeline(mlp(6, 6, 3), "gpipe", [1, 1], clip_norm=1.0).train(data(2), observers=[parts])
+    assert sorted(parts.sums) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+
+
+def test_weights_can_be_seen_after_each_update() -> None:
+    seen: list[Tensor] = []
+
+    class Weights(Observer):
+        def begin(self, worker: WorkerView) -> None:
+            self._view = worker
+
+        def after_step(self, worker: int, step: Step) -> None:
+            if step.task.op is Op.UPDATE:
+                (slots,) = self._view.weights.values()
+                seen.append(slots.modules[step.slot].get_parameter("0.weight").detach().clone())
+
+    pipe = pipeline(mlp(6, 3), "gpipe", [1])
+    pipe.train(data(3), observers=[Weights()])
+    assert len(seen) == 3
+    assert not torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[2], pipe.state_dict()["0.weight"])
+
+
+class ToFile(Observer):
+    """Writes, from wherever the worker lives, which steps it did."""
+
+    def __init__(self, folder: Path, worker: int) -> None:
+        self._file = folder / str(worker)
+
+    def after_step(self, worker: int, step: Step) -> None:
+        with self._file.open("a") as file:
+            file.write(f"{step.task.op.value}")
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_a_factory_makes_the_observer_where_the_worker_is(transport: str, tmp_path: Path) -> None:
+    pipe = pipeline(mlp(6, 6, 3), "gpipe", [1, 1], m=2, transport=transport)
+    pipe.train(data(1), observers=[partial(ToFile, tmp_path)])
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "0": "FFBBU",
+        "1": "FFBBU",
+    }
+
+
+def test_an_object_cannot_watch_other_processes() -> None:
+    pipe = pipeline(mlp(6, 3), "gpipe", [1], transport="distributed")
+    with pytest.raises(TypeError, match="pass a function that makes a worker's observer there"):
+        pipe.train(data(1), observers=[Diary()])
+
+
+def test_what_is_no_observer_is_refused() -> None:
+    pipe = pipeline(mlp(6, 3), "gpipe", [1])
+    with pytest.raises(TypeError, match="an observer must be"):
+        pipe.train(data(1), observers=["diary"])  # type: ignore[list-item]
+
+
+def test_a_pipelined_module_is_watched_through_its_backward() -> None:
+    diary = Diary()
+    model = PipelinedModule(mlp(6, 6, 3), [1, 1], chunks=2, observers=[diary])
+    model(torch.randn(4, 6)).sum().backward()
+    told = Counter(entry[1] for entry in diary.entries[0] if entry[0] == "computed")
+    assert told == {"FORWARD": 2, "RECOMPUTE": 1, "BACKWARD": 2}
+    assert diary.entries[0][0] == "begin"
+    assert diary.entries[0][-2:] == ["end", "close"]
+
+
+def test_an_emulated_worker_is_watched() -> None:
+    diary = Diary()
+    emulate(schedules.gpipe(2, 2), Profile.uniform(2, 1e-4, 1e-4), observers=[diary])
+    told = Counter(entry[1] for entry in diary.entries[1] if entry[0] == "computed")
+    assert told == {"FORWARD": 2, "BACKWARD": 2, "UPDATE": 1}
+
+
+def test_only_those_who_heed_an_event_are_called() -> None:
+    diary, parts = Diary(), Parts()
+    assert len(listeners([diary, parts], Observer.part_sent, 0)) == 1
+    assert listeners([diary], Observer.part_sent, 0) == []
