@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import nn
 
-from pipekit.partition.recorded.blocks import Wish
 from pipekit.partition.recorded.record import record
 from pipekit.partition.recorded.sequence import RecordedSequence
+from pipekit.partition.recording.blocks import Wish
 from pipekit.partition.verify import verify
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.layers.buffers import buffers_untouched, named_buffers
-from pipekit.partition.recorded import batch as batches
 from pipekit.partition.recorded.record import left_as_it_was
 from pipekit.partition.recorded.recorded_model import RecordedModel
-from pipekit.partition.recorded.refusal import NotRecordable
-from pipekit.partition.recorded.templates import encode, leaves, tensors
+from pipekit.partition.recording import batch as batches
+from pipekit.partition.recording.refusal import NotRecordable
+from pipekit.partition.recording.templates import encode, leaves, tensors
 from pipekit.trees import Tree
 
 SEED = 20_240_229

@@ -78,7 +78,6 @@ for _name in (
 _vision("alexnet", 64)
 _vision("squeezenet1_1", 64)
 _vision("googlenet", 64, init_weights=False)
-_vision("inception_v3", 160, init_weights=False)
 
 
 @network("vit")

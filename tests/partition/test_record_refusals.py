@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from pipekit.partition.recorded.refusal import NotRecordable
+from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.stages import stages
 
 X = torch.linspace(-1, 1, 24).view(6, 4)
@@ -36,6 +36,12 @@ def branches(model: Any, x: Tensor) -> Tensor:
 
 def reads(model: Any, x: Tensor) -> Tensor:
     return x * x.mean().item()
+
+
+def writes_then_reads(model: Any, x: Tensor) -> Tensor:
+    sums = torch.zeros(2)
+    sums[0] = x.sum()
+    return x if sums[0] > 0 else -x
 
 
 def selects(model: Any, x: Tensor) -> Tensor:
@@ -90,7 +96,8 @@ def edits_an_attribute(model: Any, x: Tensor) -> Tensor:
     ("function", "sentence"),
     [
         (branches, r"test_record_refusals.py:\d+ reads numbers .*__bool__.*freeze=True"),
-        (reads, r"test_record_refusals.py:\d+ reads numbers .*item.*blocks="),
+        (reads, r"test_record_refusals.py:\d+ reads numbers .*\(item\).*blocks="),
+        (writes_then_reads, r"test_record_refusals.py:\d+ reads numbers .*__bool__"),
         (selects, r"__getitem__ at test_record_refusals.py:\d+ gives a tensor whose size depends"),
         (counts_rows_in_floats, r"mul at test_record_refusals.py:\d+ is given 0.16.* with 6 rows"),
         (takes_half, r"not the unsplit one in training mode, with 8 rows.*blocks="),
@@ -230,3 +237,26 @@ def test_state_that_survives_a_forward_is_found_by_verifying() -> None:
 def test_wishes_that_nothing_answers_to_are_refused(wish: list[Any]) -> None:
     with pytest.raises(NotRecordable, match="blocks: "):
         stages(Between(lambda model, x: x), X, wish)
+
+
+def test_a_mask_whose_contents_are_looked_at_may_be_frozen() -> None:
+    class Masked(nn.Module):
+        """Leaves an attention mask out where it masks nothing, as transformers does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x) if mask.all() else block(x) * mask[:, None]
+            return x
+
+    mask = torch.tensor([1, 0, 1, 1, 1, 0]).bool()
+    with pytest.raises(NotRecordable, match="example in which something is masked"):
+        stages(Masked(), (X, mask))
+    with pytest.warns(UserWarning, match=": False"):
+        layers = stages(Masked(), (X, mask), freeze=True)
+    model = Masked()
+    layers.load_state_dict(model.state_dict())
+    assert torch.equal(layers((X, ~mask)), model(X, ~mask))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import Pipeline, schedules
-from pipekit.partition.recorded.batch import call
-from pipekit.partition.recorded.templates import tensors
+from pipekit.partition.recording.batch import call
+from pipekit.partition.recording.templates import tensors
 from pipekit.partition.stages import stages
 from tests.partition.networks import FAST, NETWORKS, build
 

@@ -1,1 +1,1 @@
-"""Any module as a row of layers: its blocks untouched, the operations between them recorded."""
+"""A recorded module as a row of layers, any consecutive ones of which make a stage."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pipekit.partition.recorded.program import Program, Step
-from pipekit.partition.recorded.templates import Rows, leaves, values
+from pipekit.partition.recording.program import Program, Step
+from pipekit.partition.recording.templates import Rows, leaves, values
 
 
 class RowSource(NamedTuple):

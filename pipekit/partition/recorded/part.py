@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.partition.recorded.boundaries import RowSource
-from pipekit.partition.recorded.operations import function
-from pipekit.partition.recorded.program import Program, Step
-from pipekit.partition.recorded.templates import (
+from pipekit.partition.recording.operations import function
+from pipekit.partition.recording.program import Program, Step
+from pipekit.partition.recording.templates import (
     Node,
     Template,
     Value,

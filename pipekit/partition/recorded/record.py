@@ -3,19 +3,21 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
 
+from pipekit.devices import random_states_put_back
 from pipekit.layers.buffers import buffers_untouched
-from pipekit.partition.recorded import batch as batches
-from pipekit.partition.recorded.blocks import Wish, containers, find_blocks, opaque, wished_blocks
-from pipekit.partition.recorded.program import Program
 from pipekit.partition.recorded.recorded_model import RecordedModel
-from pipekit.partition.recorded.recorder import Recorder, Tape
-from pipekit.partition.recorded.refusal import NotRecordable
-from pipekit.partition.recorded.rows import unify
+from pipekit.partition.recording import batch as batches
+from pipekit.partition.recording.blocks import Wish, containers, find_blocks, opaque, wished_blocks
+from pipekit.partition.recording.program import Program
+from pipekit.partition.recording.recorder import Recorder, Tape
+from pipekit.partition.recording.refusal import NotRecordable
+from pipekit.partition.recording.rows import unify
 
 
 def record(
@@ -42,7 +44,7 @@ def record(
     names = find_blocks(model) if blocks is None else wished_blocks(model, blocks)
     whole = opaque(model, names)
     outer = containers(model, names)
-    device = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    device = _device_of(model)
     programs: list[Program] = []
     frozen: list[str] = []
     with left_as_it_was(model):
@@ -53,8 +55,13 @@ def record(
                 sample = example if count == rows else batches.with_rows(example, count)
                 sample = batches.differentiable_copy(sample)
                 with buffers_untouched(model), _stateless(outer, model), torch.enable_grad():
-                    recorder = Recorder(model, whole, freeze)
-                    tapes.append(recorder.run(partial(batches.call, model), sample))
+                    recorder = Recorder(model, whole, device, freeze)
+                    try:
+                        tapes.append(recorder.run(partial(batches.call, model), sample))
+                    except Exception as error:
+                        mode = "training" if training else "evaluation"
+                        error.add_note(f"(raised in recording, in {mode} mode, on {count} rows)")
+                        raise
             programs.append(unify(tapes[0], tapes[1], (rows, rows + 1), device))
             frozen += tapes[0].frozen
     return RecordedModel(
@@ -62,11 +69,16 @@ def record(
     )
 
 
+def _device_of(model: nn.Module) -> torch.device:
+    tensors = chain(model.parameters(), model.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
+
+
 @contextmanager
 def left_as_it_was(model: nn.Module) -> Iterator[None]:
     """Put back the modes of all modules, and the state of the random generators."""
     modes = {module: module.training for module in model.modules()}
-    with torch.random.fork_rng():
+    with random_states_put_back(_device_of(model)):
         try:
             yield
         finally:

@@ -8,8 +8,8 @@ from torch import nn
 
 from pipekit.partition.recorded.boundaries import Boundary, boundaries
 from pipekit.partition.recorded.part import Part
-from pipekit.partition.recorded.program import Program, Step
 from pipekit.partition.recorded.stage import Names, RecordedStage
+from pipekit.partition.recording.program import Program, Step
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipekit.partition.recorded.program import Made, Program, Step
-from pipekit.partition.recorded.recorder import Tape
-from pipekit.partition.recorded.refusal import NotRecordable
-from pipekit.partition.recorded.templates import (
+from pipekit.partition.recording.program import Made, Program, Step
+from pipekit.partition.recording.recorder import Tape
+from pipekit.partition.recording.refusal import NotRecordable
+from pipekit.partition.recording.templates import (
     Constant,
     Device,
     Node,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pipekit.partition.recorded.templates import Template, Weight, leaves, values
+from pipekit.partition.recording.templates import Template, Weight, leaves, values
 
 
 @dataclass(frozen=True, kw_only=True)

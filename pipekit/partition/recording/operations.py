@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import resolve_name as name_for_torch
 
-from pipekit.partition.recorded.refusal import NotRecordable, caller
+from pipekit.partition.recording.refusal import NotRecordable, caller
 
 _CONVERSIONS = ("array", "bool", "complex", "contains", "float", "index", "int")
 READS = frozenset(

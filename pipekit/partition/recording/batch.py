@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipekit.partition.recorded.refusal import NotRecordable
-from pipekit.partition.recorded.templates import decode, encode, tensors
+from pipekit.partition.recording.refusal import NotRecordable
+from pipekit.partition.recording.templates import decode, encode, tensors
 
 
 def call(model: nn.Module, batch: Any) -> Any:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipekit.partition.recorded.operations import LOST, READS, name_of, own_name
-from pipekit.partition.recorded.program import Step
-from pipekit.partition.recorded.refusal import NotRecordable, caller
-from pipekit.partition.recorded.templates import (
+from pipekit.partition.recording.operations import LOST, READS, name_of, own_name
+from pipekit.partition.recording.operator_kinds import OperatorKinds
+from pipekit.partition.recording.program import Step
+from pipekit.partition.recording.refusal import NotRecordable, caller
+from pipekit.partition.recording.templates import (
     Constant,
     Template,
     Value,
@@ -51,43 +51,24 @@ class _Before(NamedTuple):
     template: Template
 
 
-class _Tags(TorchDispatchMode):
-    """Notes which kinds of operators run: those that draw, and those of unforeseeable shape."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.random = self.shape_from_data = False
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        tags = func.tags  # type: ignore[attr-defined]
-        self.random |= torch.Tag.nondeterministic_seeded in tags
-        if torch.Tag.dynamic_output_shape in tags:
-            # An index of integers gives as many elements as it has; one of booleans counts them.
-            by_integers = func is torch.ops.aten.index.Tensor and not any(
-                isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
-                for index in args[1]
-            )
-            self.shape_from_data |= not by_integers
-        return func(*args, **(kwargs or {}))
-
-
 class Recorder(TorchFunctionMode):
     """Records while it is entered; modules that are opaque are one step each.
 
     Args:
         model: the whole network.
         opaque: the modules that are called as they are, with their names.
+        device: where the model computes.
         freeze: whether what Python reads from a tensor is taken to be always as in this forward;
             otherwise the read is refused.
     """
 
-    def __init__(self, model: nn.Module, opaque: Mapping[nn.Module, str], freeze: bool) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        opaque: Mapping[nn.Module, str],
+        device: torch.device,
+        freeze: bool,
+    ) -> None:
         super().__init__()
         self._opaque, self._freeze = opaque, freeze
         self._depth = 0
@@ -96,7 +77,7 @@ class Recorder(TorchFunctionMode):
         self._versions: dict[int, tuple[int, bool, type]] = {}
         self._from_data: set[int] = set()  # values that depend on the batch, weights or chance
         self._constants: dict[int, Constant] = {}
-        self._tags = _Tags()
+        self._kinds = OperatorKinds(device)
         self._kept: list[Tensor] = []
         self.tape = Tape(None, [], None, {}, {}, [])
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -105,7 +86,7 @@ class Recorder(TorchFunctionMode):
     def run(self, call: Callable[[Any], Any], batch: Any) -> Tape:
         """Record ``call(batch)``, a forward of the model, and return what it left."""
         template = encode(batch, self._batch_leaf)
-        with self._watching(), self._tags, self:
+        with self._watching(), self._kinds, self:
             output = call(batch)
         self._require_output(output)
         return self.tape._replace(batch=template, output=encode(output, self._leaf))
@@ -122,7 +103,7 @@ class Recorder(TorchFunctionMode):
         if self._depth:
             return func(*args, **kwargs)
         before = self._before((args, kwargs), lazily=True)
-        self._tags.random = self._tags.shape_from_data = False
+        self._kinds.reset()
         grad = torch.is_grad_enabled()
         result = func(*args, **kwargs)
         if own_name(func) in READS:
@@ -134,7 +115,7 @@ class Recorder(TorchFunctionMode):
                 f"blocks=[...]"
             )
         elif tensors(result) or self._edited(before):
-            if self._tags.shape_from_data and self._depends_on_data(before.tensors):
+            if self._kinds.shape_from_data and self._depends_on_data(before.tensors):
                 self._refuse_shape(func)
             self._require_unchanged(before.tensors)
             template = encode(before.arguments, self._leaf)
@@ -143,7 +124,7 @@ class Recorder(TorchFunctionMode):
                 result,
                 operation=name_of(func),
                 grad=grad,
-                random=self._tags.random,
+                random=self._kinds.drew,
             )
         return result
 
@@ -168,7 +149,7 @@ class Recorder(TorchFunctionMode):
                 given = [*args, *kwargs.values()]
                 if any(isinstance(one, PackedSequence) for one in given):
                     self._refuse_packed(name)
-                self._tags.random = False
+                self._kinds.reset()
                 before = self._before((args, kwargs), lazily=False)
                 self._calls.append((before, torch.is_grad_enabled(), caller()))
 
@@ -181,7 +162,7 @@ class Recorder(TorchFunctionMode):
                 if isinstance(output, PackedSequence):
                     self._refuse_packed(name)
                 self._add(
-                    before, output, module=name, grad=grad, random=self._tags.random, place=place
+                    before, output, module=name, grad=grad, random=self._kinds.drew, place=place
                 )
             self._depth -= 1
 
@@ -209,6 +190,8 @@ class Recorder(TorchFunctionMode):
             )
         step_edits = frozenset(r.number for r in references if isinstance(r, Value))
         data = bool(what.get("module")) or what["random"] or self._depends_on_data(before.tensors)
+        if data:
+            self._from_data |= step_edits
         results = tuple(self._number(tensor, data) for tensor in tensors(result))
         for tensor in edited:
             self._note(tensor)
@@ -269,9 +252,11 @@ class Recorder(TorchFunctionMode):
         if not self._freeze:
             raise NotRecordable(
                 f"{caller()} reads numbers of a tensor into Python ({name}), so that what follows "
-                f"may depend on the batch: avoid it (in transformers: attn_implementation='eager', "
-                f"or no attention mask where nothing is masked), put it into a block by "
-                f"blocks=[...], or, if it is the same for all your batches, pass freeze=True"
+                f"may depend on the batch: avoid it, put it into a block by blocks=[...], or, if "
+                f"it is the same for all your batches, pass freeze=True (in transformers: causal "
+                f"models with an attention mask need attn_implementation='eager', others with one "
+                f"freeze=True and an example in which something is masked; without a mask set "
+                f"config.pad_token_id = None)"
             )
         shown = str(result)
         self.tape.frozen.append(f"{caller()}: {shown if len(shown) < 40 else name}")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-_NOT_THE_MODELS = tuple(f"{Path(path).parent}{os.sep}" for path in (torch.__file__, __file__))
+_OURS = Path(__file__).parents[1]  # this folder's siblings call modules, too
+_NOT_THE_MODELS = tuple(f"{path}{os.sep}" for path in (Path(torch.__file__).parent, _OURS))
 
 
 class NotRecordable(ValueError):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from pipekit.partition.recorded.refusal import NotRecordable
+from pipekit.partition.recording.refusal import NotRecordable
 
 SIBLINGS = 3
 """So many children of one class make blocks of them (two may be an encoder and a decoder)."""

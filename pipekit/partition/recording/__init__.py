@@ -1,0 +1,1 @@
+"""What a forward of any module does: its blocks' calls, and the operations between them."""
