@@ -1,6 +1,7 @@
 """Where a profile may be cut, and how cuts become stages of consecutive layers."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from pipekit.planning.bottleneck import Node
@@ -46,6 +47,7 @@ class SearchSpace:
             self._peaks = tables.lead
             self.ranges = LayerRanges(tables)
         self.memory = Bytes(self.ranges, optimizer_states)
+        self._in_order = cache(self._linear)
 
     def settle(self, nodes: Sequence[Node], limit: float) -> Settled:
         """Return a nested plan with its layers in one order.
@@ -60,7 +62,8 @@ class SearchSpace:
             return Settled(tuple(nodes), (), self.ranges, self.memory)
         leaves = list(_leaves(nodes))
         runs = [self._states.layers_between(leaf.first, leaf.stop) for leaf in leaves]
-        memory = self._memory_of(runs)
+        _, ranges = self._in_order(_joined(runs))
+        memory = Bytes(ranges, self._optimizer_states)
         first = 0
         counts = optimal_in_flight([leaf.members for leaf in leaves])
         for number, (leaf, in_flight) in enumerate(zip(leaves, counts, strict=True)):
@@ -68,16 +71,14 @@ class SearchSpace:
             if memory.of(first, stop, in_flight) > limit:
                 runs[number] = self._states.layers_between(leaf.first, leaf.stop, self._peaks)
             first = stop
-        order = tuple(layer for run in runs for layer in run)
+        order, ranges = self._in_order(_joined(runs))
+        return Settled(self._counted(nodes), order, ranges, Bytes(ranges, self._optimizer_states))
+
+    def _linear(self, order: tuple[int, ...]) -> tuple[tuple[int, ...], LayerRanges]:
+        """Return an order, empty if it is the profile's, and the costs of the layers in it."""
         if order == tuple(range(len(order))):
             order = ()
-        ranges = LayerRanges(self._profile.in_order(order))
-        memory = Bytes(ranges, self._optimizer_states)
-        return Settled(self._counted(nodes), order, ranges, memory)
-
-    def _memory_of(self, runs: Sequence[Sequence[int]]) -> Bytes:
-        order = [layer for run in runs for layer in run]
-        return Bytes(LayerRanges(self._profile.in_order(order)), self._optimizer_states)
+        return order, LayerRanges(self._profile.in_order(order))
 
     def _counted(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """Return nodes that name a state by how many layers it holds."""
@@ -97,3 +98,7 @@ def _leaves(nodes: Sequence[Node], groups: int = 1) -> Iterator[Node]:
             yield from _leaves(node.inside, workers)
         else:
             yield node._replace(members=workers)
+
+
+def _joined(runs: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(layer for run in runs for layer in run)

@@ -32,11 +32,14 @@ class States:
     def __init__(self, profile: Profile) -> None:
         layers = len(profile)
         self._needs, self._used_by = _dependencies(profile)
-        sets = sorted(self._every(layers), key=lambda held: (held.bit_count(), -held))
+        without = self._every(layers)
+        sets = sorted(without, key=lambda held: (held.bit_count(), -held))
         if len(sets) > MOST_STATES:
             raise ValueError(_too_many(len(sets), layers))
-        self._number = {held: number for number, held in enumerate(sets)}
+        number = {held: place for place, held in enumerate(sets)}
         self._sets = sets
+        # For each state those that lack one of its layers: first those that lack a late one.
+        self._smaller = [[number[held] for held in sorted(without[state])] for state in sets]
         self.members: Bools = np.array(
             [[held >> k & 1 for k in range(layers)] for held in sets], bool
         )
@@ -44,25 +47,27 @@ class States:
     def __len__(self) -> int:
         return len(self._sets)
 
-    def _every(self, layers: int) -> dict[int, int]:
-        """Return every state as bits, with the layers that could run next."""
-        empty = sum(1 << layer for layer in range(layers) if not self._needs[layer])
-        found = {0: empty}
+    def _every(self, layers: int) -> dict[int, list[int]]:
+        """Return every state as bits, with those that lack one of its layers."""
+        ready = {0: sum(1 << layer for layer in range(layers) if not self._needs[layer])}
+        without: dict[int, list[int]] = {0: []}
         recent = [0]
-        while recent and len(found) <= _MOST_COUNTED:
+        while recent and len(without) <= _MOST_COUNTED:
             larger = []
             for held in recent:
-                for layer in _bits(found[held]):
+                for layer in _bits(ready[held]):
                     grown = held | 1 << layer
-                    if grown not in found:
-                        ready = found[held] & ~(1 << layer)
+                    if grown not in without:
+                        next_ones = ready[held] & ~(1 << layer)
                         for user in self._used_by[layer]:
                             if not self._needs[user] & ~grown:
-                                ready |= 1 << user
-                        found[grown] = ready
+                                next_ones |= 1 << user
+                        ready[grown] = next_ones
+                        without[grown] = []
                         larger.append(grown)
+                    without[grown].append(held)
             recent = larger
-        return found
+        return without
 
     @cached_property
     def within(self) -> Bools:
@@ -71,18 +76,6 @@ class States:
         found: Bools = held @ (1 - held.T) == 0
         np.fill_diagonal(found, val=False)
         return found
-
-    @cached_property
-    def _smaller(self) -> list[list[int]]:
-        """For each state those that lack one of its layers: first those that lack a late one."""
-        return [
-            [
-                self._number[held & ~(1 << layer)]
-                for layer in sorted(_bits(held), reverse=True)
-                if not any(held >> user & 1 for user in self._used_by[layer])
-            ]
-            for held in self._sets
-        ]
 
     def lowest_peaks(self, height: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return, for each pair, how high one must climb from the first to the second.

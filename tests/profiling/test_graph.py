@@ -190,7 +190,7 @@ class TestJson:
         self, content: bytes, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
         def read(path: Path) -> None:
-            merged(Profile.load(path).scaled(7), "branches")
+            merged(Profile.load(path), "branches")
 
         read_or_refuse(read, content, tmp_path_factory.getbasetemp() / "graph.json")
 
