@@ -66,6 +66,7 @@ struct Access {
   bool write;
   int64_t first, last;
   std::string what;
+  bool freed = false;  // the buffer has been freed since, and its memory may be given out again
 
   bool before(const Clock& clock) const {
     return time <= clock.of(line);
@@ -169,7 +170,7 @@ struct History {
         report(c10::str(
             use.what, " (", user, ") ", use.write ? "writes" : "reads", " memory while ",
             earlier.what, " (", streams[earlier.line].name, ") may still ",
-            earlier.write ? "write" : "read", " it"));
+            earlier.write ? "write" : "read", earlier.freed ? " it, for a buffer freed since" : " it"));
       }
     }
   }
@@ -217,10 +218,10 @@ void free_block(void* context) {
   stream.last_free = stream.clock.of(block->line);
   for (auto& use : block->history.accesses) {
     // The allocator waits for recorded streams before it gives the memory out again.
-    if (use.line != block->line && !block->recorded.contains(use.line)) {
+    if (use.line != block->line && !use.freed && !block->recorded.contains(use.line)) {
       use.first = 0;
       use.last = std::numeric_limits<int64_t>::max();  // it may be anywhere in what is given out
-      use.what += ", on a buffer freed since";
+      use.freed = true;
       stream.freed.push_back(use);
     }
   }
@@ -657,9 +658,9 @@ at::Tensor opened(const at::Tensor& tensor) {
   return Kernel("copy").open(tensor, Kernel::kRead);
 }
 
-at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
-  InKernel within;
-  opened(to).copy_(opened(from));
+// Queue a copy.  (Tensors are not copied while the mutex is held: that may take Python's lock, for
+// which a thread that waits for the mutex would have to leave it.)
+void queue_copy(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   std::lock_guard lock(mutex);
   const bool sends = from.is_privateuseone(), receives = to.is_privateuseone();
   const bool blocks = !non_blocking && !(sends && receives);
@@ -673,7 +674,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     Kernel::touch(from, false, line, time, "copy to another device");
     Kernel::touch(to, true, line, time, "copy to another device");
     streams[target].clock.join(streams[line].clock);
-    return to;
+    return;
   }
   auto time = queue(line);
   const auto& name = blocks ? "copy" : "asynchronous copy";
@@ -695,6 +696,12 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   if (blocks) {
     host().clock.join(streams[line].clock);
   }
+}
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  InKernel within;
+  opened(to).copy_(opened(from));
+  queue_copy(from, to, non_blocking);
   return to;
 }
 
@@ -798,8 +805,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
   m.impl("_fused_sdp_choice", sdp_choice);
-  // Other backends get these in pieces, with other bits.
-  for (const auto* name : {"native_layer_norm", "native_group_norm"}) {
+  // Other backends get these in pieces with other bits, or with a warning.
+  for (const auto* name : {"native_layer_norm", "native_group_norm", "mse_loss", "smooth_l1_loss"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
   }
 }

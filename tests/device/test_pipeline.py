@@ -1,0 +1,220 @@
+"""Pipelines on the simulated accelerator: the CPU's bits, and no race."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pipekit as pk
+from pipekit import schedules
+from pipekit.skips import Skippable
+from tests.device.process import simulated
+from tests.engine.examples import METHODS, data, different, images, mixed, pairs
+
+STAGES = 4
+
+
+def on(devices: int, workers: int) -> list[str]:
+    """Devices for so many workers, in turn."""
+    return [f"sim:{worker % devices}" for worker in range(workers)]
+
+
+class Stash(Skippable):
+    stashes = ("skip",)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.stash("skip", x)
+        return 2 * x
+
+
+class Pop(Skippable):
+    pops = ("skip",)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skip: Tensor = self.pop("skip")
+        return x + skip
+
+
+def skipping() -> nn.Sequential:
+    """A value goes from the first stage to the last; the second and third do not see it."""
+    torch.manual_seed(5)
+    layers = [nn.Linear(6, 6), Stash(), nn.Linear(6, 6), nn.Tanh(), nn.Dropout(0.3)]
+    return nn.Sequential(*layers, nn.Linear(6, 6), Pop(), nn.Linear(6, 3))
+
+
+def tied() -> nn.Sequential:
+    """The first and the last stage share a weight."""
+    torch.manual_seed(6)
+    layers = [nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh()]
+    model = nn.Sequential(*layers, nn.Linear(6, 6), nn.Linear(6, 3))
+    model[6].weight = model[0].weight
+    return model
+
+
+def build(
+    model: nn.Sequential, schedule: Callable[[int], pk.Schedule], devices: Sequence[str], **how: Any
+) -> pk.Pipeline:
+    """A pipeline with momentum, mean squares and two layers a stage, unless told otherwise."""
+    arguments: dict[str, Any] = {
+        "balance": [2] * STAGES,
+        "optimizer": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, foreach=False),
+        "loss": nn.MSELoss(),
+    }
+    return pk.Pipeline(model, schedule, devices=devices, **(arguments | how))
+
+
+def by_method(method: str) -> Callable[[int], pk.Schedule]:
+    return lambda batches: METHODS[method].schedule(STAGES, 4, batches)
+
+
+def compare(
+    model: Callable[[], nn.Sequential],
+    schedule: Callable[[int], pk.Schedule],
+    devices: Callable[[int], list[str]],
+    *,
+    runs: Mapping[str, Any],
+    **how: Any,
+) -> None:
+    """Train twice and evaluate, on these devices and on the CPU; all numbers are the same."""
+    workers = len(schedule(1).workers)
+    results = []
+    for places in (["cpu"] * workers, devices(workers)):
+        torch.manual_seed(0)
+        pipeline = build(model(), schedule, places, **how)
+        losses = [loss for _ in range(2) for loss in pipeline.train(data(3), **runs).losses]
+        losses.append(pipeline.evaluate(data(2)))
+        results.append((losses, pipeline.state_dict()))
+    (cpu_losses, cpu_state), (losses, state) = results
+    assert different(cpu_state, dict(state)) == []
+    assert losses == cpu_losses
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("trace", [True, False], ids=["trace", "no trace"])
+@pytest.mark.parametrize("method", ["gpipe", "flush", "pipedream", "2bw", "interleaved"])
+def test_every_method(method: str, trace: bool, devices: int) -> None:
+    compare(mixed, by_method(method), lambda n: on(devices, n), runs={"trace": trace})
+
+
+FEATURES: dict[str, dict[str, Any]] = {
+    "recompute": {"recompute": "always"},
+    "recompute all but the last": {"recompute": "except_last"},
+    "autocast": {"autocast": torch.bfloat16},
+    "clipping": {"clip_norm": 0.1},
+    "loss scale": {"loss_scale": "dynamic"},
+    "loss scale, too large": {"loss_scale": pk.LossScale(2.0**140)},
+    "clipping and loss scale": {"clip_norm": 0.1, "loss_scale": 128.0},
+    "scheduler": {"lr_scheduler": lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.5)},
+    "pairs": {"model": pairs},
+    "images": {"model": images},
+    "skips": {"model": skipping},
+    "skips, recomputed": {"model": skipping, "recompute": "always"},
+    "ties": {"model": tied},
+    "ties, clipped": {"model": tied, "clip_norm": 0.1},
+    "adam": {"optimizer": lambda p: torch.optim.Adam(p, lr=0.01, foreach=True)},
+    "memory": {"runs": {"memory": True}},
+    "progress": {"runs": {"progress": True}},
+}
+
+
+# Whether a race shows depends on which thread is first: not strict.
+SUM = pytest.mark.xfail(
+    strict=False,
+    reason="engine/updates/all_reduce.py, DirectExchange.sum: the summed part is freed by its sender "
+    "while the receiver's copy of it may still run",
+)
+COPIES = pytest.mark.xfail(
+    strict=False,
+    reason="engine/pipeline.py, _specs_for: copies the stages of replicas in the caller's stream, "
+    "for which the workers' streams do not wait; and all_reduce.py as above",
+)
+
+
+@pytest.mark.parametrize(("method", "devices"), [("flush", 1), ("flush", 4), ("2bw", 2)])
+@pytest.mark.parametrize(
+    "feature", [pytest.param(f, marks=[SUM] if "ties" in f else []) for f in FEATURES]
+)
+def test_every_feature(feature: str, method: str, devices: int) -> None:
+    how: dict[str, Any] = {"model": mixed, "runs": {"trace": False}} | FEATURES[feature]
+    compare(schedule=by_method(method), devices=lambda n: on(devices, n), **how)
+
+
+REPLICATED: dict[str, Callable[[int], pk.Schedule]] = {
+    "two flushes": lambda n: schedules.replicate(schedules.flush(2, 2, n), 2),
+    "two 2bw": lambda n: schedules.replicate(schedules.two_bw(2, 2, n), 2),
+    "pipedream 2-1": lambda n: schedules.pipedream([2, 1], n),
+    "data parallel": lambda n: schedules.replicate(schedules.flush(1, 2, n), 2),
+    "interleaved": lambda n: schedules.replicate(schedules.interleaved(4, 2, n, workers=2), 2),
+}
+
+
+@COPIES
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("how", [{}, {"clip_norm": 0.1}], ids=["plain", "clipped"])
+@pytest.mark.parametrize("schedule", REPLICATED)
+def test_replicas(schedule: str, how: dict[str, Any], devices: int) -> None:
+    make = REPLICATED[schedule]
+    balance = [8 // make(1).stages] * make(1).stages
+    compare(pairs, make, lambda n: on(devices, n), runs={"trace": False}, balance=balance, **how)
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_checkpoints(devices: int, tmp_path: Path) -> None:
+    """Those of the device are those of the CPU: training goes on from either, on the other."""
+    places = {"cpu": ["cpu"] * STAGES, "sim": on(devices, STAGES)}
+    results = []
+    for kind in places:
+        pipeline = build(mixed(), by_method("2bw"), places[kind])
+        pipeline.train(data(4), checkpoints=tmp_path / kind, every=1)
+        pipeline.train(data(2))
+        results.append(dict(pipeline.state_dict()))
+    for written, read in (("cpu", "sim"), ("sim", "cpu")):
+        pipeline = build(mixed(), by_method("2bw"), places[read])
+        pipeline.resume(tmp_path / written)
+        pipeline.train(data(4))  # is passed over
+        pipeline.train(data(2))
+        results.append(dict(pipeline.state_dict()))
+    assert [different(results[0], result) for result in results] == [[]] * 4
+
+
+@pytest.mark.parametrize("where", ["first", "each its own", "pinned"])
+def test_batches_from_anywhere(where: str) -> None:
+    """The loader makes tensors on the device, or in memory that it fills again."""
+    places = on(2, STAGES)
+    state = []
+    for devices in (["cpu"] * STAGES, places):
+        pipeline = build(mixed(), by_method("flush"), devices)
+        batches: list[tuple[Tensor, Tensor]] = data(4)
+        if devices is places:
+            if where == "first":
+                batches = [(x.to("sim:0"), y.to("sim:0")) for x, y in batches]
+            elif where == "each its own":
+                batches = [(x.to("sim:0"), y.to("sim:1")) for x, y in batches]
+            else:
+                batches = [(x.pin_memory(), y.pin_memory()) for x, y in batches]
+        pipeline.train(batches)
+        state.append(dict(pipeline.state_dict()))
+    assert different(*state) == []
+
+
+@pytest.mark.parametrize("method", ["flush", "2bw"])
+def test_a_wait_left_out_is_noticed(method: str) -> None:
+    """The detector on the engine: without one of its streams' waits, a race is reported."""
+    sim = simulated()
+
+    def train() -> None:
+        build(mixed(), by_method(method), on(2, STAGES)).train(data(2), trace=False)
+
+    train()
+    waits, noticed = sim.calls("wait"), 0
+    assert waits > 20
+    left_out = range(0, waits, waits // 10)
+    for number in left_out:
+        sim.settle()
+        sim.drop("wait", number)
+        train()
+        noticed += bool(sim.take_races())
+    assert noticed >= 0.8 * len(left_out), (noticed, len(left_out))
