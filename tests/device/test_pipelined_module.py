@@ -102,6 +102,6 @@ def cases() -> Iterator[Any]:
             yield pytest.param(name, devices, marks=marks, id=f"{name}, {devices}")
 
 
-@pytest.mark.parametrize(("how", "devices"), cases())
+@pytest.mark.parametrize(("how", "devices"), list(cases()))
 def test_a_loop_of_ones_own(how: str, devices: int) -> None:
     compare(devices, **HOWS[how])
