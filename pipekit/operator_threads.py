@@ -6,6 +6,10 @@ import torch
 
 from pipekit.cores import available_cores
 
+SWITCH_INTERVAL_S = 1e-4
+"""How long a worker's thread may keep Python's interpreter.  Operators hold it for microseconds;
+with Python's own 5 ms small stages are 15 % slower."""
+
 
 def share_of_cores(workers: int) -> int:
     """Return how many threads a worker's operators may use; at most OMP_NUM_THREADS, if set."""

@@ -9,7 +9,7 @@ from pipekit import plots
 from pipekit.clusters import flat, papers
 from pipekit.explore.controls import choice, steps, whole
 from pipekit.explore.explorer import explore
-from pipekit.explore.models import MODELS, reckoned
+from pipekit.explore.models import MODELS, estimated
 from pipekit.explore.timeline import made
 from pipekit.explore.view import Plot, View
 from pipekit.planning import plan
@@ -57,7 +57,7 @@ def see(
     stages *= stages_a_worker(method)
     schedule = made(method, [1] * stages, microbatches, batches)
     worker = DEVICES[device]
-    profile = reckoned(model, worker).scaled(rows)
+    profile = estimated(model, worker).scaled(rows)
     cluster = flat(stages, math.inf)
     states = OPTIMIZERS[optimizer]
     planned = plan(

@@ -1,4 +1,4 @@
-"""The papers' networks and what they cost, reckoned once each."""
+"""The papers' networks and what they cost, estimated once each."""
 
 from functools import cache
 
@@ -19,7 +19,7 @@ MODELS = (
 
 
 @cache
-def reckoned(model: str, device: Device) -> Profile:
+def estimated(model: str, device: Device) -> Profile:
     """Return what each layer of a model costs for a microbatch of one row (a second or two)."""
     import torch  # here, since it takes seconds, and one explorer needs none of it
 

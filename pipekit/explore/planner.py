@@ -12,7 +12,7 @@ from pipekit.clusters import Cluster, named
 from pipekit.explore.controls import choice, steps
 from pipekit.explore.explorer import explore
 from pipekit.explore.memory import OPTIMIZERS
-from pipekit.explore.models import MODELS, reckoned
+from pipekit.explore.models import MODELS, estimated
 from pipekit.explore.view import Plot, View
 from pipekit.planning import parallel_pipelines, sweep
 from pipekit.plans import Plan
@@ -44,7 +44,7 @@ def see(
         ValueError: nothing fits, or the cluster has no such number of workers.
     """
     machines = named(cluster, workers)
-    profile = reckoned(model, machines.device)
+    profile = estimated(model, machines.device)
     options: Any = {"max_batch": max_batch, "optimizer_states": OPTIMIZERS[optimizer]}
     table = sweep(profile, machines, **options)
     free = sweep(profile, _free(machines), **options)

@@ -20,10 +20,10 @@ def balance(costs: Sequence[float], stages: int, by: By = "max") -> list[int]:
         stages: at least 1, at most as many as there are layers.
         by: "variance": the variance of the stages' costs is the least that there is (what GPipe's
             partitioner aims at, section 3.2; there a heuristic, here exact).
-            "block": costs of two stages differ by no more than the dearest layer's (torchgpipe,
+            "block": costs of two stages differ by no more than the costliest layer's (torchgpipe,
             section 3, by the block partitions of Bárány and Grinberg).  Not the best in any other
             sense.
-            "max": the dearest stage is as cheap as can be.
+            "max": the costliest stage is as cheap as can be.
 
     Raises:
         ValueError: there are more stages than layers, or a cost is negative or not finite.
@@ -45,23 +45,23 @@ def balance(costs: Sequence[float], stages: int, by: By = "max") -> list[int]:
 def _block_partition(costs: Sequence[float], stages: int) -> list[int]:
     """Return the block partition by the algorithm of Bárány and Grinberg.
 
-    ("Block partitions of sequences", Israel Journal of Mathematics, 2015.)  As long as the dearest
-    block exceeds the cheapest by more than the dearest item: the cheapest block that is nearest to
-    the dearest gets an item of its neighbour on that side.  So items move away from the dearest
-    block, which in the end loses one itself.  Fractions make the bound hold exactly; with rounded
-    sums the loop might not end.
+    ("Block partitions of sequences", Israel Journal of Mathematics, 2015.)  As long as the
+    costliest block exceeds the cheapest by more than the costliest item: the cheapest block that is
+    nearest to the costliest gets an item of its neighbour on that side.  So items move away from
+    the costliest block, which in the end loses one itself.  Fractions make the bound hold exactly;
+    with rounded sums the loop might not end.
     """
     exact = [Fraction(cost) for cost in costs]
     largest = max(exact)
     ends = [len(exact) * block // stages for block in range(stages + 1)]
     while True:
         sums = _sums(exact, ends)
-        dearest = sums.index(max(sums))
+        costliest = sums.index(max(sums))
         while True:
-            cheapest = min(range(stages), key=lambda block: (sums[block], abs(block - dearest)))
-            if sums[dearest] - sums[cheapest] <= largest:
+            cheapest = min(range(stages), key=lambda block: (sums[block], abs(block - costliest)))
+            if sums[costliest] - sums[cheapest] <= largest:
                 return _without_empty(ends)
-            giver = cheapest + (1 if cheapest < dearest else -1)
+            giver = cheapest + (1 if cheapest < costliest else -1)
             if giver > cheapest:
                 moved = exact[ends[giver]]
                 ends[giver] += 1
@@ -70,7 +70,7 @@ def _block_partition(costs: Sequence[float], stages: int) -> list[int]:
                 moved = exact[ends[cheapest]]
             sums[giver] -= moved
             sums[cheapest] += moved
-            if giver == dearest:
+            if giver == costliest:
                 break
 
 
@@ -82,7 +82,7 @@ def _sums(items: Sequence[Fraction], ends: Sequence[int]) -> list[Fraction]:
 def _without_empty(ends: Sequence[int]) -> list[int]:
     """Return the blocks' lengths, longer blocks being cut in place of empty ones.
 
-    Beside an empty block none exceeds the dearest item, and their parts do not either: the bound
+    Beside an empty block none exceeds the costliest item, and their parts do not either: the bound
     on differences still holds.
     """
     lengths = [b - a for a, b in pairwise(ends)]

@@ -11,7 +11,7 @@ from pipekit.planning.layer_ranges import Floats, LayerRanges, bytes_text
 from pipekit.planning.objectives import transfer_seconds
 from pipekit.planning.timing import milliseconds
 from pipekit.plans import Plan, Recompute, StagePlan
-from pipekit.profiling.profile import Profile
+from pipekit.profiling import Profile
 
 Of = Literal["time", "size"]
 

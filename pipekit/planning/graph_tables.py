@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pipekit.planning.layer_ranges import Floats, Tables
 from pipekit.planning.states import States
-from pipekit.profiling.profile import LayerProfile, Profile
+from pipekit.profiling import LayerProfile, Profile
 
 
 def graph_tables(profile: Profile, states: States) -> Tables:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.profiling.profile import LayerProfile, Profile
+from pipekit.profiling import LayerProfile, Profile
 
 Floats = NDArray[np.float64]
 Index = Any

@@ -10,7 +10,7 @@ from pipekit.planning.layer_ranges import LayerRanges, bytes_text
 from pipekit.planning.placement import Placement
 from pipekit.planning.sweep import Stages, balances, sweep
 from pipekit.plans import Plan, StagePlan
-from pipekit.profiling.profile import Profile
+from pipekit.profiling import Profile
 
 _TIE = 1e-9  # throughputs that differ by less than this part are equal
 
@@ -25,7 +25,7 @@ def parallel_pipelines(
 ) -> Plan:
     """Return the fastest of all parallel pipelines that fit (PipeDream-2BW, section 4).
 
-    See :func:`sweep` for what is compared and how it is reckoned.  Of equal throughputs (to one
+    See :func:`sweep` for what is compared and how it is estimated.  Of equal throughputs (to one
     part in 10^9) it takes the one on the fewest workers, then without recomputation, then with the
     most rows (section 4.1 asks for the largest microbatch that fits), then the shallowest.
 

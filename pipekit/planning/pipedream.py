@@ -11,7 +11,7 @@ from pipekit.planning.objectives import Cost, Links, Seconds
 from pipekit.planning.search_space import SearchSpace
 from pipekit.planning.timing import Timed, Timing, milliseconds
 from pipekit.plans import Plan
-from pipekit.profiling.profile import Profile
+from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
 
 

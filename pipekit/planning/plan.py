@@ -10,7 +10,7 @@ from pipekit.planning.balanced import balanced
 from pipekit.planning.parallel_pipelines import parallel_pipelines
 from pipekit.planning.pipedream import pipedream
 from pipekit.plans import Plan
-from pipekit.profiling.profile import Profile
+from pipekit.profiling import Profile
 
 PLANNERS: Mapping[str, Callable[..., Plan]] = MappingProxyType(
     {"pipedream": pipedream, "parallel_pipelines": parallel_pipelines, "balance": balanced}

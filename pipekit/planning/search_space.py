@@ -9,7 +9,7 @@ from pipekit.planning.graph_tables import graph_tables
 from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.planning.objectives import Bytes
 from pipekit.planning.states import States
-from pipekit.profiling.profile import Profile
+from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
 
 

@@ -5,7 +5,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.profiling.profile import Profile
+from pipekit.profiling import Profile
 
 MOST_STATES = 2000
 """With more, the matrices of the dynamic program (one number for each pair) grow too large."""

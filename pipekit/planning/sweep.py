@@ -12,7 +12,7 @@ from pipekit.partition.balance import balance_by_cost
 from pipekit.planning.layer_ranges import Floats, LayerRanges
 from pipekit.planning.placement import Placement
 from pipekit.planning.progress import planning_bar
-from pipekit.profiling.profile import LayerProfile, Profile
+from pipekit.profiling import LayerProfile, Profile
 
 _WEIGHT_VERSIONS = 2  # double-buffered weights
 

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pipekit.choices import require_choice
 from pipekit.clusters import Device
 from pipekit.partition.partition import sequence_of
-from pipekit.profiling.profile import Profile
+from pipekit.profiling.layer_profile import Contents
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.profiling.work import Work
 from pipekit.provenance import provenance
@@ -27,8 +27,8 @@ def analytic(
     dtype: str | None = None,
     efficiency: float = 0.5,
     memory_efficiency: float = 0.75,
-) -> Profile:
-    """Reckon what each layer of a model costs in training on a named device, by the roofline.
+) -> Contents:
+    """Estimate what each layer of a model costs in training on a named device, by the roofline.
 
     Operators run one after another, and each takes as long as its operations at ``efficiency``
     times the device's peak, or as the bytes that it reads and writes at ``memory_efficiency`` times
@@ -48,15 +48,15 @@ def analytic(
     Args:
         model: layers.
         sample: the input of one microbatch; the leading dimension is the rows.
-        device: what to reckon for.
+        device: what to estimate for.
         dtype: what floating-point tensors become, one of ``device.peak_flops``; by default the
             model's own.
         efficiency: attained part of the peak.  The default is an assumption, not a measurement.
         memory_efficiency: attained part of the memory bandwidth; likewise.
 
     Returns:
-        A profile labelled "simulated".  Its provenance adds ``device``, ``dtype``, ``rows``,
-        ``efficiency`` and ``memory_efficiency``.
+        The contents of a profile labelled "simulated".  Its provenance adds ``device``, ``dtype``,
+        ``rows``, ``efficiency`` and ``memory_efficiency``.
 
     Raises:
         TypeError: the model is not a Sequential, or something that it takes or gives is no tensor.
@@ -98,7 +98,7 @@ def analytic(
         efficiency=efficiency,
         memory_efficiency=memory_efficiency,
     )
-    return Profile(layers, rows, tree_bytes(x), record, found.skips)
+    return Contents(layers, rows, tree_bytes(x), record, found.skips)
 
 
 def _stand_in_model(model: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:

@@ -9,12 +9,13 @@ One line a node and one an edge, times in milliseconds a minibatch, sizes in byt
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import networkx as nx
 
-from pipekit.profiling.profile import LayerProfile, Profile
+from pipekit.profiling.layer_profile import Contents, LayerProfile
 from pipekit.profiling.values import ValueProfile
 from pipekit.reading import read_text
 
@@ -38,7 +39,7 @@ class _Graph(NamedTuple):
     edges: list[tuple[str, str]]
 
 
-def read(path: str | os.PathLike[str], rows: int = 1) -> Profile:
+def read(path: str | os.PathLike[str], rows: int = 1) -> Contents:
     """Read a profile that PipeDream's profiler, or :func:`write`, wrote.
 
     A node's output is one value, however many nodes read it.  Input nodes stand for the loading of
@@ -74,10 +75,10 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> Profile:
     input_bytes = sum(graph.inputs.values())
     if _is_chain(values, len(order)):
         values = []
-    return Profile(layers, rows, input_bytes, provenance, values=tuple(values))
+    return Contents(layers, rows, input_bytes, provenance, values=tuple(values))
 
 
-def write(profile: Profile, path: str | os.PathLike[str]) -> None:
+def write(layers: Sequence[LayerProfile], input_bytes: float, path: str | os.PathLike[str]) -> None:
     """Write a profile, a graph as a chain of its layers, for PipeDream's optimizer.
 
     Rows, saved bytes, buffers, FLOPs, updates, skips, values and provenance have no place in it.
@@ -86,13 +87,13 @@ def write(profile: Profile, path: str | os.PathLike[str]) -> None:
         ValueError: a layer's name would be read as something else.
         OSError: the file cannot be written.
     """
-    first = LayerProfile("Input0", 0.0, 0.0, profile.input_bytes)
-    for layer in profile.layers:
+    first = LayerProfile("Input0", 0.0, 0.0, input_bytes)
+    for layer in layers:
         if _INPUT.fullmatch(layer.name) or len(layer.name.splitlines()) != 1:
             raise ValueError(f"graph.txt cannot hold a layer named {layer.name!r}: rename it")
-    layers = [first, *profile.layers]
-    lines = [_line(number, layer) for number, layer in enumerate(layers, start=1)]
-    edges = [f"\tnode{number} -- node{number + 1}" for number in range(1, len(layers))]
+    chain = [first, *layers]
+    lines = [_line(number, layer) for number, layer in enumerate(chain, start=1)]
+    edges = [f"\tnode{number} -- node{number + 1}" for number in range(1, len(chain))]
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text("\n".join([*lines, *edges]) + "\n", "utf-8")
 

@@ -13,18 +13,19 @@ from tqdm.auto import tqdm
 
 from pipekit.choices import require_choice
 from pipekit.devices import is_accelerator, name_of, random_states_put_back, resolve
-from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers.autocast import DTYPES
 from pipekit.partition.partition import sequence_of
 from pipekit.profiling.background_load import background_load
 from pipekit.profiling.layer_passes import Input, run_backward, run_forward
-from pipekit.profiling.profile import LayerProfile, Profile
+from pipekit.profiling.layer_profile import LayerProfile
+from pipekit.profiling.profile import Profile
 from pipekit.profiling.sizes import LayerSizes, crossing, dtype_of, rows_of, sizes
 from pipekit.profiling.stopwatch import Stopwatch
 from pipekit.provenance import provenance
 from pipekit.skips import Name, call
 from pipekit.trees import Tree, differentiable, tree_bytes, tree_map
 
+OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 WARM_UP = 2
 """Passes that are not counted, after the one that found the sizes."""
 

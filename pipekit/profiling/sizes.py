@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
-from pipekit.profiling.profile import LayerProfile, SkipProfile
+from pipekit.profiling.layer_profile import LayerProfile, SkipProfile
 from pipekit.profiling.storages import Storages, storage_of
 from pipekit.profiling.work import CountWork, Work
 from pipekit.skips import Name, Skip, call, links, require_matched

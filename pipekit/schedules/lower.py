@@ -83,26 +83,19 @@ def lower(schedule: Schedule, skips: Skips = ()) -> tuple[tuple[Step, ...], ...]
     Raises:
         ScheduleError: a backward would read a version that no longer lies where its forward read.
     """
-    ways = _ways(schedule, skips)
-    worker_of, update_of = schedule.dependencies.worker_of, schedule.update_of
-
-    def resolved(ends: Sequence[_Way], k: int) -> tuple[tuple[Message, int], ...]:
-        return tuple(
-            (Message(payload, to, k, skip), worker_of[row[k]]) for payload, to, skip, row in ends
-        )
-
+    into, out_of = _ways(schedule, skips)
+    update_of = schedule.update_of
     lowered = []
     for tasks in schedule.workers:
         batch_ends, update_ends = _ends(tasks, schedule)
         steps = []
         for position, (task, slot) in enumerate(zip(tasks, weight_slots(tasks).slots, strict=True)):
             op, stage, k, _ = task
-            receives, sends = ways.get((op, stage), ((), ()))
             steps.append(
                 Step(
                     task,
-                    resolved(receives, k),
-                    resolved(sends, k),
+                    _at(into.get((op, stage), ()), k),
+                    _at(out_of.get((op, stage), ()), k),
                     slot,
                     update_of[stage][k],
                     (stage, k) in batch_ends,
@@ -113,38 +106,44 @@ def lower(schedule: Schedule, skips: Skips = ()) -> tuple[tuple[Step, ...], ...]
     return tuple(lowered)
 
 
-class _Way(NamedTuple):
-    """What goes from a stage to another, for every microbatch.
-
-    Attributes:
-        payload: what a message carries.
-        stage: that receives it.
-        skip: whose it is, or MAIN.
-        others: for each microbatch the number of the task at the other end.
-    """
-
-    payload: Payload
-    stage: int
-    skip: int
-    others: Sequence[int]
+_Ends = tuple[tuple[Message, int], ...]
+"""Messages, each with the worker at its other end."""
+_Ways = dict[tuple[Op, int], list[list[_Ends]]]
+"""For each op and stage the ways that messages go; for each of these, its message of every
+microbatch, alone in a tuple."""
 
 
-def _ways(schedule: Schedule, skips: Skips) -> dict[tuple[Op, int], tuple[list[_Way], list[_Way]]]:
+def _at(ways: Sequence[Sequence[_Ends]], microbatch: int) -> _Ends:
+    if len(ways) == 1:
+        return ways[0][microbatch]
+    return tuple(end for way in ways for end in way[microbatch])
+
+
+def _ways(schedule: Schedule, skips: Skips) -> tuple[_Ways, _Ways]:
     """Return what the tasks of each op and stage receive, and what they send."""
-    graph, stages = schedule.dependencies, schedule.stages
-    found: dict[tuple[Op, int], tuple[list[_Way], list[_Way]]] = defaultdict(lambda: ([], []))
-    neighbours = [(stage, stage + 1, MAIN) for stage in range(stages - 1)]
+    graph = schedule.dependencies
+    into: _Ways = defaultdict(list)
+    out_of: _Ways = defaultdict(list)
+
+    def ends(messages: Sequence[Message], others: Sequence[int]) -> list[_Ends]:
+        workers = (graph.worker_of[number] for number in others)
+        return [(end,) for end in zip(messages, workers, strict=True)]
+
+    neighbours = [(stage, stage + 1, MAIN) for stage in range(schedule.stages - 1)]
+    payloads = Payload if schedule.trains else (Payload.ACTIVATION,)
     for early, late, skip in [*neighbours, *((a, b, i) for i, (a, b) in enumerate(skips))]:
-        for payload in Payload:
+        for payload in payloads:
             source, destination = (early, late) if payload.step > 0 else (late, early)
-            senders, receivers = graph.senders[payload], graph.receivers[payload]
+            messages = [
+                Message(payload, destination, k, skip) for k in range(schedule.microbatches)
+            ]
+            received = ends(messages, graph.senders[payload][source])
+            sent = ends(messages, graph.receivers[payload][destination])
             for op in RECEIVERS[payload]:
-                way = _Way(payload, destination, skip, senders[source])
-                found[op, destination][0].append(way)
+                into[op, destination].append(received)
             for op in SENDERS[payload]:
-                way = _Way(payload, destination, skip, receivers[destination])
-                found[op, source][1].append(way)
-    return found
+                out_of[op, source].append(sent)
+    return into, out_of
 
 
 def sums(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:

@@ -33,17 +33,17 @@ class StageCosts:
     pops: Mapping[int, SkipProfile]
     stashes: Mapping[int, SkipProfile]
 
-    @property
+    @cached_property
     def received_bytes(self) -> float:
         """Bytes of its input and of the skips that it pops."""
         return self.input_bytes + sum(skip.bytes for skip in self.pops.values())
 
-    @property
+    @cached_property
     def sent_bytes(self) -> float:
         """Bytes of its output and of the skips that it stashes."""
         return self.whole.output_bytes + sum(skip.bytes for skip in self.stashes.values())
 
-    @property
+    @cached_property
     def kept_bytes(self) -> float:
         """Bytes that a microbatch keeps between forward and backward, but for what it received.
 

@@ -17,6 +17,7 @@ from pipekit.schedules.dependencies import NOBODY
 from pipekit.simulation.costs import StageCosts, skips_of
 
 _UNKNOWN = -1.0
+_PURPOSE = {payload: payload.value for payload in Payload}  # .value takes as long as a send
 
 
 class Times(NamedTuple):
@@ -142,7 +143,7 @@ class _Run:
         if self.traffic is not None:
             sent = self.traffic.send(worker, receiver, size, now)
         self.times.transfers.append(
-            (worker, receiver, payload.value, sender, microbatch, sent.start, sent.end, size)
+            (worker, receiver, _PURPOSE[payload], sender, microbatch, sent.start, sent.end, size)
         )
         self.arrival[number] = max(self.arrival[number], sent.arrival)
         if number == self.following[receiver]:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pipekit.clusters import named
-from pipekit.explore.models import reckoned
+from pipekit.explore.models import estimated
 from pipekit.explore.planner import CLUSTERS, controls, see
 from pipekit.explore.view import View
 from pipekit.planning import parallel_pipelines, sweep
@@ -15,7 +15,7 @@ def view() -> View:
 
 def test_the_plan_is_the_planners_and_leads_the_table(view: View) -> None:
     cluster = named("2bw-v100", 8)
-    plan = parallel_pipelines(reckoned("gpt-355M", cluster.device), cluster, max_batch=64)
+    plan = parallel_pipelines(estimated("gpt-355M", cluster.device), cluster, max_batch=64)
     assert view.text == str(plan)
     assert view.table is not None
     winner = view.table.iloc[0]
@@ -25,7 +25,7 @@ def test_the_plan_is_the_planners_and_leads_the_table(view: View) -> None:
 
 def test_the_map_has_the_best_that_fits_of_every_width_and_depth(view: View) -> None:
     cluster = named("2bw-v100", 8)
-    every = sweep(reckoned("gpt-355M", cluster.device), cluster, max_batch=64)
+    every = sweep(estimated("gpt-355M", cluster.device), cluster, max_batch=64)
     best = every[every["fits"]].groupby(["width", "depth"])["throughput"].max()
     shown = view.plots["throughput"].data.set_index(["width", "depth"])
     assert {*shown.index} == {*every.set_index(["width", "depth"]).index}

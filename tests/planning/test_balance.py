@@ -36,7 +36,7 @@ def test_max_is_the_least_that_there_is(costs: list[float], stages: int) -> None
     st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.01, 1.0]), min_size=1, max_size=40),
     st.integers(1, 12),
 )
-def test_blocks_differ_by_no_more_than_the_dearest_layer(costs: list[float], stages: int) -> None:
+def test_blocks_differ_by_no_more_than_the_costliest_layer(costs: list[float], stages: int) -> None:
     stages = min(stages, len(costs))
     ours = balance(costs, stages, "block")
     assert (len(ours), sum(ours)) == (stages, len(costs))

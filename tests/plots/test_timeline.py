@@ -137,13 +137,28 @@ def test_too_many_events_are_refused_with_the_remedy() -> None:
         timeline(replace(trace, frame=frame))
 
 
-def test_5000_bars(capsys: pytest.CaptureFixture[str]) -> None:
+def test_5000_bars_are_all_there_soon_and_in_few_bytes() -> None:
+    """0.1 s and 0.7 MB where nothing else runs: arrays go as binary, a trace a style."""
     trace = Trace.from_schedule(schedules.pipedream(4, 417))
-    start = time.perf_counter()
-    text = timeline(trace).to_json()
-    seconds = time.perf_counter() - start
-    with capsys.disabled():
-        print(f"\n{len(trace.frame)} bars: {seconds:.3f} s, {len(text) / 1e6:.2f} MB (measured)")
+    assert len(trace.frame) == 5004
+    start = time.process_time()
+    figure = timeline(trace)
+    text = figure.to_json()
+    assert time.process_time() - start < 2
+    assert len(text) < 1.5e6
+    assert {name: len(bar.x) for name, bar in bars_of(figure).items()} == {
+        "idle": 4,
+        "forward": 4 * 417,
+        "backward": 4 * 417,
+        "update": 4 * 417,
+    }
+
+
+def test_both_parts_of_a_backward_have_their_styles() -> None:
+    drawn = bars_of(timeline(schedules.parse("worker 0 | F0 F1 I0 B1 W0^")))
+    names = ["idle", "forward", "backward", "backward, input", "backward, weights", "update"]
+    assert list(drawn) == names
+    assert (drawn["backward, weights"].base[0], drawn["backward, weights"].x[0]) == (5, 1)
 
 
 def test_compare_stacks_timelines_with_one_legend() -> None:

@@ -1,4 +1,4 @@
-"""Reckoned speeds beside speeds that others measured on the same GPUs.
+"""Estimated speeds beside speeds that others measured on the same GPUs.
 
 Images a second of one GPU in training on synthetic data, TensorFlow with cuDNN 5.1, May 2017
 (tensorflow.org, "Performance > Benchmarks", sections on the DGX-1's P100 and Compute Engine's K80).
@@ -30,13 +30,13 @@ def profile(network: str, device: Device) -> Profile:
 
 @pytest.mark.parametrize("gpu", MEASURED)
 @pytest.mark.parametrize("network", MEASURED["P100"])
-def test_a_network_is_reckoned_within_a_factor(gpu: str, network: str) -> None:
-    reckoned = profile(network, GPUS[gpu])
-    speed = ROWS / (reckoned.forward_s + reckoned.backward_s)
+def test_a_network_is_estimated_within_a_factor(gpu: str, network: str) -> None:
+    estimated = profile(network, GPUS[gpu])
+    speed = ROWS / (estimated.forward_s + estimated.backward_s)
     assert 1 / 2.3 < speed / MEASURED[gpu][network] < 2.3
 
 
 def test_vgg16_was_trained_with_fewer_operations_than_its_layers_have() -> None:
-    """More than the P100 can do in a second, so that Winograd's algorithm must be reckoned with."""
+    """More than the P100 can do in a second, so that Winograd's algorithm must be counted in."""
     forward = sum(layer.flops for layer in profile("vgg16", P100).layers) / ROWS
     assert 3 * forward * MEASURED["P100"]["vgg16"] > 1.5 * P100.peak_flops["float32"]

@@ -179,11 +179,11 @@ def test_bytes_and_operations_are_the_same_with_and_without_data(
 ) -> None:
     measured = profile(model, sample, repeats=1)
     without_data = copy.deepcopy(model).to("meta"), tree_map(lambda t: t.to("meta"), sample)
-    reckoned = Profile.analytic(*without_data, K80)
-    assert without_times(reckoned.layers) == without_times(measured.layers)
-    assert reckoned.skips == measured.skips
-    assert reckoned.input_bytes == measured.input_bytes
-    assert reckoned.rows == measured.rows
+    estimated = Profile.analytic(*without_data, K80)
+    assert without_times(estimated.layers) == without_times(measured.layers)
+    assert estimated.skips == measured.skips
+    assert estimated.input_bytes == measured.input_bytes
+    assert estimated.rows == measured.rows
 
 
 @pytest.mark.filterwarnings("ignore:the layers' times add up")
@@ -235,7 +235,7 @@ def test_it_computes_nothing_and_touches_nothing() -> None:
         ({"memory_efficiency": 1.5}, "memory_efficiency must be above 0 and at most 1, not 1.5"),
     ],
 )
-def test_what_cannot_be_reckoned_is_refused(options: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_estimated_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Profile.analytic(linear(), ROWS, V100, **options)
 

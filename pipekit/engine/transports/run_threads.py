@@ -9,10 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from pipekit.openmp import release_threads
-from pipekit.operator_threads import share_cores, share_of_cores
-
-# Operators hold the interpreter for microseconds; with Python's 5 ms, small stages are 15 % slower.
-SWITCH_INTERVAL_S = 1e-4
+from pipekit.operator_threads import SWITCH_INTERVAL_S, share_cores, share_of_cores
 
 Tell = Callable[[Any], None]
 T = TypeVar("T")

@@ -44,7 +44,7 @@ def pipedream(
         stashing: whether a backward reads the weights of its forward.
         vertical_sync: whether all stages read the same version for a minibatch.
         in_flight: minibatches in flight on each replica of each stage; by default
-            :func:`optimal_in_flight`, in which links that take time are not reckoned with.  One
+            :func:`optimal_in_flight`, in which links that take time are not counted.  One
             more for each link behind a stage hides them, as ``[7, 5, 3, 1]`` on four stages, at the
             price of as many more versions and of older weights.
 
