@@ -12,6 +12,7 @@ from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
 from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.buckets import Bucket, Gradients
 from pipekit.plans import Recompute
+from pipekit.schedules import Op
 from pipekit.simulation.costs import StageCosts
 
 _FLOAT_BYTES = 4
@@ -105,28 +106,36 @@ class EmulatedStage:
         """Wait as long as a backward takes; tell of each bucket's gradients at their time."""
         start = time.perf_counter()
         result = self._input_gradients()
-        if self.weights.is_watched:
-            self._by_bucket([layer.backward_s for layer in self._cost.layers])
-        else:
-            self._waiter.wait(start, self._cost.whole.backward_s)
+        self._compute_gradients(Op.BACKWARD, start)
         return result
 
     def backward_input(
         self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
     ) -> StageGradients:
-        """Refuse: a profile does not tell how long a backward for the input takes."""
-        raise NotImplementedError("a profile does not tell the seconds of a split backward")
+        """Wait as long as the part of a backward for the input takes."""
+        start = time.perf_counter()
+        result = self._input_gradients()
+        self._waiter.wait(start, self._cost.whole.seconds(Op.BACKWARD_INPUT))
+        return result
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
-        """Refuse: a profile does not tell how long a backward for the weights takes."""
-        raise NotImplementedError("a profile does not tell the seconds of a split backward")
+        """Wait as long as the part for the weights takes; tell of each bucket at its time."""
+        self._compute_gradients(Op.BACKWARD_WEIGHT, time.perf_counter())
 
     def _input_gradients(self) -> StageGradients:
         main = {0: torch.empty(self._input)} if self._index else {}
         return StageGradients(main, {n: torch.empty(size) for n, size in self._pops.items()})
 
-    def _by_bucket(self, seconds: Sequence[float]) -> None:
-        """Wait for the layers of each bucket, whose gradients can be summed from then on."""
+    def _compute_gradients(self, op: Op, start: float) -> None:
+        """Wait for an op that gives the gradients of the weights.
+
+        If somebody sums them with other workers, wait for the layers of each bucket in turn, whose
+        gradients can be summed from then on.
+        """
+        if not self.weights.is_watched:
+            self._waiter.wait(start, self._cost.whole.seconds(op))
+            return
+        seconds = [layer.seconds(op) for layer in self._cost.layers]
         behind = len(seconds)
         for bucket in [*self._cost.buckets, []]:
             first = bucket[-1] if bucket else 0

@@ -1,0 +1,60 @@
+"""One ``train`` call after another: nothing is built again that need not be."""
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from pipekit import Pipeline, schedules
+from tests.engine.examples import data, different, mixed, mlp
+
+
+def test_optimizers_and_tables_are_made_once() -> None:
+    made: list[Optimizer] = []
+    lowered: list[int] = []
+
+    def optimizer(parameters: list[nn.Parameter]) -> Optimizer:
+        made.append(torch.optim.Adam(parameters))
+        return made[-1]
+
+    def schedule(batches: int) -> schedules.Schedule:
+        lowered.append(batches)
+        return schedules.two_bw(2, 4, batches)
+
+    pipe = Pipeline(mlp(6, 6, 3), schedule, balance=[1, 1], optimizer=optimizer, loss=nn.MSELoss())
+    for _ in range(3):
+        pipe.train(data(2))
+        pipe.evaluate(data(1))
+    assert len(made) == 2, "one for each stage"
+    assert lowered == [1, 2], "the example, and the runs'"
+
+
+def test_replicas_begin_with_the_first_ones_statistics() -> None:
+    """Threads keep the stages of the first run, and processes do not: the bits are the same."""
+    states = []
+    for transport in ("threads", "distributed"):
+        pipe = Pipeline(
+            mixed(),
+            lambda n: schedules.asp(2, n),
+            balance=[8],
+            optimizer=torch.optim.SGD,
+            loss=nn.MSELoss(),
+            transport=transport,
+        )
+        for _ in range(3):
+            pipe.train(data(4))
+        states.append(dict(pipe.state_dict()))
+    assert different(*states) == []
+
+
+def test_evaluation_builds_no_optimizer() -> None:
+    def refusing(parameters: list[nn.Parameter]) -> Optimizer:
+        raise AssertionError("nobody trains")
+
+    pipe = Pipeline(
+        mlp(6, 6, 3),
+        lambda n: schedules.flush(2, 2, n),
+        balance=[1, 1],
+        optimizer=refusing,
+        loss=nn.MSELoss(),
+    )
+    assert pipe.evaluate(data(2)) > 0

@@ -1,0 +1,77 @@
+"""What a pipeline knows of a model once it is cut."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit import Pipeline, PipelinedModule, skips
+from pipekit.partition.partition import partition, sequence_of
+from pipekit.partition.probe import probe
+from pipekit.schedules import flush
+from tests.engine.examples import data, mixed, mlp, sgd
+
+
+class Down(skips.Skippable):
+    stashes = ("skip",)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.stash("skip", x)
+        return x
+
+
+class Up(skips.Skippable):
+    pops = ("skip",)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.pop("skip")
+
+
+def test_each_stage_knows_its_place() -> None:
+    model = mixed()
+    found = partition(model, [3, 1, 4], probe(model, torch.randn(4, 6)))
+    assert found.balance == [3, 1, 4]
+    assert [stage.first_layer for stage in found.stages] == [0, 3, 4]
+    assert [sorted(stage.random_layers) for stage in found.stages] == [[], [3], [5]]
+    assert [list(stage.module.state_dict()) for stage in found.stages][1:] == [
+        [],
+        ["4.weight", "4.bias", "7.weight", "7.bias"],
+    ]
+    assert [list(stage.numbers) for stage in found.stages] == [[0, 1, 2, 3], [], [4, 5, 6, 7]]
+    assert found.skips == ()
+    assert found.ties == ()
+
+
+def test_skips_from_stage_to_stage_are_numbered() -> None:
+    model = nn.Sequential(Down(), nn.Tanh(), Up())
+    found = partition(model, [1, 1, 1], probe(model, torch.randn(2, 6)))
+    assert found.skip_ends == [(0, 2)]
+    assert [dict(stage.stashes) for stage in found.stages] == [{"skip": 0}, {}, {}]
+    assert [dict(stage.pops) for stage in found.stages] == [{}, {}, {"skip": 0}]
+
+
+def test_stages_that_share_a_weight_are_separated() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    model[1].weight = model[0].weight
+    found = partition(model, [1, 1], probe(model, torch.randn(2, 6)))
+    assert found.ties[0].stages == (0, 1)
+    assert list(found.stages[1].numbers) == [None, 2]
+    first, second = (stage.module for stage in found.separated().stages)
+    assert first is found.stages[0].module
+    assert not set(first.parameters()) & set(second.parameters())
+
+
+def test_a_list_of_modules_is_a_model() -> None:
+    layers = list(mlp(6, 6, 3))
+    assert [*sequence_of(layers)] == layers
+    how = {"balance": [1, 1], "optimizer": sgd, "loss": nn.MSELoss()}
+    one = Pipeline(layers, flush(2, 2, 3), **how)  # type: ignore[arg-type]
+    other = Pipeline(nn.Sequential(*layers), flush(2, 2, 3), **how)  # type: ignore[arg-type]
+    assert one.train(data(3)).losses == other.train(data(3)).losses
+    x = torch.randn(4, 6)
+    assert torch.equal(PipelinedModule(layers, [1, 1], chunks=2)(x), nn.Sequential(*layers)(x))
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), [nn.Linear(2, 2), "layer"], None])
+def test_what_is_no_sequence_is_refused(model: object) -> None:
+    with pytest.raises(TypeError, match=r"nn\.Sequential of layers"):
+        sequence_of(model)
