@@ -56,10 +56,23 @@ class Notebook:
         display(pictures, raw=True)
         return svg.name
 
-    def show_traces(self, name: str, *traces: Trace, titles: Sequence[str] | None = None) -> str:
-        """Display and save timelines, one under another; see :meth:`show`."""
+    def show_traces(
+        self,
+        name: str,
+        *traces: Trace,
+        titles: Sequence[str] | None = None,
+        versions: bool = False,
+    ) -> str:
+        """Display and save timelines, one under another; see :meth:`show`.
+
+        Args:
+            name: the files' name without a suffix.
+            traces: from the top.
+            titles: of each.
+            versions: whether the weight versions that passes read stand under them.
+        """
         events = [trace.frame.assign(name=trace.name, label=trace.label) for trace in traces]
-        figure = plots.compare(*traces, titles=titles and list(titles))
+        figure = plots.compare(*traces, titles=titles and list(titles), versions=versions)
         return self.show(figure, name, pd.concat(events))
 
     def table(

@@ -28,12 +28,12 @@ from pipekit.traces import Trace
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainedModel:
     """What is trained in a comparison.
 
     Attributes:
         name: for tables.
-        model: the layers.
+        module: the layers.
         inputs: of one microbatch, [rows, ...].
         targets: likewise.
         loss: of a microbatch.
@@ -42,7 +42,7 @@ class Task:
     """
 
     name: str
-    model: nn.Sequential
+    module: nn.Sequential
     inputs: Tensor
     targets: Tensor
     loss: Loss
@@ -56,7 +56,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Case:
+class MethodCase:
     """One row of a comparison.
 
     Attributes:
@@ -78,7 +78,7 @@ class Case:
 
 def cases(
     methods: Iterable[str], depths: Iterable[int], microbatches: Sequence[int], batches: int
-) -> list[Case]:
+) -> list[MethodCase]:
     """Return every case that makes sense: 2BW needs as many microbatches as stages.
 
     A method that updates after every minibatch has no microbatches: it gets as many minibatches as
@@ -89,13 +89,15 @@ def cases(
         for stages in depths:
             for m in microbatches:
                 if method in PER_MINIBATCH:
-                    made.append(Case(method, stages, 1, m * batches))
+                    made.append(MethodCase(method, stages, 1, m * batches))
                 elif method != "2bw" or m >= stages:
-                    made.append(Case(method, stages, m, batches))
+                    made.append(MethodCase(method, stages, m, batches))
     return made
 
 
-def emulated_row(name: str, costs: Profile, case: Case, cluster: Cluster | None) -> dict[str, Any]:
+def emulated_row(
+    name: str, costs: Profile, case: MethodCase, cluster: Cluster | None
+) -> dict[str, Any]:
     """Simulate and emulate a case; return both times."""
     schedule, split = case.schedule(case.batches), _equal_stages(costs, case.stages)
     predicted = simulate(schedule, costs, split, cluster).makespan_s
@@ -109,7 +111,7 @@ def emulated_row(name: str, costs: Profile, case: Case, cluster: Cluster | None)
 
 
 def measured_row(
-    task: Task, case: Case, repeats: int, split: Plan | None = None, passes: int = 10
+    model: TrainedModel, case: MethodCase, repeats: int, split: Plan | None = None, passes: int = 10
 ) -> dict[str, Any]:
     """Profile, simulate and really train a case; return the repeat whose error is the median.
 
@@ -117,26 +119,26 @@ def measured_row(
     profile taken just before it.
 
     Args:
-        task: what is trained.
+        model: what is trained.
         case: how.
         repeats: how many predictions and runs.
         split: which layers each stage has; by default stages of equal time.
         passes: of each profile.
     """
-    split = split or _equal_stages(profiled(task, case.stages, passes), case.stages)
-    pipeline = _pipeline(task, case, split)
-    pipeline.train(task.batches(case.microbatches, case.batches))  # to warm up
-    return _median([_predict_and_run(task, case, split, pipeline, passes) for _ in range(repeats)])
+    split = split or _equal_stages(profiled(model, case.stages, passes), case.stages)
+    pipeline = _pipeline(model, case, split)
+    pipeline.train(model.batches(case.microbatches, case.batches))  # to warm up
+    return _median([_predict_and_run(model, case, split, pipeline, passes) for _ in range(repeats)])
 
 
 def _predict_and_run(
-    task: Task, case: Case, split: Plan, pipeline: Pipeline, passes: int
+    model: TrainedModel, case: MethodCase, split: Plan, pipeline: Pipeline, passes: int
 ) -> dict[str, Any]:
-    schedule, costs = case.schedule(case.batches), profiled(task, case.stages, passes)
+    schedule, costs = case.schedule(case.batches), profiled(model, case.stages, passes)
     predicted = simulate(schedule, costs, split, by_reference(case.stages)).makespan_s
-    run = pipeline.train(task.batches(case.microbatches, case.batches))
+    run = pipeline.train(model.batches(case.microbatches, case.batches))
     return {
-        **_row(task.name, case, predicted, run.trace.makespan_s, "measured"),
+        **_row(model.name, case, predicted, run.trace.makespan_s, "measured"),
         "balance": "-".join(map(str, split.balance)),
         "counts agree": _counts_agree(schedule, run.weight_buffers, run.peak_in_flight),
     }
@@ -152,41 +154,43 @@ def by_reference(workers: int) -> Cluster:
     return local(workers).calibrated("memory", math.inf, "tensors passed by reference")
 
 
-def profiled(task: Task, stages: int, passes: int) -> Profile:
-    """Return a profile of a task's microbatch, taken among as many threads as there are stages."""
+def profiled(model: TrainedModel, stages: int, passes: int) -> Profile:
+    """Return a profile of a model's microbatch, taken among as many threads as there are stages."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the layers' times add up")  # they are made to
         return profile(
-            task.model,
-            task.inputs,
+            model.module,
+            model.inputs,
             repeats=passes,
-            loss=task.loss,
-            target=task.targets,
-            optimizer=task.optimizer,
+            loss=model.loss,
+            target=model.targets,
+            optimizer=model.optimizer,
             others=stages - 1,
         )
 
 
 def memory_traces(
-    task: Task, costs: Profile, case: Case, recompute: Recompute = "never"
+    model: TrainedModel, costs: Profile, case: MethodCase, recompute: Recompute = "never"
 ) -> tuple[Trace, Trace]:
     """Return a simulated and a measured trace of a case, both with their memory."""
     split = _equal_stages(costs, case.stages, recompute)
     schedule = case.schedule(case.batches)
-    simulated = simulate(schedule, costs, split, optimizer_states=task.optimizer_states)
-    batches = task.batches(case.microbatches, case.batches)
-    return simulated, _pipeline(task, case, split).train(batches, memory=True).trace
+    simulated = simulate(schedule, costs, split, optimizer_states=model.optimizer_states)
+    batches = model.batches(case.microbatches, case.batches)
+    return simulated, _pipeline(model, case, split).train(batches, memory=True).trace
 
 
-def memory_row(task: Task, costs: Profile, case: Case, recompute: Recompute) -> dict[str, Any]:
+def memory_row(
+    model: TrainedModel, costs: Profile, case: MethodCase, recompute: Recompute
+) -> dict[str, Any]:
     """Simulate and measure the peak bytes of a case; return those of the worker farthest off."""
-    traces = memory_traces(task, costs, case, recompute)
+    traces = memory_traces(model, costs, case, recompute)
     ours, theirs = (trace.memory.peak_bytes for trace in traces if trace.memory is not None)
     predicted, found = max(
         zip(ours, theirs, strict=True), key=lambda pair: abs(pair[0] / pair[1] - 1)
     )
     return {
-        "model": task.name,
+        "model": model.name,
         "method": case.method,
         "stages": case.stages,
         "microbatches": case.microbatches,
@@ -198,7 +202,7 @@ def memory_row(task: Task, costs: Profile, case: Case, recompute: Recompute) -> 
     }
 
 
-def every_split(task: Task, case: Case, repeats: int) -> pd.DataFrame:
+def every_split(model: TrainedModel, case: MethodCase, repeats: int) -> pd.DataFrame:
     """Return a measured row for every cut of the model in two, the planner's choice marked.
 
     The planner is PipeDream's, without replication and with free links: threads of one process
@@ -206,15 +210,15 @@ def every_split(task: Task, case: Case, repeats: int) -> pd.DataFrame:
     machine's mood out of what was found: it is the prediction from one common profile, times the
     median of found over predicted, both of the same moment.
     """
-    costs = profiled(task, 2, passes=30)
+    costs = profiled(model, 2, passes=30)
     choice = plan(costs, flat(2, math.inf), method="pipedream", replicate=False)
     splits = [Plan.by_hand([n, len(costs) - n], rows=costs.rows) for n in range(1, len(costs))]
-    pipelines = [_pipeline(task, case, split) for split in splits]
+    pipelines = [_pipeline(model, case, split) for split in splits]
     for pipeline in pipelines:
-        pipeline.train(task.batches(case.microbatches, case.batches))  # to warm up
+        pipeline.train(model.batches(case.microbatches, case.batches))  # to warm up
     rounds = [
         [
-            _predict_and_run(task, case, split, pipeline, passes=5)
+            _predict_and_run(model, case, split, pipeline, passes=5)
             for split, pipeline in zip(splits, pipelines, strict=True)
         ]
         for _ in range(repeats)
@@ -262,13 +266,13 @@ def _equal_stages(costs: Profile, stages: int, recompute: Recompute = "never") -
     return plan(costs, flat(stages, math.inf), "balance", recompute=recompute)
 
 
-def _pipeline(task: Task, case: Case, split: Plan) -> Pipeline:
+def _pipeline(model: TrainedModel, case: MethodCase, split: Plan) -> Pipeline:
     return Pipeline(
-        task.model,
+        model.module,
         case.schedule,
         balance=split,
-        optimizer=task.optimizer,
-        loss=task.loss,
+        optimizer=model.optimizer,
+        loss=model.loss,
         devices=["cpu"] * case.stages,
     )
 
@@ -278,7 +282,7 @@ def _counts_agree(schedule: Schedule, versions: Any, in_flight: Any) -> bool:
     return bool(report.peak_versions == versions and report.peak_in_flight == in_flight)
 
 
-def _row(name: str, case: Case, predicted: float, found: float, label: str) -> dict[str, Any]:
+def _row(name: str, case: MethodCase, predicted: float, found: float, label: str) -> dict[str, Any]:
     return {
         "model": name,
         "method": case.method,

@@ -1,5 +1,8 @@
 """Predictions beside runs: what the tables hold.  How good they are, no test decides."""
 
+import time
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 import torch
@@ -8,14 +11,14 @@ from torch import nn
 from pipekit.clusters import flat
 from pipekit.models import convnet
 from pipekit.papers import prediction
-from pipekit.papers.prediction import Case, Task, cases
+from pipekit.papers.prediction import MethodCase, TrainedModel, cases
 from pipekit.profiling import Profile
 
 
 @pytest.fixture(scope="module")
-def task() -> Task:
+def task() -> TrainedModel:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
-    return Task(
+    return TrainedModel(
         "tiny",
         model,
         torch.rand(4, 8),
@@ -28,15 +31,15 @@ def task() -> Task:
 
 def test_2bw_has_as_many_microbatches_as_stages_and_pipedream_cuts_no_minibatch() -> None:
     assert cases(["2bw", "pipedream"], [2, 8], [4], 3) == [
-        Case("2bw", 2, 4, 3),
-        Case("pipedream", 2, 1, 12),
-        Case("pipedream", 8, 1, 12),
+        MethodCase("2bw", 2, 4, 3),
+        MethodCase("pipedream", 2, 1, 12),
+        MethodCase("pipedream", 8, 1, 12),
     ]
 
 
 def test_an_emulated_row_compares_the_same_schedule_on_the_same_links() -> None:
     profile = Profile.uniform(4, 0.004, 0.008, output_bytes=4000)
-    row = prediction.emulated_row("four", profile, Case("gpipe", 2, 2, 1), flat(2, 1e6))
+    row = prediction.emulated_row("four", profile, MethodCase("gpipe", 2, 2, 1), flat(2, 1e6))
     # three turns of two layers each there and back, and two transfers of 4 ms
     assert row["predicted (s)"] == pytest.approx(3 * 2 * 0.012 + 2 * 0.004)
     assert row["found (s)"] >= 0.99 * row["predicted (s)"]
@@ -45,25 +48,39 @@ def test_an_emulated_row_compares_the_same_schedule_on_the_same_links() -> None:
 
 
 @pytest.mark.parametrize("method", ["gpipe", "pipedream", "2bw"])
-def test_a_measured_row_is_of_a_real_run(task: Task, method: str) -> None:
+def test_a_measured_row_is_of_a_real_run(
+    task: TrainedModel, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profile is given, so that the prediction can be reckoned by hand."""
+    costs = replace(Profile.uniform(3, 0.5, 1.0), rows=4)
+    monkeypatch.setattr(prediction, "profiled", lambda *_: costs)
     (case,) = cases([method], [2], [2], 2)
+    start = time.perf_counter()
     row = prediction.measured_row(task, case, repeats=1, passes=1)
+    took = time.perf_counter() - start
+    slower = max(int(part) for part in row["balance"].split("-"))
+    assert row["predicted (s)"] >= 4 * slower * 1.5  # 4 microbatches on the slower stage
+    assert 0 < row["found (s)"] < took
+    assert row["error"] == row["predicted (s)"] / row["found (s)"] - 1
     assert row["label"] == "measured"
     assert row["counts agree"]
-    assert row["predicted (s)"] > 0
-    assert row["found (s)"] > 0
+
+
+def test_of_several_repeats_the_one_with_the_median_error_counts() -> None:
+    rows = [{"error": error} for error in (0.3, -0.2, 0.1)]
+    assert prediction._median(rows) == {"error": 0.1}
 
 
 def test_peak_bytes_of_a_real_run_are_predicted() -> None:
     images, digits = torch.rand(8, 1, 28, 28), torch.randint(10, (8,))
-    task = Task("c", convnet(), images, digits, nn.CrossEntropyLoss(), torch.optim.Adam, 2)
+    task = TrainedModel("c", convnet(), images, digits, nn.CrossEntropyLoss(), torch.optim.Adam, 2)
     profile = prediction.profiled(task, 2, passes=1)
-    row = prediction.memory_row(task, profile, Case("flush", 2, 2, 2), "never")
+    row = prediction.memory_row(task, profile, MethodCase("flush", 2, 2, 2), "never")
     assert row["predicted (MB)"] == pytest.approx(row["found (MB)"], rel=0.05)
 
 
-def test_every_cut_is_run_and_one_is_the_planners(task: Task) -> None:
-    table = prediction.every_split(task, Case("pipedream", 2, 1, 2), repeats=1)
+def test_every_cut_is_run_and_one_is_the_planners(task: TrainedModel) -> None:
+    table = prediction.every_split(task, MethodCase("pipedream", 2, 1, 2), repeats=1)
     assert table["balance"].tolist() == ["1-2", "2-1"]
     assert table["chosen"].sum() == 1
 

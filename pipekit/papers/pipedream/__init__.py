@@ -1,1 +1,1 @@
-"""What the notebooks of PipeDream's tables and figures compute."""
+"""PipeDream (SOSP 2019): what its notebooks compute, a folder a notebook."""

@@ -14,9 +14,15 @@ from pipekit.clusters import Cluster
 PROFILED_MINIBATCHES = 1000
 """Minibatches of a profile run (section 3.2)."""
 
+ROWS: Mapping[str, int] = MappingProxyType(
+    {"alexnet": 32, "vgg16": 32, "s2vt": 80, "resnet50": 32, "inception-v3": 32}
+)
+"""Rows of a machine's minibatch by model (section 5.1).  The paper prints none for AlexNet and
+ResNet-50, which get what the other image networks have."""
+
 
 @dataclass(frozen=True)
-class Training:
+class PublishedTraining:
     """How a network was trained.
 
     What the paper does not print has PyTorch's default, such as RMSProp's smoothing constant.
@@ -52,13 +58,13 @@ class Training:
         return StepLR(optimizer, step_size=self.decay_epochs, gamma=self.decay)
 
 
-TRAININGS: Mapping[str, Training] = MappingProxyType(
+TRAININGS: Mapping[str, PublishedTraining] = MappingProxyType(
     {
-        "vgg16": Training("ILSVRC12", 32, 0.01, 0.9, "top-1 accuracy", 0.68),
-        "inception-v3": Training(
+        "vgg16": PublishedTraining("ILSVRC12", 32, 0.01, 0.9, "top-1 accuracy", 0.68),
+        "inception-v3": PublishedTraining(
             "ILSVRC12", 32, 0.045, None, "top-1 accuracy", 0.67, decay=0.94, decay_epochs=2
         ),
-        "s2vt": Training("MSVD", 80, 0.01, 0.9, "METEOR", 0.294),
+        "s2vt": PublishedTraining("MSVD", 80, 0.01, 0.9, "METEOR", 0.294),
     }
 )
 """By model, as :data:`pipekit.models.PUBLISHED` names them."""

@@ -1,1 +1,1 @@
-"""PipeDream-2BW and PipeDream-Flush, reproduced: what notebooks/pipedream_2bw computes."""
+"""PipeDream-2BW (ICML 2021): what its notebooks compute, a folder a notebook."""

@@ -1,19 +1,22 @@
 """The systems of Figure 6 as schedules, and how many microbatches their memory admits (5.2)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
+from types import MappingProxyType
 
 import numpy as np
 
 from pipekit.clusters import Cluster
+from pipekit.papers.costs import recomputed_late
 from pipekit.papers.pipedream_2bw.settings import OPTIMIZER_STATES, WEIGHT_BYTES
+from pipekit.papers.search import largest_that_fits
 from pipekit.planning.layer_ranges import Floats, LayerRanges
 from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Op, Schedule, Task, flush, replicate, two_bw
+from pipekit.schedules import Op, Schedule, Task, flush, gpipe, replicate, two_bw
 from pipekit.schedules.methods.arguments import require_positive
 
 TENSOR_MP, INTER_LAYER, GPIPE, FLUSH, TWO_BW = SYSTEMS = (
@@ -58,8 +61,22 @@ def in_flushes(stages: int, sizes: Sequence[int], batches: int = 1) -> Schedule:
     return Schedule(tuple(tuple(worker(s)) for s in range(stages)), name)
 
 
+TABLES: Mapping[str, Callable[[int, int, int], Schedule]] = MappingProxyType(
+    {
+        INTER_LAYER: lambda depth, microbatches, batches: in_flushes(
+            depth, [1] * microbatches, batches
+        ),
+        FLUSH: flush,
+        TWO_BW: two_bw,
+        GPIPE: gpipe,
+    }
+)
+"""The pipelined systems, each from depth, microbatches and batches to its table; in the order of
+section 5.3, from the least memory to the most.  GPipe has a single flush a batch."""
+
+
 @dataclass(frozen=True)
-class Job:
+class Pipelines:
     """A model on parallel pipelines: what a bar of Figure 6 runs.
 
     Attributes:
@@ -99,17 +116,14 @@ class Job:
 
         Section 4.1: "recomputed when required by rerunning the forward pass".
         """
-        layers = (replace(x, backward_s=x.forward_s + x.backward_s) for x in self.profile.layers)
-        return replace(self.profile, layers=tuple(layers))
+        return recomputed_late(self.profile)
 
     def schedule(self, system: str, batches: int) -> Schedule:
         """Return the table of one of the pipelined systems, or of inter-layer model parallelism."""
-        table = {
-            INTER_LAYER: lambda: in_flushes(self.depth, [1] * self.microbatches, batches),
-            GPIPE: lambda: in_flushes(self.depth, self.flushes(), batches),
-            FLUSH: lambda: flush(self.depth, self.microbatches, batches),
-            TWO_BW: lambda: two_bw(self.depth, self.microbatches, batches),
-        }[system]()
+        if system == GPIPE:
+            table = in_flushes(self.depth, self.flushes(), batches)
+        else:
+            table = TABLES[system](self.depth, self.microbatches, batches)
         return table if self.width == 1 else replicate(table, self.width)
 
     def flushes(self) -> list[int]:
@@ -124,10 +138,12 @@ class Job:
         Args:
             keeps_loss: see :meth:`bytes_of`.
         """
-        most = 1
-        while most < self.microbatches and self._admits(most + 1, keeps_loss):
-            most += 1
-        return most
+
+        def fits(microbatches: int) -> bool:
+            needed = self.bytes_of([microbatches] * self.depth, 1, keeps_loss).max()
+            return bool(needed <= self.cluster.device.memory_bytes)
+
+        return max(1, largest_that_fits(fits, self.microbatches))
 
     def bytes_of(
         self,
@@ -164,7 +180,3 @@ class Job:
         if recompute:
             total[-1] += (losses - 1) * logits
         return total
-
-    def _admits(self, microbatches: int, keeps_loss: bool) -> bool:
-        needed = self.bytes_of([microbatches] * self.depth, 1, keeps_loss).max()
-        return bool(needed <= self.cluster.device.memory_bytes)

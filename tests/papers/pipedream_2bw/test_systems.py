@@ -9,7 +9,7 @@ from pipekit.papers.pipedream_2bw.systems import (
     GPIPE,
     INTER_LAYER,
     TWO_BW,
-    Job,
+    Pipelines,
     in_flushes,
 )
 from pipekit.plans import Plan
@@ -21,9 +21,9 @@ HEAD = LayerProfile("6 Linear", 0.5, 1.0, 60, 20, 0)
 PROFILE = Profile((*[BLOCK] * 6, HEAD), rows=2, input_bytes=8)
 
 
-def job(memory: float | None = None, microbatches: int = 8, width: int = 1) -> Job:
+def job(memory: float | None = None, microbatches: int = 8, width: int = 1) -> Pipelines:
     cluster: Cluster = flat(3 * width, 1e9, memory)
-    return Job(PROFILE, cluster, 3, width, microbatches)
+    return Pipelines(PROFILE, cluster, 3, width, microbatches)
 
 
 def test_a_batch_in_two_flushes_makes_one_update() -> None:

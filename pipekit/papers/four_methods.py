@@ -1,0 +1,142 @@
+"""Four pipeline methods train one network on digits: what the quickstart runs and draws."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+import pandas as pd
+import plotly.graph_objects as go
+import torch
+from torch import nn
+
+from pipekit import plots, schedules
+from pipekit.datasets import Dataset
+from pipekit.models import convnet
+from pipekit.papers.comparison import accuracy_curves, excerpt, loss_curves
+from pipekit.papers.training import (
+    Method,
+    PipelineTraining,
+    Recipe,
+    Training,
+    train_pipeline,
+)
+from pipekit.traces import Trace
+
+METHODS: Mapping[str, Method] = {
+    "GPipe": schedules.gpipe,
+    "PipeDream-Flush": schedules.flush,
+    "PipeDream": lambda stages, _, batches: schedules.pipedream(stages, batches),
+    "PipeDream-2BW": schedules.two_bw,
+}
+"""By name; PipeDream's minibatch is not cut."""
+
+BALANCE: Mapping[int, Sequence[int]] = {2: [7, 7], 4: [3, 2, 2, 7]}
+"""Layers of each stage by depth, such that the slowest is as fast as can be on a CPU."""
+
+WINDOW = 20
+"""Batches over which a loss is averaged."""
+
+
+def digits_recipe(
+    data: Dataset, batch_rows: int, epochs: int, lr: float, momentum: float, seed: int = 0
+) -> Recipe:
+    """Return how a small convolutional network is trained by SGD.
+
+    Args:
+        data: images of digits.
+        batch_rows: examples of an update.
+        epochs: passes over the training images.
+        lr: learning rate.
+        momentum: of SGD.
+        seed: of the weights and of the order.
+    """
+    torch.manual_seed(seed)
+    model = convnet()
+    for layer in model:
+        if isinstance(layer, nn.Conv2d | nn.Linear):  # He initialisation: learns from the start
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    sgd = partial(torch.optim.SGD, lr=lr, momentum=momentum)
+    return Recipe(model, data, sgd, batch_rows, epochs, seed)
+
+
+def train_all(
+    recipes: Iterable[Recipe], depths: Sequence[int], microbatches: int, transport: str
+) -> Iterator[PipelineTraining]:
+    """Train by all of :data:`METHODS` at each depth, one recipe after another.
+
+    Args:
+        recipes: what is trained.
+        depths: in stages.
+        microbatches: of a batch.
+        transport: "threads" or "distributed".
+    """
+    for recipe in recipes:
+        for stages in depths:
+            for name, method in METHODS.items():
+                yield train_pipeline(
+                    recipe,
+                    name,
+                    method,
+                    stages,
+                    microbatches,
+                    BALANCE.get(stages, "auto"),
+                    transport,
+                )
+
+
+def plan_and_run(
+    training: PipelineTraining, microbatches: int
+) -> tuple[str, go.Figure, pd.DataFrame]:
+    """Return an epoch's beginning as planned and as executed: file name, figure and numbers.
+
+    Args:
+        training: whose last epoch is shown.
+        microbatches: length of the timelines.
+    """
+    planned = excerpt(Trace.from_schedule(training.run.schedule), microbatches)
+    executed = excerpt(training.run.trace, microbatches)
+    titles = [f"{training.name}, as planned", f"{training.name}, as executed"]
+    stem = f"timeline_{training.name}_{training.stages}_stages".lower().replace(" ", "_")
+    both = [planned.frame.assign(label="exact"), executed.frame.assign(label="measured")]
+    return stem, plots.compare(planned, executed, titles=titles), pd.concat(both)
+
+
+def loss_figure(trainings: Sequence[Training], loop: Training) -> go.Figure:
+    """Draw the losses of trainings and of their plain loop; the title names the farthest.
+
+    Args:
+        trainings: pipelines.
+        loop: the plain loop that they are compared with.
+    """
+
+    def apart(training: Training) -> float:
+        return training.last_epoch_loss - loop.last_epoch_loss
+
+    farthest = max(trainings, key=lambda training: abs(apart(training)))
+    return plots.curves(
+        loss_curves([*trainings, loop], WINDOW),
+        x="batch",
+        y="loss",
+        color="method",
+        title=f"{farthest.name} trains farthest from the plain loop: {apart(farthest):+.3f} nats "
+        "in the last epoch",
+        label="measured",
+        y_title=f"loss (nats), mean of {WINDOW} batches",
+    )
+
+
+def accuracy_figure(trainings: Sequence[Training]) -> go.Figure:
+    """Draw the accuracies after each epoch."""
+    frame = accuracy_curves(trainings)
+    final = frame[frame["epoch"] == frame["epoch"].max()]["accuracy"]
+    figure = plots.curves(
+        frame,
+        x="epoch",
+        y="accuracy",
+        color="method",
+        title=f"All methods reach {final.min():.1f} to {final.max():.1f} % on the test images",
+        label="measured",
+        y_title="accuracy (%)",
+    )
+    return figure.update_xaxes(dtick=1)

@@ -1,0 +1,177 @@
+"""Figures 10 to 12: accuracy against hours, a product of two factors (PipeDream, section 5.2)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream.convergence import statistics
+from pipekit.papers.pipedream.convergence.bands import banded
+from pipekit.papers.pipedream.convergence.time_to_accuracy import (
+    FIGURES,
+    Ratio,
+    curves,
+    factors,
+    is_product,
+    ratio,
+)
+from pipekit.papers.pipedream.convergence.trainings import ASP, ASP_LATER, BSP
+
+EIGHT_MACHINES: Mapping[str, tuple[str, str]] = {
+    "10a": ("2.99", "pipedream-fig10a-vgg16-8A"),
+    "10b": ("1.00", "pipedream-fig10b-inception-8A"),
+    "11a": ("5.12", "pipedream-fig11a-vgg16-8B"),
+    "11b": ("1.45", "pipedream-fig11b-inception-8B"),
+}
+"""The paper's speedup to the target accuracy over BSP, and its claim, by figure."""
+
+MID_SHARE = 48 / 68
+"""How far Figure 12's accuracy of 48 % is on the way to the paper's target of 68 %."""
+
+VGG16_EPOCHS = 74
+"""Epochs that the makers of VGG16 trained for (Simonyan and Zisserman 2014, section 3.1)."""
+
+
+@dataclass(frozen=True)
+class TimeToAccuracy:
+    """Epochs needed (measured) times hours an epoch (simulated), for every curve.
+
+    Attributes:
+        course: of :func:`.trainings.train_all`, all methods at one learning rate.
+        target: test accuracy to reach, %.
+        epochs: of each training.
+    """
+
+    course: pd.DataFrame
+    target: float
+    epochs: int
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Both factors of every curve's time to the target; see :func:`.factors`."""
+        return factors(statistics.summary(self.course, self.target))
+
+    @property
+    def mid(self) -> float:
+        """The accuracy of Figure 12, %, as far on the way to our target as the paper's to its."""
+        return self.target * MID_SHARE
+
+    @cached_property
+    def mid_table(self) -> pd.DataFrame:
+        """Both factors of the time to :attr:`mid`, for Figure 12's curves."""
+        return factors(statistics.summary(self.course, self.mid), {"12": FIGURES["12"]})
+
+    @cached_property
+    def ratios(self) -> dict[str, Ratio]:
+        """How many times less PipeDream takes than BSP to the target, Figures 10 and 11."""
+        found = {}
+        for number in EIGHT_MACHINES:
+            ours, theirs = FIGURES[number]
+            found[number] = ratio(self.table, number, ours.name, theirs.name, self.epochs)
+        return found
+
+    @cached_property
+    def mid_ratios(self) -> dict[str, Ratio]:
+        """How many times less PipeDream 2-1-1 takes than BSP and ASP to :attr:`mid`."""
+        return {
+            slow: ratio(self.mid_table, "12", "PipeDream 2-1-1", slow, self.epochs)
+            for slow in (BSP, ASP, ASP_LATER)
+        }
+
+    def figure(self, number: str) -> tuple[go.Figure, pd.DataFrame]:
+        """Return one of the figures, "10a" to "12", and its numbers."""
+        curve = curves(self.course, FIGURES[number])
+        pairs, target = self.mid_ratios, self.mid
+        title = (
+            f"Figure 12, proxy: 2-1-1 at {self.mid:.0f} % {pairs[BSP].time:.1f}x as fast as BSP, "
+            f"{pairs[ASP].time:.1f}x as ASP at delay 3"
+        )
+        if number in EIGHT_MACHINES:
+            target, (paper, _) = self.target, EIGHT_MACHINES[number]
+            title = (
+                f"Figure {number}, proxy: PipeDream at {target:g} % "
+                f"{self.ratios[number].time:.2f}x as fast as BSP, paper {paper}x"
+            )
+        figure = banded(
+            curve,
+            "hours",
+            "curve",
+            target,
+            title=title,
+            label="measured, simulated",
+            x_title=f"simulated hours of {FIGURES[number][0].setting.model} on ImageNet",
+        )
+        return figure, curve
+
+    def product_finding(self) -> Finding:
+        """Return whether every seed crosses the target at its epochs times the hours of one."""
+        arms = [arm for figure in FIGURES.values() for arm in figure]
+        return Finding(
+            "pipedream-sec2-tta-product",
+            all(is_product(self.course, arm, self.target) for arm in arms),
+            "exact",
+            f"{len(arms)} curves, every seed: where accuracy over hours crosses {self.target:g} % "
+            "is epochs needed times hours an epoch",
+        )
+
+    def eight_machine_findings(self) -> list[Finding]:
+        """Return the ratios of Figures 10 and 11, and the best of them."""
+        found = []
+        for number, (paper, claim) in EIGHT_MACHINES.items():
+            ours, theirs = FIGURES[number]
+            one = self.ratios[number]
+            note = (
+                "proxy; PipeDream over BSP in epochs (measured on 4,000 images of digits), seconds "
+                f"an epoch (simulated), and time; the paper's ratio is {paper}"
+            )
+            if ours.method == theirs.method:
+                note += "; one plan, one schedule, hence one curve"
+            value = [one.epochs, one.seconds, one.time]
+            found.append(Finding(claim, value, "simulated", note, f"figure{number}.svg"))
+        best = max(self.ratios.values(), key=lambda one: one.time)
+        note = f"proxy, the best of Figures 10 and 11: {best}"
+        claim = "pipedream-abstract-tta-5x"
+        return [*found, Finding(claim, best.time, "simulated", note, "figure11a.svg")]
+
+    def figure12_findings(self) -> list[Finding]:
+        """Return the ratios of Figure 12, to 48/68 of the target."""
+        bsp, asp, later = (self.mid_ratios[name] for name in (BSP, ASP, ASP_LATER))
+        return [
+            Finding(
+                "pipedream-fig12-vgg16-4-16-asp",
+                [bsp.time, asp.time, later.time],
+                "simulated",
+                f"proxy; PipeDream 2-1-1 to {self.mid:.1f} % over BSP ({bsp}), ASP at delay 3 "
+                f"({asp}) and at delay 7 ({later}), all on 4A; the paper's order PipeDream, BSP, "
+                "ASP needs gradients as late as at delay 7",
+                "figure12.svg",
+            ),
+            Finding(
+                "pipedream-sec52-asp-7-4x",
+                later.time,
+                "simulated",
+                f"proxy at {self.mid:.1f} % (48/68 of the target), delay 7: {later}; delay 3, the "
+                f"shortest there is: {asp}",
+                "figure12.svg",
+            ),
+        ]
+
+    def hours_findings(self) -> list[Finding]:
+        """Return the hours of :data:`VGG16_EPOCHS` epochs on both clusters."""
+        vgg16 = self.table[self.table["network"] == "vgg16"]
+        hours = VGG16_EPOCHS * vgg16.set_index(["cluster", "curve"])["hours an epoch"]
+        found = []
+        for cluster, paper, claim in (
+            ("8A", "220", "pipedream-sec52-vgg16-hours-a"),
+            ("8B", "just under 100", "pipedream-sec52-vgg16-hours-b"),
+        ):
+            ours, bsp = hours[cluster, "PipeDream 7-1"], hours[cluster, "BSP, 8 workers"]
+            note = (
+                f"{VGG16_EPOCHS} epochs at simulated seconds: PipeDream 7-1 {ours:.0f} h, BSP "
+                f"{bsp:.0f} h, paper {paper} h"
+            )
+            found.append(Finding(claim, ours, "simulated", note))
+        return found

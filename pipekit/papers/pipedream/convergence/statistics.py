@@ -1,0 +1,105 @@
+"""Epochs to a target accuracy, and how trainings ended, over several seeds."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+SETTING = ["method", "lr", "depth", "width"]
+"""The columns that are equal for trainings which differ by their seed alone."""
+
+
+def epochs_to(accuracies: Sequence[float], target: float) -> float:
+    """Return after how many epochs a target is first reached, between two by a straight line.
+
+    Args:
+        accuracies: after 0, 1, 2, ... epochs.
+        target: in the same unit.
+
+    Returns:
+        ``math.inf`` if it is not reached.
+    """
+    reached = np.flatnonzero(np.asarray(accuracies) >= target)
+    if not len(reached):
+        return math.inf
+    after = int(reached[0])
+    if after == 0:
+        return 0.0
+    below, above = accuracies[after - 1], accuracies[after]
+    return after - 1 + (target - below) / (above - below)
+
+
+def each_seed(frame: pd.DataFrame, target: float) -> pd.DataFrame:
+    """Return a row for each training: how it ended, and when it reached the target.
+
+    Args:
+        frame: what :func:`.trainings.train_all` returned.
+        target: accuracy, %.
+
+    Returns:
+        The columns of :data:`SETTING`, ``seed``, ``epochs`` to the target (infinite if it was not
+        reached), final ``accuracy`` (%) and final ``loss``.
+    """
+    rows = []
+    for keys, run in frame.groupby([*SETTING, "seed"], sort=False):
+        rows.append(
+            {
+                **dict(zip([*SETTING, "seed"], keys, strict=True)),
+                "epochs": epochs_to(run["accuracy"].tolist(), target),
+                "accuracy": run["accuracy"].iloc[-1],
+                "loss": run["loss"].iloc[-1],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def summary(frame: pd.DataFrame, target: float) -> pd.DataFrame:
+    """Return means and standard deviations over the seeds, a row for each method and setting.
+
+    ``epochs`` is infinite unless every seed reached the target; ``reached`` counts those that did.
+    Arguments as for :func:`each_seed`.
+    """
+    groups = each_seed(frame, target).groupby(SETTING, sort=False)
+    table = groups.agg(
+        seeds=("seed", "count"),
+        reached=("epochs", lambda epochs: int(np.isfinite(epochs).sum())),
+        epochs=("epochs", "mean"),
+        epochs_std=("epochs", _std),
+        accuracy=("accuracy", "mean"),
+        accuracy_std=("accuracy", _std),
+        loss=("loss", _mean),
+        loss_std=("loss", _std),
+    )
+    return table.reset_index().assign(label="measured")
+
+
+def largest_lr(table: pd.DataFrame, methods: Sequence[str], least: float) -> float:
+    """Return the largest learning rate at which all of some methods still learn.
+
+    Args:
+        table: what :func:`summary` returned, of one network.
+        methods: those that must.
+        least: mean final accuracy, %, that counts as learning.
+
+    Raises:
+        ValueError: there is no such rate.
+    """
+    rows = table[table["method"].isin(methods)]
+    return float(max(rate for rate, of in rows.groupby("lr") if of["accuracy"].min() >= least))
+
+
+def distance_in_std(a: pd.Series, b: pd.Series) -> float:
+    """Return |mean(a) - mean(b)| in standard deviations, pooled from both samples."""
+    pooled = math.sqrt((a.var() + b.var()) / 2)
+    return float(abs(a.mean() - b.mean()) / pooled) if pooled else math.inf
+
+
+def _mean(values: pd.Series) -> float:
+    """Return the mean, not a number if any value is not."""
+    return float(values.mean(skipna=False))
+
+
+def _std(values: pd.Series) -> float:
+    """Return the standard deviation, not a number if any value is not finite."""
+    return float(values.std()) if np.isfinite(values).all() else math.nan

@@ -1,0 +1,202 @@
+"""Communication stalls of real data-parallel training over slow links (PipeDream, section 2.1).
+
+Two workers, each in a network of its own, train one model: with PyTorch's DistributedDataParallel
+(DDP), which sends a bucket of gradients as soon as the backward has computed it (wait-free
+backpropagation), with all gradients summed after the backward, and with pipekit's engine, for which
+data parallelism is a single stage on two workers (section 4).  The links are really slow: see
+:mod:`pipekit.clusters.namespaces`."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit import plots
+from pipekit.clusters import namespaces
+from pipekit.clusters.rates import bytes_per_second
+from pipekit.clusters.traffic import all_reduce_bytes
+from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream.figure1 import ddp_worker
+from pipekit.papers.pipedream.figure1.ddp_worker import (
+    AFTER,
+    COMPUTE,
+    ENGINE,
+    TRANSFERRED_BYTES,
+    WAIT_FREE,
+    WORKERS,
+    network,
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What two workers took over links of one rate.
+
+    Attributes:
+        link: the rate as ``tc`` writes it, or None for no limit.
+        steps: seconds of each step, from the end of one update to the end of the next, by way of
+            training.
+        transfers: seconds of each transfer of ``TRANSFERRED_BYTES`` from one worker to the other.
+    """
+
+    link: str | None
+    steps: dict[str, list[float]]
+    transfers: list[float]
+
+    @property
+    def transfer_ratio(self) -> float:
+        """The median transfer's seconds over bytes / bandwidth (section 3.2)."""
+        assert self.link is not None
+        predicted = TRANSFERRED_BYTES / bytes_per_second(self.link)
+        return float(np.median(self.transfers)) / predicted
+
+    @property
+    def exchange_s(self) -> float:
+        """Seconds that the exchange of all gradients takes at the link's rate; 0 without limit."""
+        if self.link is None:
+            return 0.0
+        parameter_bytes = sum(p.nbytes for p in network().parameters())
+        return all_reduce_bytes(parameter_bytes, WORKERS) / bytes_per_second(self.link)
+
+    def step_s(self, way: str) -> float:
+        """Return the median step of a way of training."""
+        return float(np.median(self.steps[way]))
+
+    def stall_s(self, way: str) -> float:
+        """Return the seconds of a median step in which nothing is computed."""
+        return self.step_s(way) - self.step_s(COMPUTE)
+
+    @property
+    def throughput_ratio(self) -> float:
+        """Our engine's throughput over DDP's."""
+        return self.step_s(WAIT_FREE) / self.step_s(ENGINE)
+
+
+def measure(link: str | None, rows: int, steps: int, repeats: int) -> Measured:
+    """Train on two workers behind links of a rate.
+
+    Args:
+        link: as ``tc`` writes it, say "300mbit", or None for no limit.
+        rows: of a worker's minibatch.
+        steps: of each way of training in a row.
+        repeats: how often every way has its turn: a shared machine is not always equally fast.
+
+    Raises:
+        OSError: this machine or this user cannot have network namespaces.
+        RuntimeError: a worker failed; the message is what the workers said.
+    """
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "measured.json")
+        numbers = [str(number) for number in (rows, steps, repeats)]
+        command = [sys.executable, "-m", ddp_worker.__name__, str(path), *numbers]
+        said = StringIO()
+        with redirect_stdout(said), redirect_stderr(said):
+            failed = namespaces.run(command, WORKERS, link)
+        if failed:
+            raise RuntimeError(f"a worker failed with exit code {failed}:\n{said.getvalue()}")
+        return Measured(link, **json.loads(path.read_text(encoding="utf-8")))
+
+
+def table(results: Iterable[Measured]) -> pd.DataFrame:
+    """Return a row a link and way of training: link, way, step_ms, stall_ms, stall_percent."""
+    rows = []
+    for result in results:
+        for way in (WAIT_FREE, AFTER, ENGINE):
+            step, stall = result.step_s(way), result.stall_s(way)
+            link = result.link or "no limit"
+            rows.append((link, way, 1e3 * step, 1e3 * stall, 100 * stall / step))
+    return pd.DataFrame(rows, columns=["link", "way", "step_ms", "stall_ms", "stall_percent"])
+
+
+def measure_all(links: str, rows: int, steps: int, repeats: int) -> list[Measured]:
+    """Return :func:`measure` for each of several rates, "400mbit none"; "none" is no limit."""
+    rates = [None if rate == "none" else rate for rate in links.split()]
+    return [measure(rate, rows, steps, repeats) for rate in rates]
+
+
+def limited(measured: Iterable[Measured]) -> list[Measured]:
+    """Return the results over links that had a limit."""
+    return [result for result in measured if result.link]
+
+
+def stall_points(measured: Iterable[Measured]) -> pd.DataFrame:
+    """Return the stall (% of a step) by way of training and rate (Mbit/s), links with a limit."""
+    return pd.DataFrame(
+        {
+            "rate": bytes_per_second(str(result.link)) * 8e-6,
+            "stall": 100 * result.stall_s(way) / result.step_s(way),
+            "way": way,
+        }
+        for result in limited(measured)
+        for way in (WAIT_FREE, AFTER, ENGINE)
+    )
+
+
+def stall_figure(measured: Iterable[Measured]) -> go.Figure:
+    """Draw :func:`stall_points`."""
+    results = limited(measured)
+    slowest = min(results, key=lambda result: bytes_per_second(str(result.link)))
+    share = slowest.stall_s(WAIT_FREE) / slowest.step_s(WAIT_FREE)
+    figure = plots.points(
+        stall_points(results),
+        x="rate",
+        y="stall",
+        color="way",
+        title=f"At {slowest.link}, DDP computes nothing in {share:.0%} of a step",
+        label="measured",
+        x_title="link (Mbit/s)",
+        y_title="stall (% of a step)",
+    )
+    return figure.update_yaxes(range=[0, 100])
+
+
+def ratios(measured: Iterable[Measured]) -> pd.DataFrame:
+    """Return transfers over bytes / bandwidth, and our throughput over DDP's, by link."""
+    return pd.DataFrame(
+        {
+            "link": result.link or "no limit",
+            "transfer over bytes / bandwidth": result.transfer_ratio if result.link else np.nan,
+            "pipekit's throughput over DDP's": result.throughput_ratio,
+        }
+        for result in measured
+    )
+
+
+def findings(measured: Sequence[Measured]) -> list[Finding]:
+    """Return what real training over slow links says of section 2.1, as far as it was measured."""
+    found = []
+    # The fastest link over which the exchange takes longer than a whole step of compute.
+    results = limited(measured)
+    if long := [r for r in results if r.exchange_s > r.step_s(COMPUTE)]:
+        telling = min(long, key=lambda result: result.exchange_s)
+        note = (
+            f"seconds, DDP over {telling.link}: the exchange alone takes {telling.exchange_s:.2g} "
+            f"s at the link's rate, compute {telling.step_s(COMPUTE):.2g} s"
+        )
+        pair = [telling.stall_s(way) for way in (WAIT_FREE, AFTER)]
+        found.append(Finding("pipedream-sec2-wfbp-still-stalls", pair, "measured", note))
+    if results:
+        far = max(results, key=lambda result: abs(result.transfer_ratio - 1))
+        note = (
+            f"furthest from 1 of {', '.join(str(r.link) for r in results)}: at {far.link}; "
+            "Ethernet and TCP headers are 5 %"
+        )
+        found.append(Finding("pipedream-comm-time-model", far.transfer_ratio, "measured", note))
+    if measured:
+        worst = min(measured, key=lambda result: result.throughput_ratio)
+        note = (
+            f"smallest over {' '.join(r.link or 'no limit' for r in measured)}: at "
+            f"{worst.link or 'no limit'}, {worst.step_s(ENGINE) * 1e3:.0f} ms a step, DDP "
+            f"{worst.step_s(WAIT_FREE) * 1e3:.0f} ms"
+        )
+        value = worst.throughput_ratio
+        found.append(Finding("pipedream-dp-baseline-fair", value, "measured", note))
+    return found

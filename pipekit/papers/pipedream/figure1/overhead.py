@@ -1,0 +1,297 @@
+"""What data parallelism pays for communication (PipeDream, Figure 1).
+
+A worker's overhead is the share of a step in which it does not compute.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise, product
+from pathlib import Path
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from pipekit.clusters import Cluster
+from pipekit.clusters.papers import pipedream_figure1
+from pipekit.papers.costs import published
+from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream.settings import ROWS
+from pipekit.papers.steady import mean_interval, update_ends
+from pipekit.plans import Plan
+from pipekit.plots import style
+from pipekit.profiling import Profile
+from pipekit.schedules import pipedream
+from pipekit.simulation import simulate
+
+HEAVY, LIGHT = ("alexnet", "vgg16", "s2vt"), ("resnet50", "inception-v3")
+"""What section 2.1 says of the models, on the K80."""
+
+GPUS = ("K80", "Titan X", "V100")
+"""Of Figure 1, the slowest first."""
+
+SHARED, DUPLEX = "both directions share the link", "full duplex"
+"""How a link carries the 2 (m - 1) / m |w| bytes that each of m workers sends and the same that it
+receives: section 3.2 divides their sum by the bandwidth; Ethernet carries both at once."""
+
+PRINTED = 85
+"""VGG16's overhead "up to", in percent of training time (section 1)."""
+
+_ROUNDS = 4
+"""Of a simulation: the first fills, the others are all alike."""
+
+
+@cache
+def profiles(model: str, efficiency: float, folder: str = "") -> dict[str, Profile]:
+    """Return a model's profile on each GPU of the figure.
+
+    Args:
+        model: a key of :data:`ROWS`.
+        efficiency: attained part of the GPU's peak; see :meth:`Profile.analytic`.
+        folder: where measured profiles lie, as ``<model>-<gpu>.json`` ("vgg16-titan-x.json"); one
+            that is there replaces the reckoned one; "": nowhere.
+    """
+
+    def on(gpu: str) -> Profile:
+        measured = Path(folder, f"{model}-{gpu.lower().replace(' ', '-')}.json")
+        if folder and measured.exists():
+            return Profile.load(measured)
+        device = pipedream_figure1(gpu).device
+        return published(model, ROWS[model], device, efficiency=efficiency)
+
+    return {gpu: on(gpu) for gpu in GPUS}
+
+
+def links(gpu: str, workers: int, way: str) -> Cluster:
+    """Return the figure's machines, at 10 Gbps, with links that are ``SHARED`` or ``DUPLEX``."""
+    cluster = pipedream_figure1(gpu, workers)
+    if way == DUPLEX:
+        return cluster
+    (network,) = cluster.levels
+    return cluster.calibrated(network.name, network.bandwidth / 2, "PipeDream section 3.2")
+
+
+def step_seconds(costs: Profile, cluster: Cluster) -> float:
+    """Return the simulated seconds of a steady-state step of data parallelism on all workers."""
+    workers = cluster.workers
+    plan = Plan.by_hand([len(costs)], rows=costs.rows, replicas=[workers])
+    trace = simulate(pipedream([workers], _ROUNDS * workers), costs, plan, cluster)
+    return mean_interval(update_ends(trace), -2, -1)
+
+
+def grid(
+    models: Iterable[str],
+    workers: Sequence[int],
+    efficiency: float = 0.5,
+    way: str = SHARED,
+    folder: str = "",
+) -> pd.DataFrame:
+    """Simulate Figure 1.
+
+    Args:
+        models: keys of :data:`ROWS`.
+        workers: counts of data-parallel workers.
+        efficiency: as for :func:`profiles`.
+        way: ``SHARED`` or ``DUPLEX``.
+        folder: as for :func:`profiles`.
+
+    Returns:
+        A row a model, GPU and count: model, gpu, workers, compute_s, step_s, overhead (percent).
+    """
+    rows = []
+    for model in models:
+        costs = profiles(model, efficiency, folder)
+        for gpu, count in product(GPUS, workers):
+            compute = costs[gpu].forward_s + costs[gpu].backward_s
+            step = step_seconds(costs[gpu], links(gpu, count, way))
+            rows.append((model, gpu, count, compute, step, 100 * (1 - compute / step)))
+    columns = ["model", "gpu", "workers", "compute_s", "step_s", "overhead"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+@dataclass(frozen=True)
+class Orderings:
+    """The takeaways of section 2.1, in percentage points of overhead.
+
+    Attributes:
+        heavy_minus_light: the smallest overhead of the heavy models minus the largest of the light
+            ones on the K80, at the count of workers where that is least.
+        at_workers: that count.
+        next_workers: the smallest step of an overhead to the next count of workers.
+        next_gpu: the smallest step of an overhead to the next faster GPU.
+    """
+
+    heavy_minus_light: float
+    at_workers: int
+    next_workers: float
+    next_gpu: float
+
+    @property
+    def hold(self) -> bool:
+        """Whether all do, in every cell."""
+        return min(self.heavy_minus_light, self.next_workers, self.next_gpu) > 0
+
+
+def orderings(frame: pd.DataFrame) -> Orderings:
+    """Return what a grid says about the takeaways; see :func:`grid`."""
+    k80 = frame[frame["gpu"] == "K80"].pivot(index="workers", columns="model", values="overhead")
+    lead = k80[list(HEAVY)].min(axis=1) - k80[list(LIGHT)].max(axis=1)
+    by_workers = frame.pivot(index=["model", "gpu"], columns="workers", values="overhead")
+    by_gpu = frame.pivot(index=["model", "workers"], columns="gpu", values="overhead")[list(GPUS)]
+    return Orderings(
+        heavy_minus_light=float(lead.min()),
+        at_workers=int(lead.idxmin()),
+        next_workers=_least_step(by_workers),
+        next_gpu=_least_step(by_gpu),
+    )
+
+
+def largest_of_vgg16(frame: pd.DataFrame) -> float:
+    """Return VGG16's largest overhead in a :func:`grid`, in percent."""
+    return float(frame[frame["model"] == "vgg16"]["overhead"].max())
+
+
+def readings(grids: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the takeaways of section 2.1 for each way that a link may carry both directions.
+
+    Args:
+        grids: of :func:`grid`, by way, ``SHARED`` or ``DUPLEX``.
+    """
+    rows = []
+    for way, frame in grids.items():
+        found = orderings(frame)
+        rows.append(
+            {
+                "links (simulated)": way,
+                "VGG16's largest (%)": largest_of_vgg16(frame),
+                "heavy - light on the K80, least (pp)": found.heavy_minus_light,
+                "at workers": found.at_workers,
+                "next count of workers, least (pp)": found.next_workers,
+                "next GPU, least (pp)": found.next_gpu,
+                "all three hold": found.hold,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def sensitivity(efficiency: float, workers: int) -> pd.DataFrame:
+    """Return VGG16's largest overhead (%) by the attained share of a GPU's peak FLOP/s.
+
+    Args:
+        efficiency: the share that the figure assumes, one of several here.
+        workers: data-parallel workers.
+    """
+    return pd.DataFrame(
+        {
+            "share of the peak": share,
+            **{
+                f"{way} (%)": grid(["vgg16"], [workers], share, way)["overhead"].max()
+                for way in (SHARED, DUPLEX)
+            },
+        }
+        for share in [0.3, efficiency, 0.7, 0.85, 1.0]
+    )
+
+
+def findings(
+    grids: Mapping[str, pd.DataFrame], sensitivity: pd.DataFrame, efficiency: float
+) -> list[Finding]:
+    """Return the takeaways of section 2.1, judged on the links that both directions share.
+
+    Args:
+        grids: of :func:`grid`, by way, ``SHARED`` and ``DUPLEX``.
+        sensitivity: of :func:`sensitivity`.
+        efficiency: attained share of the peak in the grids.
+    """
+    frame, label, figure = grids[SHARED], "simulated", "figure1.svg"
+    found = orderings(frame)
+    k80 = frame[frame["gpu"] == "K80"].pivot(index="workers", columns="model", values="overhead")
+    least = found.heavy_minus_light
+    note = (
+        f"least at {found.at_workers} workers, where VGG16 has "
+        f"{k80['vgg16'][found.at_workers]:.2g} % and ResNet-50 "
+        f"{k80['resnet50'][found.at_workers]:.2g} %"
+    )
+    if least <= 0:
+        note += (
+            " The simulated exchange overlaps perfectly: while a K80 goes backward through "
+            "VGG16's convolutions, which have few parameters, those of its linear layers are long "
+            "on their way."
+        )
+    hidden = "least where the exchange is hidden but for the first layer's gradients"
+    reading = (
+        f"section 3.2's volume at 10 Gbps, compute at {efficiency:.0%} of the peak; full duplex "
+        f"gives {largest_of_vgg16(grids[DUPLEX]):.1f}, and "
+        f"{sensitivity['share of the peak'].iloc[0]:.0%} of the peak {sensitivity.iloc[0, 1]:.1f}"
+    )
+    prefix = "pipedream-fig1-takeaway"
+    return [
+        Finding(f"{prefix}-heavy-models", least, label, note, figure),
+        Finding(f"{prefix}-light-models", least, label, note, figure),
+        Finding(f"{prefix}-workers", found.next_workers, label, hidden, figure),
+        Finding(f"{prefix}-gpu-speed", found.next_gpu, label, hidden, figure),
+        Finding("pipedream-fig1-overhead-grid", found.hold, label, note, figure),
+        Finding(
+            "pipedream-intro-vgg16-overhead-85", largest_of_vgg16(frame), label, reading, figure
+        ),
+    ]
+
+
+def figure1(frame: pd.DataFrame) -> go.Figure:
+    """Draw what :func:`grid` returned as the paper does: a panel a GPU, a line a model.
+
+    The fastest GPU's panel also has the paper's one number, VGG16's largest overhead (section 1).
+    """
+    title = (
+        f"At 10 Gbps, up to {largest_of_vgg16(frame):.0f} % of VGG16's step is communication "
+        "(simulated)"
+    )
+    drawn = make_subplots(cols=len(GPUS), shared_yaxes=True, horizontal_spacing=0.04)
+    drawn.update_layout(style.layout(300, title))
+    drawn.update_layout(margin={**style.MARGIN_PX, "t": 64, "b": 96}, height=300 + 64 + 96)
+    drawn.layout.title.pad.b = 30
+    counts = sorted(frame["workers"].unique())
+    drawn.add_scatter(
+        x=[counts[0], counts[-1]],
+        y=[PRINTED] * 2,
+        name=f"vgg16, up to (paper): {PRINTED} %",
+        mode="lines",
+        line={"color": style.SERIES_COLORS[1], "dash": "dot", "width": 1},
+        row=1,
+        col=len(GPUS),
+    )
+    for column, gpu in enumerate(GPUS, start=1):
+        lines = frame[frame["gpu"] == gpu].groupby("model", sort=False)
+        for place, (model, rows) in enumerate(lines):
+            drawn.add_scatter(
+                x=rows["workers"].to_numpy(),
+                y=rows["overhead"].to_numpy(),
+                name=str(model),
+                mode="lines",
+                line=style.line(place),
+                showlegend=column == 1,
+                legendgroup=str(model),
+                row=1,
+                col=column,
+            )
+        ticks = {"type": "log", "tickvals": counts, "ticktext": [str(count) for count in counts]}
+        drawn.update_xaxes(style.axis("data-parallel workers", **ticks), col=column)
+        drawn.update_yaxes(
+            style.axis("overhead (% of a step)" if column == 1 else None, range=[0, 100]),
+            showticklabels=column == 1,
+            col=column,
+        )
+        (left, right) = drawn.layout[f"xaxis{column if column > 1 else ''}"].domain
+        drawn.add_annotation(
+            text=gpu,
+            showarrow=False,
+            **{"x": (left + right) / 2, "xref": "paper", "xanchor": "center"},
+            **{"y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 4},
+        )
+    return drawn
+
+
+def _least_step(table: pd.DataFrame) -> float:
+    columns = list(table)
+    return float(min((table[b] - table[a]).min() for a, b in pairwise(columns)))

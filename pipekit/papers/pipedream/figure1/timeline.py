@@ -1,0 +1,95 @@
+"""A timeline of data parallelism that stalls for its gradients (PipeDream, Figure 2)."""
+
+import math
+import statistics
+from dataclasses import dataclass
+
+from pipekit.clusters import Cluster
+from pipekit.clusters.traffic import all_reduce_bytes
+from pipekit.emulation import emulate
+from pipekit.papers.findings import Finding
+from pipekit.papers.steady import update_ends
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.schedules import pipedream
+from pipekit.traces import Trace
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Figure 2: a timeline of data parallelism, really run with modelled compute and links.
+
+    Attributes:
+        trace: of the run, emulated.
+        order: worker 0's forwards, backwards and updates in order, say "FBUFBU".
+        stall_s: median seconds from the end of a backward to the update, which waits for the
+            gradients of all.
+        expected_s: the same by :func:`exposed_seconds`.
+        exchange_s: seconds that an exchange takes in all.
+    """
+
+    trace: Trace
+    order: str
+    stall_s: float
+    expected_s: float
+    exchange_s: float
+
+    def holds(self, tolerance: float) -> bool:
+        """Return whether the workers stall between B_n and F_n+1 for what is not overlapped.
+
+        Args:
+            tolerance: how far the stall may be from the expected one, as a part of it.
+        """
+        return (
+            self.order == "FBU" * (len(self.order) // 3)
+            and math.isclose(self.stall_s, self.expected_s, rel_tol=tolerance)
+            and 0 < self.stall_s < self.exchange_s
+        )
+
+    def finding(self, tolerance: float) -> Finding:
+        """Return whether :meth:`holds`, with the seconds in question."""
+        note = (
+            f"stall {self.stall_s * 1e3:.0f} ms, exchange less overlap "
+            f"{self.expected_s * 1e3:.0f} ms, the whole exchange {self.exchange_s * 1e3:.0f} ms; "
+            f"within {tolerance:.0%} asked for"
+        )
+        return Finding(
+            "pipedream-fig2-bsp-timeline", self.holds(tolerance), "emulated", note, "figure2.svg"
+        )
+
+
+def timeline(costs: Profile, cluster: Cluster, rounds: int) -> Timeline:
+    """Emulate so many steps of data parallelism on all workers of a cluster."""
+    workers = cluster.workers
+    plan = Plan.by_hand([len(costs)], rows=costs.rows, replicas=[workers])
+    trace = emulate(pipedream([workers], rounds * workers), costs, plan, cluster).trace
+    own = trace.frame[trace.frame["worker"] == 0]
+    backwards = own[own["op"] == "BACKWARD"]["end_s"]
+    stalls = [end - before for before, end in zip(backwards, update_ends(trace), strict=True)]
+    bandwidth = cluster.levels[-1].used_bandwidth
+    return Timeline(
+        trace=trace,
+        order="".join(op[0] for op in own["op"]),
+        stall_s=statistics.median(stalls),
+        expected_s=exposed_seconds(costs, workers, bandwidth),
+        exchange_s=all_reduce_bytes(costs.parameter_bytes, workers) / bandwidth,
+    )
+
+
+def exposed_seconds(costs: Profile, workers: int, bandwidth: float) -> float:
+    """Return the part of the wait-free exchange that is left when the backward has ended.
+
+    Layers' gradients take turns on the link, in the order of the backward (section 2.1).
+
+    Args:
+        costs: of the layers.
+        workers: that exchange.
+        bandwidth: bytes/s of a worker's link, in each direction.
+    """
+    computed = sent = 0.0
+    for layer in reversed(costs.layers):
+        computed += layer.backward_s
+        if layer.parameter_bytes:
+            size = all_reduce_bytes(layer.parameter_bytes, workers)
+            sent = max(sent, computed) + size / bandwidth
+    return max(0.0, sent - computed)

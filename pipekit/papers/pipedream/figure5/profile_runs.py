@@ -1,0 +1,274 @@
+"""Layers timed by the minibatch: how steady PipeDream's profile is (section 3.2)."""
+
+import math
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from inspect import signature
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from pipekit.models import PUBLISHED
+from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream.settings import PROFILED_MINIBATCHES
+from pipekit.profiling import Profile
+from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
+from pipekit.profiling.measured import profile
+from pipekit.trees import Tree, differentiable, leaves
+
+WARM_UP = 5
+"""Minibatches of a profile run that do not count."""
+
+KEEP_MEMORY = {f"MALLOC_{name}_THRESHOLD_": str(2**30) for name in ("MMAP", "TRIM")}
+"""Environment in which glibc reuses memory, as PipeDream does (section 3.5).  Otherwise it may ask
+the kernel for every larger output anew, in one process and not in the other."""
+
+LEAST_SHARE = 0.01
+"""Of a network's time, below which a layer is too short to compare."""
+
+
+def holds_three_quantities(model: nn.Sequential, sample: Tensor, costs: Profile) -> bool:
+    """Return whether a profile has T_l, a_l and w_l of section 3.2 of every layer.
+
+    They are looked for anew: a_l in the shape of the output and of the gradient that the next layer
+    hands back, w_l in the parameters.  T_l is positive, and has a forward and a backward part
+    wherever there is something to compute a gradient for.
+    """
+    x, found = sample, []
+    for number, layer in enumerate(model):
+        y = layer(x)
+        returned = torch.autograd.grad(y.sum(), y)[0] if y.requires_grad else y
+        weights = sum(p.nbytes for p in layer.parameters())
+        found.append((layer_name(layer, number), y.nbytes, returned.nbytes, weights))
+        x = y
+    return all(
+        (mine.name, mine.output_bytes, mine.output_bytes, mine.parameter_bytes) == theirs
+        and mine.forward_s > 0
+        and (mine.backward_s > 0 or not mine.parameter_bytes)
+        for mine, theirs in zip(costs.layers, found, strict=True)
+    )
+
+
+def profile_run(
+    model: nn.Sequential, sample: Tensor, minibatches: int = PROFILED_MINIBATCHES
+) -> pd.DataFrame:
+    """Time every layer in each of many minibatches, on the CPU (section 3.2).
+
+    :func:`pipekit.profile` gives medians; this keeps every minibatch, to see how they vary.
+
+    Args:
+        model: layers; its gradients are added to.
+        sample: the input of a minibatch.
+        minibatches: how many count, after a few to warm up.
+
+    Returns:
+        T_l, forward and backward together, in seconds: a row a minibatch, a column a layer.
+    """
+    names = [layer_name(layer, number) for number, layer in enumerate(model)]
+    rows = []
+    for _ in range(WARM_UP + minibatches):
+        x: Tree = sample
+        seconds, pending = [], []
+        for name, layer in zip(names, model, strict=True):
+            entered = Input(x, editable=False)
+            start = time.perf_counter()
+            x = run_forward(layer, name, entered.tree)
+            seconds.append(time.perf_counter() - start)
+            pending.append((entered, x))
+        gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(x)]
+        for number in reversed(range(len(names))):
+            entered, y = pending[number]
+            start = time.perf_counter()
+            run_backward(names[number], y, gradients)
+            seconds[number] += time.perf_counter() - start
+            gradients = entered.gradients
+        rows.append(seconds)
+    return pd.DataFrame(rows[WARM_UP:], columns=names)
+
+
+def variation(times: pd.DataFrame) -> pd.DataFrame:
+    """Return how a profile run's layers vary from minibatch to minibatch.
+
+    Args:
+        times: of :func:`profile_run`.
+
+    Returns:
+        A row a layer: layer, median_ms, cv (standard deviation over mean), cv_middle (the same of
+        the middle 95 % of minibatches, without the few that the machine held up), ci (half of the
+        mean's 95 % confidence interval, over the mean) and share (of the network's time).
+    """
+    middle = times.where((times >= times.quantile(0.025)) & (times <= times.quantile(0.975)))
+    cv = times.std() / times.mean()
+    frame = pd.DataFrame(
+        {
+            "median_ms": times.median() * 1e3,
+            "cv": cv,
+            "cv_middle": middle.std() / middle.mean(),
+            "ci": 1.96 * cv / math.sqrt(len(times)),
+            "share": times.median() / times.median().sum(),
+        }
+    )
+    return frame.rename_axis("layer").reset_index()
+
+
+def of_two_workers(
+    build: Callable[[], nn.Sequential], sample: Tensor, minibatches: int
+) -> list[pd.DataFrame]:
+    """Return the profile runs of two equal workers at the same time: processes of one core each.
+
+    Args:
+        build: makes the model; a function of a module, as both processes call it.
+        sample: the input of a minibatch.
+        minibatches: as for :func:`profile_run`.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    before = dict(os.environ)
+    os.environ.update(KEEP_MEMORY)
+    try:
+        with ProcessPoolExecutor(2, mp_context=spawn) as pool:
+            runs = [pool.submit(_profile_run, build, sample, minibatches) for _ in range(2)]
+            return [run.result() for run in runs]
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def differences(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
+    """Return the relative difference of each layer's medians in two profile runs.
+
+    Only of layers that take at least 1 % of the time.
+    """
+    mine, theirs = one.median(), other.median()
+    mean = (mine + theirs) / 2
+    relative = (mine - theirs).abs() / mean
+    return relative[mean >= LEAST_SHARE * mean.sum()]
+
+
+def whole_models(models: str, repeats: int) -> pd.DataFrame:
+    """Return the fastest passes of undivided published models on this CPU (measured).
+
+    Args:
+        models: "vgg16 1, resnet50 2": each a key of :data:`pipekit.models.PUBLISHED`, and its rows.
+        repeats: passes that count.
+
+    Returns:
+        A row a model: model, rows, forward_s, backward_s and ratio, of the backward to the forward.
+    """
+    rows = []
+    for entry in models.split(","):
+        name, count = entry.split()
+        forward_s, backward_s = whole_passes(name, int(count), repeats)
+        rows.append((name, int(count), forward_s, backward_s, backward_s / forward_s))
+    return pd.DataFrame(rows, columns=["model", "rows", "forward_s", "backward_s", "ratio"])
+
+
+def whole_passes(model: str, rows: int, repeats: int) -> tuple[float, float]:
+    """Return the least seconds of an undivided published model's forward and backward, on the CPU.
+
+    The least, as whatever else the machine does only makes them longer.
+
+    Args:
+        model: a key of :data:`pipekit.models.PUBLISHED`.
+        rows: of the minibatch.
+        repeats: how many count, after one to warm up.
+    """
+    torch.manual_seed(0)
+    network, sample = PUBLISHED[model].build().train(), PUBLISHED[model].sample(rows)
+    forwards, backwards = [], []
+    for _ in range(1 + repeats):
+        network.zero_grad()
+        start = time.perf_counter()
+        outputs = leaves(network(sample))
+        middle = time.perf_counter()
+        torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs])
+        backwards.append(time.perf_counter() - middle)
+        forwards.append(middle - start)
+    return min(forwards[1:]), min(backwards[1:])
+
+
+def quantities(costs: Profile) -> pd.DataFrame:
+    """Return section 3.2's three quantities of each layer: T_l in ms, a_l and w_l in bytes."""
+    frame = costs.to_frame()
+    frame["T_l (ms)"] = (frame["forward_s"] + frame["backward_s"]) * 1e3
+    return frame[["name", "T_l (ms)", "output_bytes", "parameter_bytes"]]
+
+
+def quantities_findings(
+    model: nn.Sequential, sample: Tensor, costs: Profile, minibatches: int
+) -> list[Finding]:
+    """Return what a profile holds, and over how many minibatches one is taken.
+
+    Args:
+        model: the layers, on the CPU.
+        sample: the input of a minibatch.
+        costs: the model's profile.
+        minibatches: of the profile runs of this study.
+    """
+    paper_run = signature(profile_run).parameters["minibatches"].default
+    return [
+        Finding(
+            "pipedream-profiler-three-quantities",
+            holds_three_quantities(model, sample, costs),
+            "exact",
+            "sizes from shapes, on a convolutional network; T_l is measured",
+        ),
+        Finding(
+            "pipedream-profiler-1000-minibatches",
+            paper_run,
+            "measured",
+            f"of this reproduction's profile run; pk.profile takes medians of "
+            f"{signature(profile).parameters['repeats'].default} by default; run here: "
+            f"{minibatches}",
+        ),
+    ]
+
+
+def steadiness_findings(runs: list[pd.DataFrame]) -> list[Finding]:
+    """Return how much two simultaneous profile runs vary, each in itself and from each other."""
+    varied, apart = variation(runs[0]), differences(*runs)
+    return [
+        Finding(
+            "pipedream-profiler-low-variance",
+            float(varied["cv"].median()),
+            "measured",
+            f"{len(runs[0])} minibatches after {WARM_UP}, two workers at once; in the middle 95 % "
+            f"of minibatches {varied['cv_middle'].median():.3f}; the mean's 95 % confidence "
+            f"interval is ±{varied['ci'].median():.1%} (median over layers)",
+        ),
+        Finding(
+            "pipedream-single-gpu-profile-enough",
+            float(apart.max()),
+            "measured",
+            f"two CPU processes at once; {apart.idxmax()}, among the {len(apart)} layers that take "
+            f"at least {LEAST_SHARE:.0%} of the time; median {apart.median():.3f}",
+        ),
+    ]
+
+
+def backward_finding(wholes: pd.DataFrame, costs: Profile) -> Finding:
+    """Return the least ratio of a backward to its forward.
+
+    Args:
+        wholes: of :func:`whole_models`.
+        costs: a profile whose layers with a shorter backward are named.
+    """
+    shorter = [layer.name for layer in costs.layers if layer.backward_s < layer.forward_s]
+    return Finding(
+        "pipedream-backward-longer-than-forward",
+        float(wholes["ratio"].min()),
+        "measured",
+        f"{', '.join(wholes['model'])}, each as a whole, on a CPU; single layers of the convnet "
+        f"above with a shorter backward: {', '.join(shorter) or 'none'}",
+    )
+
+
+def _profile_run(
+    build: Callable[[], nn.Sequential], sample: Tensor, minibatches: int
+) -> pd.DataFrame:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return profile_run(build(), sample, minibatches)

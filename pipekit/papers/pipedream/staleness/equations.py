@@ -1,0 +1,190 @@
+"""PipeDream's update equations held against the engine's weights, to the bit (section 3.4)."""
+
+from collections.abc import Mapping
+from functools import cached_property, partial
+
+import pandas as pd
+import plotly.graph_objects as go
+import torch
+
+from pipekit import oracle, plots
+from pipekit.papers.differences import Tensors, bit_equal
+from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream.staleness.study import (
+    Study,
+    largest_relative_difference,
+    stashing_delays,
+)
+from pipekit.papers.pipedream.staleness.versions import (
+    METHODS,
+    NAIVE,
+    SGD,
+    STAGES,
+    STASHING,
+    SYNCED,
+    same_version_both_ways,
+)
+
+ORACLE = {
+    SGD: "model_parallel",
+    NAIVE: "pipedream_no_stashing",
+    STASHING: "pipedream",
+    SYNCED: "pipedream_vertical_sync",
+}
+"""What :mod:`pipekit.oracle` calls the methods."""
+
+LATE = stashing_delays(STAGES)
+
+EQUATIONS = (
+    (SGD, "SGD", [0] * STAGES),
+    (STASHING, "weight stashing", LATE),
+    (STASHING, "the text: n steps late", [delay + 1 for delay in LATE]),
+    (SYNCED, "vertical sync", [STAGES - 1] * STAGES),
+)
+"""Which method's weights are compared with which equation, and the delay of each stage in it."""
+
+
+class Equations:
+    """The engine's weights after every minibatch, beside those of the equations.
+
+    Args:
+        single: a network in float32.
+        double: the same in float64.
+    """
+
+    def __init__(self, single: Study, double: Study) -> None:
+        self.single, self.double = single, double
+        self._histories = {
+            (name, study): study.engine_history(method)
+            for name, method in METHODS.items()
+            for study in (single, double)
+        }
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The largest relative difference over all W(t), a row an equation and precision."""
+        rows = []
+        for study, dtype in ((self.single, "float32"), (self.double, "float64")):
+            for name, equation, delays in EQUATIONS:
+                engine, replayed = self._histories[name, study], study.replay(delays)
+                row = {"engine": name, "replayed": equation, "dtype": dtype}
+                difference = largest_relative_difference(engine, replayed)
+                rows.append({**row, "‖Δw‖/‖w‖": difference})
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def from_oracle(self) -> dict[str, float]:
+        """The largest relative difference from :mod:`pipekit.oracle` in float32, by method."""
+        study = self.single
+        found = {}
+        for name, method in ORACLE.items():
+            truth = oracle.train(
+                study.model,
+                study.batches,
+                method=method,
+                balance=study.balance,
+                optimizer=partial(torch.optim.SGD, lr=study.lr),
+                loss=study.loss,
+            )
+            history = self._histories[name, study]
+            found[name] = largest_relative_difference(history, truth.weights)
+        return found
+
+    def findings(self) -> list[Finding]:
+        """Return whether the engine's weights are those of the equations."""
+        far = self.table.set_index(["replayed", "dtype"])["‖Δw‖/‖w‖"]
+        stashing = [far["weight stashing", dtype] for dtype in ("float32", "float64")]
+        by_text = far["the text: n steps late", "float64"]
+        fact = (
+            f"equal to the bit to pipekit.oracle in float32: {not any(self.from_oracle.values())}"
+        )
+        return [
+            Finding("pipedream-eq-sgd", max(far["SGD"]) == 0, "exact", fact),
+            Finding("pipedream-eq-stash-staleness", stashing, "exact", fact),
+            Finding("pipedream-eq-vsync-staleness", max(far["vertical sync"]), "exact", fact),
+            Finding(
+                "pipedream-eq-staleness-text-vs-equation",
+                bool(max(stashing) == 0 and by_text > 1e-6),
+                "exact",
+                f"the equation's replay is the engine's to the bit, the text's is {by_text:.3f} of "
+                "the weights' norm away",
+            ),
+        ]
+
+    @cached_property
+    def gradient_errors(self) -> Mapping[str, list[float]]:
+        """How far the gradients that updates follow are from autograd's, in steady state (float64).
+
+        With stashing at the mixed versions of the equation; without at the versions of the forward,
+        and at those of the backward.
+        """
+        old = [lambda t, delay=delay: t - delay for delay in LATE]
+        new = [lambda t: t] * STAGES
+        study = self.double
+        stashed, lost = (self._histories[name, study] for name in (STASHING, NAIVE))
+        return {
+            "with stashing, at the stashed weights": study.gradient_errors(stashed, old),
+            "without, at the forward's weights": study.gradient_errors(lost, old),
+            "without, at the backward's weights": study.gradient_errors(lost, new),
+        }
+
+    def gradient_frame(self) -> pd.DataFrame:
+        """Return :attr:`gradient_errors` as rows: update, error, gradient."""
+        return pd.concat(
+            pd.DataFrame({"update": range(STAGES, STAGES + len(errors)), "error": errors}).assign(
+                gradient=name
+            )
+            for name, errors in self.gradient_errors.items()
+        )
+
+    def gradient_figure(self) -> go.Figure:
+        """Draw :meth:`gradient_frame`."""
+        return plots.curves(
+            self.gradient_frame(),
+            x="update",
+            y="error",
+            color="gradient",
+            title="Without stashing an update follows no gradient",
+            label="measured",
+            y_title="relative error of the gradient",
+        )
+
+    def gradient_finding(self) -> Finding:
+        """Return the largest error with stashing and the smallest ones without."""
+        kept, at_old, at_new = self.gradient_errors.values()
+        return Finding(
+            "pipedream-no-stash-invalid-gradient",
+            [max(kept), min(at_old), min(at_new)],
+            "measured",
+            "float64; the largest of all updates with stashing, the smallest of any without",
+            "gradient_error.svg",
+        )
+
+    def _stepped_from_latest(self, t: int) -> Tensors:
+        """Return w(t) - lr * g(stashed weights of minibatch t), in float32."""
+        study = self.single
+        history = self._histories[STASHING, study]
+        stashed = study.mixed(history, [t - delay for delay in LATE])
+        return study.stepped(history[t], study.gradient(stashed, t))
+
+    def update_findings(self) -> list[Finding]:
+        """Return whether a stashed gradient updates the latest weights, to the bit."""
+        history = self._histories[STASHING, self.single]
+        latest = all(
+            bit_equal(self._stepped_from_latest(t), history[t + 1]) for t in range(len(history) - 1)
+        )
+        bitwise = self.from_oracle[STASHING] == self.from_oracle[SYNCED] == 0
+        return [
+            Finding(
+                "pipedream-update-on-latest",
+                latest,
+                "exact",
+                "float32, every update: w(t+1) has the bits of w(t) - lr * g(stashed)",
+            ),
+            Finding(
+                "pipedream-stash-same-version",
+                same_version_both_ways() and bitwise,
+                "exact",
+                "in the tables, and in the engine's weights, which are the equation's to the bit",
+            ),
+        ]

@@ -1,0 +1,182 @@
+"""What PipeDream keeps for how long: versions, activations, gradients (sections 3.4, 3.5 and 4)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pandas as pd
+
+from pipekit.engine import Run
+from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream.staleness.versions import (
+    LONG,
+    METHODS,
+    STAGES,
+    STASHING,
+    SYNCED,
+)
+from pipekit.papers.timelines import EQUAL_SLOTS
+from pipekit.schedules import Op, Schedule, Task, check
+from pipekit.schedules.weight_slots import weight_slots
+from pipekit.traces import Trace
+from pipekit.traces.memory import Memory
+
+
+def nothing_older_is_kept(schedule: Schedule) -> bool:
+    """Return whether, after each task, only the newest version and those read later are alive."""
+    for tasks in schedule.workers:
+        newest = 0
+        for position, alive in enumerate(weight_slots(tasks).alive):
+            if tasks[position].op is Op.UPDATE:
+                newest = tasks[position].version
+            later = {t.version for t in tasks[position + 1 :] if t.op is not Op.UPDATE}
+            if alive != len({newest} | {version for version in later if version <= newest}):
+                return False
+    return True
+
+
+def discards(tasks: Sequence[Task]) -> Iterator[tuple[int, int, int | None]]:
+    """Yield (version, position of its last reader, position of the update that overwrites it).
+
+    Of each version that a worker of one stage ever reads; the position is None if it stays.
+    """
+    slots = weight_slots(tasks).slots
+    home = {0: 0} | {
+        task.version: slot for task, slot in zip(tasks, slots, strict=True) if task.op is Op.UPDATE
+    }
+    for version in sorted({task.version for task in tasks if task.op is not Op.UPDATE}):
+        readers = [i for i, t in enumerate(tasks) if t.op is not Op.UPDATE and t.version == version]
+        overwritten = (
+            i
+            for i, t in enumerate(tasks)
+            if t.op is Op.UPDATE and t.version > version and slots[i] == home[version]
+        )
+        yield version, readers[-1], next(overwritten, None)
+
+
+def discarded_after_fresher_backward(schedule: Schedule) -> tuple[bool, bool]:
+    """Return whether every version outlives its last reader, and whether a fresher backward too.
+
+    The second is section 4's sentence: "Parameter data is only discarded once a backward pass that
+    uses fresher parameters is performed."
+    """
+    safe = literal = True
+    for tasks in schedule.workers:
+        for version, last_reader, overwritten in discards(tasks):
+            if overwritten is None:
+                continue
+            fresher = any(
+                task.op is Op.BACKWARD and task.version > version for task in tasks[:overwritten]
+            )
+            safe, literal = safe and overwritten > last_reader, literal and fresher
+    return safe, literal
+
+
+def backward_states(trace: Trace, stages: int) -> list[int]:
+    """Return the most gradients of activations on each stage of a straight pipeline at once.
+
+    A gradient is there from the end of the next stage's backward to the end of the stage's own; on
+    the output stage, while its own backward runs.
+    """
+    passes = trace.frame.query("op == 'BACKWARD'").set_index(["stage", "microbatch"])
+    most = []
+    for stage in range(stages):
+        own = passes.loc[stage]
+        begins = passes.loc[stage + 1]["end_s"] if stage + 1 < stages else own["start_s"]
+        changes = sorted(
+            [(when, 1) for when in begins.tolist()] + [(when, -1) for when in own["end_s"].tolist()]
+        )
+        now, peak = 0, 0
+        for _, change in changes:
+            now += change
+            peak = max(peak, now)
+        most.append(peak)
+    return most
+
+
+def high_water_growth(memory: Memory, warm_up: float) -> float:
+    """Return by how much any worker's most bytes rise after the warm-up, relative to it.
+
+    Args:
+        memory: of a run.
+        warm_up: the share of the run's time that counts as warm-up.
+    """
+    frame = memory.frame.assign(total=memory.total)
+    start, end = frame["time_s"].min(), frame["time_s"].max()
+    warm = frame["time_s"] <= start + warm_up * (end - start)
+    before = frame[warm].groupby("worker")["total"].max()
+    after = frame[~warm].groupby("worker")["total"].max()
+    return float((after / before).max() - 1)
+
+
+def counts(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """Return versions and minibatches in flight on each stage: by the table, and by the engine.
+
+    Args:
+        runs: of each of :data:`PIPELINED`.
+    """
+    reports = {name: check(run.schedule) for name, run in runs.items()}
+    return pd.DataFrame(
+        {
+            "versions (exact)": {name: each.peak_versions for name, each in reports.items()},
+            "versions (measured)": {name: run.weight_buffers for name, run in runs.items()},
+            "in flight (exact)": {name: each.peak_in_flight for name, each in reports.items()},
+            "in flight (measured)": {name: run.peak_in_flight for name, run in runs.items()},
+        }
+    )
+
+
+def count_findings(table: pd.DataFrame) -> list[Finding]:
+    """Return what :func:`counts` says of section 3.4, and that nothing older is kept."""
+    said = "measured on the engine as well: {}".format
+    versions, measured = table["versions (exact)"], table["versions (measured)"]
+    last = [[int(of[name][-1]) for name in (SYNCED, STASHING)] for of in (versions, measured)]
+    in_flight = table.loc[STASHING, "in flight (exact)"]
+    return [
+        Finding("pipedream-stash-count", versions[STASHING], "exact", said(measured[STASHING])),
+        Finding(
+            "pipedream-mem-intermediate-by-stage",
+            in_flight,
+            "exact",
+            said(table.loc[STASHING, "in flight (measured)"]),
+        ),
+        Finding("pipedream-vsync-more-state", last[0], "exact", said(last[1])),
+        Finding(
+            "pipedream-vsync-delete-old", nothing_older_is_kept(METHODS[SYNCED](LONG)), "exact"
+        ),
+    ]
+
+
+def lifetime_findings() -> list[Finding]:
+    """Return when versions are discarded, and how many gradients of activations a stage has."""
+    table = METHODS[STASHING](LONG)
+    safe, literal = discarded_after_fresher_backward(table)
+    states = backward_states(Trace.from_schedule(table, EQUAL_SLOTS), STAGES)
+    return [
+        Finding(
+            "pipedream-param-discard-rule",
+            literal,
+            "exact",
+            f"a version outlives its last reader: {safe}; but it is overwritten right after that "
+            "backward, one backward earlier than section 4 says. Waiting for the fresher backward "
+            "would take one version more than the n-s+1 of section 3.4, which deletes w(i-x) at "
+            "once",
+        ),
+        Finding(
+            "pipedream-intermediate-lifetimes",
+            max(states),
+            "exact",
+            f"gradients of activations on a stage at once, stages 1 to 4: {states}; the forward's "
+            f"state stays to its backward: {check(table).peak_in_flight} in flight",
+        ),
+    ]
+
+
+def allocation_finding(memory: Memory) -> Finding:
+    """Return by how much a run's high-water mark rises after its first 30 %."""
+    return Finding(
+        "pipedream-static-allocation",
+        high_water_growth(memory, warm_up=0.3),
+        "measured",
+        "bytes of all tensors that a worker holds (weights, gradients, activations), highest "
+        "after the first 30 % of the run against highest before",
+        "memory.svg",
+    )

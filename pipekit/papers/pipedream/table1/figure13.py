@@ -1,0 +1,157 @@
+"""Figure 13: model parallelism, a straight pipeline, and PipeDream (section 5.3)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream.table1 import speeds
+from pipekit.papers.pipedream.table1.bars import bars
+from pipekit.papers.pipedream.table1.predictions import Prediction
+from pipekit.papers.pipedream.table1.rows import TABLE1, Setting
+from pipekit.papers.pipedream.table1.runs import Emulator, Runs
+from pipekit.papers.pipedream.table1.speeds import Result
+
+ROWS = TABLE1[:2]
+"""VGG16 on 4 and on 8 machines of Cluster-A."""
+
+PRINTED = {
+    4: {"BSP": 1.47, "straight pipeline": 2.56, "PipeDream": 3.14},
+    8: {"BSP": 2.35, "straight pipeline": 3.49, "PipeDream": 7.04},
+}
+"""The paper's speedups by workers; it prints none for model parallelism."""
+
+
+@dataclass(frozen=True)
+class Figure13:
+    """The four systems of Figure 13 on each of its rows, slowest first.
+
+    Attributes:
+        results: by system, then by row.
+        predictions: by row.
+    """
+
+    results: Mapping[str, Mapping[Setting, Result]]
+    predictions: Mapping[Setting, Prediction]
+
+    def speedup(self, system: str, row: Setting) -> float:
+        """Return an emulated speedup over one machine."""
+        return self.predictions[row].compute_s / self.results[system][row].emulated_s
+
+    def table(self) -> pd.DataFrame:
+        """Return the speedups: the paper's, simulated and emulated; a row a system and row.
+
+        "planned" and "2 x NOAM" say what the planner's formula and twice as many minibatches in
+        flight make of the straight pipeline.
+        """
+        rows = []
+        for row in ROWS:
+            one = self.predictions[row]
+            for system, results in self.results.items():
+                result, straight = results[row], system == "straight pipeline"
+                alone = system == "model parallel"
+                rows.append(
+                    {
+                        "row": f"{system}, {row.workers}",
+                        "plan": result.plan.config,
+                        "paper": PRINTED[row.workers].get(system),
+                        "simulated": one.compute_s / result.simulated_s,
+                        "emulated": self.speedup(system, row),
+                        "simulated, nominal": one.speedup(
+                            result.plan,
+                            one.nominal,
+                            speeds.one_at_a_time if alone else speeds.pipelined,
+                        ),
+                        "planned": one.compute_s / result.plan.predicted_s if straight else None,
+                        "2 x NOAM": one.speedup(result.plan, one.cluster, speeds.twice_in_flight)
+                        if straight
+                        else None,
+                    }
+                )
+        return pd.DataFrame(rows)
+
+    def figure(self, table: pd.DataFrame) -> go.Figure:
+        """Draw what :meth:`table` returned."""
+        straight, ours = (self.results[name] for name in ("straight pipeline", "PipeDream"))
+        ratios = (f"{straight[row].emulated_s / ours[row].emulated_s:.1f}" for row in ROWS)
+        return bars(
+            table.melt("row", ["paper", "simulated", "emulated"], "source", "value"),
+            title=f"PipeDream is {' and '.join(ratios)} times as fast as straight pipelines",
+            label="paper, simulated, emulated",
+            x_title="speedup over one machine, VGG16 on 4 and 8 machines of Cluster-A",
+        )
+
+    def least_step(self) -> float:
+        """Return the least ratio of a system's speedup to that of the system before it."""
+        return min(
+            self.speedup(after, row) / self.speedup(before, row)
+            for row in ROWS
+            for before, after in pairwise(self.results)
+        )
+
+    def nominal_straight(self) -> tuple[int, str, float]:
+        """Return the straight pipeline planned for 8 machines with nominal links.
+
+        Returns:
+            Its workers, configuration, and simulated speedup.
+        """
+        one = self.predictions[ROWS[1]]
+        chosen = one.plan_on(one.nominal, replicate=False)
+        return chosen.workers, chosen.config, one.speedup(chosen, one.nominal)
+
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        """Return what section 5.3 comes to.
+
+        Args:
+            table: of :meth:`table`.
+        """
+        alone, line, ours = (
+            [self.speedup(system, row) for row in ROWS]
+            for system in ("model parallel", "straight pipeline", "PipeDream")
+        )
+        workers, _, nominal = self.nominal_straight()
+        planned_on = self.results["straight pipeline"][ROWS[1]].plan.workers
+        by_row = table.set_index("row").loc["straight pipeline, 4"]
+        note = (
+            f"transfers are not hidden by NOAM minibatches in flight: 4 workers planned "
+            f"{by_row['planned']:.2f}, simulated {by_row['simulated']:.2f}, with 2 x NOAM "
+            f"{by_row['2 x NOAM']:.2f}, with nominal links {by_row['simulated, nominal']:.2f}; the "
+            f"planner uses {planned_on} of 8 workers, at the nominal bandwidth {workers} "
+            f"({nominal:.2f} simulated): the bandwidth fitted on BSP's parameter server is too low "
+            "for messages between two workers"
+        )
+        bars_of_paper = [max(alone), line[0], ours[0], line[1], ours[1]]
+        prefix, label = "pipedream-sec53", "emulated"
+        return [
+            Finding("pipedream-fig13-bars", bars_of_paper, label, note, "figure13_bars.svg"),
+            Finding(f"{prefix}-mp-below-1", alone, label),
+            Finding(f"{prefix}-straight-4", line[0], label, note),
+            Finding(f"{prefix}-straight-8", line[1], label, note),
+            Finding(f"{prefix}-ordering", self.least_step(), label, note),
+        ]
+
+
+def emulate_all(runs: Mapping[Setting, Runs], emulator: Emulator) -> Figure13:
+    """Emulate what Table 1's own runs lack; equal plans are emulated once."""
+    straight: dict[Setting, Result] = {}
+    alone: dict[Setting, Result] = {}
+    for row in ROWS:
+        one = runs[row].prediction
+        chosen = one.plan_on(one.cluster, replicate=False)
+        same = next((r for r in straight if straight[r].plan.balance == chosen.balance), None)
+        if same:
+            straight[row], alone[row] = straight[same], alone[same]
+            continue
+        count = emulator.minibatches
+        straight[row] = emulator.run(one, chosen, count)
+        alone[row] = emulator.run(one, chosen, count // 2, speeds.one_at_a_time)
+    results = {
+        "model parallel": alone,
+        "BSP": {row: runs[row].bsp for row in ROWS},
+        "straight pipeline": straight,
+        "PipeDream": {row: runs[row].pipedream for row in ROWS},
+    }
+    return Figure13(results, {row: runs[row].prediction for row in ROWS})

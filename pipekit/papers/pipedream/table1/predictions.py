@@ -1,0 +1,139 @@
+"""What planner and simulator say of a row of Table 1, before anything is run."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from pipekit.clusters import Cluster
+from pipekit.papers.pipedream.table1 import calibration, speeds
+from pipekit.papers.pipedream.table1.best_cut import best_cut
+from pipekit.papers.pipedream.table1.rows import (
+    CALIBRATED_ON,
+    TABLE1,
+    Setting,
+    printed,
+    printed_number,
+    replicas_of,
+)
+from pipekit.planning import plan
+from pipekit.planning.objectives import Cost
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A network on a cluster, with what follows from its profile alone.
+
+    Attributes:
+        setting: network, workers and cluster.
+        profile: costs of a minibatch on one worker.
+        cluster: the workers with the effective bandwidth; see :mod:`.calibration`.
+    """
+
+    setting: Setting
+    profile: Profile
+    cluster: Cluster
+
+    @property
+    def nominal(self) -> Cluster:
+        """The workers with the bandwidth that the paper prints."""
+        return self.setting.machines()
+
+    @cached_property
+    def compute_s(self) -> float:
+        """Seconds a minibatch on one machine."""
+        return speeds.compute_seconds(self.profile)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The planner's, at the effective bandwidth."""
+        return self.plan_on(self.cluster)
+
+    @cached_property
+    def nominal_plan(self) -> Plan:
+        """The planner's, at the printed bandwidth."""
+        return self.plan_on(self.nominal)
+
+    @cached_property
+    def paper_plan(self) -> Plan:
+        """The configuration that Table 1 prints, with the best cut at the effective bandwidth."""
+        return self._printed_on(self.cluster)
+
+    @cached_property
+    def config_ratio(self) -> float:
+        """The printed configuration's time over that of the best plan, by the planner's formula."""
+        return self.paper_plan.predicted_s / self.plan.predicted_s
+
+    @cached_property
+    def nominal_config_ratio(self) -> float:
+        """The same at the printed bandwidth."""
+        return self._printed_on(self.nominal).predicted_s / self.nominal_plan.predicted_s
+
+    def plan_on(self, cluster: Cluster, cost: Cost = "paper", replicate: bool = True) -> Plan:
+        """Return the planner's plan for a cluster, of straight pipelines if nothing replicates."""
+        return plan(self.profile, cluster, cost=cost, replicate=replicate)
+
+    def speedup(
+        self, chosen: Plan, cluster: Cluster | None, method: speeds.Method = speeds.pipelined
+    ) -> float:
+        """Return the simulated speedup of a plan over one machine; without links if None."""
+        return self.compute_s / speeds.simulated_seconds(self.profile, chosen, cluster, method)
+
+    def _printed_on(self, cluster: Cluster) -> Plan:
+        return best_cut(self.profile, cluster, replicas_of(printed(self.setting, "config")))
+
+
+def predict(setting: Setting, files: str = "") -> Prediction:
+    """Return what is predicted for a setting.
+
+    Args:
+        setting: network, workers and cluster.
+        files: path of measured profiles; see :func:`.calibration.profile_of`.
+    """
+    profile = calibration.profile_of(setting, files)
+    return Prediction(setting, profile, calibration.calibrated(setting, files))
+
+
+def calibrations(predictions: Iterable[Prediction]) -> pd.DataFrame:
+    """Return the fitted bandwidths, and data parallelism's speedup (simulated) with and without."""
+    rows = []
+    for one in predictions:
+        (link,) = one.cluster.levels
+        rows.append(
+            {
+                "row": one.setting.name,
+                "fitted on": CALIBRATED_ON[one.setting.model, one.setting.cluster].name,
+                "compute (ms)": 1e3 * one.compute_s,
+                "weights (MB)": one.profile.parameter_bytes / 1e6,
+                "nominal (Gbps)": link.bandwidth * 8e-9,
+                "effective (Gbps)": link.used_bandwidth * 8e-9,
+                "BSP, nominal": calibration.bsp_speedup(one.profile, one.nominal),
+                "BSP, effective": calibration.bsp_speedup(one.profile, one.cluster),
+                "BSP, paper": printed_number(one.setting, "bsp-speedup"),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def configurations(predictions: Iterable[Prediction]) -> pd.DataFrame:
+    """Return the planner's configurations beside the paper's, by cost model and bandwidth."""
+    rows = []
+    for one in predictions:
+        in_table = one.setting in TABLE1
+        rows.append(
+            {
+                "row": one.setting.name,
+                "paper": printed(one.setting, "config") if in_table else "–",
+                "ours": one.plan.config,
+                "layers": " ".join(map(str, one.plan.balance)),
+                "released": one.plan_on(one.cluster, "released").config,
+                "nominal": one.nominal_plan.config,
+                "nominal, released": one.plan_on(one.nominal, "released").config,
+                "paper's / ours (time)": one.config_ratio if in_table else None,
+                "the same, nominal": one.nominal_config_ratio if in_table else None,
+            }
+        )
+    return pd.DataFrame(rows)

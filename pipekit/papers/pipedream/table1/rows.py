@@ -1,0 +1,95 @@
+"""The rows of PipeDream's Table 1, and what it prints of them (sections 5.1 and 5.2)."""
+
+import re
+from typing import NamedTuple
+
+from pipekit.clusters import Cluster, pipedream_a, pipedream_b
+from pipekit.ledger import claims
+
+_CLUSTERS = {"A": pipedream_a, "B": pipedream_b}
+
+
+class Setting(NamedTuple):
+    """A network on so many workers of a cluster, "A" or "B"."""
+
+    model: str
+    workers: int
+    cluster: str
+
+    @property
+    def name(self) -> str:
+        """As the ledger of claims has it, say "vgg16-4A"."""
+        return f"{self.model.removesuffix('-v3')}-{self.workers}{self.cluster}"
+
+    def machines(self) -> Cluster:
+        """Return the workers, with the bandwidth that the paper prints."""
+        return _CLUSTERS[self.cluster](self.workers)
+
+
+TABLE1 = (
+    Setting("vgg16", 4, "A"),
+    Setting("vgg16", 8, "A"),
+    Setting("vgg16", 16, "A"),
+    Setting("vgg16", 8, "B"),
+    Setting("inception-v3", 8, "A"),
+    Setting("inception-v3", 8, "B"),
+    Setting("s2vt", 4, "A"),
+)
+"""The rows of Table 1."""
+
+THROUGHPUT = (Setting("resnet50", 8, "B"), Setting("alexnet", 8, "B"))
+"""What section 5.2 reports without end-to-end results."""
+
+CALIBRATED_ON = {
+    ("vgg16", "A"): TABLE1[0],
+    ("vgg16", "B"): TABLE1[3],
+    ("inception-v3", "A"): TABLE1[0],
+    ("inception-v3", "B"): TABLE1[5],
+    ("s2vt", "A"): TABLE1[6],
+    ("resnet50", "B"): TABLE1[3],
+    ("alexnet", "B"): TABLE1[3],
+}
+"""The row whose BSP cell gives the bandwidth for a network on a cluster; where Table 1 has none
+that is free for it, VGG16's on the same cluster."""
+
+
+def printed(setting: Setting, column: str) -> str:
+    """Return what Table 1 prints, read from the ledger of claims.
+
+    Args:
+        setting: one of :data:`TABLE1`.
+        column: "bsp-speedup", "config", "pp-speedup", "pp-over-bsp" or "comm-reduction".
+    """
+    return claims.load()[f"pipedream-table1-{setting.name}-{column}"].value
+
+
+def printed_number(setting: Setting, column: str) -> float | None:
+    """Return the same as a number; None for a setting that is no row of Table 1."""
+    return float(printed(setting, column)) if setting in TABLE1 else None
+
+
+def replicas_of(config: str) -> list[int]:
+    """Return the replicas of each stage of a configuration as printed: "2-1-1" is [2, 1, 1].
+
+    Raises:
+        ValueError: it is not numbers above 0 joined by hyphens.
+    """
+    if not re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", config):
+        raise ValueError(f"{config!r} is no configuration: write replicas like 2-1-1")
+    return [int(count) for count in config.split("-")]
+
+
+def rows_consistent() -> int:
+    """Return how many rows of Table 1 print the quotient of their own speedups.
+
+    Its numbers look truncated, so that a printed x may be anything from x up to x + 0.01.
+    """
+    consistent = 0
+    for row in TABLE1:
+        bsp, pp, ratio = (
+            round(100 * float(printed(row, column)))
+            for column in ("bsp-speedup", "pp-speedup", "pp-over-bsp")
+        )
+        least, most = 100 * pp / (bsp + 1), 100 * (pp + 1) / bsp
+        consistent += least < ratio + 1 and most > ratio
+    return consistent

@@ -1,0 +1,195 @@
+"""Steady-state speeds of a plan: simulated, and emulated with time running faster."""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+import pandas as pd
+
+from pipekit.clusters import Cluster
+from pipekit.papers.pace import emulate_at_pace
+from pipekit.papers.pipedream.table1.traffic import Sent, sent
+from pipekit.papers.steady import backward_ends, mean_interval
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.schedules import Schedule, model_parallel, optimal_in_flight, pipedream
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+
+Method = Callable[[Plan, int], Schedule]
+"""(plan, minibatches) to a schedule."""
+
+SIMULATED = 200
+"""Minibatches to be simulated in steady state: waits in a pipeline may repeat only after many."""
+
+
+class Window(NamedTuple):
+    """Which minibatches of a run are its steady state.
+
+    Attributes:
+        warmup: minibatches that fill the pipeline and let it settle.
+        counted: those that are timed.
+        drain: those after them, so that the timed ones have company to their end.
+    """
+
+    warmup: int
+    counted: int
+    drain: int
+
+    @property
+    def minibatches(self) -> int:
+        """Minibatches of the whole run."""
+        return sum(self)
+
+
+def window(replicas: Sequence[int], at_least: int, margin: int = 1) -> Window:
+    """Return how long a run of PipeDream's schedule must be.
+
+    The stages' rounds meet again after as many minibatches as the least common multiple of their
+    replicas; all parts of the run are multiples of it, so that no round is cut.
+
+    Args:
+        replicas: workers of each stage.
+        at_least: minibatches to be timed.
+        margin: by how much to lengthen warm-up and drain.
+    """
+    period = math.lcm(*replicas)
+    in_flight = margin * optimal_in_flight(replicas)[0] * replicas[0]
+    return Window(*(period * math.ceil(n / period) for n in (2 * in_flight, at_least, in_flight)))
+
+
+def steady_seconds(trace: Trace, counted: Window) -> float:
+    """Return the seconds a minibatch in steady state, by when minibatches leave the first stage."""
+    first = counted.warmup - 1
+    return mean_interval(backward_ends(trace), first, first + counted.counted)
+
+
+def pipelined(plan: Plan, minibatches: int) -> Schedule:
+    """Return PipeDream's schedule for a plan."""
+    return pipedream(plan.replicas, minibatches)
+
+
+def simulated_seconds(
+    profile: Profile,
+    plan: Plan,
+    cluster: Cluster | None,
+    method: Method = pipelined,
+    minibatches: int = SIMULATED,
+) -> float:
+    """Return the simulated seconds a minibatch in steady state.
+
+    Args:
+        profile: costs of a minibatch on one worker.
+        plan: what to run.
+        cluster: the links; None: they cost nothing.
+        method: makes the schedule.
+        minibatches: to be timed, at least.
+    """
+    counted = window(plan.replicas, minibatches, margin=3)
+    table = method(plan, counted.minibatches)
+    return steady_seconds(simulate(table, profile, plan, cluster), counted)
+
+
+def one_at_a_time(plan: Plan, minibatches: int) -> Schedule:
+    """Return model parallelism's schedule for a plan (section 5.3)."""
+    return model_parallel(len(plan.stages), minibatches)
+
+
+def twice_in_flight(plan: Plan, minibatches: int) -> Schedule:
+    """Return PipeDream's schedule with twice as many minibatches in flight on every worker.
+
+    NOAM minibatches (section 3.2) are as many as can be at work: none is left over to travel, or to
+    wait for the others of its round.  For study: weights get as much staler.
+    """
+    counts = [2 * count for count in optimal_in_flight(plan.replicas)]
+    return pipedream(plan.replicas, minibatches, in_flight=counts)
+
+
+def compute_seconds(profile: Profile) -> float:
+    """Return the seconds a minibatch on one machine, which has nothing to wait for."""
+    return sum(layer.forward_s + layer.backward_s + layer.update_s for layer in profile.layers)
+
+
+def data_parallel(profile: Profile, workers: int) -> Plan:
+    """Return data parallelism as a plan: one stage on all workers (PipeDream, section 4)."""
+    return Plan.by_hand([len(profile)], rows=profile.rows, replicas=[workers])
+
+
+def overhead(speedup: float, workers: int) -> float:
+    """Return the part of the time (0 to 1) that workers do not compute."""
+    return 1 - speedup / workers
+
+
+def overhead_removed(speedup: float, bsp: float, workers: int) -> float:
+    """Return the part (1 if all) of BSP's communication overhead that a plan has not."""
+    return 1 - overhead(speedup, workers) / overhead(bsp, workers)
+
+
+class Result(NamedTuple):
+    """A plan, simulated and emulated.
+
+    Attributes:
+        plan: what was run.
+        simulated_s: seconds a minibatch in steady state.
+        emulated_s: likewise, of the profile's time: what the emulation was sped up by is undone.
+        sent: bytes a minibatch by the engine's counters.
+        closed: the same by the closed form.
+        uneven: most bytes that a worker sent and received a minibatch more or less than the mean.
+    """
+
+    plan: Plan
+    simulated_s: float
+    emulated_s: float
+    sent: Sent
+    closed: Sent
+    uneven: float
+
+    @property
+    def excess(self) -> float:
+        """The engine's bytes a minibatch minus the closed form's."""
+        return self.sent.total - self.closed.total
+
+
+def run(
+    profile: Profile,
+    plan: Plan,
+    cluster: Cluster,
+    *,
+    method: Method = pipelined,
+    minibatches: int,
+    faster: float,
+    repeats: int = 1,
+) -> Result:
+    """Simulate and emulate a plan.
+
+    Args:
+        profile: costs of a minibatch on one worker.
+        plan: what to run.
+        cluster: the links, one level.
+        method: makes the schedule.
+        minibatches: to be emulated in steady state, at least.
+        faster: by what factor time runs faster in the emulation.
+        repeats: emulations, of which the median counts.
+    """
+    counted = window(plan.replicas, minibatches)
+    table = method(plan, counted.minibatches)
+    runs = [emulate_at_pace(table, profile, plan, cluster, faster) for _ in range(repeats)]
+    traffic = runs[0].traffic.assign(bytes=runs[0].traffic["bytes"] / counted.minibatches)
+    weights = traffic["purpose"] == "weights"
+    return Result(
+        plan,
+        simulated_seconds(profile, plan, cluster, method),
+        median(steady_seconds(each.trace, counted) for each in runs),
+        Sent(
+            float(traffic.loc[weights, "bytes"].sum()), float(traffic.loc[~weights, "bytes"].sum())
+        ),
+        sent(profile, plan),
+        _uneven(traffic[weights]),
+    )
+
+
+def _uneven(traffic: pd.DataFrame) -> float:
+    ends = pd.concat([traffic.groupby(end)["bytes"].sum() for end in ("source", "destination")])
+    each = ends.groupby(level=0).sum()
+    return float((each - each.mean()).abs().max()) if len(each) else 0.0

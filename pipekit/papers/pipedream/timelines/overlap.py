@@ -1,0 +1,142 @@
+"""Figure 4: is communication hidden under compute, and with how many minibatches in flight?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit.clusters import Cluster, flat
+from pipekit.emulation import emulate
+from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream.replicas import with_links_as_stages
+from pipekit.papers.pipedream.steady_state import seconds_a_minibatch, steady
+from pipekit.papers.pipedream.timelines.links import (
+    hidden_fraction,
+    link_times,
+    machine_and_links,
+    machine_figure,
+)
+from pipekit.papers.pipedream.timelines.start_up import STRAIGHT, one_layer_stages
+from pipekit.schedules import pipedream
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+
+NOAM, LINKS_AS_STAGES = "NOAM", "links as stages"
+MORE = with_links_as_stages(STRAIGHT)
+"""Minibatches in flight on each stage if each link were one more stage."""
+
+ADMISSIONS: Mapping[str, Sequence[int] | None] = {NOAM: None, LINKS_AS_STAGES: MORE}
+
+MESSAGE_BYTES = 1e6
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Four equal stages with messages that take a share of the compute.
+
+    Attributes:
+        table: a row for each admission and share: how much of the links' time a minibatch takes
+            longer by ("exposed") and how much of it lies under compute ("hidden").
+        runs: the emulated trace and its messages, by admission and share.
+        pass_s: seconds of a forward and a backward of a stage, together.
+    """
+
+    table: pd.DataFrame
+    runs: Mapping[tuple[str, float], tuple[Trace, pd.DataFrame]]
+    pass_s: float
+
+    def machine(self, share: float) -> tuple[go.Figure, pd.DataFrame]:
+        """Return Figure 4, machine 1 in steady state for both admissions, and its numbers."""
+        by = self.table.set_index(["in flight", "on links / compute"])["hidden (emulated)"]
+        machines, titles = [], []
+        for name in ADMISSIONS:
+            run, messages = self.runs[name, share]
+            start, _, _ = steady(run, STRAIGHT)
+            window = start, start + 6 * self.pass_s
+            machines.append(machine_and_links(run, messages, 1, window))
+            machines[-1].frame[["start_s", "end_s"]] -= start
+            titles.append(
+                f"Machine 1, in flight: {name}; {by[name, share]:.0%} of the time on links is "
+                "under compute"
+            )
+        named = zip(ADMISSIONS, machines, strict=True)
+        numbers = pd.concat([machine.frame.assign(in_flight=name) for name, machine in named])
+        return machine_figure(machines, titles), numbers
+
+    def findings(self, share: float, slow_share: float) -> list[Finding]:
+        """Return whether communication is hidden.
+
+        Args:
+            share: of the links' time over the compute, where the links keep up.
+            slow_share: the same where they do not.
+        """
+        by = self.table.set_index(["in flight", "on links / compute"])
+        exposed, hidden = by["exposed (emulated)"], by["hidden (emulated)"]
+        cause = (
+            "NOAM counts no time on links (3.2): with equal stages the round trip of a minibatch "
+            "is longer than NOAM minibatches. With "
+            f"{' '.join(map(str, MORE))} in flight in place of 4 3 2 1 (each link one more stage): "
+        )
+        both = ", ".join(f"{exposed[LINKS_AS_STAGES, s]:.3f}" for s in (share, slow_share))
+        return [
+            Finding(
+                "pipedream-abstract-perfect-overlap",
+                [float(exposed[NOAM, s]) for s in (share, slow_share)],
+                "emulated",
+                f"{cause}{both} exposed (emulated), "
+                f"{by['exposed (simulated)'][LINKS_AS_STAGES, share]:.3f} (simulated)",
+                "figure4.svg",
+            ),
+            Finding(
+                "pipedream-fig4-overlap-timeline",
+                float(hidden[NOAM, share]),
+                "emulated",
+                f"{cause}{hidden[LINKS_AS_STAGES, share]:.3f} hidden (emulated); simulated: "
+                f"{by['hidden (simulated)'][NOAM, share]:.3f} and "
+                f"{by['hidden (simulated)'][LINKS_AS_STAGES, share]:.3f}",
+                "figure4.svg",
+            ),
+        ]
+
+
+def overlap(pass_s: float, shares: Sequence[float], minibatches: int) -> Overlap:
+    """Emulate and simulate four equal stages on links of several speeds, for both admissions.
+
+    Args:
+        pass_s: seconds of a stage's backward; a forward takes half of that.
+        shares: of a stage's compute, that its two messages are on the links.
+        minibatches: of each run.
+    """
+    whole_s = pass_s / 2 + pass_s
+    passes = one_layer_stages([(pass_s / 2, pass_s)] * 4, output_bytes=MESSAGE_BYTES)
+    rows, runs = [], {}
+    tables = {name: pipedream(4, minibatches, in_flight=many) for name, many in ADMISSIONS.items()}
+    free = {name: emulate(table, passes).trace for name, table in tables.items()}
+    for share in shares:
+        cluster = links_taking(share, whole_s)
+        for name, table in tables.items():
+            run = emulate(table, passes, cluster=cluster).trace
+            computed = simulate(table, passes, cluster=cluster)
+            assert computed.transfers is not None  # with a cluster there always are
+            messages = link_times(run, cluster, table)
+            runs[name, share] = run, messages
+            run_s, free_s, computed_s = (
+                seconds_a_minibatch(trace, STRAIGHT) for trace in (run, free[name], computed)
+            )
+            rows.append(
+                {
+                    "in flight": name,
+                    "on links / compute": share,
+                    "exposed (emulated)": 1 - free_s / run_s,
+                    "exposed (simulated)": 1 - whole_s / computed_s,
+                    "hidden (emulated)": hidden_fraction(run, messages, STRAIGHT),
+                    "hidden (simulated)": hidden_fraction(computed, computed.transfers, STRAIGHT),
+                }
+            )
+    return Overlap(pd.DataFrame(rows), runs, whole_s)
+
+
+def links_taking(share: float, whole_s: float) -> Cluster:
+    """Return links on which both messages of a stage take a share of its ``whole_s`` of compute."""
+    return flat(4, 2 * MESSAGE_BYTES / (share * whole_s))

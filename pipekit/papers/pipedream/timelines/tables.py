@@ -1,0 +1,150 @@
+"""1F1B-RR as each worker makes it alone, policies against it, and its promises (PipeDream, 3.3)."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pipekit.schedules import Op, Schedule, Task, optimal_in_flight
+
+
+def worker_list(
+    replicas: Sequence[int], stage: int, replica: int, minibatches: int, in_flight: int
+) -> tuple[Task, ...]:
+    """Return one worker's 1F1B-RR list (PipeDream, 3.3), from nothing but its own place.
+
+    It never looks at another worker: round robin says which minibatches are its own, 1F1B in which
+    order it runs them, and its own updates which weights it has.
+
+    Args:
+        replicas: workers of each stage.
+        stage: of this worker.
+        replica: which of the stage's workers this one is.
+        minibatches: of the whole run.
+        in_flight: minibatches whose backward it may owe at once.
+    """
+    width, tasks, owed, updates = replicas[stage], [], deque[Task](), 0
+
+    def backward() -> None:
+        nonlocal updates
+        forward = owed.popleft()
+        updates += 1
+        last = min(updates * width, minibatches) - 1
+        tasks.extend([forward._replace(op=Op.BACKWARD), Task(Op.UPDATE, stage, last, updates)])
+
+    for k in range(replica, minibatches, width):
+        if len(owed) == in_flight:
+            backward()
+        owed.append(Task(Op.FORWARD, stage, k, updates))
+        tasks.append(owed[-1])
+    while owed:
+        backward()
+    if 0 < updates < math.ceil(minibatches / width):  # others' minibatches are left over
+        tasks.append(Task(Op.UPDATE, stage, minibatches - 1, updates + 1))
+    return tuple(tasks)
+
+
+def from_own_lists(replicas: Sequence[int], minibatches: int) -> Schedule:
+    """Return 1F1B-RR put together from the workers' own lists.
+
+    Args:
+        replicas: workers of each stage.
+        minibatches: of the run.
+    """
+    in_flight = optimal_in_flight(replicas)
+    return Schedule(
+        tuple(
+            worker_list(replicas, stage, replica, minibatches, in_flight[stage])
+            for stage, width in enumerate(replicas)
+            for replica in range(width)
+        ),
+        "1F1B-RR",
+        batch_size=1,
+    )
+
+
+def by_preference(
+    stage_s: Sequence[tuple[int, int]], minibatches: int, prefer: Op, admitted: int | None = None
+) -> Schedule:
+    """Return what comes of always doing one kind of pass first (PipeDream, 3.3).
+
+    Every worker, as soon as it is free, runs the pass it prefers if one is ready, else the other.
+
+    Args:
+        stage_s: whole time units of each stage's forward and backward.
+        minibatches: of the run.
+        prefer: FORWARD or BACKWARD.
+        admitted: minibatches in the pipeline at most; None: as many as there are.
+    """
+    stages, limit = len(stage_s), admitted or minibatches
+    lists: list[list[Task]] = [[] for _ in range(stages)]
+    forwards, backwards, free = ([0] * stages for _ in range(3))
+    ends: dict[tuple[Op, int, int], int] = {}
+    reads: dict[tuple[int, int], int] = {}
+    now = 0
+
+    def arrived(op: Op, stage: int, k: int) -> bool:
+        return ends.get((op, stage, k), math.inf) <= now
+
+    def ready(op: Op, stage: int) -> bool:
+        if op is Op.BACKWARD:
+            k = backwards[stage]
+            return k < forwards[stage] and (stage + 1 == stages or arrived(op, stage + 1, k))
+        k = forwards[stage]
+        admits = k - backwards[0] < limit
+        return k < minibatches and (arrived(op, stage - 1, k) if stage else admits)
+
+    def run(op: Op, stage: int) -> None:
+        k = (forwards if op is Op.FORWARD else backwards)[stage]
+        read = reads.setdefault((stage, k), backwards[stage])
+        free[stage] = ends[op, stage, k] = now + stage_s[stage][op is Op.BACKWARD]
+        lists[stage].append(Task(op, stage, k, read))
+        if op is Op.FORWARD:
+            forwards[stage] += 1
+        else:
+            backwards[stage] += 1
+            lists[stage].append(Task(Op.UPDATE, stage, k, backwards[stage]))
+
+    while min(backwards) < minibatches:
+        for stage in range(stages):
+            possible = [op for op in (Op.FORWARD, Op.BACKWARD) if ready(op, stage)]
+            if free[stage] <= now and possible:
+                run(prefer if prefer in possible else possible[0], stage)
+        now += 1
+    return Schedule(tuple(map(tuple, lists)), f"{prefer.name.lower()} first")
+
+
+def runs_on(schedule: Schedule) -> dict[tuple[Op, int, int], int]:
+    """Return the worker of each pass, by (op, stage, minibatch)."""
+    return {
+        task[:3]: worker
+        for worker, tasks in enumerate(schedule.workers)
+        for task in tasks
+        if task.op is not Op.UPDATE
+    }
+
+
+def routed_round_robin(schedule: Schedule) -> bool:
+    """Return whether minibatch k is on replica k mod replicas of every stage."""
+    return all(
+        worker == schedule.stage_workers[stage][k % len(schedule.stage_workers[stage])]
+        for (_, stage, k), worker in runs_on(schedule).items()
+    )
+
+
+def backward_follows_forward(schedule: Schedule) -> bool:
+    """Return whether every backward is on the worker that ran its forward."""
+    worker = runs_on(schedule)
+    return all(worker[Op.FORWARD, s, k] == w for (_, s, k), w in worker.items())
+
+
+def alternates(schedule: Schedule) -> bool:
+    """Return whether every worker, between start-up and drain, does one forward, one backward."""
+    for tasks in schedule.workers:
+        ops = [task.op for task in tasks if task.op is not Op.UPDATE]
+        if not ops:
+            continue
+        first, last = ops.index(Op.BACKWARD), len(ops) - 1 - ops[::-1].index(Op.FORWARD)
+        if any(a is b for a, b in pairwise(ops[first : last + 1])):
+            return False
+    return True

@@ -1,0 +1,129 @@
+"""How many candidates PipeDream's planner looks at, counted (section 3.2)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit import plots
+from pipekit.clusters import Level
+from pipekit.papers.findings import Finding
+from pipekit.planning.bottleneck import BottleneckProgram, Objective
+from pipekit.planning.layer_ranges import Floats, LayerRanges
+from pipekit.planning.objectives import Bytes, Seconds
+from pipekit.profiling import Profile
+
+SIZES = [16, 32, 64, 128]
+"""Layers, and machines, for which candidates are counted."""
+
+
+class _Counted(np.ndarray[Any, Any]):
+    """A matrix that counts the candidates that the dynamic program compares with it."""
+
+    counter: "_CountingObjective"
+
+    def __array_finalize__(self, source: Any) -> None:
+        if isinstance(source, _Counted):
+            self.counter = source.counter
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = [np.asarray(item) for item in inputs]
+        result = getattr(ufunc, method)(*plain, **options)
+        if ufunc is not np.maximum or method != "__call__":
+            return result
+        # The program joins a stage with the best of the rest on [stop, stop]; what it compares
+        # with the transfers has a row more than there are layers.
+        if result.shape[0] <= self.counter.layers:
+            self.counter.iterations += result.size
+        return self.counter.watch(result)
+
+
+class _CountingObjective:
+    """The seconds of a plan, in matrices that count."""
+
+    def __init__(self, seconds: Objective, layers: int) -> None:
+        self._seconds, self.layers, self.iterations = seconds, layers, 0
+        self.in_flight_matters = seconds.in_flight_matters
+        self.receivers_count = seconds.receivers_count
+        self.worker, self.transfer = seconds.worker, seconds.transfer
+
+    def replicated(self, inner: Floats, level: int, members: int) -> Floats:
+        return self.watch(self._seconds.replicated(inner, level, members))
+
+    def watch(self, matrix: Floats) -> Floats:
+        counted = matrix.view(_Counted)
+        counted.counter = self
+        return counted
+
+
+def iterations(layers: int, widths: Sequence[int]) -> int:
+    """Return how many candidates the planner's dynamic program looks at, by an instrumented run.
+
+    A candidate is a first stage, so many machines for it, and a place where the rest begins.
+
+    Args:
+        layers: N, all alike.
+        widths: members of each level of links, innermost first; [M] for M machines on one level.
+    """
+    profile = Profile.uniform(layers, 1.0, 2.0, output_bytes=1.0, parameter_bytes=1.0)
+    levels = [Level(f"level {n}", width, 10.0) for n, width in enumerate(widths)]
+    spans = LayerRanges(profile)
+    seconds = Seconds(spans, levels, "paper", Bytes(spans, 0), math.inf)
+    objective = _CountingObjective(seconds, layers)
+    BottleneckProgram(objective, layers, widths).optimum()
+    return objective.iterations
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Return the slope of a straight line through (log x, log y), by least squares."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def counts() -> dict[str, list[int]]:
+    """Return the candidates for each of :data:`SIZES`, by what has that size."""
+    return {
+        "N layers, 8 machines": [iterations(n, [8]) for n in SIZES],
+        "16 layers, M machines": [iterations(16, [m]) for m in SIZES],
+        "N layers, 2 levels of links": [iterations(n, [4, 2]) for n in SIZES],
+    }
+
+
+def counts_frame(found: Mapping[str, Sequence[int]]) -> pd.DataFrame:
+    """Return :func:`counts` as rows: size, candidates, of."""
+    return pd.concat(
+        pd.DataFrame({"size": SIZES, "candidates": own, "of": name}) for name, own in found.items()
+    )
+
+
+def counts_figure(found: Mapping[str, Sequence[int]]) -> go.Figure:
+    """Draw :func:`counts` on logarithmic axes."""
+    slopes = [slope(SIZES, own) for own in found.values()]
+    return plots.points(
+        counts_frame(found),
+        x="size",
+        y="candidates",
+        color="of",
+        title="Candidates grow as N^{:.2f} and M^{:.2f}; on two levels N^{:.2f}".format(*slopes),
+        label="exact",
+        x_title="N or M",
+        log=True,
+    )
+
+
+def finding(found: Mapping[str, Sequence[int]]) -> Finding:
+    """Return the largest share of N²M² that is looked at, and the slopes in N and M."""
+    by_layers, by_machines, _ = found.values()
+    shares = [count / (n * n * 8 * 8) for n, count in zip(SIZES, by_layers, strict=True)]
+    shares += [count / (16 * 16 * m * m) for m, count in zip(SIZES, by_machines, strict=True)]
+    in_layers, in_machines, two_levels = (slope(SIZES, own) for own in found.values())
+    return Finding(
+        "pipedream-planner-complexity",
+        [max(shares), in_layers, in_machines],
+        "exact",
+        f"with two levels of links the slope in N is {two_levels:.2f}: the O(N^3 M^2) that "
+        "PipeDream-2BW's section 6 gives",
+        "complexity.svg",
+    )

@@ -1,0 +1,254 @@
+"""PipeDream's Figures 6 and 7: any replicas a stage, and from a model to a trained plan."""
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import plotly.graph_objects as go
+import torch
+from torch import Tensor, nn
+
+from pipekit import oracle, plots
+from pipekit.clusters import Cluster
+from pipekit.cores import available_cores
+from pipekit.datasets import mnist
+from pipekit.engine import Pipeline, Run
+from pipekit.engine.updates.weight_versions import OptimizerFactory
+from pipekit.papers.differences import bit_equal
+from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream.replicas import replica_vectors
+from pipekit.planning import plan as best_plan
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.profiling.measured import profile as measure
+from pipekit.schedules import Schedule, pipedream
+
+Batches = Sequence[tuple[Tensor, Tensor]]
+
+
+def trains_as_the_equations_say(
+    model: nn.Sequential,
+    batches: Batches,
+    replicas: Sequence[int],
+    balance: Sequence[int],
+    optimizer: OptimizerFactory,
+    loss: nn.Module,
+) -> bool:
+    """Train on replicated stages; return whether weights and losses are the oracle's, to the bit.
+
+    Args:
+        model: the layers.
+        batches: minibatches.
+        replicas: workers of each stage.
+        balance: layers of each stage.
+        optimizer: makes an optimizer.
+        loss: of (output, target).
+    """
+    pipeline = Pipeline(
+        model, lambda n: pipedream(replicas, n), balance=balance, optimizer=optimizer, loss=loss
+    )
+    run = pipeline.train(batches, trace=False)
+    truth = oracle.train(
+        model,
+        batches,
+        method="pipedream",
+        balance=balance,
+        replicas=replicas,
+        optimizer=optimizer,
+        loss=loss,
+        threads=max(1, available_cores() // sum(replicas)),
+    )
+    return run.losses == truth.losses and bit_equal(dict(pipeline.state_dict()), truth.weights[-1])
+
+
+class Trained(NamedTuple):
+    """What the workflow of Figure 7 leaves behind."""
+
+    profile: Profile
+    plan: Plan
+    balance: list[int]
+    run: Run
+
+
+def profile_plan_train(
+    model: nn.Sequential,
+    batches: Batches,
+    cluster: Cluster,
+    optimizer: OptimizerFactory,
+    loss: nn.Module,
+    repeats: int = 10,
+) -> Trained:
+    """Profile a model, plan its stages and train it by the plan, in one go (Figure 7).
+
+    Nobody says where to cut: the profile is of one minibatch, the plan is PipeDream's for the
+    cluster, and the messages of the training are as slow as the cluster's links.
+
+    Args:
+        model: the layers.
+        batches: minibatches of equally many rows.
+        cluster: the machines to plan for and their links.
+        optimizer: makes an optimizer.
+        loss: of (output, target).
+        repeats: passes of the profile.
+    """
+    inputs, targets = batches[0]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the layers' times add up")  # they are made to
+        costs = measure(
+            model, inputs, repeats=repeats, loss=loss, target=targets, optimizer=optimizer
+        )
+    plan = best_plan(costs, cluster)
+
+    def method(minibatches: int) -> Schedule:
+        return pipedream(plan.replicas, minibatches)
+
+    pipeline = Pipeline(
+        model, method, balance=plan, optimizer=optimizer, loss=loss, cluster=cluster
+    )
+    return Trained(costs, plan, pipeline.balance or [], pipeline.train(batches))
+
+
+def vectors_as_the_equations_say(minibatches: int, seed: int) -> dict[str, bool]:
+    """Train all 35 ways to share 8 machines among 4 stages; return which are as the oracle's.
+
+    Args:
+        minibatches: of each training, with momentum.
+        seed: of weights and data.
+    """
+    torch.manual_seed(seed)
+    model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(16, 16), nn.Tanh())))
+    data = [(torch.randn(8, 16), torch.randn(8, 16)) for _ in range(minibatches)]
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    return {
+        "-".join(map(str, replicas)): trains_as_the_equations_say(
+            model, data, replicas, [2, 2, 2, 2], sgd, nn.MSELoss()
+        )
+        for replicas in replica_vectors(8, 4)
+    }
+
+
+def vectors_finding(trained: Mapping[str, bool]) -> Finding:
+    """Return whether all of :func:`vectors_as_the_equations_say` are."""
+    return Finding(
+        "pipedream-fig6-hybrid-example",
+        all(trained.values()),
+        "exact",
+        f"{len(trained)} replica vectors of 8 machines trained, weights and losses equal to the "
+        "oracle's to the bit",
+        "figure6.svg",
+    )
+
+
+def convolutional_network(seed: int) -> nn.Sequential:
+    """Return a network for [B, 1, 28, 28] with convolutions first and large linear layers last."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU()),
+        *(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        nn.Flatten(),
+        *(nn.Linear(32 * 7 * 7, 1024), nn.ReLU()),
+        nn.Linear(1024, 10),
+    )
+
+
+def train_on(clusters: Mapping[str, Cluster], minibatches: int, seed: int) -> dict[str, Trained]:
+    """Profile, plan and train :func:`convolutional_network` on each of several clusters, by name.
+
+    Args:
+        clusters: the machines.
+        minibatches: of 64 images of digits.
+        seed: of weights and order.
+    """
+    images = mnist().batches(64, seed)[:minibatches]
+    adam = partial(torch.optim.Adam, lr=0.001)
+    return {
+        name: profile_plan_train(
+            convolutional_network(seed), images, cluster, adam, nn.CrossEntropyLoss()
+        )
+        for name, cluster in clusters.items()
+    }
+
+
+def losses(trained: Mapping[str, Trained]) -> pd.DataFrame:
+    """Return minibatch, loss and "on", the cluster's name, of each training."""
+    return pd.concat(
+        pd.DataFrame(
+            {"minibatch": range(1, len(each.run.losses) + 1), "loss": each.run.losses, "on": name}
+        )
+        for name, each in trained.items()
+    )
+
+
+def loss_figure(trained: Mapping[str, Trained]) -> go.Figure:
+    """Draw :func:`losses`; the first cluster's plan is in the title."""
+    first = next(iter(trained.values()))
+    before, after = first_and_last_loss(first.run.losses)
+    title = f"Planned as {first.plan.config} and trained: loss {before:.2f} to {after:.2f}"
+    return plots.curves(losses(trained), "minibatch", "loss", "on", title=title, label="measured")
+
+
+def workflow_finding(trained: Mapping[str, Trained]) -> Finding:
+    """Return whether every training followed its plan and learnt."""
+    ends = {name: first_and_last_loss(each.run.losses) for name, each in trained.items()}
+    note = "; ".join(
+        f"{name}: {trained[name].plan.config}, loss {first:.2f} to {last:.2f}"
+        for name, (first, last) in ends.items()
+    )
+    return Finding(
+        "pipedream-fig7-workflow",
+        all(map(follows_its_plan, trained.values()))
+        and all(last < first for first, last in ends.values()),
+        "measured",
+        f"{note}; by the command line: pipekit profile, plan, train --replicas",
+        "figure7.svg",
+    )
+
+
+def follows_its_plan(trained: Trained) -> bool:
+    """Return whether the stages, and the workers of each, were those of the plan."""
+    workers = [len(homes) for homes in trained.run.schedule.stage_workers]
+    return trained.balance == trained.plan.balance and workers == trained.plan.replicas
+
+
+def first_and_last_loss(losses: Sequence[float], share: float = 0.25) -> tuple[float, float]:
+    """Return the mean loss of the first and of the last minibatches, so large a share of all."""
+    count = max(1, round(share * len(losses)))
+    return sum(losses[:count]) / count, sum(losses[-count:]) / count
+
+
+def command(*words: str) -> str:
+    """Run ``pipekit`` in a process of its own, as a shell does; return what it printed.
+
+    Raises:
+        RuntimeError: it failed; the message is what it said.
+    """
+    program = "from pipekit.cli import app; app()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=600
+    )
+    if done.returncode:
+        raise RuntimeError(f"pipekit {' '.join(words)}: {done.stderr or done.stdout}")
+    return done.stdout
+
+
+def by_command_line(folder: Path, cluster: Cluster) -> str:
+    """Profile, plan and train an MLP by three commands; return what plan and train printed.
+
+    Args:
+        folder: for the profile and the plan.
+        cluster: with one level of links.
+    """
+    costs, chosen = str(folder / "mlp.json"), str(folder / "plan.json")
+    (level,) = cluster.levels
+    links = ["--workers", str(cluster.workers), "--bandwidth", str(level.bandwidth)]
+    command("profile", "mlp", "--rows", "64", "--repeats", "5", "--output", costs)
+    planned = command("plan", costs, *links, "--output", chosen)
+    replicas = Plan.load(chosen).config
+    train = ["--model", "mlp", "--method", "pipedream", "--replicas", replicas]
+    return f"{planned}\n{command('train', *train)}"

@@ -1,0 +1,68 @@
+"""The equivalent baselines: GPipe, PipeDream-Flush, data parallelism (PipeDream-2BW, 5.1)."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from pipekit import oracle
+from pipekit.engine import Pipeline
+from pipekit.models import token_loss
+from pipekit.papers.pipedream_2bw.convergence.pretraining import Network, take
+from pipekit.papers.pipedream_2bw.convergence.recipe import AdamRecipe
+from pipekit.schedules import flush, gpipe, replicate
+
+ORDINARY = "one process, no pipeline"
+
+
+def weights(
+    network: Network, training: AdamRecipe, workers: int, seed: int = 0
+) -> Mapping[str, Mapping[str, Tensor]]:
+    """Train by each of them from the same weights on the same batches; return the final weights.
+
+    Args:
+        network: what is trained.
+        training: for how long and how.
+        workers: of each; stages of a pipeline, replicas in data parallelism; a batch has as many
+            microbatches.
+        seed: of all that is random.
+
+    Returns:
+        By name, the ``state_dict`` of the unsplit model; :data:`ORDINARY` is that of a loop which
+        knows no schedule.
+    """
+    model = network.build(training.sequence, seed)
+    rows = training.batch_rows * training.steps
+    batches = take(
+        network.data(training.sequence, rows, 1), training.batch_rows, training.steps, seed
+    )
+    schedules = {
+        "GPipe": gpipe(workers, workers, len(batches)),
+        "PipeDream-Flush": flush(workers, workers, len(batches)),
+        "data parallelism": replicate(flush(1, 1, len(batches)), workers),
+    }
+    found: dict[str, Mapping[str, Tensor]] = {}
+    for name, schedule in schedules.items():
+        pipeline = Pipeline(
+            model,
+            schedule,
+            optimizer=training.optimizer,
+            lr_scheduler=training.scheduler,
+            loss=token_loss,
+            seed=seed,
+            clip_norm=training.clip_norm,
+        )
+        pipeline.train(batches, trace=False)
+        found[name] = pipeline.state_dict()
+    ordinary = oracle.train(
+        model,
+        batches,
+        method="sequential",
+        balance=[len(model)],
+        microbatches=workers,
+        optimizer=training.optimizer,
+        lr_scheduler=training.scheduler,
+        loss=token_loss,
+        seed=seed,
+        clip_norm=training.clip_norm,
+    )
+    return found | {ORDINARY: ordinary.weights[-1]}

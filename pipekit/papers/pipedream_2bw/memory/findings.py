@@ -1,0 +1,200 @@
+"""What the memory of real training says of PipeDream-2BW's formulas (sections 3, 5.3 and 6)."""
+
+from collections.abc import Callable, Mapping
+from itertools import product
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit import plots, schedules
+from pipekit.engine import measure_memory
+from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream_2bw.memory.formulas import (
+    BATCHES,
+    EqualStages,
+    counted,
+    crossover,
+    inputs_kept,
+)
+from pipekit.papers.pipedream_2bw.profiles import gpt_profile
+from pipekit.papers.pipedream_2bw.settings import PRINTED_PARAMETERS
+from pipekit.papers.pipedream_2bw.systems import (
+    FLUSH,
+    GPIPE,
+    TABLES,
+    TWO_BW,
+)
+
+Small = Callable[..., EqualStages]
+"""Makes a small GPT's training: system, depth, microbatches, rows, "always" or "never"."""
+
+
+def law_cases(small: Small, most_microbatches: int) -> list[EqualStages]:
+    """Return all systems, with and without recomputation, for three (d, m, b)."""
+    return [
+        small(system, depth, microbatches, rows, mode)
+        for (depth, microbatches, rows) in [(2, 4, 2), (4, 4, 1), (4, most_microbatches, 2)]
+        for system, mode in product(TABLES, ("always", "never"))
+    ]
+
+
+def with_errors(laws: pd.DataFrame) -> pd.DataFrame:
+    """Return :func:`.formulas.table` with "off", accounted minus formula, and engine / formula."""
+    off = laws["accounted"] - laws["formula"]
+    return laws.assign(**{"off": off, "engine / formula": laws["engine"] / laws["formula"]})
+
+
+def law_figure(laws: pd.DataFrame) -> go.Figure:
+    """Draw the fullest worker's bytes in training over those by formula."""
+    return plots.points(
+        laws.assign(formula=laws["formula"] / 1e3, engine=laws["engine"] / 1e3),
+        x="formula",
+        y="engine",
+        color="system",
+        title="Real training holds what the formulas say",
+        label="measured",
+        diagonal=True,
+        x_title="fullest worker by formula (kB)",
+        y_title="fullest worker in training (kB)",
+    )
+
+
+def law_findings(laws: pd.DataFrame, most_microbatches: int) -> list[Finding]:
+    """Return how far accounts and training are from section 3's formulas, the farthest of each.
+
+    Args:
+        laws: of :func:`with_errors`.
+        most_microbatches: m of the last (d, m, b).
+    """
+
+    def farthest(system: str, mode: str, column: str, wanted: float) -> float:
+        rows = laws[(laws["system"] == system) & (laws["recompute"] == mode)]
+        return float(max(rows[column], key=lambda value: abs(value - wanted)))
+
+    settings = f"(d, m, b) = (2, 4, 2), (4, 4, 1), (4, {most_microbatches}, 2); the farthest"
+    recomputed = {"2bw-mem-2bw-recompute": TWO_BW, "2bw-mem-gpipe-recompute": GPIPE}
+    return [
+        *(
+            Finding(
+                claim,
+                [
+                    farthest(system, "always", "off", 0),
+                    farthest(system, "always", "engine / formula", 1),
+                ],
+                "exact",
+                f"{settings}; the second is measured",
+                "formulas.svg",
+            )
+            for claim, system in recomputed.items()
+        ),
+        Finding("2bw-mem-flush", farthest(FLUSH, "always", "off", 0), "exact", settings),
+        Finding(
+            "2bw-mem-no-recompute",
+            farthest(TWO_BW, "never", "off", 0),
+            "exact",
+            f"{settings}; |A_total| with the stages' inputs here, for which this formula has no "
+            "other term",
+        ),
+    ]
+
+
+def consequence_findings(small: Small) -> list[Finding]:
+    """Return what follows from the formulas: crossover, inputs kept, versions, |W| beside |A|."""
+    limit = crossover(small(GPIPE, 4, 4, 2, "always"))
+    around = range(4, 2 * int(limit))
+    crosses = all(
+        (_accounted(small, GPIPE, m) > _accounted(small, TWO_BW, m)) == (m > limit) for m in around
+    )
+    kept = {name: inputs_kept(small(name, 4, 8, 2, "always")) for name in (TWO_BW, GPIPE)}
+    counts = {
+        name: list(schedules.check(TABLES[name](4, 8, BATCHES)).peak_in_flight) for name in kept
+    }
+    flying = [
+        schedules.check(schedules.two_bw(d, d, BATCHES)).peak_in_flight[0] for d in (2, 4, 8, 16)
+    ]
+    ours, flush = (
+        measure_memory(small(name, 4, 4, 1, "always").run()).frame for name in (TWO_BW, FLUSH)
+    )
+    two, one = (frame.groupby("worker")["weights"].max().tolist() for frame in (ours, flush))
+    weights = small(FLUSH, 4, 4, 1, "always").sizes.weights
+    ratios = weights_over_activations()
+    return [
+        Finding(
+            "2bw-mem-crossover",
+            crosses,
+            "exact",
+            f"d = 4: m > {limit:.2f}, tried m = {around.start} to {around.stop - 1}",
+        ),
+        Finding(
+            "2bw-recompute-input-only",
+            kept == counts,
+            "exact",
+            f"inputs kept on each of 4 workers of real training: {kept}",
+        ),
+        Finding("2bw-inflight-proportional-depth", flying, "exact"),
+        Finding(
+            "2bw-sec6-extra-version",
+            two == [2 * size for size in one] == [2 * weights] * 4,
+            "exact",
+            f"each worker: {weights:,.0f} bytes more in real training, |W|/d",
+        ),
+        Finding(
+            "2bw-mem-w-small-vs-a",
+            list(ratios.values()),
+            "simulated",
+            "; ".join(f"{name}: {ratio:.2f}" for name, ratio in ratios.items())
+            + ". Both in 2-byte numbers: for GPTs not true of the smallest microbatches",
+        ),
+    ]
+
+
+def _accounted(small: Small, system: str, microbatches: int) -> float:
+    return counted(small(system, 4, microbatches, 2, "always").simulated())
+
+
+def weights_over_activations() -> dict[str, float]:
+    """Return |W| / |A_total(b)| of the paper's GPTs, by model and microbatch (simulated)."""
+    ratios = {}
+    for size, rows in product(PRINTED_PARAMETERS, (1, 8, 32)):
+        profile = gpt_profile(size, rows)
+        made = sum(layer.saved_bytes for layer in profile.layers)
+        ratios[f"{size}, b = {rows}"] = profile.parameter_bytes / made
+    return ratios
+
+
+def ordering_findings(ordered: pd.DataFrame) -> list[Finding]:
+    """Return the systems' measured peak bytes, in the order of section 5.3.
+
+    Args:
+        ordered: of :func:`.formulas.table`, a row a system.
+    """
+    peaks, m, b = ordered.set_index("system")["peak"], ordered["m"].iloc[0], ordered["b"].iloc[0]
+    return [
+        Finding(
+            "2bw-sec53-mem-ordering",
+            peaks.tolist(),
+            "measured",
+            f"peak bytes of the fullest of 4 workers, m = {m}, b = {b}",
+        ),
+        Finding(
+            "2bw-mem-flush-lowest",
+            [peaks[TWO_BW] / peaks[FLUSH], peaks[GPIPE] / peaks[FLUSH]],
+            "measured",
+            f"d = 4, m = {m}, all parts but the optimizer's state",
+        ),
+    ]
+
+
+def price_findings(seconds: Mapping[str, float]) -> list[Finding]:
+    """Return how many times as long a batch takes that is recomputed.
+
+    Args:
+        seconds: of a batch of 4 microbatches, "always" and "never" recomputed.
+    """
+    slower = seconds["always"] / seconds["never"]
+    note = "{never:.3f} and {always:.3f} s a batch of 4 microbatches".format(**seconds)
+    lower = f"{note}; throughput {100 * (1 - 1 / slower):.0f} % lower"
+    return [
+        Finding("2bw-recompute-33pct", slower, "measured", lower),
+        Finding("2bw-recompute-1-33x", slower, "measured", note),
+    ]

@@ -1,0 +1,121 @@
+"""The largest GPT for every depth on 64 V100s: Figure 9 of PipeDream-2BW (section 5.5).
+
+The paper prints neither the models' dimensions nor the microbatches.  Here all have the 3.8B GPT's
+blocks, equally many on every stage, microbatches of one sequence, and everything recomputed.  As in
+the paper's memory model a worker has one sum of gradients; the second one that
+:func:`replicate` keeps, to hide all-reduces, would take at most another 2 bytes a
+parameter where there are several pipelines.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit import plots
+from pipekit.clusters.papers import two_bw_v100
+from pipekit.ledger import claims
+from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream_2bw.memory.footprint import CAPACITY, GIB, MEGATRON_CAPACITY, held
+from pipekit.papers.pipedream_2bw.profiles import gpt_profile
+from pipekit.papers.pipedream_2bw.settings import WEIGHT_BYTES
+from pipekit.papers.pipedream_2bw.systems import TWO_BW, Pipelines
+from pipekit.papers.search import largest_that_fits
+from pipekit.plots import style
+from pipekit.profiling import Profile
+
+SIZE = "3.8B"
+"""The GPT whose blocks all models have."""
+
+MASTER_GRADIENT_BYTES = 4
+"""Of a parameter, if gradients also have a copy in float32, as Megatron's optimizer of 2020 had."""
+
+
+def with_blocks(count: int) -> Profile:
+    """Return the costs of one sequence for a GPT of so many blocks."""
+    embedding, block, *_, norm, head = gpt_profile(SIZE).layers
+    return replace(gpt_profile(SIZE), layers=(embedding, *[block] * count, norm, head))
+
+
+def largest(depth: int, more_bytes: float = 0) -> float:
+    """Return the parameters of the largest GPT that 2BW trains at a depth; 0: none.
+
+    Args:
+        depth: d, with 64 / d pipelines on the 64 GPUs.
+        more_bytes: of each parameter, besides its weights, gradient and optimizer's state.
+    """
+    cluster = two_bw_v100()
+
+    def job(blocks: int) -> Pipelines:
+        """Return a GPT of so many blocks a stage."""
+        return Pipelines(
+            with_blocks(blocks * depth), cluster, depth, cluster.workers // depth, depth
+        )
+
+    def fits(blocks: int) -> bool:
+        given = job(blocks)
+        stages = given.plan.stages
+        more = [given.profile.stage(s.first, s.stop).parameter_bytes for s in stages]
+        copies = [more_bytes / WEIGHT_BYTES * size / GIB for size in more]
+        return bool((held(given, TWO_BW) + copies).max() <= CAPACITY)
+
+    blocks = largest_that_fits(fits)
+    return job(blocks).profile.parameter_bytes / WEIGHT_BYTES if blocks else 0.0
+
+
+def by_depth(depths: Iterable[int], more_bytes: float = 0) -> pd.DataFrame:
+    """Return depth and parameters of :func:`largest`, a row a depth."""
+    rows = [(depth, largest(depth, more_bytes)) for depth in depths]
+    return pd.DataFrame(rows, columns=["depth", "parameters"])
+
+
+def largest_models() -> pd.DataFrame:
+    """Return Figure 9: the largest GPT by depth, with two memory models (simulated).
+
+    Columns: depth, parameters, model, billions.
+    """
+    depths = [1, 2, 4, 8, 16, 32, 64]
+    more = {"18 bytes a parameter": 0, "22: float32 gradients too": MASTER_GRADIENT_BYTES}
+    sizes = pd.concat([by_depth(depths, extra).assign(model=name) for name, extra in more.items()])
+    return sizes.assign(billions=sizes["parameters"] / 1e9)
+
+
+def largest_figure(sizes: pd.DataFrame) -> go.Figure:
+    """Draw :func:`largest_models`, and the one point that the paper prints."""
+    printed = float(claims.load()["2bw-sec55-30b"].target)
+    depths = sorted(sizes["depth"].unique())
+    figure = plots.curves(
+        sizes,
+        x="depth",
+        y="billions",
+        color="model",
+        title=f"64 V100s train {sizes['billions'].max():.0f} billion parameters at a depth of 64",
+        label="simulated",
+        x_title="depth of a pipeline (stages)",
+        y_title="parameters (billions)",
+    )
+    figure.add_scatter(
+        x=[depths[0], depths[-1]],
+        y=[printed / 1e9] * 2,
+        mode="lines",
+        name="almost 30 billion (paper)",
+        line={"color": style.GREY, "dash": "dot", "width": 1.5},
+    )
+    return figure.update_xaxes(tickvals=depths[2:])
+
+
+def largest_findings(sizes: pd.DataFrame) -> list[Finding]:
+    """Return how the largest model grows with the depth, and how large it is at 64."""
+    ours, with_copies = (own["parameters"] for _, own in sizes.groupby("model", sort=False))
+    why = (
+        "everything that 16 GB can hold is used here, and activations of one sequence are small; "
+        f"with float32 copies of the gradients, as Megatron's optimizer kept, "
+        f"{with_copies.max():.3g}; neither CUDA's context nor fragments are counted"
+    )
+    figure = "figure9.svg"
+    return [
+        Finding("2bw-fig9-max-model", [ours.diff().min(), ours.max()], "simulated", why, figure),
+        Finding("2bw-sec55-30b", ours.max(), "simulated", why, figure),
+        Finding("2bw-sec55-2x-memory", MEGATRON_CAPACITY / CAPACITY, "exact"),
+    ]

@@ -1,0 +1,170 @@
+"""The planner's depths for the paper's models beside the paper's (PipeDream-2BW, 4 and 5.2)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit import plots
+from pipekit.clusters.papers import two_bw_v100
+from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream_2bw.planner.checks import Problem, simulated_rate
+from pipekit.papers.pipedream_2bw.planner.findings import ROWS
+from pipekit.papers.pipedream_2bw.profiles import ProfileOf, gpt_profile, headless_profile
+from pipekit.papers.pipedream_2bw.settings import OPTIMIZER_STATES
+from pipekit.plans import Plan
+
+DEPTHS = [2, 3, 4, 6, 8, 12, 16, 24, 48]
+"""Those that divide 48 blocks."""
+
+
+def problem(size: str, servers: int, batch: int, profile_of: ProfileOf = gpt_profile) -> Problem:
+    """Return what the planner is asked for one of the paper's models.
+
+    Args:
+        size: of the GPT.
+        servers: of 8 GPUs.
+        batch: sequences of a global batch at most.
+        profile_of: the network's costs.
+    """
+    profiles = {rows: profile_of(size, rows) for rows in ROWS if rows <= batch}
+    return Problem(profiles, two_bw_v100(servers), batch, OPTIMIZER_STATES)
+
+
+def equal_blocks(asked: Problem) -> pd.DataFrame:
+    """Return the rows of a problem's sweep whose stages have equally many blocks."""
+    table = asked.sweep()
+    return table[table["depth"].isin(DEPTHS)]
+
+
+def best_by_depth(asked: Problem) -> pd.DataFrame:
+    """Return the fastest configuration that fits, for each of :data:`DEPTHS`."""
+    table = equal_blocks(asked)
+    return table.loc[table.groupby("depth")["throughput"].idxmax()].set_index("depth", drop=False)
+
+
+@dataclass(frozen=True)
+class PaperModel:
+    """A model of section 5.2 on its GPUs.
+
+    Attributes:
+        size: of the GPT.
+        servers: of 8 GPUs.
+        batch: sequences of a global batch.
+        depth: the paper's.
+        claim: about that depth; None: none is judged.
+    """
+
+    size: str
+    servers: int
+    batch: int
+    depth: int
+    claim: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The model and its GPUs."""
+        return f"{self.size}, {8 * self.servers} GPUs"
+
+    @cached_property
+    def asked(self) -> Problem:
+        """What the planner is asked."""
+        return problem(self.size, self.servers, self.batch)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The planner's answer, with unequal blocks too."""
+        return self.asked.plan()
+
+    @cached_property
+    def choices(self) -> pd.DataFrame:
+        """The best configuration of every depth with equal blocks."""
+        return best_by_depth(self.asked)
+
+    @property
+    def best(self) -> int:
+        """The depth of the fastest one."""
+        return int(self.choices["throughput"].idxmax())
+
+    def _ratio(self, table: pd.DataFrame) -> float:
+        return float(table["throughput"].max() / table.loc[self.depth, "throughput"])
+
+    def finding(self) -> Finding:
+        """Return the step time with the paper's depth over that of the best one, and why."""
+        assert self.claim is not None
+        asked, own, best = self.asked, self.choices, self.best
+        equal = self._ratio(
+            best_by_depth(problem(self.size, self.servers, self.batch, headless_profile))
+        )
+        device = asked.cluster.device
+        smaller = replace(device, memory_bytes=device.memory_bytes - 2**30)
+        cluster = replace(asked.cluster, device=smaller)
+        less = self._ratio(best_by_depth(asked._replace(cluster=cluster)))
+        by_events = [simulated_rate(asked, own.loc[depth]) for depth in (best, self.depth)]
+        note = (
+            f"{self.name}: d = {best} is the fastest of the depths with equal blocks, with "
+            f"{own.loc[best, 'memory_bytes'] / 1e9:.1f} of {device.memory_bytes / 1e9:.1f} GB; "
+            f"with 1 GiB less for the system {less:.2f}, and as if the logits, which are on the "
+            f"last stage, took no time {equal:.2f}. The cost model hides the sums of gradients "
+            "under the whole batch; event by event, where they share links with the activations, "
+            f"the two depths are at {by_events[0]:.0f} and {by_events[1]:.0f} sequences/s. The "
+            f"planner also tries unequal blocks, and takes d = {len(self.plan.stages)}, w = "
+            f"{self.plan.replicas[0]}"
+        )
+        return Finding(self.claim, self._ratio(own), "simulated", note, "depths.svg")
+
+
+MODELS = (
+    PaperModel("2.2B", 1, 64, 8),
+    PaperModel("2.2B", 8, 512, 8, "2bw-sec52-planner-8deep"),
+    PaperModel("3.8B", 8, 512, 16, "2bw-sec52-planner-16deep"),
+)
+"""Figure 6's; the paper recommends 8 stages for 2.2 billion parameters and 16 for 3.8 (5.2)."""
+
+
+def choices() -> pd.DataFrame:
+    """Return :attr:`PaperModel.choices` of all :data:`MODELS`, named by the column "model"."""
+    return pd.concat([model.choices.assign(model=model.name) for model in MODELS])
+
+
+def depth_figure(table: pd.DataFrame) -> go.Figure:
+    """Draw the throughput of every depth.
+
+    Args:
+        table: of :func:`choices`.
+    """
+    figure = plots.points(
+        table,
+        x="depth",
+        y="throughput",
+        color="model",
+        title="Fastest with equal blocks: {}, {} and {} stages; the paper's 8, 8 and 16".format(
+            *(model.best for model in MODELS)
+        ),
+        label="simulated",
+        x_title="stages of a pipeline, d",
+        y_title="sequences/s",
+    )
+    figure.update_xaxes(type="log", tickvals=DEPTHS, ticktext=DEPTHS, range=[0.4, 1.75])
+    return figure.update_yaxes(range=[0, 1.1 * table["throughput"].max()])
+
+
+def findings() -> list[Finding]:
+    """Return how the paper's depths compare with the best."""
+    return [model.finding() for model in MODELS if model.claim]
+
+
+def rows_finding() -> Finding:
+    """Return the largest microbatch of each depth, recomputing."""
+    table = equal_blocks(problem("2.2B", 8, 4096))
+    rows: Mapping[bool, pd.Series] = table.groupby(["recompute", "depth"])["microbatch_rows"].max()
+    again, kept = rows[True], rows[False]
+    return Finding(
+        "2bw-planner-deeper-larger-b",
+        again.tolist(),
+        "simulated",
+        f"2.2B, powers of two, recomputing, d = {again.index.tolist()}; without recomputation "
+        f"{kept.tolist()} at d = {kept.index.tolist()}",
+    )

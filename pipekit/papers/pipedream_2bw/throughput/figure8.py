@@ -1,0 +1,203 @@
+"""Figure 8 of PipeDream-2BW: depth, microbatch and batch, and what they are good for (5.4)."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+import plotly.graph_objects as go
+import torch
+
+from pipekit import plots
+from pipekit.clusters.papers import two_bw_v100
+from pipekit.models.gpt import LAYOUTS
+from pipekit.models.transformer import Block
+from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream_2bw.profiles import ProfileOf, gpt_profile, headless_profile
+from pipekit.papers.pipedream_2bw.settings import FIGURE8, SEQUENCE
+from pipekit.papers.pipedream_2bw.systems import TWO_BW, Pipelines
+from pipekit.papers.pipedream_2bw.throughput.rates import simulated
+from pipekit.planning.sweep import block_balance
+
+
+def figure8(
+    batches: Sequence[int], profile_of: ProfileOf = gpt_profile, longest: int = 32
+) -> pd.DataFrame:
+    """Return the simulated throughput of Figure 8's configurations.
+
+    Args:
+        batches: global batch sizes, in sequences.
+        profile_of: one of :mod:`pipekit.papers.pipedream_2bw.profiles`.
+        longest: microbatches of a batch, even; more are not simulated but added at the price of the
+            last ones, since a pipeline that is full repeats itself.
+
+    Returns:
+        Columns depth, rows (of a microbatch), batch and throughput (sequences/s); where a batch has
+        fewer microbatches than stages there is no row.
+    """
+    cluster, found = two_bw_v100(), []
+    for depth, rows in FIGURE8:
+        job = Pipelines(profile_of("1.3B", rows), cluster, depth, cluster.workers // depth, depth)
+        counts = [batch * depth // job.batch for batch in batches if batch >= job.batch]
+        seconds = {
+            count: simulated(replace(job, microbatches=count), TWO_BW)
+            for count in {longest // 2, longest, *counts}
+            if count <= min(longest, max(counts))
+        }
+        for count in counts:
+            took = seconds[min(count, longest)]
+            if count > longest:
+                again = 2 * (seconds[longest] - seconds[longest // 2]) / longest
+                took += (count - longest) * again
+            batch = replace(job, microbatches=count).batch
+            found.append({"depth": depth, "rows": rows, "batch": batch, "throughput": batch / took})
+    return pd.DataFrame(found)
+
+
+def compute_and_bytes(size: str, depths: Sequence[int], rows: int) -> pd.DataFrame:
+    """Return seconds of compute and bytes to the next stage, a microbatch, of a middle stage (5.4).
+
+    Args:
+        size: of the GPT.
+        depths: that divide its blocks, above 2.
+        rows: of the microbatch.
+    """
+    profile, found = gpt_profile(size, rows), []
+    for depth in depths:
+        first, length, *_ = block_balance(profile, depth)
+        stage = profile.stage(first, first + length)
+        seconds = stage.forward_s + stage.backward_s
+        found.append({"depth": depth, "compute_s": seconds, "bytes": stage.output_bytes})
+    return pd.DataFrame(found)
+
+
+def block_rates(
+    rows: Sequence[int], hidden: int, heads: int, tokens: int, repeats: int
+) -> list[float]:
+    """Return the samples a second, measured here, of one block's forward and backward (5.4).
+
+    On one core, in its own seconds: what other programs take of it does not count.
+
+    Args:
+        rows: samples of a microbatch, tried in turns.
+        hidden: of the block.
+        heads: of the block.
+        tokens: of a sample.
+        repeats: of each, of which the fastest counts.
+    """
+    block = Block(hidden, heads, causal=True, norm="pre")
+    best = dict.fromkeys(rows, float("inf"))
+    for _ in range(1 + repeats):
+        for count in rows:
+            x = torch.randn(count, tokens, hidden, requires_grad=True)
+            start = time.thread_time()
+            block(x).sum().backward()
+            best[count] = min(best[count], time.thread_time() - start)
+    return [count / best[count] for count in rows]
+
+
+def block_finding(rows: Sequence[int], hidden: int, tokens: int, repeats: int) -> Finding:
+    """Return :func:`block_rates` with 8 heads."""
+    measured = block_rates(rows, hidden, 8, tokens, repeats)
+    note = f"b = {list(rows)}, one block of hidden size {hidden}, {tokens} tokens, one core"
+    return Finding("2bw-sec54-larger-b-faster", measured, "measured", note)
+
+
+@dataclass(frozen=True)
+class Figure8:
+    """Throughput over the batch, one curve a depth and microbatch.
+
+    Attributes:
+        curves: of :func:`figure8`.
+        headless: the same at the largest batch, as if the logits took no time.
+    """
+
+    curves: pd.DataFrame
+    headless: pd.DataFrame
+
+    @property
+    def named(self) -> pd.DataFrame:
+        """The curves, named "(d, b)"."""
+        frame = self.curves
+        names = [f"({d}, {b})" for d, b in zip(frame["depth"], frame["rows"], strict=True)]
+        return frame.assign(**{"(d, b)": names})
+
+    @property
+    def by_configuration(self) -> pd.DataFrame:
+        """Throughput, a row a batch and a column a curve."""
+        return self.named.pivot(index="batch", columns="(d, b)", values="throughput")
+
+    @property
+    def across_servers(self) -> pd.Series:
+        """Whether four stages, whose replicas are on several servers, are slower than eight."""
+        return self.by_configuration["(4, 1)"] < self.by_configuration["(8, 1)"]
+
+    @property
+    def _below(self) -> str:
+        return f"{int(self.across_servers.sum())} of {len(self.across_servers)} batch sizes"
+
+    def figure(self) -> go.Figure:
+        """Draw the curves."""
+        batches = sorted(self.curves["batch"].unique())
+        figure = plots.points(
+            self.named,
+            x="batch",
+            y="throughput",
+            color="(d, b)",
+            title=f"Four stages, their replicas across servers, are slower at {self._below}",
+            label="simulated",
+            x_title="global batch (sequences)",
+            y_title="sequences/s",
+        )
+        figure.update_xaxes(type="log", tickvals=batches, ticktext=batches, range=[1.75, 3.65])
+        return figure.update_yaxes(range=[0, 1.1 * self.curves["throughput"].max()])
+
+    def findings(self) -> list[Finding]:
+        """Return what depth, microbatch and batch are good for."""
+        table, cluster = self.by_configuration, two_bw_v100()
+        steps, last = float(table.diff().min().min()), table.iloc[-1]
+        shared = table[["(8, 1)", "(8, 32)"]].dropna()
+        larger = bool((shared["(8, 32)"] > shared["(8, 1)"]).all())
+        without = self.headless.set_index(["depth", "rows"])["throughput"]
+        return [
+            Finding(
+                "2bw-fig8-throughput-vs-batch",
+                steps > 0 and larger and bool(self.across_servers.all()),
+                "simulated",
+                f"rises with the batch: {steps > 0}; b = 32 above b = 1: {larger}; d = 4 below d = "
+                f"8 at {self._below}. Equal blocks leave the logits (two more blocks) on the last "
+                "stage: 8 stages of 3 blocks suffer more than 4 of 6. Without their time d = 4 "
+                f"would have {without[4, 1] / without[8, 1]:.2f} of the throughput of d = 8 at "
+                f"{table.index[-1]} sequences, in place of {last['(4, 1)'] / last['(8, 1)']:.2f}",
+                "figure8.svg",
+            ),
+            Finding("2bw-sec54-accumulation-raises", steps, "simulated", figure="figure8.svg"),
+            Finding(
+                "2bw-fig8-cross-server-w", [cluster.workers // depth for depth in (4, 8)], "exact"
+            ),
+        ]
+
+
+def run_figure8(doublings: int, longest: int) -> Figure8:
+    """Return Figure 8 for batches from 64 sequences on.
+
+    Args:
+        doublings: of the batch.
+        longest: see :func:`figure8`.
+    """
+    batches = [64 * 2**k for k in range(doublings + 1)]
+    headless = figure8(batches[-1:], headless_profile, longest)
+    return Figure8(figure8(batches, longest=longest), headless)
+
+
+def compute_finding() -> Finding:
+    """Return whether compute falls with the depth while bytes to the next stage stay."""
+    parts = compute_and_bytes("1.3B", [4, 6, 8, 12, 24], rows=8)
+    numbers = 8 * SEQUENCE * LAYOUTS["1.3B"].hidden
+    whole = parts["compute_s"] * parts["depth"]
+    return Finding(
+        "2bw-sec54-compute-comm-ratio",
+        bool((parts["bytes"] == 2 * numbers).all() and (whole / whole[0] - 1).abs().max() < 1e-12),
+        "exact",
+        f"{numbers:,} numbers of 2 bytes pass on at every depth; compute is {whole[0]:.3f} s / d",
+    )

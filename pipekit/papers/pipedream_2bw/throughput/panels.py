@@ -1,0 +1,209 @@
+"""The panels of PipeDream-2BW's Figure 6: rates of five systems, and the paper's ratios (5.2)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+import plotly.graph_objects as go
+from tqdm.auto import tqdm
+
+from pipekit import plots
+from pipekit.papers.pipedream_2bw.profiles import ProfileOf, headless_profile
+from pipekit.papers.pipedream_2bw.settings import FIGURE6
+from pipekit.papers.pipedream_2bw.systems import (
+    FLUSH,
+    GPIPE,
+    INTER_LAYER,
+    SYSTEMS,
+    TENSOR_MP,
+    TWO_BW,
+    Pipelines,
+)
+from pipekit.papers.pipedream_2bw.throughput import rates
+
+SMALL, LARGE = 0, 1
+"""Which of a panel's two batches."""
+
+Panels = Mapping[str, Mapping[int, Pipelines]]
+"""What each panel runs, by letter and batch."""
+
+
+def panels() -> Panels:
+    """Return what every panel of Figure 6 runs."""
+    return {
+        letter: {batch: rates.job(panel, batch) for batch in panel.batches}
+        for letter, panel in FIGURE6.items()
+    }
+
+
+def sizes(jobs: Panels) -> pd.DataFrame:
+    """Return each panel's configuration, 2BW's GB, and what GPipe admits (simulated)."""
+    return pd.DataFrame(
+        {
+            "panel": letter,
+            "model": FIGURE6[letter].model,
+            "GPUs": job.cluster.workers,
+            "batch": batch,
+            "d": job.depth,
+            "w": job.width,
+            "b": job.profile.rows,
+            "m": job.microbatches,
+            "GB, 2BW": job.bytes_of(range(job.depth, 0, -1), 2, True).max() / 1e9,
+            "GPipe's flushes": " ".join(map(str, job.flushes())),
+            "GPipe admits": job.admitted(),
+            "by the formula": job.admitted(keeps_loss=False),
+        }
+        for letter, own in jobs.items()
+        for batch, job in own.items()
+    )
+
+
+@dataclass(frozen=True)
+class Figure6:
+    """Sequences a second of every system: panel a emulated, b and c simulated.
+
+    Attributes:
+        jobs: what each panel runs.
+        simulated: by panel, a row a batch and a column a system.
+        emulated: panel a on the real engine; tensor model parallelism stays simulated.
+    """
+
+    jobs: Panels
+    simulated: Mapping[str, pd.DataFrame]
+    emulated: pd.DataFrame
+
+    @property
+    def rates(self) -> dict[str, pd.DataFrame]:
+        """What is drawn, by panel."""
+        return {**self.simulated, "a": self.emulated}
+
+    def over(self, one: str, other: str, letter: str) -> list[float]:
+        """Return how many times as fast one system is, for a panel's small and large batch."""
+        table = self.rates[letter]
+        return list((table[one] / table[other]).tolist())
+
+    def most(self, one: str, other: str, which: int, letters: str = "abc") -> float:
+        """Return the largest simulated ratio over panels, for the SMALL or LARGE batch."""
+        tables = (self.simulated[letter] for letter in letters)
+        return max(float((table[one] / table[other]).iloc[which]) for table in tables)
+
+    @cached_property
+    def _without_logits(self) -> pd.DataFrame:
+        panel = FIGURE6["a"]
+        return rates.rates(
+            (rates.job(panel, batch, headless_profile) for batch in panel.batches), SYSTEMS
+        )
+
+    def balanced(self, one: str, other: str) -> list[float]:
+        """Return panel a's ratios (simulated) if the logits, on the last stage, took no time."""
+        return list((self._without_logits[one] / self._without_logits[other]).tolist())
+
+    def figures(self) -> Iterator[tuple[str, go.Figure, pd.DataFrame]]:
+        """Yield each panel's name, figure and numbers."""
+        for letter, table in self.rates.items():
+            panel = FIGURE6[letter]
+            numbers = table.reset_index().melt("batch", var_name="system", value_name="throughput")
+            places = numbers["system"].map(SYSTEMS.index)
+            numbers["batch"] = "batch " + numbers["batch"].astype(str)
+            ahead = " and ".join(f"{ratio:.2f}" for ratio in self.over(TWO_BW, FLUSH, letter))
+            figure = plots.points(
+                numbers.assign(place=places),
+                x="place",
+                y="throughput",
+                color="batch",
+                title=f"GPT {panel.model}, {panel.cluster.workers} GPUs: 2BW is {ahead} times as "
+                "fast as Flush",
+                label="emulated; tensor MP simulated" if letter == "a" else "simulated",
+                x_title=f"system; {panel.depth}-way model parallelism",
+                y_title="sequences/s",
+            )
+            places_x = list(range(len(SYSTEMS)))
+            figure.update_xaxes(tickvals=places_x, ticktext=SYSTEMS, range=[-0.4, 4.4])
+            figure.update_yaxes(range=[0, 1.1 * numbers["throughput"].max()])
+            yield f"figure6{letter}", figure, numbers
+
+    def ratios(self) -> pd.DataFrame:
+        """Return the paper's maxima over panels and batches beside ours."""
+        over, most = self.over, self.most
+        small, large = SMALL, LARGE
+
+        def both(one: str, other: str, letters: str = "abc") -> float:
+            return max(most(one, other, which, letters) for which in (small, large))
+
+        rows = [
+            ("2BW / tensor MP, one server", 1.3, max(over(TWO_BW, TENSOR_MP, "a")), "emulated"),
+            ("2BW / tensor MP, 3.8B", 20, both(TWO_BW, TENSOR_MP, "c"), "simulated"),
+            ("Flush / inter-layer, small", 4.1, over(FLUSH, INTER_LAYER, "a")[small], "emulated"),
+            ("Flush / inter-layer, large", 5.3, over(FLUSH, INTER_LAYER, "a")[large], "emulated"),
+            ("2BW / inter-layer", 6.1, max(over(TWO_BW, INTER_LAYER, "a")), "emulated"),
+            ("2BW / GPipe", 3.2, both(TWO_BW, GPIPE), "simulated"),
+            ("Flush / GPipe, small", 2.1, most(FLUSH, GPIPE, small), "simulated"),
+            ("Flush / GPipe, large", 3, most(FLUSH, GPIPE, large), "simulated"),
+            ("2BW / Flush, small", 1.6, most(TWO_BW, FLUSH, small, "b"), "simulated"),
+            ("2BW / Flush, 2048", 1.15, most(TWO_BW, FLUSH, large, "b"), "simulated"),
+        ]
+        return pd.DataFrame(rows, columns=["ratio", "paper", "ours", "label"])
+
+
+def figure6(jobs: Panels, faster: float) -> Figure6:
+    """Simulate all panels, and emulate panel a.
+
+    Inter-layer model parallelism does one microbatch after another, so that its smaller batch
+    stands for both.
+
+    Args:
+        jobs: of :func:`panels`.
+        faster: by how much the emulations are sped up.
+    """
+    simulated = {letter: rates.rates(own.values(), SYSTEMS) for letter, own in jobs.items()}
+    small, large = FIGURE6["a"].batches
+    emulated = simulated["a"].copy()
+    for batch, job in jobs["a"].items():
+        for system in tqdm(SYSTEMS[1:], desc=f"batch {batch}", leave=False):
+            if (batch, system) != (large, INTER_LAYER):
+                emulated.loc[batch, system] = batch / rates.emulated(job, system, faster)
+    emulated.loc[large, INTER_LAYER] = emulated.loc[small, INTER_LAYER]
+    return Figure6(jobs, simulated, emulated)
+
+
+def ratio_figure(ratios: pd.DataFrame) -> go.Figure:
+    """Draw :meth:`Figure6.ratios`."""
+    numbers = ratios.assign(place=ratios.index)
+    close = int(((ratios["ours"] / ratios["paper"] - 1).abs() <= 0.15).sum())
+    figure = plots.points(
+        numbers.melt(["place", "ratio", "label"], ["paper", "ours"], "whose", "times as fast"),
+        x="times as fast",
+        y="place",
+        color="whose",
+        title=f"{close} of {len(ratios)} ratios are within 15 % of the paper's",
+        label="paper, emulated, simulated",
+        y_title=" ",
+    )
+    names, decades = ratios["ratio"].tolist(), [1, 2, 5, 10, 20]
+    figure.update_yaxes(tickvals=numbers["place"].tolist(), ticktext=names, range=[9.5, -0.5])
+    figure.update_xaxes(type="log", range=[-0.1, 1.4], tickvals=decades, ticktext=decades)
+    return figure.update_layout(margin={"l": 230})
+
+
+def slower_with(
+    profile_of: ProfileOf, letters: str
+) -> Iterator[tuple[str, pd.DataFrame, list[str]]]:
+    """Yield a panel's rates with another network, and which expected orders do not hold.
+
+    Args:
+        profile_of: the network's costs; one of :mod:`pipekit.papers.pipedream_2bw.profiles`.
+        letters: of the panels.
+    """
+    expected = [(TWO_BW, FLUSH), (FLUSH, GPIPE), (GPIPE, INTER_LAYER), (TWO_BW, TENSOR_MP)]
+    for letter in letters:
+        panel = FIGURE6[letter]
+        table = rates.rates(
+            (rates.job(panel, batch, profile_of) for batch in panel.batches), SYSTEMS
+        )
+        wrong = [
+            f"{one} / {other}, panel {letter}, batch {batch}"
+            for one, other in expected
+            for batch in table.index[table[one] <= table[other] * (1 + 1e-9)]
+        ]
+        yield letter, table, wrong

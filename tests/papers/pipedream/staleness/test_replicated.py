@@ -1,0 +1,25 @@
+import pytest
+import torch
+from torch import nn
+
+from pipekit import Plan, Profile
+from pipekit.clusters import flat
+from pipekit.papers.pipedream.staleness import replicated as staleness
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_shards_have_every_parameter_once(replicas: int) -> None:
+    model = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2))
+    batches = [(torch.randn(2, 5), torch.randn(2, 2))] * (2 * replicas + 1)
+    assert staleness.misplaced_parameters(model, batches, replicas) == 0
+
+
+def test_gradients_leave_before_the_backward_ends() -> None:
+    profile = Profile.uniform(3, 0.005, 0.02, parameter_bytes=30e6)
+    sent, ended = staleness.first_send(profile, Plan.by_hand([3], replicas=[2]), flat(2, 1e13), 4)
+    assert 0.02 <= sent < ended
+    assert ended >= 0.06 * 0.99
+
+
+def test_the_first_sum_begins_when_a_layers_backward_is_done() -> None:
+    assert staleness.simulated_first_sum(0.02) == pytest.approx(0.02)

@@ -1,0 +1,54 @@
+"""Bandwidths fitted on published cells."""
+
+from pathlib import Path
+
+import pytest
+
+from pipekit import Profile
+from pipekit.clusters import flat
+from pipekit.papers.pace import faster_links, stretched
+from pipekit.papers.pipedream.table1 import calibration
+from pipekit.papers.pipedream.table1.rows import Setting
+
+LAYERS = Profile.uniform(4, 0.01, 0.02, output_bytes=1e6, parameter_bytes=4e6)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_data_parallelism_over_free_links_scales_perfectly(workers: int) -> None:
+    assert calibration.bsp_speedup(LAYERS, flat(workers, float("inf"))) == pytest.approx(workers)
+
+
+@pytest.mark.parametrize("speedup", [0.5, 1.47, 3.5])
+def test_the_fitted_bandwidth_gives_the_published_speedup(speedup: float) -> None:
+    cluster = calibration.effective(LAYERS, flat(4, 1e9), speedup, "a test")
+    assert calibration.bsp_speedup(LAYERS, cluster) == pytest.approx(speedup, rel=1e-6)
+    (level,) = cluster.levels
+    assert level.bandwidth == 1e9  # the nominal one stays beside it
+    assert level.effective is not None
+    assert level.effective.origin == "a test"
+
+
+@pytest.mark.parametrize("speedup", [0.0, 4.0, 9.0])
+def test_a_speedup_that_no_bandwidth_gives_is_refused(speedup: float) -> None:
+    with pytest.raises(ValueError, match="no bandwidth gives a speedup"):
+        calibration.effective(LAYERS, flat(4, 1e9), speedup, "a test")
+
+
+def test_compute_and_links_sped_up_alike_change_no_speedup() -> None:
+    cluster = flat(4, 1e8)
+    quick = calibration.bsp_speedup(stretched(LAYERS, 1 / 3), faster_links(cluster, 3))
+    assert quick == pytest.approx(calibration.bsp_speedup(LAYERS, cluster))
+
+
+def test_a_row_has_its_own_workers_and_the_bandwidth_of_its_cell() -> None:
+    sixteen, four = (calibration.calibrated(Setting("vgg16", workers, "A")) for workers in (16, 4))
+    assert sixteen.workers == 16
+    assert four.workers == 4
+    assert sixteen.levels[0].used_bandwidth == four.levels[0].used_bandwidth
+    assert "vgg16-4A" in str(sixteen)
+
+
+def test_measured_profiles_may_take_the_place_of_reckoned_ones(tmp_path: Path) -> None:
+    LAYERS.save(tmp_path / "vgg16.json")
+    setting = Setting("vgg16", 4, "A")
+    assert calibration.profile_of(setting, str(tmp_path / "{model}.json")) == LAYERS

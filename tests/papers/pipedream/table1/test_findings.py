@@ -1,0 +1,119 @@
+"""Findings of Table 1 from fabricated runs: what is judged is what was run."""
+
+import pytest
+
+from pipekit import Profile
+from pipekit.clusters import flat
+from pipekit.ledger.claims import load
+from pipekit.papers.pipedream.table1 import causes, figure13, findings, predictions, runs
+from pipekit.papers.pipedream.table1.findings import EIGHT, EIGHT_B, FOUR, INCEPTION, SIXTEEN
+from pipekit.papers.pipedream.table1.predictions import Prediction
+from pipekit.papers.pipedream.table1.rows import TABLE1, THROUGHPUT, Setting
+from pipekit.papers.pipedream.table1.runs import Runs
+from pipekit.papers.pipedream.table1.speeds import Result
+from pipekit.papers.pipedream.table1.traffic import Sent
+
+LAYERS = Profile.uniform(4, 0.04, 0.08, output_bytes=1e5, parameter_bytes=3.2e7)
+"""0.48 s a minibatch on one machine."""
+
+
+def result(one: Prediction, seconds: float, sent: float, replicate: bool = True) -> Result:
+    bytes_sent = Sent(sent, 0)
+    plan = one.plan_on(one.cluster, replicate=replicate)
+    return Result(plan, seconds, seconds, bytes_sent, bytes_sent, 0.0)
+
+
+@pytest.fixture(scope="module")
+def emulated() -> dict[Setting, Runs]:
+    """Return runs in which BSP takes 0.24 s and sends 100 bytes, the plan 0.08 s and 25."""
+    found = {}
+    for setting in TABLE1 + THROUGHPUT:
+        one = Prediction(setting, LAYERS, flat(setting.workers, 1e9))
+        found[setting] = Runs(one, result(one, 0.24, 100), result(one, 0.08, 25))
+    return found
+
+
+@pytest.fixture(scope="module")
+def judge(emulated: dict[Setting, Runs]) -> findings.Judge:
+    predicted = {setting: found.prediction for setting, found in emulated.items()}
+    beside = causes.beside_benchmark(predicted[THROUGHPUT[0]], predicted[EIGHT_B])
+    return findings.Judge(emulated, causes.causes(predicted), 1.5, [beside])
+
+
+def test_speedups_are_over_one_machine(emulated: dict[Setting, Runs]) -> None:
+    one = emulated[FOUR]
+    assert one.bsp_speedup == pytest.approx(2)
+    assert one.speedup == pytest.approx(6)
+    assert one.over_bsp == pytest.approx(3)
+    assert one.saved == pytest.approx(75)
+    table = runs.speedups(emulated)
+    assert table["BSP"].tolist() == pytest.approx([2] * 9)
+    assert table["PipeDream (paper)"].isna().tolist() == [False] * 7 + [True] * 2
+    assert runs.speedup_figure(table).layout.title.text.startswith("4 of the 10 predicted")
+    assert len(runs.speedup_points(table)) == 7 * 2 * 3
+
+
+def test_bytes_that_nobody_accounts_for_are_refused(emulated: dict[Setting, Runs]) -> None:
+    table = runs.communication(emulated)
+    assert table["all counted alike (%)"].tolist() == pytest.approx([75] * 9)
+    assert "75 % less" in runs.communication_figure(table).layout.title.text
+    one = emulated[FOUR]
+    wrong = Runs(one.prediction, one.bsp._replace(closed=Sent(99, 0)), one.pipedream)
+    with pytest.raises(RuntimeError, match="vgg16-4A: the engine sent other bytes"):
+        runs.communication({FOUR: wrong})
+
+
+def test_every_finding_is_a_claim_and_has_the_runs_values(
+    judge: findings.Judge, emulated: dict[Setting, Runs]
+) -> None:
+    alone = {
+        setting: result(emulated[setting].prediction, 0.5, 0, replicate=False)
+        for setting in figure13.ROWS
+    }
+    four_systems = figure13.Figure13(
+        {
+            "model parallel": alone,
+            "BSP": {setting: emulated[setting].bsp for setting in figure13.ROWS},
+            "straight pipeline": alone,
+            "PipeDream": {setting: emulated[setting].pipedream for setting in figure13.ROWS},
+        },
+        {setting: emulated[setting].prediction for setting in figure13.ROWS},
+    )
+    table = four_systems.table()
+    calibrations = predictions.calibrations([emulated[FOUR].prediction])
+    found = [
+        *judge.rows(),
+        *judge.introduction(calibrations),
+        *judge.closed_forms(),
+        *judge.comparison(four_systems),
+        *four_systems.findings(table),
+    ]
+    ledger = load()
+    values = {each.claim.removeprefix("pipedream-"): each.value for each in found}
+    assert len(values) == len(found) == 67
+    assert all(each.claim in ledger for each in found)
+    assert values["table1-vgg16-16A-bsp-speedup"] == pytest.approx([2, 2, 6])
+    assert values["table1-inception-8A-comm-reduction"] == pytest.approx(75)
+    assert values["sec52-overhead-vgg16-8A"] == pytest.approx(75)
+    assert values["sec52-overhead-eliminated"] == pytest.approx([75, 100 * (1 - 0.25 / 0.75)])
+    assert values["sec5-findings"] is False  # PipeDream gains on B as on A
+    assert values["sec53-mp-below-1"] == pytest.approx([0.96, 0.96])
+    assert values["sec53-ordering"] == pytest.approx(0.48)  # straight after BSP
+    assert values["fig13-bars"] == pytest.approx([0.96, 0.96, 6, 0.96, 6])
+    assert table["2 x NOAM"].notna().sum() == 2
+
+
+def test_a_note_names_the_cause_of_its_row(judge: findings.Judge) -> None:
+    assert "take turns on the links" in judge.cause(EIGHT_B)
+    assert "take turns on the links" not in judge.cause(FOUR)
+    assert judge.borrowed in judge.cause(INCEPTION)
+    assert "calibration cell" in judge.row(FOUR)[0].note
+    assert "saturates" in judge.row(SIXTEEN)[0].note
+
+
+def test_what_a_network_had_to_be_slower_by(emulated: dict[Setting, Runs]) -> None:
+    one, vgg16 = (emulated[row].prediction for row in (THROUGHPUT[0], EIGHT))
+    found = causes.beside_benchmark(one, vgg16)
+    assert found.ours == 1  # all profiles are the same here
+    assert found.factor == pytest.approx(171.02 / 262.42)
+    assert str(found).startswith("VGG16 / resnet50: 1.53 in cnn-benchmarks, 1.00 here")

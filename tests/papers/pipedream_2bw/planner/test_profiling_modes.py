@@ -1,0 +1,26 @@
+from collections.abc import Callable
+
+import pytest
+
+from pipekit.papers.pipedream_2bw.planner import profiling_modes
+
+
+def test_a_step_is_predicted_from_an_earlier_one_and_from_one_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whole, one block's model, a block, whole again: 9 s each to warm up, then two rounds."""
+    took = iter([9.0] * 4 + [5.0, 2.0, 1.5, 4.0] + [6.0, 3.0, 1.0, 5.0])
+    ran = []
+
+    def seconds(run: Callable[[], object]) -> float:
+        ran.append(run())
+        return next(took)
+
+    monkeypatch.setattr(profiling_modes, "_seconds", seconds)
+    found = profiling_modes.prediction_errors(
+        layers=3, hidden=8, heads=2, vocabulary=16, tokens=4, rows=2, repeats=2
+    )
+    assert len(ran) == 12
+    assert found.whole == pytest.approx(5 / 4 - 1)
+    assert found.block == pytest.approx(abs((2 + 2 * 1) / 4 - 1))
+    assert found.profiling_s == 11
