@@ -1,7 +1,7 @@
 """A claim of a paper, as printed and as found here."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from pipekit.ledger import claims
 
@@ -23,6 +23,26 @@ class Finding:
     label: str
     note: str = ""
     figure: str | None = None
+
+    @classmethod
+    def exact(cls, claim: str, value: Any, note: str = "", figure: str | None = None) -> Self:
+        """Return a value that was counted or proved, not timed."""
+        return cls(claim, value, "exact", note, figure)
+
+    @classmethod
+    def simulated(cls, claim: str, value: Any, note: str = "", figure: str | None = None) -> Self:
+        """Return a value that the simulator computed."""
+        return cls(claim, value, "simulated", note, figure)
+
+    @classmethod
+    def emulated(cls, claim: str, value: Any, note: str = "", figure: str | None = None) -> Self:
+        """Return a value of the real engine whose layers wait instead of computing."""
+        return cls(claim, value, "emulated", note, figure)
+
+    @classmethod
+    def measured(cls, claim: str, value: Any, note: str = "", figure: str | None = None) -> Self:
+        """Return a value of real computing on this machine."""
+        return cls(claim, value, "measured", note, figure)
 
 
 def printed(claim: str) -> str:

@@ -239,25 +239,22 @@ def findings(study: Study, cause: str, epochs: int, picture: str) -> list[Findin
         study: the trainings.
         cause: what :func:`cause_of_difference` returned.
         epochs: of each training.
-        picture: the name of the figure.
     """
     seeds, fresh = len(study.baseline("loss")), len(study.four_partitions)
     apart = study.from_split_loop, study.from_unsplit_loop
     return [
-        Finding(
+        Finding.measured(
             "gpipe-sec431-proxy",
             [float(study.deviations["deviations"].max()), max(apart)],
-            "measured",
             f"{seeds} seeds of the baseline, mean of {fresh} other seeds for each K; {epochs} "
             f"epochs on digits. With equal seeds {apart[0]:.1e} from a loop over the same "
             f"microbatches and {apart[1]:.1e} from one over unsplit minibatches, the same for "
             f"every K, it is T that rounds otherwise; {cause}",
             picture,
         ),
-        Finding(
+        Finding.measured(
             "gpipe-sec432-no-loss-scaling",
             study.bfloat16_deviation,
-            "measured",
             f"largest over {fresh} seeds, in standard deviations of the baseline's final loss; 4 "
             "partitions, bfloat16 activations and gradients on the links",
         ),

@@ -148,20 +148,18 @@ def findings(batches: Sequence[Batch]) -> list[Finding]:
     ]
     full = [difference for _, difference in apart]
     return [
-        Finding(
+        Finding.exact(
             "gpipe-bn-microbatch-stats",
             all(equal and difference > 0 for equal, difference in apart),
-            "exact",
             f"K = 1, 2, 4, 8 and T = 2, 4, 8: to the bit; outputs are {min(full):.1%} to "
             f"{max(full):.1%} from the unsplit minibatch's",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-bn-moving-average-minibatch",
             [
                 max(own for own, _, _ in averages),
                 max((times for _, times, _ in averages), key=lambda n: abs(n - 1)),
             ],
-            "exact",
             "each layer against ordinary batch norm on its own inputs, unsplit; with and without "
             "recomputation. From a wholly unsplit network the second layer's averages are up to "
             f"{max(far for _, _, far in averages):.1e} away: its inputs are normalised by "

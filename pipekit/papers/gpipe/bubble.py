@@ -76,14 +76,9 @@ def findings(grid: Grid = GRID) -> list[Finding]:
     k, t = map(max, zip(*grid, strict=True))
     note = f"{len(grid)} pairs of K up to {k} and T up to {t}; the second is simulated"
     return [
-        Finding("gpipe-eq-bubble", list(errors(grid)), "exact", note),
-        Finding("gpipe-bubble-values", values, "exact"),
-        Finding(
-            "gpipe-idle-per-accelerator",
-            as_stated,
-            "exact",
-            "backwards of one and of two slots",
-        ),
+        Finding.exact("gpipe-eq-bubble", list(errors(grid)), note),
+        Finding.exact("gpipe-bubble-values", values),
+        Finding.exact("gpipe-idle-per-accelerator", as_stated, "backwards of one and of two slots"),
     ]
 
 

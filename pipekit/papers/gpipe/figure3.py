@@ -118,10 +118,9 @@ def needs_two() -> Finding:
     alone, least = (sized(profile_of(AMOEBANET), naive(1), rows) for rows in (images, 1))
     an_image = (alone.peak_bytes - least.peak_bytes) / (images - 1)
     fit = 1 + int((two.cluster.device.memory_bytes - least.peak_bytes) / an_image)
-    return Finding(
+    return Finding.simulated(
         "gpipe-fig3a-needs-two",
         alone.peak_bytes / 1e9,
-        "simulated",
         f"without GPipe, at the {images} images that naive-2 trains with; up to {fit} images "
         f"would fit one accelerator, {least.peak_bytes / 1e9:.2f} GB for a single one: the claim "
         "holds for minibatches above that",
@@ -194,7 +193,6 @@ def amoebanet_findings(panel: Panel, variants: pd.DataFrame, picture: str) -> li
     Args:
         panel: of AmoebaNet-D.
         variants: what :func:`sensitivity` returned.
-        picture: the panel's figure.
     """
     speedup, lowest = panel.emulated, (1 - TOLERANCE) * PRINTED[AMOEBANET]["pipeline-8"]
     note = (
@@ -203,9 +201,9 @@ def amoebanet_findings(panel: Panel, variants: pd.DataFrame, picture: str) -> li
         "what emulations differ by"
     )
     return [
-        Finding("gpipe-fig3a-amoebanet", speedup, "emulated", note, picture),
-        Finding("gpipe-abstract-3-5x-speedup", speedup[-1], "emulated", note),
-        Finding("gpipe-sec42-near-linear", speedup[-1] / 4, "emulated", note),
+        Finding.emulated("gpipe-fig3a-amoebanet", speedup, note, picture),
+        Finding.emulated("gpipe-abstract-3-5x-speedup", speedup[-1], note),
+        Finding.emulated("gpipe-sec42-near-linear", speedup[-1] / 4, note),
     ]
 
 
@@ -218,8 +216,8 @@ def resnet_findings(panel: Panel, variants: pd.DataFrame, picture: str) -> list[
         f"0.8 needs 3 times. Pipeline-8: {around}"
     )
     return [
-        Finding("gpipe-fig3b-resnet101", panel.emulated[1:], "emulated", note, picture),
-        Finding("gpipe-sec42-resnet-3x", panel.emulated[-1], "emulated", around),
+        Finding.emulated("gpipe-fig3b-resnet101", panel.emulated[1:], note, picture),
+        Finding.emulated("gpipe-sec42-resnet-3x", panel.emulated[-1], around),
     ]
 
 

@@ -72,7 +72,6 @@ def findings(found: Steps, picture: str) -> list[Finding]:
 
     Args:
         found: the emulated steps.
-        picture: the name of the figure.
     """
     fused, by_time = _imbalances(compute_bound(profile_of(RESNET))), _imbalances(by="time")
     k2, k4 = found.told(2), found.told(4)
@@ -87,30 +86,20 @@ def findings(found: Steps, picture: str) -> list[Finding]:
     ratio = min(float(k["recompute"] / k[OVERHEADS].max()) for k in (k2, k4))
     simulated = [float(read_off(bar.simulated())["imbalance"]) for bar in found.bars.values()]
     return [
-        Finding(
-            "gpipe-fig4a-breakdown-k2", [float(k2.sum()), imbalance[0]], "emulated", why, picture
-        ),
-        Finding(
-            "gpipe-fig4b-breakdown-k4", [float(k4.sum()), imbalance[1]], "emulated", why, picture
-        ),
-        Finding("gpipe-sec42-imbalance-k2", imbalance[0], "emulated", why),
-        Finding("gpipe-sec42-imbalance-k4", imbalance, "emulated", why),
-        Finding(
-            "gpipe-sec42-recompute-23",
-            float(max(k2["recompute"], k4["recompute"])),
-            "emulated",
-        ),
-        Finding(
+        Finding.emulated("gpipe-fig4a-breakdown-k2", [float(k2.sum()), imbalance[0]], why, picture),
+        Finding.emulated("gpipe-fig4b-breakdown-k4", [float(k4.sum()), imbalance[1]], why, picture),
+        Finding.emulated("gpipe-sec42-imbalance-k2", imbalance[0], why),
+        Finding.emulated("gpipe-sec42-imbalance-k4", imbalance, why),
+        Finding.emulated("gpipe-sec42-recompute-23", float(max(k2["recompute"], k4["recompute"]))),
+        Finding.emulated(
             "gpipe-sec42-recompute-main-overhead",
             ratio,
-            "emulated",
             f"K = 4: {k4['recompute']:.1f} % against {k4['bubble']:.1f} % of bubble read off, "
             f"{causes[4]['bubble']:.1f} % by cause; in theory (K-1)/(T+K-1), {100 * 3 / 19:.1f} %",
         ),
-        Finding(
+        Finding.simulated(
             "gpipe-sec42-imbalance-grows",
             simulated,
-            "simulated",
             f"by cause, cut by time: {by_time[2]:.1f}, {by_time[4]:.1f}, {by_time[8]:.1f}; all "
             f"fused: {fused[2]:.1f}, {fused[4]:.1f}, {fused[8]:.1f}",
         ),
@@ -144,16 +133,14 @@ def bubble_findings(table: pd.DataFrame) -> list[Finding]:
     furthest = table.loc[(table["late"] - 1).abs().idxmax(), "late"]
     early = (table["early"] < 1).all() and table["recomputes before its gradient"].all()
     return [
-        Finding(
+        Finding.simulated(
             "gpipe-sec42-bubble-below-theory",
             [float(table["early"].max()), float(furthest)],
-            "simulated",
             "of the balanced run: what imbalance costs is left out; K = 2, 4 and 8",
         ),
-        Finding(
+        Finding.simulated(
             "gpipe-recompute-early",
             bool(early),
-            "simulated",
             "and in the engine's emulated traces every stage but the last recomputes its first "
             "microbatch before the gradient for it is computed",
         ),
@@ -191,12 +178,11 @@ def measured_findings(table: pd.DataFrame, how: str, emulated_update: float) -> 
         f"{table['recompute (%)'][1]:.1f} % of the step"
     )
     return [
-        Finding("gpipe-sec42-pipeline1-throughput", throughput, "measured", note),
-        Finding("gpipe-sec42-recompute-overhead-25", 100 * (1 / throughput - 1), "measured", note),
-        Finding(
+        Finding.measured("gpipe-sec42-pipeline1-throughput", throughput, note),
+        Finding.measured("gpipe-sec42-recompute-overhead-25", 100 * (1 / throughput - 1), note),
+        Finding.measured(
             "gpipe-sec42-weight-update-small",
             float(table["update (%)"][1:].max()),
-            "measured",
             "SGD with momentum, K = 1 and 2, the largest; larger minibatches make it smaller. "
             f"Emulated, for TPU-v2 and 128 images: {emulated_update:.2f} (K = 2)",
         ),

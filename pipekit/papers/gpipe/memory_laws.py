@@ -193,29 +193,25 @@ def formula_findings(kept: pd.DataFrame, fit: pd.DataFrame) -> list[Finding]:
     depths = one_batch["L"].tolist()
     inputs = boundaries_kept(rows=32, layers=16, stages=4, microbatches=8)
     return [
-        Finding(
+        Finding.exact(
             "gpipe-mem-no-opt",
             [exponent(kept, "N"), exponent(kept, "L")],
-            "exact",
             "of the bytes counted in training; the model's input, which no layer makes, is among "
             "them",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-sec2-activation-grows-with-layers",
             straightness(depths, one_batch["bytes"].tolist()),
-            "exact",
             f"{len(one_batch)} depths from {depths[0]} to {depths[-1]}",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-mem-with-opt",
             float(fit["residual"].abs().max()),
-            "exact",
             f"{len(fit)} combinations of N, L, K and T",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-only-boundary-activations",
             inputs == [8.0] * 4,
-            "exact",
             f"microbatches' inputs kept on each of 4 stages, with 8 microbatches: {inputs}",
         ),
     ]
@@ -231,31 +227,27 @@ def layer_findings(pairs: pd.DataFrame) -> list[Finding]:
     equal = "all equal" if (ratios.nunique() == 1).all() else "not all equal"
     giant, half = (amoebanet_b.parameters("B", 6, filters) for filters in (512, 256))
     return [
-        Finding(
+        Finding.exact(
             "gpipe-layer-scaling",
             ratios.mean().tolist(),
-            "exact",
             f"mean of {len(pairs)} pairs of convolutions of "
             f"{' and '.join(pairs['network'].unique())}, {equal}",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-sec5-delayed-reduction-memory",
             list(delayed_reduction()),
-            "exact",
             "bytes that the layers between both put out; the last convolutions are the two 1x1 "
             "that enter the last cell",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-sec432-params-557m",
             giant,
-            "exact",
             "counted from the published cells (tensorflow/tpu, amoeba_net_b), without auxiliary "
             "head; the same count of AmoebaNet-D is our model's",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-sec5-557m-doubling",
             amoebanet(6, 512).parameter_bytes / amoebanet(6, 256).parameter_bytes,
-            "exact",
             f"AmoebaNet-D (6, 256) to (6, 512); AmoebaNet-B: {giant / half:.3f}",
         ),
     ]

@@ -126,32 +126,29 @@ def findings(found: Found, counts: Mapping[str, int], naive_cause: str) -> list[
     own, best = (parameters(found, cut) for cut in CUTS)
     columns = [Column.of(name).parameters for name in ("pipeline-8", "pipeline-1")]
     return [
-        Finding(
+        Finding.simulated(
             "gpipe-sec41-model-size-proportional",
             growth(found, "computation"),
-            "simulated",
             "with GPipe's partitioner; with the best cut by memory "
             f"{', '.join(f'{r:.2f}' for r in growth(found, 'memory'))}, as the paper expects of "
             "better partitioners",
             "largest.svg",
         ),
-        Finding(
+        Finding.simulated(
             "gpipe-sec5-2-billion",
             own["pipeline-8"],
-            "simulated",
             "the largest on 8 accelerators of 8 GB with GPipe's partitioner; "
             f"{best['pipeline-8']:.3g} with the best cut by memory",
         ),
-        Finding("gpipe-sec41-naive-max-82m", own["naive-1"], "simulated", naive_cause),
-        Finding(
+        Finding.simulated("gpipe-sec41-naive-max-82m", own["naive-1"], naive_cause),
+        Finding.exact(
             "gpipe-abstract-25x-larger",
             eight / alone,
-            "exact",
             f"the paper's networks, counted; our own search has {own['pipeline-8']:.3g} against "
             f"{own['naive-1']:.3g} parameters, as Naive-1 keeps too much here",
         ),
-        Finding("gpipe-sec41-3-8x-single", one / alone, "exact", "the paper's networks, counted"),
-        Finding("gpipe-sec41-5-6x", [columns[0] / columns[1], eight / one], "exact"),
+        Finding.exact("gpipe-sec41-3-8x-single", one / alone, "the paper's networks, counted"),
+        Finding.exact("gpipe-sec41-5-6x", [columns[0] / columns[1], eight / one]),
     ]
 
 

@@ -150,27 +150,24 @@ def setup_findings() -> list[Finding]:
     scenarios = [named(name) for name in COLUMNS]
     board = gpipe_tpu_v2()
     return [
-        Finding(
+        Finding.exact(
             "gpipe-table1-setup",
             side == 224
             and all(each.rows * each.microbatches == 128 for each in scenarios)
             and all(
                 each.schedule().microbatches == (16 if each.pipelined else 1) for each in scenarios
             ),
-            "exact",
         ),
-        Finding(
+        Finding.simulated(
             "gpipe-setup-tpu",
             board.workers == 8
             and board.workers * board.device.memory_bytes == 64 * 2**30
             and board.device.memory_bytes >= memory.BUDGET_BYTES,
-            "simulated",
             f"{board.device}; what may be filled is {memory.BUDGET_BYTES / GB:g} x 10^9 bytes",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-bytes-per-param-12",
             memory.bytes_per_parameter(),
-            "exact",
             "torch.optim.RMSprop with momentum, counted after a step; one step counter a tensor is "
             "left out",
         ),
@@ -201,18 +198,16 @@ def findings(table: Table1, figure: str) -> list[Finding]:
         each = printed.parameter_gb * GB / own.parameters
         ratio = total / printed.activation_gb
         found += [
-            Finding(f"{key}-config", fit, "simulated", f"next size {own.next_size}; {why}"),
-            Finding(f"{key}-params", own.parameters, "exact"),
-            Finding(
+            Finding.simulated(f"{key}-config", fit, f"next size {own.next_size}; {why}"),
+            Finding.exact(f"{key}-params", own.parameters),
+            Finding.exact(
                 f"{key}-param-memory",
                 12 * own.parameters / GB,
-                "exact",
                 f"the paper's {printed.parameter_gb} GB are {each:.2f} bytes a parameter",
             ),
-            Finding(
+            Finding.simulated(
                 f"{key}-activation-memory",
                 [total, step],
-                "simulated",
                 f"{ratio:.2f} times the paper's; the order fails by Naive-1 only: {cause}",
                 figure,
             ),

@@ -13,14 +13,7 @@ from pipekit.engine import Pipeline
 from pipekit.models import amoebanet_d
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe import memory_family
-from pipekit.papers.gpipe.memory import (
-    OPTIMIZER_STATES,
-    Column,
-    amoebanet,
-    held,
-    plan_of,
-    rmsprop,
-)
+from pipekit.papers.gpipe.memory import OPTIMIZER_STATES, Column, amoebanet, held, plan_of, rmsprop
 from pipekit.papers.gpipe.scenarios import Scenario, named
 from pipekit.papers.timelines import memory_of
 from pipekit.simulation import simulate
@@ -169,10 +162,9 @@ def activation_drop(naive: Scenario, pipelined: Scenario, filters: int, pixels: 
     )
     network = amoebanet(Column.of("naive-1").layers, Column.of("naive-1").filters)
     kept = [held(network, named(name))["activations"].sum() for name in ("naive-1", "pipeline-1")]
-    return Finding(
+    return Finding.measured(
         "gpipe-sec41-activation-drop",
         without / with_gpipe,
-        "measured",
         f"AmoebaNet-D (1, {filters}), minibatch {pipelined.minibatch} in {pipelined.microbatches} "
         f"microbatches, images of {pixels} pixels; simulated for (6, 208) and Table 1's 16 "
         f"microbatches: {kept[0] / kept[1]:.1f}",

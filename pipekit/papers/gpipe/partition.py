@@ -245,16 +245,14 @@ def findings(pipelines: int, seed: int) -> list[Finding]:
     """
     errors = cost_errors([1, 4, 32])
     return [
-        Finding(
+        Finding.exact(
             "gpipe-cost-estimator",
             not any(errors),
-            "exact",
             f"{len(errors)} linear and convolutional cases against counts by hand",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-partition-min-variance",
             excess_variance(pipelines, seed) == 0,
-            "exact",
             f"equal to the best of all splits for {pipelines} random lists of up to 14 layers, up "
             "to 4 stages",
         ),

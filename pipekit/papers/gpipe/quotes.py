@@ -107,27 +107,22 @@ def draw_figure1() -> tuple[go.Figure, pd.DataFrame]:
 
 
 def findings(picture: str) -> list[Finding]:
-    """Return the paper's claims that are arithmetic on its own numbers.
-
-    Args:
-        picture: the name of the figure drawn by :func:`draw_figure1`.
-    """
+    """Return the paper's claims that are arithmetic on its own numbers."""
     (googlenet, senet), (before, after), transfer = winners(), accelerator_memory(), table3()
     wins = int((transfer["accuracy (%)"] > transfer["earlier best (%)"]).sum())
     accuracies = [transfer.loc[name, "accuracy (%)"] for name in ("cifar10", "cifar100")]
     quotient = "quotient of the paper's own two numbers"
     return [
-        Finding(
+        Finding.exact(
             "gpipe-fig1-accuracy-vs-size",
             size_and_accuracy(),
-            "exact",
             f"of the {len(figure1())} points that the text prints",
             picture,
         ),
-        Finding("gpipe-intro-36x-params", senet / googlenet, "exact", quotient),
-        Finding("gpipe-intro-accelerator-memory", after / before, "exact", quotient),
-        Finding("gpipe-table3-wins", wins, "exact"),
-        Finding("gpipe-sec433-error-rates", [round(100 - a, 6) for a in accuracies], "exact"),
+        Finding.exact("gpipe-intro-36x-params", senet / googlenet, quotient),
+        Finding.exact("gpipe-intro-accelerator-memory", after / before, quotient),
+        Finding.exact("gpipe-table3-wins", wins),
+        Finding.exact("gpipe-sec433-error-rates", [round(100 - a, 6) for a in accuracies]),
     ]
 
 

@@ -46,11 +46,7 @@ def differing_compositions(model: nn.Sequential, inputs: Tensor, stages: Sequenc
         for balance in splits(len(model), count):
             outputs: list[Tensor] = []
             pipeline = Pipeline(
-                model,
-                gpipe(count, 1),
-                balance=balance,
-                optimizer=TakeGradient,
-                loss=nn.MSELoss(),
+                model, gpipe(count, 1), balance=balance, optimizer=TakeGradient, loss=nn.MSELoss()
             )
             pipeline.evaluate([(inputs, inputs)], _keeping(outputs))
             differing += not torch.equal(outputs[0], expected)
@@ -144,30 +140,26 @@ def findings(model: nn.Sequential, batch: Batch, loss: nn.Module) -> list[Findin
         for k, t in [(1, 4), (2, 4), (4, 4), (4, 8), (8, 4)]
     ]
     return [
-        Finding(
+        Finding.exact(
             "gpipe-eq-composition",
             differing_compositions(model, batch[0], tried) == 0,
-            "exact",
             f"{count} splits, to the bit",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-microbatch-reshape",
             all(splits_into_microbatches(batch[0], t) for t in (1, 2, 4, 8, 16)),
-            "exact",
             "T = 1, 2, 4, 8, 16",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-last-stage-loss",
             all(there for there, _ in places) and apart < 1e-6,
-            "exact",
             "the thread and device of the loss are those of the last layer's output, and no other "
             "stage's; the loss is that of the concatenated outputs, relative difference "
             f"{apart:.1e}",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-boundary-communication-only",
             [max(far for far, _ in sent), max(off for _, off in sent)],
-            "exact",
             "K = 1, 2, 4, 8; bytes counted by the engine",
         ),
     ]

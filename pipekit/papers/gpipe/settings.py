@@ -119,22 +119,19 @@ def findings() -> list[Finding]:
     )
     rates = learning_rates(optimizer, giant.scheduler(optimizer, steps_an_epoch=5), 12 * 5)
     return [
-        Finding(
+        Finding.exact(
             "gpipe-sec432-hparams",
             str(used) == printed("gpipe-sec432-hparams"),
-            "exact",
             "the auxiliary head and the drop-path are only noted: no model here has them",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-sec432-lr-schedule",
             rates == [0.00125 * 4096 * 0.97 ** (step // 5 // 3) for step in range(60)],
-            "exact",
             "every step of 12 epochs, stepped after each update",
         ),
-        Finding(
+        Finding.exact(
             "gpipe-sec433-finetune-recipe",
             str(FineTuning()) == printed("gpipe-sec433-finetune-recipe"),
-            "exact",
             "momentum is not printed: 0.9",
         ),
     ]

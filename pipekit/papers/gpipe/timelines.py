@@ -124,10 +124,9 @@ def dependency_finding(run: Sequence[Trace], drawn: Sequence[Trace]) -> Finding:
     early = min(map(min, waits))
     at_once = all(max(forward_waits(trace)) == 0 for trace in drawn)
     checked = sum(map(len, waits))
-    return Finding(
+    return Finding.exact(
         "gpipe-forward-dependency",
         early >= -1e-9 and at_once,
-        "exact",
         f"{checked} forwards in exact, simulated, emulated and measured traces",
     )
 
@@ -146,8 +145,8 @@ def update_findings(runs: Sequence[Run], microbatches: int) -> list[Finding]:
     note = f"{minibatches} minibatches, four stages, two real trainings"
     unlike_one = max(set().union(*updates), key=lambda n: abs(n - 1))
     return [
-        Finding("gpipe-same-params-fb", max(*set().union(*versions), slots), "exact", note),
-        Finding("gpipe-single-update", unlike_one, "exact", note),
+        Finding.exact("gpipe-same-params-fb", max(*set().union(*versions), slots), note),
+        Finding.exact("gpipe-single-update", unlike_one, note),
     ]
 
 

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from pipekit import skips
 from pipekit.engine.observers.memory_tracker import StageMemory
-from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.trees import leaves, refill, tree_map
 
 AHEAD = 1000
@@ -79,13 +78,23 @@ def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) ->
     return Backward(device.order, device.peak_bytes)
 
 
+class _OneVersion(NamedTuple):
+    """The weights of a device that are never updated."""
+
+    modules: list[nn.Module]
+    parameters: list[list[nn.Parameter]]
+    optimizer: None = None
+
+    def all_gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.parameters[0] if p.grad is not None]
+
+
 class _Device:
     """What the nodes of one device share."""
 
     def __init__(self, layers: nn.Sequential) -> None:
         self.layers, self.order, self.peak_bytes = layers, list[str](), 0
-        versions = WeightVersions(layers, partial(torch.optim.SGD, lr=0.1), None)
-        self.held = StageMemory(versions, self._look)
+        self.held = StageMemory(_OneVersion([layers], [list(layers.parameters())]), self._look)
         self._flows: dict[int, Flow] = {}
         self._graphs: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 

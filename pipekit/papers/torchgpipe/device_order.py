@@ -43,11 +43,7 @@ def expected(device: int, devices: int, microbatches: int) -> list[str]:
 
 
 def journals(
-    devices: int,
-    microbatches: int,
-    *,
-    stock: bool = False,
-    backward_s: float = 0.0,
+    devices: int, microbatches: int, *, stock: bool = False, backward_s: float = 0.0
 ) -> list[Journal]:
     """Run a minibatch and return what each device did in it.
 

@@ -35,36 +35,31 @@ def function_findings(network: nn.Sequential, x: Tensor, largest: int) -> list[F
     """
     swept, all_sizes = f"m and n from 1 to {largest}", sizes(largest)
     return [
-        Finding(
+        Finding.exact(
             "torchgpipe-eq-partitions-compose",
             differing_compositions(network, x, [1, 2, 3]) == 0,
-            "exact",
             "all splits into 1 to 3 partitions, to the bit",
         ),
-        Finding(
+        Finding.exact(
             "torchgpipe-eq-microbatch-tasks",
             all(equality.outputs_are_those_of_microbatches(network, x, *mn) for mn in all_sizes),
-            "exact",
             f"{swept}; to the bit of f(x_i), and of f(x) but for float32 rounding",
         ),
-        Finding(
+        Finding.exact(
             "torchgpipe-eq-gradient-sum",
             max(equality.pipelined_gradient_difference(network, x, *mn) for mn in all_sizes),
-            "exact",
             f"{swept}; norm of the difference over the norm, float32",
         ),
-        Finding("torchgpipe-bn-exception", list(equality.batch_norm_differences(4, 32)), "exact"),
-        Finding(
+        Finding.exact("torchgpipe-bn-exception", list(equality.batch_norm_differences(4, 32))),
+        Finding.exact(
             "torchgpipe-referential-transparency",
             equality.recomputation_difference(4, 12),
-            "exact",
             "dropout",
         ),
-        Finding("torchgpipe-wrapper-usage", equality.trains(equality.mlp, [3, 5], 3, 30), "exact"),
-        Finding(
+        Finding.exact("torchgpipe-wrapper-usage", equality.trains(equality.mlp, [3, 5], 3, 30)),
+        Finding.exact(
             "torchgpipe-fork-join-identity",
             list(equality.fork_and_join(4, 3)),
-            "exact",
             "outputs and gradients with and without the edges; the elements are those of all "
             "tokens",
         ),
@@ -77,8 +72,6 @@ def figure_findings(found1: Edges, found2: Edges, picture1: str, picture2: str) 
     Args:
         found1: what :func:`graph.found1` returned.
         found2: what :func:`graph.found2` returned.
-        picture1: the name of the first figure.
-        picture2: of the second one.
     """
     edges, orders, _ = graph.run(*graph.pipelined(4, 3))
     virtual = {
@@ -87,18 +80,16 @@ def figure_findings(found1: Edges, found2: Edges, picture1: str, picture2: str) 
     follows = {pair for tasks in orders for pair in pairwise(tasks)}
     recomputed = {(a, PaperTask("F'", b.i, b.j)) for a, b in virtual}
     return [
-        Finding("torchgpipe-fig1-dependency", found1 == graph.figure1(4, 3), "exact", "", picture1),
-        Finding(
+        Finding.exact("torchgpipe-fig1-dependency", found1 == graph.figure1(4, 3), "", picture1),
+        Finding.exact(
             "torchgpipe-fig2-dependency-ckpt",
             found2 == graph.figure2(4, 3),
-            "exact",
             "B's order is read off autograd's graph, F' off the trace",
             picture2,
         ),
-        Finding(
+        Finding.exact(
             "torchgpipe-fig4-graph",
             virtual <= edges and recomputed <= follows,
-            "exact",
             "F' is the first half of its pass: the pass's node has the edge, the trace has F' "
             "first",
             picture2,
@@ -123,40 +114,32 @@ def order_findings(found2: Edges, largest: int, issues: int, seed: int) -> list[
         graph.out_of_order(4, 3, issues, in_order=in_order, seed=seed) for in_order in (False, True)
     )
     return [
-        Finding(
+        Finding.exact(
             "torchgpipe-order-constraints",
             all(graph.follows_the_order(orders, m) for (m, _), (_, orders, _) in runs.items()),
-            "exact",
             f"{swept}, in the trace of every device",
         ),
-        Finding(
+        Finding.exact(
             "torchgpipe-alg1-clock-count",
             all(len(found) == m + n - 1 for (m, n), found in cycles.items()),
-            "exact",
             swept,
         ),
-        Finding(
+        Finding.exact(
             "torchgpipe-alg1-tasks-per-clock",
             all(found == graph.clock_cycles(m, n) for (m, n), found in cycles.items()),
-            "exact",
             f"{swept}; a device's copies are sent as soon as its task is over, before its next "
             "cycle",
         ),
-        Finding(
+        Finding.exact(
             "torchgpipe-alg1-independent-tasks",
             sum(a.kind == b.kind == "F" and a.i + a.j == b.i + b.j for a, b in before),
-            "exact",
         ),
-        Finding(
-            "torchgpipe-autograd-order-uncontrolled",
-            free > 0,
-            "measured",
-            f"{free} of {issues} issues",
+        Finding.measured(
+            "torchgpipe-autograd-order-uncontrolled", free > 0, f"{free} of {issues} issues"
         ),
-        Finding(
+        Finding.exact(
             "torchgpipe-fork-join-order",
             bound == 0,
-            "exact",
             f"in {issues} random issues, m = 4 and n = 3; also in the trace for {swept}",
         ),
     ]
@@ -180,25 +163,22 @@ def device_findings(
         for each in (ours, stock)
     )
     return [
-        Finding("torchgpipe-fig3-device-order", as_drawn, "exact", "3 devices, 4 microbatches"),
-        Finding(
+        Finding.exact("torchgpipe-fig3-device-order", as_drawn, "3 devices, 4 microbatches"),
+        Finding.exact(
             "torchgpipe-checkpoint-recompute-pair",
             as_drawn and all(early),
-            "exact",
             "F', receive, B on every device; each forward is recomputed once. One pass of the "
             "engine, not two autograd functions, holds what they would share",
         ),
-        Finding(
+        Finding.emulated(
             "torchgpipe-native-checkpoint-binds",
             bool(early) and all(early) and bool(late) and not any(late),
-            "emulated",
             "order of F' and the gradient's arrival on all devices but the last; the last one "
             "waits",
         ),
-        Finding(
+        Finding.exact(
             "torchgpipe-stream-per-microbatch",
             False,
-            "exact",
             "the engine has one copy stream a worker: its copies keep the microbatches' order",
         ),
     ]
@@ -276,7 +256,6 @@ def portal_findings(unet: CountedUNet, picture: str) -> list[Finding]:
 
     Args:
         unet: whose bytes were counted.
-        picture: the name of its figure.
     """
     partitions, width = 5, 16
     parallel = portals.counted(
@@ -287,29 +266,25 @@ def portal_findings(unet: CountedUNet, picture: str) -> list[Finding]:
     ends = [(skip.source, skip.destination) for skip in between]
     extra = graph.closed(graph.messages(4, 4, ends)) - graph.closed(graph.messages(4, 4))
     return [
-        Finding(
+        Finding.exact(
             "torchgpipe-fig6-portals",
             unet.is_the_closed_form,
-            "exact",
             "bytes counted over every link, both ways, are those of 1 copy and of j - j' copies",
             picture,
         ),
-        Finding(
+        Finding.exact(
             "torchgpipe-nonseq-tuple-copies",
             tensors == list(range(1, partitions)),
-            "exact",
             "j - 1 tensors from device j - 1 to j, forward, in bytes",
         ),
-        Finding(
+        Finding.exact(
             "torchgpipe-portals-no-extra-deps",
             len(extra),
-            "exact",
             "pairs of tasks that wait for one another with U-Net's skips and not without",
         ),
-        Finding(
+        Finding.exact(
             "torchgpipe-skip-api",
             _unpaired_is_refused(unet.model[:6]) and _inlined_is_equal(unet),
-            "exact",
             "layers call self.stash and self.pop instead of yielding; inputs and outputs stay "
             "tensors",
         ),

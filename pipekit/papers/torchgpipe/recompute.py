@@ -80,26 +80,23 @@ def rule_findings(trace: Trace, copy_s: float, picture: str, most: int = 8) -> l
     Args:
         trace: what :func:`emulated` returned for 4 stages and 4 microbatches.
         copy_s: seconds to copy a gradient in it.
-        picture: the name of the figure.
         most: microbatches and stages that are counted, from 1.
     """
     sizes = range(1, most + 1)
     except_last, always = (counts(sizes, sizes, mode) for mode in MODES[1:])
     return [
-        Finding(
+        Finding.exact(
             "torchgpipe-last-microbatch-not-recomputed",
             all(count == (m - 1) * n for (m, n), count in except_last.items())
             and recomputations(trace) == 3 * 4,
-            "exact",
             f"m and n from 1 to {most} by the schedule; m = n = 4 also counted on the engine",
             picture,
         ),
-        Finding("torchgpipe-m1-no-checkpoint", sum(except_last[1, n] for n in sizes), "exact"),
-        Finding("torchgpipe-m1-bench-always", all(always[1, n] == n for n in sizes), "exact"),
-        Finding(
+        Finding.exact("torchgpipe-m1-no-checkpoint", sum(except_last[1, n] for n in sizes)),
+        Finding.exact("torchgpipe-m1-bench-always", all(always[1, n] == n for n in sizes)),
+        Finding.emulated(
             "torchgpipe-recompute-overlaps-wait",
             overlaps(trace, copy_s),
-            "emulated",
             "4 equal stages, m = 4, all microbatches but the last on all stages but the last",
             picture,
         ),
@@ -225,27 +222,22 @@ def effect_findings(held: Held, seconds: Mapping[Recompute, float], picture: str
     equal = all(h["always"].peak_bytes == h["except_last"].peak_bytes for h in held.values())
     (size,) = {each.bytes_per_parameter for modes in held.values() for each in modes.values()}
     return [
-        Finding(
+        Finding.measured(
             "torchgpipe-memory-factor-m",
             min(shares),
-            "measured",
             "the least of m = 2, 4, 8, the default mode, without the batch (inputs and targets)",
             picture,
         ),
-        Finding(
+        Finding.measured(
             "torchgpipe-last-microbatch-no-memory-gain",
             [
                 two["always"].peak_bytes / two["except_last"].peak_bytes,
                 seconds["always"] / seconds["except_last"],
             ],
-            "measured",
             f"m = 2, one device; equal peaks at m = 4 and 8 too: {equal}",
             picture,
         ),
-        Finding(
-            "torchgpipe-bytes-per-param-8",
-            size,
-            "exact",
-            "counted in real training with plain SGD",
+        Finding.exact(
+            "torchgpipe-bytes-per-param-8", size, "counted in real training with plain SGD"
         ),
     ]

@@ -76,10 +76,7 @@ def throughput(cell: Benchmark, profile: Profile, faster: float) -> Throughput:
 
 
 def simulated(
-    cell: Benchmark,
-    profile: Profile,
-    cluster: Cluster | None,
-    balance: Sequence[int] | None = None,
+    cell: Benchmark, profile: Profile, cluster: Cluster | None, balance: Sequence[int] | None = None
 ) -> Trace:
     """Return a simulated batch of a benchmark.
 
@@ -164,9 +161,7 @@ def closed_form(microbatches: int) -> float:
     """
     seconds = {
         recompute: simulate(
-            as_drawn(1, microbatches),
-            Profile.uniform(1),
-            Plan.by_hand([1], recompute=recompute),
+            as_drawn(1, microbatches), Profile.uniform(1), Plan.by_hand([1], recompute=recompute)
         ).makespan_s
         for recompute in ("never", "except_last")
     }

@@ -120,29 +120,24 @@ def setting_findings(seed: int) -> list[Finding]:
     defaults = plain_sgd([nn.Parameter(torch.zeros(1))]).defaults
     amoebanet = PUBLISHED["amoebanet-d-18-256"].build(device="meta")
     return [
-        Finding(
+        Finding.simulated(
             "torchgpipe-setup-hardware",
             hardware() == printed("torchgpipe-setup-hardware"),
-            "simulated",
             f"preset: {hardware()} (CUDA and the host are in no model)",
         ),
-        Finding(
+        Finding.exact(
             "torchgpipe-table2-protocol",
             str(Protocol()) == printed("torchgpipe-table2-protocol")
             and not (defaults["momentum"] or defaults["weight_decay"]),
-            "exact",
             "preset; a flush makes all batches alike, so that one stands for the epochs",
         ),
-        Finding(
-            "torchgpipe-amoebanet-l-convention",
-            sum(p.numel() for p in amoebanet.parameters()),
-            "exact",
+        Finding.exact(
+            "torchgpipe-amoebanet-l-convention", sum(p.numel() for p in amoebanet.parameters())
         ),
-        Finding("torchgpipe-table4-microbatch-sizes", [cell.rows for cell in TABLE4[1:]], "exact"),
-        Finding(
+        Finding.exact("torchgpipe-table4-microbatch-sizes", [cell.rows for cell in TABLE4[1:]]),
+        Finding.exact(
             "torchgpipe-balance-discrepancy",
             speed.within_the_costliest_layer(1000, seed),
-            "exact",
             "block partitions of 1,000 random sequences of costs",
         ),
     ]
@@ -153,14 +148,13 @@ def findings2(second: pd.DataFrame, picture: str) -> list[Finding]:
 
     Args:
         second: what :func:`table2` returned.
-        picture: the name of the figure.
     """
     rows = dict(zip(TABLE2, second.to_dict("records"), strict=True))
     found = {key: float(row["emulated"]) for key, row in rows.items()}
     ratios = slots(second).set_index("n")
     paper = ", ".join(f"{ratios['ratio (paper)'][n]:.2f} at n = {n}" for n in (2, 4, 8))
     ours = ", ".join(f"{ratios['ratio (emulated)'][n]:.2f}" for n in (2, 4, 8))
-    made = [Finding("torchgpipe-table2-baseline", found[BASELINE], "exact")]
+    made = [Finding.exact("torchgpipe-table2-baseline", found[BASELINE])]
     for (m, n), cell in TABLE2.items():
         note = "partition and batch of the paper's repository; simulated "
         note += f"{rows[m, n]['simulated']:.3f}"
@@ -179,19 +173,18 @@ def findings2(second: pd.DataFrame, picture: str) -> list[Finding]:
             )
         if (m, n) != BASELINE:
             name = f"torchgpipe-table2-ours-{cell.name}"
-            made.append(Finding(name, found[m, n], "emulated", note, picture))
+            made.append(Finding.emulated(name, found[m, n], note, picture))
     trend = speed.grows(found)
-    return [*made, Finding("torchgpipe-table2-trend", trend, "emulated", "", picture)]
+    return [*made, Finding.emulated("torchgpipe-table2-trend", trend, "", picture)]
 
 
 def findings4(fourth: pd.DataFrame, picture: str) -> list[Finding]:
     """Return what Table 4 claims of every row but naive-1; arguments as for :func:`findings2`."""
     rows = fourth.set_index("cell")
     made = [
-        Finding(
+        Finding.emulated(
             f"torchgpipe-table4-{cell.name}-speedup",
             [rows["emulated"][before.name], rows["emulated"][cell.name]],
-            "emulated",
             "published partition, skips included; torchgpipe's algorithm on our costs would give "
             f"{rows['own partition (simulated)'][cell.name]:.2f} (simulated): the layers' costs "
             "differ on the real P40",
@@ -200,7 +193,7 @@ def findings4(fourth: pd.DataFrame, picture: str) -> list[Finding]:
         for before, cell in pairwise(TABLE4[1:])
     ]
     closed = speed.closed_form(2)
-    return [*made, Finding("torchgpipe-table4-pipeline-1-closed-form", closed, "exact")]
+    return [*made, Finding.exact("torchgpipe-table4-pipeline-1-closed-form", closed)]
 
 
 def _compared(

@@ -106,10 +106,7 @@ def table1(faster: float) -> Table1:
 
 def speedup_figure(table: Table1) -> tuple[go.Figure, pd.DataFrame]:
     """Return our speedups over the paper's, for both partitions, and the rows drawn."""
-    partitions = {
-        "published": "speedup (simulated)",
-        "by torchgpipe's algorithm": "own partition",
-    }
+    partitions = {"published": "speedup (simulated)", "by torchgpipe's algorithm": "own partition"}
     drawn = pd.concat(
         table.frame[["speedup (paper)"]].assign(speedup=table.frame[column], partition=name)[1:]
         for name, column in partitions.items()
@@ -147,17 +144,14 @@ def findings(table: Table1, speedups: str, figure7: str) -> list[Finding]:
 
     Args:
         table: the simulated rows.
-        speedups: the name of the speedups' figure.
-        figure7: the name of Figure 7.
     """
     own = table.frame.set_index("components")
     speedup, busy = own["speedup (simulated)"], own["utilization % (simulated)"]
     unlike = _unlike_the_paper(table)
     made = [
-        Finding(
+        Finding.simulated(
             f"torchgpipe-table1-{name}-speedup",
             [speedup[before], speedup[name]],
-            "simulated",
             unlike + f"{own['own partition'][name]:.2f}",
             speedups,
         )
@@ -172,13 +166,11 @@ def findings(table: Table1, speedups: str, figure7: str) -> list[Finding]:
                 f"hold {fullest / 2**30:.1f} GiB of its 22: the host cannot always have been ahead"
             )
         both = [busy[NAMES[place]] for place in pair]
-        made.append(
-            Finding(f"torchgpipe-table1-{name}-utilization", both, "simulated", note, figure7)
-        )
+        made.append(Finding.simulated(f"torchgpipe-table1-{name}-utilization", both, note, figure7))
     every = [float(value) for value in speedup]
     made += [
-        Finding("torchgpipe-table1-every-component-helps", every, "simulated", "", speedups),
-        Finding("torchgpipe-table1-nearly-twice", every[-1], "simulated", "", speedups),
+        Finding.simulated("torchgpipe-table1-every-component-helps", every, "", speedups),
+        Finding.simulated("torchgpipe-table1-nearly-twice", every[-1], "", speedups),
     ]
     seconds, own_s = (
         {name: trace.makespan_s for name, trace in traces.items()}
@@ -186,18 +178,14 @@ def findings(table: Table1, speedups: str, figure7: str) -> list[Finding]:
     )
     for letter, name, as_drawn in zip("abcd", NAMES, table.seen, strict=True):
         made.append(
-            Finding(
+            Finding.simulated(
                 f"torchgpipe-fig7{letter}-{name.rsplit('-')[-1].replace('dep', 'dependency')}",
                 [seconds[name] / seconds[ALL], int(as_drawn)],
-                "simulated",
                 unlike + f"{own_s[name] / own_s[ALL]:.2f}",
                 figure7,
             )
         )
-    return [
-        *made,
-        Finding("torchgpipe-fig7-patterns", sum(table.seen), "simulated", "", figure7),
-    ]
+    return [*made, Finding.simulated("torchgpipe-fig7-patterns", sum(table.seen), "", figure7)]
 
 
 def less_findings(slowdowns: Mapping[str, float]) -> list[Finding]:
@@ -214,16 +202,14 @@ def less_findings(slowdowns: Mapping[str, float]) -> list[Finding]:
         for streams in (False, True)
     ]
     return [
-        Finding(
+        Finding.simulated(
             "torchgpipe-conclusion-all-components",
             min(slowdowns.values()),
-            "simulated",
             ", ".join(f"without {name}: {slow:.3f}" for name, slow in slowdowns.items()),
         ),
-        Finding(
+        Finding.simulated(
             "torchgpipe-streams-concurrency",
             shares,
-            "simulated",
             "share of the copies' time in which a device at their ends computes; 3 devices, m = 3",
         ),
     ]

@@ -105,11 +105,7 @@ def frame(table: Table1, live_mb: Mapping[str, float]) -> pd.DataFrame:
 
 def figure(memory: pd.DataFrame) -> go.Figure:
     """Draw each row's bytes over those with the order alone; see :func:`frame`."""
-    kinds = {
-        "paper, reserved": PAPER,
-        "simulated, live": LIVE,
-        "measured, live, small": SMALL,
-    }
+    kinds = {"paper, reserved": PAPER, "simulated, live": LIVE, "measured, live, small": SMALL}
     drawn = pd.concat(
         pd.DataFrame(
             {"times": memory[column] / memory[column][1], "place": range(4), "bytes": name}
@@ -139,7 +135,6 @@ def findings(memory: pd.DataFrame, small: SmallUNet, picture: str) -> list[Findi
     Args:
         memory: what :func:`frame` returned.
         small: the U-Net that was measured.
-        picture: the name of the figure.
     """
     rows = memory.set_index("components")
     live, arriving = rows[SMALL], rows[ARRIVING]
@@ -156,8 +151,8 @@ def findings(memory: pd.DataFrame, small: SmallUNet, picture: str) -> list[Findi
     ]
     return [
         *(
-            Finding(f"torchgpipe-table1-{name}-memory", live.tolist(), "measured", cause, picture)
+            Finding.measured(f"torchgpipe-table1-{name}-memory", live.tolist(), cause, picture)
             for name in NAMES
         ),
-        Finding("torchgpipe-table1-memory-pattern", pattern, "measured", f"MB; {cause}", picture),
+        Finding.measured("torchgpipe-table1-memory-pattern", pattern, f"MB; {cause}", picture),
     ]

@@ -142,7 +142,6 @@ def naive_finding(row: Row, error: float, trained_rows: int, picture: str) -> Fi
         row: naive-1's.
         error: of the memory model on small U-Nets.
         trained_rows: of a real batch of the full size; 0: none is trained.
-        picture: the name of Table 3's figure.
     """
     note = (
         f"small U-Nets really trained: measured and simulated peaks differ by {error:.1%} at most"
@@ -174,7 +173,6 @@ def findings(rows: Sequence[Row], picture: str) -> list[Finding]:
 
     Args:
         rows: of :data:`TABLE3`, naive-1 first.
-        picture: the name of the figure.
     """
     naive, first = rows[:2]
     largest = max(layer.parameter_bytes for layer in memory.profile_of(*first.size).layers)
@@ -187,30 +185,27 @@ def findings(rows: Sequence[Row], picture: str) -> list[Finding]:
         "the sum, and cuDNN has workspaces; neither is in our model"
     )
     made = [
-        Finding(
+        Finding.simulated(
             f"torchgpipe-table3-{row.name}-memory",
             [row.total, row.fullest, row.total - before.total],
-            "simulated",
             note + (first_note if row is first else ""),
             picture,
         )
         for before, row in pairwise(rows)
     ]
-    made += [Finding(f"torchgpipe-table3-{r.name}-params", r.parameters, "exact") for r in rows]
+    made += [Finding.exact(f"torchgpipe-table3-{r.name}-params", r.parameters) for r in rows]
     sizes = [(5, 64), *(row.size for row in rows[:2]), (1, 8), (3, 7)]
     return [
         *made,
-        Finding("torchgpipe-table3-growth", rows[-1].parameters / naive.parameters, "exact"),
-        Finding(
+        Finding.exact("torchgpipe-table3-growth", rows[-1].parameters / naive.parameters),
+        Finding.exact(
             "torchgpipe-unet-structure",
             all(memory.is_symmetric(*size) for size in sizes),
-            "exact",
             f"the layers of (B, C) in {sizes}",
         ),
-        Finding(
+        Finding.exact(
             "torchgpipe-intro-gpt2",
             memory.gpt2_parameters(48, 1600, 50_257, 1024),
-            "exact",
             "GPT-2's own vocabulary and context, 50,257 and 1,024",
         ),
     ]
