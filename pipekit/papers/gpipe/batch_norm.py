@@ -87,7 +87,7 @@ def moving_averages(
     inputs: dict[int, list[Tensor]] = {number: [] for number in norms}
     watched = copy.deepcopy(model)
     for number in norms:
-        watched[number] = _Watched(watched[number], inputs[number].append)
+        watched[number].register_forward_pre_hook(_keeping_inputs(inputs[number]))
     pipeline = Pipeline(
         watched,
         partial(gpipe, stages, microbatches),
@@ -96,7 +96,7 @@ def moving_averages(
         recompute=recompute,
     )
     pipeline.train(batches, trace=False)
-    state = {name.replace(".inner.", "."): tensor for name, tensor in pipeline.state_dict().items()}
+    state = pipeline.state_dict()
 
     unsplit, by_layer = _ordinary(model), _ordinary(model)
     with torch.no_grad():
@@ -196,21 +196,12 @@ def _keeping(loss: nn.Module, keep: Callable[[Tensor], None]) -> Callable[[Tenso
     return kept
 
 
-class _Watched(nn.Module):
-    """A layer that keeps its inputs in training, each once.
+def _keeping_inputs(kept: list[Tensor]) -> Callable[[nn.Module, tuple[Tensor]], None]:
+    """Return a hook that keeps a layer's inputs in training, each once."""
 
-    Args:
-        inner: the layer.
-        keep: called with each; a builtin or a function, so that copies share it.
-    """
-
-    def __init__(self, inner: nn.Module, keep: Callable[[Tensor], None]) -> None:
-        super().__init__()
-        self.inner, self.keep = inner, keep
-
-    def forward(self, x: Tensor) -> Tensor:
+    def keep(_: nn.Module, inputs: tuple[Tensor]) -> None:
         first = torch.is_grad_enabled() or is_checkpointing()  # not when the engine tries the model
         if first and not is_recomputing():
-            self.keep(x.detach().clone())
-        y: Tensor = self.inner(x)
-        return y
+            kept.append(inputs[0].detach().clone())
+
+    return keep

@@ -2,18 +2,19 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from pipekit.datasets import Batch
-from pipekit.engine import Pipeline
-from pipekit.engine.batches import split
+from pipekit.engine import Observer, Pipeline, PipelinedModule
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.partition import splits
 from pipekit.papers.gradients import TakeGradient
-from pipekit.schedules import gpipe
+from pipekit.schedules import Step, gpipe
+from pipekit.trees import Tree, leaves
 
 Place = tuple[int, str]
 """A thread, and the device of what it computed."""
@@ -26,7 +27,9 @@ def splits_into_microbatches(x: Tensor, microbatches: int) -> bool:
         x: a minibatch, [N, ...].
         microbatches: T, which divides N.
     """
-    parts = split(x, microbatches)
+    seen = _Inputs()
+    PipelinedModule(nn.Sequential(nn.Identity()), [1], chunks=microbatches, observers=[seen])(x)
+    parts = seen.inputs
     reshaped = x.reshape(microbatches, len(x) // microbatches, *x.shape[1:])
     return bool(torch.equal(torch.stack(parts), reshaped) and torch.equal(torch.cat(parts), x))
 
@@ -72,14 +75,14 @@ def loss_place(
     """
     of_layers: list[set[Place]] = [set() for _ in model]
     of_loss: set[Place] = set()
-    watched = nn.Sequential(
-        *(_Watched(layer, seen.add) for layer, seen in zip(model, of_layers, strict=True))
-    )
+    watched, watched_loss = deepcopy(model), deepcopy(loss)
+    for part, seen in zip([*watched, watched_loss], [*of_layers, of_loss], strict=True):
+        part.register_forward_hook(_noting(seen))
     pipeline = Pipeline(
         watched,
         gpipe(stages, microbatches),
         optimizer=TakeGradient,
-        loss=_Watched(loss, of_loss.add),
+        loss=watched_loss,
     )
     (found,) = pipeline.train([batch]).losses
     with torch.no_grad():
@@ -165,23 +168,24 @@ def findings(model: nn.Sequential, batch: Batch, loss: nn.Module) -> list[Findin
     ]
 
 
-class _Watched(nn.Module):
-    """A layer, or a loss, that tells where it computes in training.
+class _Inputs(Observer):
+    """Keeps what each forward takes in."""
 
-    Args:
-        inner: the layer.
-        tell: called with the place; a builtin or a function, so that copies share it.
-    """
+    def __init__(self) -> None:
+        self.inputs: list[Tensor] = []
 
-    def __init__(self, inner: nn.Module, tell: Callable[[Place], None]) -> None:
-        super().__init__()
-        self.inner, self.tell = inner, tell
+    def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
+        self.inputs.append(leaves(inputs)[0])
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        y: Tensor = self.inner(*inputs)
+
+def _noting(seen: set[Place]) -> Callable[[nn.Module, object, Tensor], None]:
+    """Return a hook that notes where a layer, or a loss, computes in training."""
+
+    def note(_: nn.Module, __: object, output: Tensor) -> None:
         if torch.is_grad_enabled():  # the engine first tries the model without gradients
-            self.tell((threading.get_ident(), str(y.device)))
-        return y
+            seen.add((threading.get_ident(), str(output.device)))
+
+    return note
 
 
 def _keeping(outputs: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:

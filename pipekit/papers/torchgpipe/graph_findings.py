@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from pipekit import PipelinedModule, skips
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.semantics import differing_compositions
+from pipekit.papers.named_rows import named_rows
 from pipekit.papers.torchgpipe import device_order, equality, graph, portals
 from pipekit.papers.torchgpipe.graph import Edges, PaperTask
-from pipekit.plots import style
 
 
 def sizes(largest: int) -> list[tuple[int, int]]:
@@ -228,27 +228,10 @@ class CountedUNet:
         )
 
     def figure(self) -> go.Figure:
-        """Draw :attr:`frame`, two bars a link."""
-        table, figure = self.frame, go.Figure()
-        for position, (name, shift) in enumerate({"portals": 0.18, "no portals": -0.18}.items()):
-            figure.add_bar(
-                y=[-row + shift for row in range(len(table))],
-                x=table[name],
-                base=[0] * len(table),
-                width=0.32,
-                orientation="h",
-                name=name,
-                marker={"color": style.SERIES_COLORS[position], "line": {"width": 0}},
-            )
-        most = float(table[["portals", "no portals"]].max().max())
-        title = f"Portals save {self.saved:.0%} of U-Net's bytes (exact)"
-        figure.update_layout(style.layout(260, title))
-        figure.update_xaxes(style.axis("kB forward, a minibatch", range=[0, 1.05 * most]))
-        places = [-row for row in range(len(table))]
-        ticks = {"tickvals": places, "ticktext": table["link"].tolist()}
-        span = [0.5 - len(table), 0.5]
-        figure.update_yaxes(style.axis("devices", range=span, showgrid=False, **ticks))
-        return figure
+        """Draw :attr:`frame`, a row a link."""
+        title = f"Portals save {self.saved:.0%} of U-Net's bytes"
+        kb = "kB forward, a minibatch"
+        return named_rows(self.frame.set_index("link"), kb, title=title, label="exact")[0]
 
 
 def portal_findings(unet: CountedUNet, picture: str) -> list[Finding]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from pipekit.papers.timelines import busy_s
 from pipekit.traces import COLUMNS, TRANSFERS, Trace
 
 Stream = tuple[str, int]
@@ -90,9 +91,7 @@ def overlap(trace: Trace) -> float:
     assert trace.transfers is not None
     hidden = total = 0.0
     for start, end, device in _ends_of_copies(trace.transfers):
-        own = trace.frame[trace.frame["worker"] == device]
-        busy = own["end_s"].clip(start, end) - own["start_s"].clip(start, end)
-        hidden += float(busy.sum())
+        hidden += busy_s(trace.frame[trace.frame["worker"] == device], start, end)
         total += end - start
     return hidden / total
 

@@ -7,8 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 import torch
 
-from pipekit import PipelinedModule, models, plots
+from pipekit import PipelinedModule, models
 from pipekit.papers.findings import Finding
+from pipekit.papers.named_rows import named_rows
 from pipekit.papers.torchgpipe import ablation, checkpointing, equality, graph
 from pipekit.papers.torchgpipe.ablation import ROWS, Components
 from pipekit.papers.torchgpipe.settings import TABLE1, printed_cell
@@ -106,26 +107,14 @@ def frame(table: Table1, live_mb: Mapping[str, float]) -> pd.DataFrame:
 def figure(memory: pd.DataFrame) -> go.Figure:
     """Draw each row's bytes over those with the order alone; see :func:`frame`."""
     kinds = {"paper, reserved": PAPER, "simulated, live": LIVE, "measured, live, small": SMALL}
-    drawn = pd.concat(
-        pd.DataFrame(
-            {"times": memory[column] / memory[column][1], "place": range(4), "bytes": name}
-        )
-        for name, column in kinds.items()
-    )
-    more = memory[SMALL][0] / memory[SMALL][1]
-    points = plots.points(
-        drawn,
-        x="times",
-        y="place",
-        color="bytes",
-        title=f"Without the order {more:.1f} times as much is alive",
+    times = {name: (memory[column] / memory[column][1]).tolist() for name, column in kinds.items()}
+    points, _ = named_rows(
+        pd.DataFrame(times, index=NAMES),
+        "times",
+        title=f"Without the order {times['measured, live, small'][0]:.1f} times as much is alive",
         label="paper, simulated, measured",
         x_title="bytes of all devices over those with the order alone",
-        y_title=" ",
     )
-    points.update_yaxes(tickvals=list(range(4)), ticktext=list(NAMES), range=[3.4, -0.4])
-    points.update_xaxes(range=[0, 1.05 * drawn["times"].max()])
-    points.update_layout(margin={"l": 150})
     return points
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from pipekit import models, plots
 from pipekit.papers.findings import Finding
+from pipekit.papers.named_rows import named_rows
 from pipekit.papers.torchgpipe import memory
 from pipekit.papers.torchgpipe.memory import GIB, PIXELS, Row
 from pipekit.papers.torchgpipe.settings import TABLE3, printed_cell
@@ -63,28 +64,14 @@ def figure(table: pd.DataFrame) -> tuple[go.Figure, pd.DataFrame]:
         "simulated, live": "GiB (simulated)",
         "exact, weights and gradients": "of it weights and gradients (exact)",
     }
-    drawn = pd.concat(
-        pd.DataFrame({"GiB": table[column], "place": range(len(table)), "bytes": name})
-        for name, column in columns.items()
-    )
-    points = plots.points(
-        drawn,
-        x="GiB",
-        y="place",
-        color="bytes",
+    numbers = pd.DataFrame({name: table[column] for name, column in columns.items()})
+    return named_rows(
+        numbers.set_index(table["U-Net"] + " " + table["(B, C)"]),
+        "GiB",
         title=f"Table 3's bytes are met within {(table['simulated / paper'] - 1).abs().max():.0%}",
         label="paper, simulated, exact",
         x_title="GiB of all devices",
-        y_title=" ",
     )
-    points.update_yaxes(
-        tickvals=list(range(len(table))),
-        ticktext=(table["U-Net"] + " " + table["(B, C)"]).tolist(),
-        range=[len(table) - 0.6, -0.4],
-    )
-    points.update_xaxes(range=[0, 1.05 * drawn["GiB"].max()])
-    points.update_layout(margin={"l": 150})
-    return points, drawn
 
 
 def small_unets(size: Sequence[int], rows: int, pixels: int) -> pd.DataFrame:
