@@ -19,7 +19,7 @@ from torch.distributed.pipelining import (
 )
 from workload import INTERLEAVED, Case, timed_sgd
 
-from pipekit.engine.transports.processes import forkserver
+from pipekit.engine.transports.processes.forkserver import forkserver
 from pipekit.operator_threads import share_cores
 
 SCHEDULES: dict[str, Any] = {

@@ -128,7 +128,7 @@ def train(
     import pipekit
     from pipekit.choices import require_choice
     from pipekit.cli import trained
-    from pipekit.engine.transports import torchrun
+    from pipekit.engine.transports.distributed import torchrun
     from pipekit.schedules.methods.by_name import METHODS, parse_replicas
     from pipekit.workloads import WORKLOADS
 

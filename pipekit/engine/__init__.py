@@ -4,6 +4,6 @@ from pipekit.engine.module.pipelined_module import PipelinedModule
 from pipekit.engine.observers.observer import Observer
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.run import Run, measure_memory
-from pipekit.engine.transports.processes import WorkerDied
+from pipekit.engine.transports.processes.worker_pool import WorkerDied
 
 __all__ = ["Observer", "Pipeline", "PipelinedModule", "Run", "WorkerDied", "measure_memory"]

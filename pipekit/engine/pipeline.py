@@ -294,6 +294,13 @@ class Pipeline:
         gathered = self._runner.gather(self._model.state())
         return OrderedDict((name, gathered[name]) for name in self._model.names)
 
+    def close(self) -> None:
+        """End the worker processes that ``transport="distributed"`` keeps from call to call.
+
+        They end with the pipeline, too.  The next call starts others.
+        """
+        self._runner.close()
+
     def _require_sound(self) -> None:
         if self._failed:
             raise RuntimeError(

@@ -13,7 +13,7 @@ import torch
 from tqdm.auto import tqdm
 
 from pipekit.cores import available_cores
-from pipekit.engine.transports.processes import forkserver
+from pipekit.engine.transports.processes.forkserver import forkserver
 from pipekit.provenance import write
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import cloudpickle
 import torch.distributed as dist
 
-from pipekit.engine.transports.processes import forkserver, without_main_module
-from pipekit.engine.transports.worker_process import portable
+from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
+from pipekit.engine.transports.processes.worker_process import portable
 
 LIMIT_S = 60
 

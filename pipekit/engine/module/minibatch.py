@@ -27,7 +27,7 @@ from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observer, Watchers, WorkerView, observers_of
 from pipekit.engine.observers.record import Record
 from pipekit.engine.observers.trace_recorder import TraceRecorder
-from pipekit.engine.transports.run_threads import Tell, together
+from pipekit.engine.transports.run_threads import Notify, run_threads
 from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
@@ -181,23 +181,23 @@ class Minibatch:
         # What the caller has issued comes first, and what he issues later comes after.
         before = [record_event(clock.device) for clock in runtime.clocks]
 
-        def work(stage: int, tell: Tell) -> None:
+        def work(stage: int, notify: Notify) -> None:
             clock, watched = runtime.clocks[stage], self._watched[stage]
             with on_stream(runtime.streams[stage]):
                 for event in before:
                     wait_event(clock.device, event)
-                links = network.links(stage)
+                transport = network.transport(stage)
                 executor = Executor(
                     stage,
                     {stage: self._passes[stage]},
                     {stage: self._recompute},
-                    links,
+                    transport,
                     self,
                     clock.device,
                     observers=watched.observers,
                     training=self._keeps,
                 )
-                worker = Worker(watched.view, executor.execute, links, watched.observers)
+                worker = Worker(watched.view, executor.execute, transport, watched.observers)
                 run = partial(worker.execute, steps[stage])
                 _with_weights(runtime.modules[stage], self._aliases[stage], run)
                 if watched.memory:
@@ -205,7 +205,7 @@ class Minibatch:
 
         last = op is Op.BACKWARD or not self._keeps
         try:
-            together([partial(work, stage) for stage in stages], network.abort)
+            run_threads([partial(work, stage) for stage in stages], network.abort)
             for stage, watched in enumerate(self._watched if last else ()):
                 for observer in watched.observers:
                     observer.end(stage)

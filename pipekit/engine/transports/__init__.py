@@ -1,1 +1,1 @@
-"""How workers reach one another: threads, processes, torch.distributed."""
+"""How workers reach one another: threads of one process, processes, torch.distributed."""

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
-from pipekit.engine.transports import torchrun
-from pipekit.engine.transports.processes import ProcessRunner
+from pipekit.engine.transports.distributed import torchrun
+from pipekit.engine.transports.processes.runner import ProcessRunner
 from pipekit.engine.transports.threads import ThreadRunner
 from pipekit.engine.work import Report, WorkerAssignment
 

@@ -11,36 +11,39 @@ import torch
 from pipekit.openmp import release_threads
 from pipekit.operator_threads import SWITCH_INTERVAL_S, share_cores, share_of_cores
 
-Tell = Callable[[Any], None]
+Event = Any
+Notify = Callable[[Event], None]
+"""Called in one of the threads; hands an event to the thread that started them."""
+
 T = TypeVar("T")
 
 
-def together(
-    functions: Sequence[Callable[[Tell], T]],
+def run_threads(
+    functions: Sequence[Callable[[Notify], T]],
     stop: Callable[[], None],
-    hear: Callable[[Any], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> list[T]:
     """Run functions in a thread each, which share the cores, and return what they return.
 
     Args:
-        functions: each gets a function by which it can tell this thread something.
+        functions: each is called with a function that hands an event to ``on_event``.
         stop: makes all of them return soon; called when one has failed or this thread is
             interrupted.
-        hear: called in this thread with what any of them tells.
+        on_event: called in this thread with each event.
 
     Raises:
         BaseException: the first that any of them raised, with its traceback, once all have ended.
     """
-    said: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+    news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     results: dict[int, T] = {}
 
     def run(index: int) -> None:
         try:
             share_cores(len(functions))
-            result = functions[index](lambda message: said.put(("told", message)))
-            said.put(("done", (index, result)))
+            result = functions[index](lambda event: news.put(("event", event)))
+            news.put(("done", (index, result)))
         except BaseException as error:
-            said.put(("failed", error))
+            news.put(("failed", error))
 
     threads = [
         threading.Thread(target=run, args=(index,), name=f"pipekit worker {index}", daemon=True)
@@ -54,13 +57,13 @@ def together(
         for thread in threads:
             thread.start()
         while len(results) < len(threads):
-            kind, value = said.get()
+            kind, value = news.get()
             if kind == "failed":
                 raise value
             if kind == "done":
                 results[value[0]] = value[1]
-            elif hear is not None:
-                hear(value)
+            elif on_event is not None:
+                on_event(value)
     finally:
         if len(results) < len(threads):
             stop()

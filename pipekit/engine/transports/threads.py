@@ -24,98 +24,104 @@ from pipekit.engine.batches import Batch, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import StageSource, TrainedStage
 from pipekit.engine.transport import Aborted, Transport
-from pipekit.engine.transports.mailbox import InboxLinks, Key
-from pipekit.engine.transports.run_threads import Tell, together
-from pipekit.engine.transports.slow_links import Calendar, SlowLinks
+from pipekit.engine.transports.mailbox import Key, KeyedMailbox, Mailbox
+from pipekit.engine.transports.mailbox_transport import MailboxTransport
+from pipekit.engine.transports.run_threads import Notify, run_threads
+from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
 from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
-from pipekit.schedules import Message
-from pipekit.trees import Tree, tree_map
+from pipekit.trees import tree_map
 
 T = TypeVar("T")
 LossCallback = Callable[[int, float], None]
 
 
-class Queues:
-    """Everybody's inboxes, as one thread sees them.
+class ThreadMailboxes:
+    """The mailboxes of all threads, as one of them sees them: a queue each.
 
     Args:
-        index: this worker.
-        queues: everybody's.
+        worker: whose own is read.
+        queues: of all workers.
     """
 
-    def __init__(self, index: int, queues: Sequence["SimpleQueue[Any]"]) -> None:
-        self._queues, self.get = queues, queues[index].get
+    def __init__(self, worker: int, queues: Sequence["SimpleQueue[Any]"]) -> None:
+        self._queues, self.get = queues, queues[worker].get
 
-    def put(self, worker: int, key: Key, message: Any) -> None:
-        """See :class:`pipekit.engine.transports.mailbox.Inboxes`."""
-        self._queues[worker].put((key, message))
+    def put(self, worker: int, key: Key, content: Any) -> None:
+        """Put a message into a worker's mailbox; its tensors are handed over by reference."""
+        self._queues[worker].put((key, content))
 
 
-class ThreadLinks(InboxLinks):
-    """Hands tensors over by reference.
+class CopyingMailbox:
+    """The mailbox of a worker on an accelerator: contents are copied to the receivers' devices.
 
     Args:
-        index: this worker.
-        network: what it has in common with the others.
+        mailbox: hands contents over by reference.
+        worker: whose mailbox it is.
+        devices: of all workers.
+        copy_streams: whether copies run beside the computing (torchgpipe, section 3.2.3).
     """
 
-    def __init__(self, index: int, network: "ThreadNetwork") -> None:
-        inboxes, lanes = Queues(index, network.queues), Queues(index, network.lanes)
-        super().__init__(index, network.workers, inboxes, lanes)
-        self._aborted, self._devices = network.aborted, network.devices
-        self._device = self._devices[index]
-        self._copier = None
-        if is_accelerator(self._device):
-            self._copier = Copier(self._device, beside=network.copy_streams)
+    def __init__(
+        self, mailbox: Mailbox, worker: int, devices: Sequence[torch.device], copy_streams: bool
+    ) -> None:
+        self._mailbox, self._device, self._devices = mailbox, devices[worker], devices
+        self._copier = Copier(self._device, beside=copy_streams)
 
-    def require_peers(self) -> None:
-        """See :class:`Links`."""
-        if self._aborted.is_set():
-            raise Aborted
+    def put(self, worker: int, key: Key, content: Any) -> None:
+        """Start a copy to the receiver's device; hand it over with the event that ends it."""
+        self._mailbox.put(worker, key, self._copier.copy(content, self._devices[worker]))
 
-    def receive(self, message: Message, source: int) -> Tree:
-        """See :class:`Links`."""
-        content, ready = super().receive(message, source)
-        if ready is None:
-            return content
+    def wait(self, key: Key) -> Any:
+        """Return the content of a message; the device waits for its copy, and this thread not."""
+        content, ready = self._mailbox.wait(key)
         wait_event(self._device, ready)
         return tree_map(keep_for_current_stream, content)
 
-    def send(self, message: Message, destination: int, content: Tree) -> None:
-        """See :class:`Links`."""
-        copy: tuple[Tree, Any] = content, None
-        if self._copier:
-            copy = self._copier.copy(content, self._devices[destination])
-        super().send(message, destination, copy)
-
 
 class ThreadNetwork:
-    """What the links of all threads have in common, for one run.
+    """What the transports of all threads have in common, for one run.
 
     Args:
         workers: those that have anything to do.
-        devices: everybody's.
-        copy_streams: whether tensors travel between GPUs beside the computing (torchgpipe, section
-            3.2.3), or in its stream.
+        devices: of all workers.
+        copy_streams: whether tensors travel between accelerators beside the computing (torchgpipe,
+            section 3.2.3), or in its stream.
     """
 
     def __init__(
         self, workers: Sequence[int], devices: Sequence[torch.device], copy_streams: bool = True
     ) -> None:
-        self.workers, self.devices, self.copy_streams = workers, devices, copy_streams
-        self.queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in devices]
-        self.lanes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in devices]
+        self._workers, self._devices, self._copy_streams = workers, devices, copy_streams
+        self._queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in devices]
+        self._sums_queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in devices]
         self.aborted = threading.Event()
 
-    def links(self, index: int) -> ThreadLinks:
-        """Return a worker's links; called in its thread."""
-        return ThreadLinks(index, self)
+    def transport(self, worker: int) -> MailboxTransport:
+        """Return the transport of a worker; called in its thread."""
+        return MailboxTransport(
+            worker,
+            self._workers,
+            self._mailbox(worker, self._queues),
+            self._mailbox(worker, self._sums_queues),
+            self.require_peers,
+        )
+
+    def require_peers(self) -> None:
+        """Raise Aborted if the run was aborted."""
+        if self.aborted.is_set():
+            raise Aborted
 
     def abort(self) -> None:
         """Let every worker raise Aborted, also those who wait."""
         self.aborted.set()
-        for queue in [*self.queues, *self.lanes]:
+        for queue in [*self._queues, *self._sums_queues]:
             queue.put((None, None))
+
+    def _mailbox(self, worker: int, queues: Sequence["SimpleQueue[Any]"]) -> Mailbox:
+        mailbox = KeyedMailbox(ThreadMailboxes(worker, queues), self.require_peers)
+        if not is_accelerator(self._devices[worker]):
+            return mailbox
+        return CopyingMailbox(mailbox, worker, self._devices, self._copy_streams)
 
 
 class ThreadRunner:
@@ -147,31 +153,30 @@ class ThreadRunner:
         calendar = None if config.cluster is None else Calendar(config.cluster)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
 
-        def run(assignment: WorkerAssignment, tell: Tell) -> Report:
-            def tell_loss(microbatch: int, loss: Tensor) -> None:
-                tell((microbatch, loss.item()))
+        def run(assignment: WorkerAssignment, notify: Notify) -> Report:
+            def notify_loss(microbatch: int, loss: Tensor) -> None:
+                notify((microbatch, loss.item()))
 
             with on_stream(new_stream(assignment.device)):
-                links: Transport = network.links(assignment.index)
+                transport: Transport = network.transport(assignment.index)
                 if calendar is not None:
-                    links = SlowLinks(links, assignment.index, calendar)
+                    transport = SlowTransport(transport, assignment.index, calendar)
                 if not config.training:
-                    report = evaluate(assignment, config, links, feed)
+                    report = evaluate(assignment, config, transport, feed)
                 else:
                     stages = _kept(kept.get(assignment.index), assignment.stages)
                     stages = stages or assignment.build()
-                    report = train(
-                        assignment, stages, config, links, feed, tell_loss if on_loss else None
-                    )
+                    told = notify_loss if on_loss else None
+                    report = train(assignment, stages, config, transport, feed, told)
                     self._kept[assignment.index] = report.stages, stages
                 synchronize(assignment.device)  # who reads the report does so on another stream
                 return report
 
-        def hear(loss: tuple[int, float]) -> None:
+        def on_event(loss: tuple[int, float]) -> None:
             assert on_loss is not None
             on_loss(*loss)
 
-        reports = together([partial(run, each) for each in workers], network.abort, hear)
+        reports = run_threads([partial(run, each) for each in workers], network.abort, on_event)
         if not config.training:
             self._kept = kept
         return reports

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.engine.transport import Aborted
-from pipekit.engine.transports.threads import ThreadLinks, ThreadNetwork
+from pipekit.engine.transports.mailbox_transport import MailboxTransport
+from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.operator_threads import share_cores
 from pipekit.schedules import Message, Payload
 from tests.engine.examples import data, pipeline
@@ -16,13 +17,13 @@ from tests.engine.examples import data, pipeline
 CPU = torch.device("cpu")
 
 
-def links(workers: int) -> tuple[list[ThreadLinks], threading.Event]:
+def transports(workers: int) -> tuple[list[MailboxTransport], ThreadNetwork]:
     network = ThreadNetwork(range(workers), [CPU] * workers)
-    return [network.links(w) for w in range(workers)], network.aborted
+    return [network.transport(w) for w in range(workers)], network
 
 
 def test_messages_are_taken_by_name_not_by_order() -> None:
-    (one, two), _ = links(2)
+    (one, two), _ = transports(2)
     tensors = [torch.tensor(k) for k in range(3)]
     for k in (2, 0, 1):
         one.send(Message(Payload.ACTIVATION, 1, k), 1, tensors[k])
@@ -32,7 +33,7 @@ def test_messages_are_taken_by_name_not_by_order() -> None:
 
 
 def test_a_skip_is_not_taken_for_what_comes_from_the_stage_before() -> None:
-    (one, two), _ = links(2)
+    (one, two), _ = transports(2)
     one.send(Message(Payload.ACTIVATION, 1, 0, skip=1), 1, torch.ones(1))
     one.send(Message(Payload.ACTIVATION, 1, 0), 1, torch.zeros(1))
     assert two.receive(Message(Payload.ACTIVATION, 1, 0), 0) == 0
@@ -40,13 +41,13 @@ def test_a_skip_is_not_taken_for_what_comes_from_the_stage_before() -> None:
 
 
 def test_a_worker_may_send_to_itself() -> None:
-    (one,), _ = links(1)
+    (one,), _ = transports(1)
     one.send(Message(Payload.GRADIENT, 1, 0), 0, torch.ones(1))
     assert one.receive(Message(Payload.GRADIENT, 1, 0), 0) == 1
 
 
 def test_sums_over_all_workers() -> None:
-    workers, _ = links(3)
+    workers, _ = transports(3)
     results: dict[tuple[int, int], Tensor] = {}
 
     def run(index: int) -> None:
@@ -64,9 +65,8 @@ def test_sums_over_all_workers() -> None:
 
 
 def test_an_abort_wakes_who_waits() -> None:
-    (one, two), abort = links(2)
-    abort.set()
-    one._inboxes.put(0, (0, 0, 0), None)
+    (one, two), network = transports(2)
+    network.abort()
     with pytest.raises(Aborted):
         one.receive(Message(Payload.ACTIVATION, 1, 0), 1)
     with pytest.raises(Aborted):

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipekit.engine.transport import SCATTER, Aborted, FlatBucket, PartKey
-from pipekit.engine.transports.mailbox import Inboxes, InboxLinks, Mail
-from pipekit.engine.transports.shared_mailbox import Port, SharedInboxes
-from pipekit.engine.transports.threads import Queues
+from pipekit.engine.transport import SCATTER, Aborted, Channel, FlatBucket, PartKey
+from pipekit.engine.transports.mailbox import KeyedMailbox, Mailboxes
+from pipekit.engine.transports.mailbox_transport import MailboxTransport
+from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
+from pipekit.engine.transports.threads import ThreadMailboxes
 from pipekit.engine.updates.all_reduce import AllReduce, DirectAllReduce, ReduceKey
 
 LIMIT_S = 30
@@ -25,16 +26,22 @@ TRANSPORTS = pytest.mark.parametrize("transport", ["queues", "shared memory"])
 
 
 @contextmanager
-def inboxes(transport: str, workers: int) -> Iterator[list[Inboxes]]:
-    """Everybody's view of everybody's inboxes, all in this process."""
+def mailboxes(transport: str, workers: int) -> Iterator[list[Mailboxes]]:
+    """Everybody's view of everybody's mailboxes, all in this process."""
     if transport == "queues":
         queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(workers)]
-        yield [Queues(index, queues) for index in range(workers)]
+        yield [ThreadMailboxes(index, queues) for index in range(workers)]
         return
-    ports = [Port.new() for _ in range(workers)]
-    yield [SharedInboxes(index, ports) for index in range(workers)]
-    for port in ports:
-        port.close()
+    endpoints = [Endpoint.new() for _ in range(workers)]
+    yield [SharedMailboxes(index, endpoints) for index in range(workers)]
+    for endpoint in endpoints:
+        endpoint.close()
+
+
+def channel(worker: int, mailboxes: Mailboxes, members: Sequence[int]) -> Channel:
+    """The way of one of the members to the others, none of which ever fails."""
+    mailbox = KeyedMailbox(mailboxes, lambda: None)
+    return MailboxTransport(worker, members, mailbox, mailbox, lambda: None).channel(members)
 
 
 def together(functions: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -70,14 +77,12 @@ def summed(
     contents: Sequence[Sequence[FlatBucket]],
 ) -> Summed:
     """Sum ``contents[member][round]`` over the round's contributors, by every member."""
-    with inboxes(transport, max(members) + 1) as views:
+    with mailboxes(transport, max(members) + 1) as views:
         exchanges = [
             DirectAllReduce(
                 members,
                 worker,
-                InboxLinks(worker, range(len(views)), views[worker], views[worker]).channel(
-                    members
-                ),
+                channel(worker, views[worker], members),
             )
             for worker in members
         ]
@@ -180,11 +185,8 @@ def test_the_sums_of_one_do_not_change_when_another_edits_its_own(transport: str
 @TRANSPORTS
 def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -> None:
     edited = threading.Event()
-    with inboxes(transport, 2) as views:
-        first, second = (
-            DirectAllReduce([0, 1], w, InboxLinks(w, range(2), views[w], views[w]).channel([0, 1]))
-            for w in (0, 1)
-        )
+    with mailboxes(transport, 2) as views:
+        first, second = (DirectAllReduce([0, 1], w, channel(w, views[w], [0, 1])) for w in (0, 1))
 
         def edit() -> None:
             first.sum(ReduceKey(0, 0, [0]), content(torch.ones(4))).numbers.zero_()
@@ -309,20 +311,20 @@ def test_two_workers_send_to_each_other_in_one_order() -> None:
 
 
 def test_after_a_failure_nobody_waits_again() -> None:
-    """A lane may have several sums before it, and is woken once."""
+    """A communication thread may have several sums before it, and is woken once."""
     queue: SimpleQueue[Any] = SimpleQueue()
 
     def failed() -> None:
         raise Aborted
 
-    mail = Mail(Queues(0, [queue]), failed)
+    mailbox = KeyedMailbox(ThreadMailboxes(0, [queue]), failed)
     queue.put((None, None))
     aborted: list[int] = []
 
     def wait() -> None:
         for number in range(2):
             with pytest.raises(Aborted):
-                mail.wait((0, 0, number))
+                mailbox.wait((0, 0, 0, number))
             aborted.append(number)
 
     thread = threading.Thread(target=wait, daemon=True)

@@ -1,6 +1,6 @@
-"""Inboxes of processes on one machine: tensors lie in shared memory, pipes tell where.
+"""Mailboxes of processes on one machine: tensors lie in shared memory, pipes tell where.
 
-A sender copies a message into a free slot of its slab and writes a note of a few bytes to the
+A sender copies a message into a free slot of its buffer and writes a note of a few bytes to the
 receiver's pipe; the receiver copies the message out and marks the slot free, which wakes nobody.
 A slot keeps its form (structure and layouts) from one message to the next, so that only the first
 of that form carries a description.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from mmap import mmap
 from multiprocessing.connection import Connection, Pipe
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import cloudpickle
 import torch
@@ -23,11 +23,11 @@ from torch import Tensor
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import Key
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
-from pipekit.engine.transports.shared_memory import Slab
+from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.trees import Tree, leaves, tree_map
 
 # All notes have one size, and a pipe takes and gives them whole: it is far below PIPE_BUF.
-_NOTE = struct.Struct("=?5q")  # described?, sender, start of the slot, key
+_NOTE = struct.Struct("=?6q")  # described?, sender, start of the slot, key
 _NOTES_AT_ONCE = 64 * _NOTE.size
 _HEADER = struct.Struct("=?q")  # taken?, bytes of the description, which follows
 _ALIGNMENT = 64
@@ -35,56 +35,56 @@ _LEAST_BYTES = 4096
 FREE, TAKEN = 0, 1
 
 
-class Port(NamedTuple):
-    """A process's side of the connections; made by the process that starts the others.
+class Endpoint(NamedTuple):
+    """A process's end of the connections; made by the process that starts the others.
 
     Attributes:
-        notes: where it reads what has arrived; only in the process itself.
-        notify: where others tell it.
-        slab: where it writes what it sends.
+        reader: where it reads the notes of what has arrived; only in the process itself.
+        writer: where others write these notes.
+        buffer: where it lays what it sends.
     """
 
-    notes: Connection | None
-    notify: Connection
-    slab: Slab
+    reader: Connection | None
+    writer: Connection
+    buffer: SharedBuffer
 
     @classmethod
     def new(cls) -> Self:
-        """Return a new port."""
-        notes, notify = Pipe(duplex=False)
-        os.set_blocking(notify.fileno(), False)
-        return cls(notes, notify, Slab())
+        """Return a new one, which nobody has yet."""
+        reader, writer = Pipe(duplex=False)
+        os.set_blocking(writer.fileno(), False)
+        return cls(reader, writer, SharedBuffer())
 
     def close(self) -> None:
-        """Let go of it here, once the workers have it."""
-        if self.notes is not None:
-            self.notes.close()
-        self.notify.close()
-        self.slab.close()
+        """Let go of it in this process."""
+        if self.reader is not None:
+            self.reader.close()
+        self.writer.close()
+        self.buffer.close()
 
 
-def ports_for(index: int, ports: Sequence[Port]) -> list[Port]:
-    """Return what a process gets of everybody's ports: of the others' pipes one end only.
+def endpoints_for(index: int, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+    """Return what a process gets of all endpoints: of the others' pipes only where to write.
 
     Else a pipe would outlive the process that reads it, and who writes to it would wait for ever.
     """
-    return [p if i == index else p._replace(notes=None) for i, p in enumerate(ports)]
+    return [p if i == index else p._replace(reader=None) for i, p in enumerate(endpoints)]
 
 
-def let_go(index: int, ports: Sequence[Port]) -> None:
-    """Close, in the process that made the ports, the pipes' ends that only others use.
+def close_others(index: int, endpoints: Sequence[Endpoint]) -> None:
+    """Close, in the process that made the endpoints, the pipes' ends that only others use.
 
-    So its own inbox ends with the last of the others.
+    So its own mailbox ends with the last of the others.
     """
-    for i, port in enumerate(ports):
+    for i, endpoint in enumerate(endpoints):
         if i == index:
-            port.notify.close()
-        elif port.notes is not None:
-            port.notes.close()
+            endpoint.writer.close()
+        elif endpoint.reader is not None:
+            endpoint.reader.close()
 
 
 class _Slot(NamedTuple):
-    """A piece of a sender's slab: header, description, tensors."""
+    """A piece of a sender's buffer: header, description, tensors."""
 
     memory: mmap
     start: int
@@ -97,22 +97,22 @@ class _Slot(NamedTuple):
         return self.memory[self.start] == FREE
 
 
-class SharedInboxes:
-    """Everybody's inboxes, as one process sees them.
+class SharedMailboxes:
+    """Everybody's mailboxes, as one process sees them.
 
     Args:
         index: this process.
-        ports: see :func:`ports_for`.
+        endpoints: of all processes; see :func:`endpoints_for`.
     """
 
-    def __init__(self, index: int, ports: Sequence[Port]) -> None:
-        self._index, self._ports = index, ports
+    def __init__(self, index: int, endpoints: Sequence[Endpoint]) -> None:
+        self._index, self._endpoints = index, endpoints
         self._slots: dict[tuple[int, Form], list[_Slot]] = {}
-        self._notes: deque[tuple[bool, int, int, int, int, int]] = deque()
+        self._notes: deque[tuple[Any, ...]] = deque()
         self._known: dict[tuple[int, int], tuple[mmap, Tree]] = {}  # slots by sender and start
 
     def put(self, worker: int, key: Key, message: Tree) -> None:
-        """See :class:`pipekit.engine.transports.mailbox.Inboxes`.
+        """Copy a message into shared memory, and write a note of it to its receiver.
 
         Raises:
             Aborted: the other process is gone.
@@ -126,31 +126,39 @@ class SharedInboxes:
             place.copy_(tensor.detach())
         slot.memory[slot.start] = TAKEN
         self._notify(
-            self._ports[worker].notify, _NOTE.pack(described, self._index, slot.start, *key)
+            self._endpoints[worker].writer, _NOTE.pack(described, self._index, slot.start, *key)
         )
 
     def get(self) -> tuple[Key, Tree]:
-        """See :class:`pipekit.engine.transports.mailbox.Inboxes`.
+        """Wait for the next message in this process's mailbox, and copy it out.
 
         Raises:
             Aborted: there is nobody left who could put anything into it.
         """
         while not self._notes:
             self._read()
-        described, sender, start, kind, place, number = self._notes.popleft()
+        described, sender, start, *key = self._notes.popleft()
         if described:
-            memory = self._ports[sender].slab.map(start)
+            memory = self._endpoints[sender].buffer.map(start)
             self._known[sender, start] = memory, _read_description(memory, start)
         memory, tensors = self._known[sender, start]
         message = tree_map(_copy, tensors)
         memory[start] = FREE
-        return (kind, place, number), message
+        kind, place, part, number = key
+        return (kind, place, part, number), message
+
+    def clear(self) -> None:
+        """Take everything out of this process's mailbox that has arrived, unread."""
+        with DefaultSelector() as mine:
+            mine.register(self._own, EVENT_READ)
+            while self._notes or mine.select(timeout=0):
+                self.get()
 
     @property
     def _own(self) -> Connection:
-        notes = self._ports[self._index].notes
-        assert notes is not None
-        return notes
+        reader = self._endpoints[self._index].reader
+        assert reader is not None
+        return reader
 
     def _read(self) -> None:
         data = os.read(self._own.fileno(), _NOTES_AT_ONCE)
@@ -196,9 +204,9 @@ class SharedInboxes:
                     return slot
         # Powers of two, so that messages that grow little by little find room in old slots.
         capacity = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
-        slab = self._ports[self._index].slab
-        start = slab.allocate(capacity)
-        return _Slot(slab.map(start), start, capacity, [])
+        buffer = self._endpoints[self._index].buffer
+        start = buffer.allocate(capacity)
+        return _Slot(buffer.map(start), start, capacity, [])
 
 
 def _bytes(form: Form) -> int:

@@ -9,9 +9,9 @@ from torch import nn
 
 from pipekit import Pipeline
 from pipekit.engine.batches import Batch, Needs
-from pipekit.engine.transports.feeder import READ_AHEAD, received_batches, send_batches
-from pipekit.engine.transports.mailbox import InboxLinks
-from pipekit.engine.transports.shared_mailbox import Port, SharedInboxes
+from pipekit.engine.transports.mailbox import KeyedMailbox
+from pipekit.engine.transports.processes.feeder import READ_AHEAD, received_batches, send_batches
+from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.schedules import Schedule, flush
 from tests.engine.examples import data, mlp, pipeline
 from tests.engine.transports.test_message_layout import described
@@ -23,9 +23,9 @@ def batch(number: int) -> Batch:
 
 
 def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
-    ports = [Port.new() for _ in range(3)]
-    inboxes = [SharedInboxes(index, ports) for index in range(3)]
-    links = [InboxLinks(index, range(2), inboxes[index]) for index in range(2)]
+    endpoints = [Endpoint.new() for _ in range(3)]
+    mailboxes = [SharedMailboxes(index, endpoints) for index in range(3)]
+    one, two = (KeyedMailbox(each, lambda: None) for each in mailboxes[:2])
     read = []
 
     def batches() -> Iterator[Batch]:
@@ -35,10 +35,10 @@ def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
 
     everything, nothing = frozenset(range(30)), frozenset[int]()
     needs = {0: Needs(everything, nothing), 1: Needs(nothing, everything)}
-    feeder = threading.Thread(target=send_batches, args=(batches(), needs, inboxes[2]))
+    feeder = threading.Thread(target=send_batches, args=(batches(), needs, mailboxes[2]))
     feeder.start()
-    first = received_batches(links[0], inboxes[0], feeder=2)
-    last = received_batches(links[1], inboxes[1], feeder=None)
+    first = received_batches(one, feeder=2)
+    last = received_batches(two, feeder=None)
     for number in range(10):
         got = next(first)
         assert described(got.input) == described(batch(number).input)
@@ -49,8 +49,8 @@ def test_everybody_gets_what_it_wants_and_no_more_is_read_than_needed() -> None:
         assert got.input is None
         assert got.target[0].eq(number).all()
     feeder.join()
-    for port in ports:
-        port.close()
+    for endpoint in endpoints:
+        endpoint.close()
 
 
 class Layer(nn.Module):
@@ -61,7 +61,7 @@ class Layer(nn.Module):
 
 
 def test_more_batches_than_a_pipe_takes() -> None:
-    """A note of 41 bytes for each to the worker in the middle, and 64 KiB hold 1,598 of them."""
+    """A note of 49 bytes for each to the worker in the middle, and 64 KiB hold 1,337 of them."""
     model = nn.Sequential(nn.Linear(6, 6), Layer(), nn.Linear(6, 3))
     runs = [
         pipeline(model, "pipedream", [1, 1, 1], transport=transport).train(data(1700)).losses

@@ -1,8 +1,11 @@
 """Under ``torchrun``: this process is one worker, and the others run the same script beside it."""
 
 import os
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -15,18 +18,26 @@ from torch.distributed.rendezvous import rendezvous
 from pipekit.devices import process_group_backend, set_device
 from pipekit.engine.batches import Batch, Feed, Needs
 from pipekit.engine.config import RunConfig
-from pipekit.engine.transports.distributed import DistributedLinks
-from pipekit.engine.transports.loopback import stay_on_loopback
+from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
+from pipekit.engine.transports.distributed.loopback import stay_on_loopback
 from pipekit.engine.work import Report, WorkerAssignment, run
 from pipekit.operator_threads import share_cores
 
 T = TypeVar("T")
 LossCallback = Callable[[int, float], None]
 
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells the processes that it starts."""
+
+PATIENCE_S = 5.0  # after which it is said who is waited for
+
 
 def launched() -> bool:
-    """Return whether this process was started by torchrun, or in its way."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    """Return whether this process was started by torchrun, or in its way.
+
+    Batch systems set some of these variables for programs of all kinds, but not where to meet.
+    """
+    return all(name in os.environ for name in VARIABLES)
 
 
 def rank() -> int:
@@ -75,7 +86,7 @@ class TorchrunRunner:
         cores = torch.get_num_threads()
         share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", config.workers)))
         feed = Feed(batches, Needs.of(own.steps))
-        links = DistributedLinks(own, config, feed, read_ahead=True)
+        transport = DistributedTransport(own, config, feed, read_ahead=True)
 
         def report_loss(microbatch: int, loss: Tensor) -> None:
             assert on_loss is not None
@@ -84,7 +95,7 @@ class TorchrunRunner:
         dist.barrier()
         origin = time.perf_counter()  # machines' clocks start anywhere; all leave a barrier now
         try:
-            report = run(own, config, links, feed, on_loss and report_loss)
+            report = run(own, config, transport, feed, on_loss and report_loss)
         finally:
             torch.set_num_threads(cores)
         shared = replace(report, record=report.record.later(-origin), stages=[])
@@ -124,24 +135,42 @@ def _join_group(devices: Sequence[torch.device]) -> int:
     Raises:
         ValueError: torchrun started another number of processes than the schedule has workers.
     """
+    started = dist.get_world_size() if dist.is_initialized() else int(os.environ["WORLD_SIZE"])
+    if started != len(devices):
+        raise ValueError(
+            f"torchrun started {started} processes and the schedule has {len(devices)} workers: "
+            f"start it with --nproc-per-node so that there are {len(devices)}; without torchrun, "
+            f"take {', '.join(VARIABLES)} out of the environment"
+        )
     if not dist.is_initialized():
         if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
             stay_on_loopback()
-        store, number, size = next(rendezvous("env://"))
-        device = devices[min(number, len(devices) - 1)]  # too many processes are refused below
+        device = devices[rank()]
         set_device(device)
         # A restarted process must not find where those of the last attempt were to be reached.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        dist.init_process_group(
-            process_group_backend(device),
-            store=PrefixStore(f"attempt {attempt}", store),
-            rank=number,
-            world_size=size,
-        )
-    if dist.get_world_size() != len(devices):
-        raise ValueError(
-            f"torchrun started {dist.get_world_size()} processes and the schedule has "
-            f"{len(devices)} workers: start it with --nproc-per-node so that there are "
-            f"{len(devices)}"
-        )
+        with _said_if_it_takes_long(started):
+            store, number, size = next(rendezvous("env://"))
+            dist.init_process_group(
+                process_group_backend(device),
+                store=PrefixStore(f"attempt {attempt}", store),
+                rank=number,
+                world_size=size,
+            )
     return dist.get_rank()
+
+
+@contextmanager
+def _said_if_it_takes_long(processes: int) -> Iterator[None]:
+    """Say who is waited for, where somebody else than torchrun has set its variables."""
+    says = (
+        f"pipekit: waiting for all {processes} processes that torchrun starts; if there is no "
+        f"torchrun, take {', '.join(VARIABLES)} out of the environment"
+    )
+    timer = threading.Timer(PATIENCE_S, print, [says], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -9,10 +9,11 @@ from typing import Any
 FIRST_BYTES = 1 << 20
 
 
-class Slab:
-    """A file without a name that one process writes to and others read, each through its map.
+class SharedBuffer:
+    """A growing buffer that one process writes to and others read, each through its own map.
 
-    It can be handed to a process that is being started.  What nobody has touched takes no memory.
+    It is a file without a name, which can be handed to a process that is being started.  What
+    nobody has touched takes no memory.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class Slab:
         return start
 
     def map(self, start: int) -> mmap.mmap:
-        """Return a map of the whole slab in which what was allocated at ``start`` lies."""
+        """Return a map of the whole buffer in which what was allocated at ``start`` lies."""
         if self._map is None or start >= len(self._map):
             self._map = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
         return self._map

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.transports import processes
-from pipekit.engine.transports.processes import RemoteTraceback
-from pipekit.engine.transports.worker_process import portable
+from pipekit.engine.transports.processes import runner
+from pipekit.engine.transports.processes.worker_pool import RemoteTraceback
+from pipekit.engine.transports.processes.worker_process import portable
 from tests.engine.examples import data, different, mixed, mlp, pipeline
 
 
@@ -43,7 +43,7 @@ def test_linked_by_torch_distributed(method: str, monkeypatch: pytest.MonkeyPatc
     batches, balance = data(rows=[8, 12, 9, 8]), [2, 3, 3]
     expected = pipeline(mixed(), method, balance, clip_norm=0.5)
     losses = expected.train(batches).losses
-    monkeypatch.setattr(processes, "through_memory", lambda _: False)
+    monkeypatch.setattr(runner, "through_memory", lambda _: False)
     pipe = pipeline(mixed(), method, balance, clip_norm=0.5, transport="distributed")
     assert pipe.train(batches).losses == losses
     assert different(pipe.state_dict(), expected.state_dict()) == []

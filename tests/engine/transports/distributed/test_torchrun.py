@@ -1,11 +1,12 @@
 """Under torchrun: every process runs the same script, and is one worker."""
 
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from pipekit.engine.transports import torchrun
+from pipekit.engine.transports.distributed import torchrun
 from tests.engine.examples import data, different, mixed, pipeline
 from tests.engine.under_torchrun import under_torchrun
 
@@ -41,6 +42,8 @@ def test_torchrun_gives_the_bits_of_threads(tmp_path: Path, repository: Path) ->
 def test_another_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     pipe = pipeline(mixed(), "flush", [2, 3, 3], transport="distributed")
@@ -53,4 +56,45 @@ def test_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not torchrun.launched()
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")
     assert torchrun.launched()
+
+
+@pytest.mark.usefixtures("_alone")
+def test_what_a_batch_system_sets_is_not_taken_for_torchrun() -> None:
+    """It did nothing for half a minute, and then said that MASTER_ADDR was missing."""
+    pipe = pipeline(mixed(), "flush", [4, 4], transport="distributed")
+    expected = pipeline(mixed(), "flush", [4, 4]).train(data(2))
+    assert pipe.train(data(2)).losses == expected.losses
+
+
+@pytest.mark.usefixtures("_alone")
+def test_another_number_of_processes_is_refused_before_any_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    pipe = pipeline(mixed(), "flush", [4, 4], transport="distributed")
+    with pytest.raises(ValueError, match=r"started 3 processes .* 2 workers.*without torchrun"):
+        pipe.train(data(1))
+
+
+def test_it_says_whom_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torchrun, "PATIENCE_S", 0.05)
+    with torchrun._said_if_it_takes_long(2):
+        pass
+    assert capfd.readouterr().err == ""
+    with torchrun._said_if_it_takes_long(2):
+        time.sleep(0.5)
+    assert "waiting for all 2 processes that torchrun starts" in capfd.readouterr().err
+
+
+@pytest.fixture
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a batch system's job of three processes, of which there is one here."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)

@@ -1,4 +1,4 @@
-"""Links over torch.distributed: between GPUs by NCCL, under torchrun between CPUs by gloo.
+"""The transport over torch.distributed: between GPUs by NCCL, under torchrun between CPUs by gloo.
 
 The table tells which messages come from whom in which order, so receives are posted ahead and need
 no tags.  A message's form (shapes, types, strides) follows from the shapes of its microbatch's
@@ -9,6 +9,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ POSTED_AHEAD = 4
 
 
 @dataclass
-class _Channel:
+class _Incoming:
     """What comes from one sender: the messages still to be posted, and those posted."""
 
     messages: Sequence[Message]
@@ -36,7 +37,7 @@ class _Channel:
     posted: deque[tuple[Message, Form, list[Tensor], list[Any]]] = field(default_factory=deque)
 
 
-class DistributedLinks:
+class DistributedTransport:
     """One process's connections; ``torch.distributed`` is initialised, rank = worker.
 
     Args:
@@ -60,28 +61,30 @@ class DistributedLinks:
         self._arrived: dict[Message, Tree] = {}
         self._forms: dict[Any, Form] = {}
         self._sending: deque[tuple[list[Any], list[Tensor]]] = deque()
-        self._channels = {
-            sender: _Channel(messages) for sender, messages in assignment.incoming.items()
+        self._incoming = {
+            sender: _Incoming(messages) for sender, messages in assignment.incoming.items()
         }
         # NCCL runs what shares a communicator in order: a receive posted ahead would hold up sends.
         self._groups = {
-            link: dist.new_group(sorted(set(link))) if is_accelerator(self._device) else None
+            link: _group(dist.group.WORLD, tuple(sorted(set(link))), link)
+            if is_accelerator(self._device)
+            else None
             for link in sorted(config.links)
         }
         # Groups of their own, as sums are made in threads of their own.  All processes make all.
-        self._sums = {each: dist.new_group(list(each[0])) for each in config.sharing}
+        self._sums = {each: _group(dist.group.WORLD, *each) for each in config.sharing}
 
     def require_peers(self) -> None:
-        """See :class:`Links`; here whoever starts the processes ends them."""
+        """Go on: if another worker has failed, whoever started the processes ends them."""
 
     def receive(self, message: Message, source: int) -> Tree:
-        """See :class:`Links`."""
+        """Wait for the content of a message, on this worker's device."""
         while message not in self._arrived:
             self._take_next(source)
         return self._arrived.pop(message)
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
-        """See :class:`Links`."""
+        """Send the content of a message to a worker, without waiting for it."""
         if destination == self._rank:
             self._arrived[message] = content
             return
@@ -103,17 +106,17 @@ class DistributedLinks:
             self._sending.popleft()
 
     def all_reduce(self, values: Tensor, update: int) -> Tensor:
-        """See :class:`Links`."""
+        """Return the sum of all workers' ``values``."""
         with _abort_if_broken():
             dist.all_reduce(values)
         return values
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
-        """Return how the workers of a stage, or those with tied weights, sum gradients."""
+        """Return how workers reach one another to sum gradients."""
         return _GroupChannel(self._sums[tuple(members), tied])
 
     def finish(self) -> None:
-        """See :class:`Links`."""
+        """Wait until everything that was sent has left this worker."""
         with _abort_if_broken():
             for works, _ in self._sending:
                 for work in works:
@@ -122,24 +125,24 @@ class DistributedLinks:
 
     def _take_next(self, source: int) -> None:
         """Wait for the next message of a sender, and post receives for later ones."""
-        channel = self._channels[source]
-        if not channel.posted:
-            key = self._form_key(channel.messages[channel.position], source)
+        incoming = self._incoming[source]
+        if not incoming.posted:
+            key = self._form_key(incoming.messages[incoming.position], source)
             if key not in self._forms:
                 self._forms[key] = self._receive_form(source)
-            self._post(source, channel)
-        message, form, tensors, works = channel.posted.popleft()
+            self._post(source, incoming)
+        message, form, tensors, works = incoming.posted.popleft()
         with _abort_if_broken():
             for work in works:
                 work.wait()
         received = map(with_strides, tensors, (layout.strides for layout in layouts(form)))
         self._arrived[message] = assemble(form, received)
-        self._post(source, channel)
+        self._post(source, incoming)
 
-    def _post(self, source: int, channel: _Channel) -> None:
+    def _post(self, source: int, incoming: _Incoming) -> None:
         """Post receives for the next messages of which the form is known."""
-        while len(channel.posted) < POSTED_AHEAD and channel.position < len(channel.messages):
-            message = channel.messages[channel.position]
+        while len(incoming.posted) < POSTED_AHEAD and incoming.position < len(incoming.messages):
+            message = incoming.messages[incoming.position]
             if not self._read_ahead and not self._feed.knows(message.microbatch):
                 return
             form = self._forms.get(self._form_key(message, source))
@@ -150,8 +153,8 @@ class DistributedLinks:
                 for layout in layouts(form)
             ]
             works = self._start(dist.irecv, tensors, source, (source, self._rank))
-            channel.posted.append((message, form, tensors, works))
-            channel.position += 1
+            incoming.posted.append((message, form, tensors, works))
+            incoming.position += 1
 
     def _start(self, call: Any, tensors: list[Tensor], peer: int, link: tuple[int, int]) -> Any:
         with _abort_if_broken():
@@ -178,10 +181,25 @@ class DistributedLinks:
         return pickle.loads(bytes(data.tolist()))
 
 
-class _GroupChannel:
-    """What workers that sum gradients send one another, within a process group.
+@cache
+def _group(world: object, members: tuple[int, ...], purpose: object) -> Any:
+    """Return the process group of some workers for one purpose; the same in every run.
 
-    Two workers send and receive in one order, so that messages need no names.
+    All processes ask for all groups of a run in one order, as PyTorch wants it.
+
+    Args:
+        world: the group of all processes, which this one is made from.
+        members: ranks, in order.
+        purpose: what tells groups of the same members apart.
+    """
+    return dist.new_group(list(members))
+
+
+class _GroupChannel:
+    """The way of parts of sums within a process group.
+
+    See :class:`pipekit.engine.transport.Channel`.  Two workers send and receive in one
+    order, so that messages need no names.
     """
 
     def __init__(self, group: Any) -> None:

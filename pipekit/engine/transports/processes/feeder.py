@@ -11,38 +11,46 @@ from itertools import count
 import torch
 
 from pipekit.engine.batches import Batch, Needs
-from pipekit.engine.transports.mailbox import BATCH, Inboxes, InboxLinks
+from pipekit.engine.transports.mailbox import Mailbox, Mailboxes, batch_key
 from pipekit.trees import Tree
 
 READ_AHEAD = 2  # batches
 
 
-def send_batches(batches: Iterable[Batch], needs: Mapping[int, Needs], inboxes: Inboxes) -> None:
+def send_batches(
+    batches: Iterable[Batch], needs: Mapping[int, Needs], mailboxes: Mailboxes
+) -> None:
     """Send every batch, as the workers come to need it.
 
     Args:
         batches: the run's data.
         needs: what each worker takes that is to hear of the batches.
-        inboxes: the workers', and last the feeder's own.
+        mailboxes: the workers', and last the feeder's own.
     """
     allowed, first = READ_AHEAD, 0
     for number, batch in enumerate(batches):
         while number > allowed:
-            (_, _, begun), _ = inboxes.get()
+            (*_, begun), _ = mailboxes.get()
             allowed = max(allowed, begun + READ_AHEAD)
         here = range(first, first + batch.parts)
         first = here.stop
         for worker, needed in needs.items():
             inputs, targets = (not numbers.isdisjoint(here) for numbers in needed)
-            inboxes.put(worker, (BATCH, 0, number), _message(batch, inputs, targets))
+            mailboxes.put(worker, batch_key(number), _message(batch, inputs, targets))
 
 
-def received_batches(links: InboxLinks, inboxes: Inboxes, feeder: int | None) -> Iterator[Batch]:
-    """Yield what arrives; ``feeder``: whom to tell, for who takes inputs."""
+def received_batches(mailbox: Mailbox, feeder: int | None) -> Iterator[Batch]:
+    """Yield the batches that arrive in a worker's mailbox.
+
+    Args:
+        mailbox: of the worker.
+        feeder: the feeder's number, for a worker that takes inputs, which tells the feeder which
+            batch it has come to; None for the others.
+    """
     for number in count():
         if feeder is not None:
-            inboxes.put(feeder, (BATCH, 0, number), ())
-        message = links.wait((BATCH, 0, number))
+            mailbox.put(feeder, batch_key(number), ())
+        message = mailbox.wait(batch_key(number))
         about = pickle.loads(message["about"].numpy())
         yield Batch(message.get("input"), message.get("target"), *about)
 

@@ -1,4 +1,4 @@
-"""Links slowed down to a cluster's: a message is there when the cluster would have brought it."""
+"""A transport slowed down to a cluster's links: a message takes as long as the cluster needs."""
 
 import threading
 import time
@@ -53,39 +53,39 @@ def _sleep_until(moment: float) -> None:
         time.sleep(left)
 
 
-class SlowLinks:
-    """A worker's links, on which messages take their time.
+class SlowTransport:
+    """A worker's transport, on which messages take their time.
 
     Args:
-        links: those that hand the messages over.
-        worker: whose they are.
-        calendar: everybody's.
+        transport: hands the messages over.
+        worker: whose it is.
+        calendar: tells when messages arrive.
     """
 
-    def __init__(self, links: Transport, worker: int, calendar: Calendar) -> None:
-        self._links, self._worker, self._calendar = links, worker, calendar
-        self.require_peers, self.finish = links.require_peers, links.finish
+    def __init__(self, transport: Transport, worker: int, calendar: Calendar) -> None:
+        self._transport, self._worker, self._calendar = transport, worker, calendar
+        self.require_peers, self.finish = transport.require_peers, transport.finish
 
     def receive(self, message: Message, source: int) -> Tree:
-        """See :class:`Links`."""
-        content = self._links.receive(message, source)
+        """Wait until the cluster would have brought a message; return its content."""
+        content = self._transport.receive(message, source)
         if source != self._worker:
             self._calendar.wait(message)
         return content
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
-        """See :class:`Links`."""
+        """Send a message, which sets out now on the cluster's links."""
         if destination != self._worker:
             self._calendar.sent(message, self._worker, destination, tree_bytes(content))
-        self._links.send(message, destination, content)
+        self._transport.send(message, destination, content)
 
     def all_reduce(self, values: Tensor, update: int) -> Tensor:
-        """See :class:`Links`; a norm's few bytes are not slowed."""
-        return self._links.all_reduce(values, update)
+        """Sum over all workers, as fast as ever: a norm is a few bytes."""
+        return self._transport.all_reduce(values, update)
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
         """Return how workers sum gradients, in as much time as the cluster would take."""
-        return _SlowChannel(self._links.channel(members, tied), members, self._calendar)
+        return _SlowChannel(self._transport.channel(members, tied), members, self._calendar)
 
 
 class _SlowChannel:

@@ -20,28 +20,35 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pipekit.engine.transport import Aborted
-from pipekit.engine.transports.shared_mailbox import Port, SharedInboxes, let_go, ports_for
-from pipekit.engine.transports.shared_memory import FIRST_BYTES
+from pipekit.engine.transports.processes.shared_mailbox import (
+    Endpoint,
+    SharedMailboxes,
+    close_others,
+    endpoints_for,
+)
+from pipekit.engine.transports.processes.shared_memory import FIRST_BYTES
 from tests.engine.test_failures import wait_until
 from tests.engine.transports.test_message_layout import MESSAGES, described
 
-KEY = (0, 1, 2)
+KEY = (0, 1, 2, 3)
 
 
 class Pair:
     """Two processes' views, here of one process."""
 
     def __init__(self) -> None:
-        self.ports = [Port.new(), Port.new()]
-        self.one, self.two = (SharedInboxes(i, ports_for(i, self.ports)) for i in range(2))
+        self.endpoints = [Endpoint.new(), Endpoint.new()]
+        self.one, self.two = (
+            SharedMailboxes(i, endpoints_for(i, self.endpoints)) for i in range(2)
+        )
 
     def close(self) -> None:
-        for port in self.ports:
-            port.close()
+        for endpoint in self.endpoints:
+            endpoint.close()
 
     def bytes(self) -> int:
-        """The size of the first one's slab."""
-        return os.fstat(self.ports[0].slab._fd).st_size
+        """The size of the first one's buffer."""
+        return os.fstat(self.endpoints[0].buffer._fd).st_size
 
 
 @pytest.fixture
@@ -55,9 +62,9 @@ def pair() -> Iterator[Pair]:
 def test_structures_types_and_strides(name: str, pair: Pair) -> None:
     message = MESSAGES[name]
     for number in range(3):  # the first describes its slot, the others use it again
-        pair.one.put(1, (0, 1, number), message)
+        pair.one.put(1, (0, 1, 2, number), message)
         key, got = pair.two.get()
-        assert key == (0, 1, number)
+        assert key == (0, 1, 2, number)
         assert described(got) == described(message)
         if isinstance(message, Tensor) and name != "expanded":
             assert got.stride() == message.stride()
@@ -82,10 +89,10 @@ def tensors(draw: st.DrawFn) -> Tensor:
 def test_any_tensors(messages: list[list[Tensor]]) -> None:
     pair = Pair()
     for number, message in enumerate(messages):
-        pair.one.put(1, (0, 0, number), message)
+        pair.one.put(1, (0, 0, 0, number), message)
     for number, message in enumerate(messages):
         key, got = pair.two.get()
-        assert key == (0, 0, number)
+        assert key == (0, 0, 0, number)
         for mine, sent in zip(got, message, strict=True):
             assert (mine.dtype, mine.shape, mine.stride()) == (
                 sent.dtype,
@@ -132,25 +139,25 @@ def test_slots_are_used_again(pair: Pair) -> None:
 
 
 def test_a_slot_that_served_another_worker_is_described_again() -> None:
-    ports = [Port.new() for _ in range(3)]
-    one, two, three = (SharedInboxes(i, ports) for i in range(3))
+    endpoints = [Endpoint.new() for _ in range(3)]
+    one, two, three = (SharedMailboxes(i, endpoints) for i in range(3))
     for number in range(6):
         receiver = (two, three)[number % 2]
         one.put(1 + number % 2, KEY, torch.full((2,), float(number)))
         assert receiver.get()[1].tolist() == [number, number]
     assert sum(map(len, one._slots.values())) == 1
-    for port in ports:
-        port.close()
+    for endpoint in endpoints:
+        endpoint.close()
 
 
 def test_nothing_is_overwritten_before_it_is_taken(pair: Pair) -> None:
-    """Nobody waits for the receiver: the slab grows, also under slots that are in use."""
+    """Nobody waits for the receiver: the buffer grows, also under slots that are in use."""
     for number in range(200):
-        pair.one.put(1, (0, 0, number), torch.full((10_000,), float(number)))
+        pair.one.put(1, (0, 0, 0, number), torch.full((10_000,), float(number)))
     assert pair.bytes() >= 200 * 40_000
     for number in range(200):
         key, got = pair.two.get()
-        assert key == (0, 0, number)
+        assert key == (0, 0, 0, number)
         assert got.eq(number).all()
 
 
@@ -162,13 +169,13 @@ def test_a_description_longer_than_a_pipe_takes_at_once(pair: Pair) -> None:
 
 
 def test_full_pipes_do_not_lock() -> None:
-    """Both send more than a pipe takes, 1,598 notes in 64 KiB, before either receives."""
+    """Both send more than a pipe takes, 1,337 notes in 64 KiB, before either receives."""
     pair, count, outcome = Pair(), 2000, []
 
-    def run(inboxes: SharedInboxes, other: int) -> None:
+    def run(mailboxes: SharedMailboxes, other: int) -> None:
         for number in range(count):
-            inboxes.put(other, (0, 0, number), torch.tensor(number))
-        outcome.append([inboxes.get()[1].item() for _ in range(count)] == list(range(count)))
+            mailboxes.put(other, (0, 0, 0, number), torch.tensor(number))
+        outcome.append([mailboxes.get()[1].item() for _ in range(count)] == list(range(count)))
 
     threads = [
         threading.Thread(target=run, args=arguments, daemon=True)
@@ -183,14 +190,14 @@ def test_full_pipes_do_not_lock() -> None:
 
 
 def test_who_sends_to_a_worker_that_is_gone_is_told(pair: Pair) -> None:
-    ports: Any = pair.ports
-    ports[1].notes.close()
+    endpoints: Any = pair.endpoints
+    endpoints[1].reader.close()
     with pytest.raises(Aborted):
         pair.one.put(1, KEY, torch.ones(1))
 
 
-def test_an_inbox_ends_with_those_who_could_send(pair: Pair) -> None:
-    let_go(0, pair.ports)
+def test_a_mailbox_ends_with_those_who_could_send(pair: Pair) -> None:
+    close_others(0, pair.endpoints)
     with pytest.raises(Aborted):
         pair.one.get()
 
@@ -235,7 +242,7 @@ KILLS = """
 def test_nothing_is_left_after_a_kill(tmp_path: Path, repository: Path) -> None:
     """Of a worker, which the parent then tells, and of the parent.
 
-    A slab has no name (see test_slab), so it is gone with those who hold it.
+    A shared buffer has no name (see test_shared_memory), so it is gone with those who hold it.
     """
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(KILLS))

@@ -1,0 +1,1 @@
+"""Messages over torch.distributed: between accelerators, and under torchrun between CPUs too."""

@@ -1,0 +1,42 @@
+"""A worker's steps as one array of numbers, which is pickled and read back in no time."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipekit.schedules import Message, Op, Payload, Step, Task
+
+_OPS, _PAYLOADS = list(Op), list(Payload)
+_OP_NUMBERS = {op: number for number, op in enumerate(_OPS)}
+_PAYLOAD_NUMBERS = {payload: number for number, payload in enumerate(_PAYLOADS)}
+
+
+def pack(steps: Sequence[Step]) -> NDArray[np.int64]:
+    """Return steps as numbers: of each step its own, then those of what it receives and sends."""
+    numbers: list[int] = []
+    for (op, *task), receives, sends, *rest in steps:
+        numbers += (_OP_NUMBERS[op], *task, *rest, len(receives), len(sends))
+        for (payload, *message), worker in (*receives, *sends):
+            numbers += (_PAYLOAD_NUMBERS[payload], *message, worker)
+    return np.array(numbers, np.int64)
+
+
+def unpack(packed: NDArray[np.int64]) -> tuple[Step, ...]:
+    """Return the steps that these numbers stand for."""
+    numbers, steps, at = packed.tolist(), [], 0
+    while at < len(numbers):
+        op, stage, microbatch, version, slot, update, ends_batch, ends_update, receives, sends = (
+            numbers[at : at + 10]
+        )
+        task = Task(_OPS[op], stage, microbatch, version)
+        at += 10
+        end = at + 5 * (receives + sends)
+        messages = [
+            (Message(_PAYLOADS[payload], *message), worker)
+            for payload, *message, worker in zip(*[iter(numbers[at:end])] * 5, strict=True)
+        ]
+        received, sent = tuple(messages[:receives]), tuple(messages[receives:])
+        steps.append(Step(task, received, sent, slot, update, bool(ends_batch), bool(ends_update)))
+        at = end
+    return tuple(steps)

@@ -1,0 +1,117 @@
+"""Runs workers in processes that are started from here: from a script or a notebook kernel."""
+
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import cloudpickle
+import torch
+from torch import Tensor
+
+from pipekit.devices import is_accelerator
+from pipekit.engine.batches import Batch, Needs
+from pipekit.engine.config import RunConfig
+from pipekit.engine.transports.processes.packed_steps import pack
+from pipekit.engine.transports.processes.worker_pool import WorkerPool
+from pipekit.engine.transports.processes.worker_process import ProcessTask
+from pipekit.engine.work import Report, WorkerAssignment
+
+T = TypeVar("T")
+LossCallback = Callable[[int, float], None]
+
+
+class ProcessRunner:
+    """Runs every worker in a process of its own, and keeps the processes for the next run.
+
+    They end with this object, by :meth:`close`, with this process, or when anything fails.
+    """
+
+    def __init__(self) -> None:
+        self._pool: WorkerPool | None = None
+        self._close_pool: Callable[[], object] = lambda: None
+        self._kind: Any = None  # of the pool: what a run must agree with to use it again
+
+    def run(
+        self,
+        workers: Sequence[WorkerAssignment],
+        config: RunConfig,
+        batches: Iterable[Batch],
+        on_loss: LossCallback | None,
+    ) -> list[Report]:
+        """Return the workers' reports, with their stages as they stand after the run.
+
+        Args:
+            workers: what each is to do.
+            config: what is common to all.
+            batches: the run's data.
+            on_loss: called in this process with (microbatch, weighted loss), or None.
+
+        Raises:
+            Exception: the first that any worker raised, with that worker's traceback as its cause.
+            WorkerDied: a worker's process was killed.
+        """
+        cores = torch.get_num_threads()
+        devices = [worker.device for worker in workers]
+        memory = through_memory(devices)
+        pool = self._pool_for(config, devices)
+        try:
+            store = None if memory else pool.store()
+            tasks = [_task(worker, config, store, on_loss is not None) for worker in workers]
+            needs = {worker.index: Needs.of(worker.steps) for worker in workers}
+            # Between accelerators, every worker wants to know the shapes of every batch.
+            heard = {w: n for w, n in needs.items() if any(n) or not memory}
+            return pool.run(tasks, batches, heard, on_loss)
+        finally:
+            torch.set_num_threads(cores)
+            if not pool.ready:
+                self.close()
+
+    def gather(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the entries of all workers: their reports have brought them here."""
+        return state
+
+    def agree(self, function: Callable[[], T]) -> T:
+        """Return what ``function`` returns: only this process asks."""
+        return function()
+
+    def close(self) -> None:
+        """End the processes."""
+        self._close_pool()
+        self._pool = None
+
+    def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
+        """Return the last run's processes, or others if these cannot do this run."""
+        with_sums = any(len(workers) > 1 for workers in config.stage_workers)
+        # A new process starts where this one is, and imports from where this one does.
+        kind = with_sums, tuple(devices), _working_folder(), tuple(sys.path)
+        if self._pool is None or self._kind != kind:
+            self.close()
+            self._pool, self._kind = WorkerPool(config.workers, with_sums), kind
+            # Not a method of this object, which would keep it alive.
+            self._close_pool = weakref.finalize(self, self._pool.close)
+        return self._pool
+
+
+def through_memory(devices: Sequence[torch.device]) -> bool:
+    """Return whether workers pass tensors through shared memory: those on CPUs do."""
+    return not any(map(is_accelerator, devices))
+
+
+def _task(worker: WorkerAssignment, config: RunConfig, store: str | None, watched: bool) -> bytes:
+    # Through shared memory, messages are taken by name: nobody needs to know their order.
+    incoming = worker.incoming if store else {}
+    rest = replace(worker, steps=(), incoming=incoming)
+    pickled: bytes = cloudpickle.dumps(
+        ProcessTask(rest, pack(worker.steps), config, store, watched)
+    )
+    return pickled
+
+
+def _working_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it is gone
+        return None

@@ -1,0 +1,285 @@
+"""The parent's side of worker processes: they are started once, and get one task a run."""
+
+import os
+import pickle
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Pipe, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from pipekit.engine.batches import Batch, Needs
+from pipekit.engine.transport import Aborted
+from pipekit.engine.transports.processes.feeder import send_batches
+from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
+from pipekit.engine.transports.processes.shared_mailbox import (
+    Endpoint,
+    SharedMailboxes,
+    close_others,
+    endpoints_for,
+)
+from pipekit.engine.transports.processes.worker_process import Connections, main
+from pipekit.engine.work import Report
+from pipekit.operator_threads import share_cores
+
+LossCallback = Callable[[int, float], None]
+
+GRACE_S = 3.0  # how long the first failure may take to arrive after its consequences
+
+
+class WorkerDied(RuntimeError):
+    """A worker process ended without a word, killed from outside or by its own native code."""
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception in a worker process; the cause of the one raised here."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
+
+
+class WorkerPool:
+    """Worker processes that wait for tasks; :meth:`close` ends them.
+
+    They also end with this process, whatever ends it, and with the pool.
+
+    Args:
+        workers: how many.
+        with_sums: whether stages may be on several workers, which sum their gradients.
+
+    Attributes:
+        ready: whether it can run something: nothing has failed, and nothing runs.
+    """
+
+    def __init__(self, workers: int, with_sums: bool) -> None:
+        self._workers, self._parent = workers, os.getpid()
+        # The last one is the feeder's, in this process.
+        self._endpoints = [Endpoint.new() for _ in range(workers + 1)]
+        self._sums_endpoints = [Endpoint.new() for _ in range(workers if with_sums else 0)]
+        self._members: list[_Member] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._feeder: _Feeder | None = None
+        try:
+            # A member is known before it is started, so that an interrupt leaves none behind.
+            for index in range(workers):
+                own = (endpoints_for(index, e) for e in (self._endpoints, self._sums_endpoints))
+                self._members.append(_Member(index, *own))
+            for member in self._members:
+                member.start()
+            close_others(workers, self._endpoints)
+            close_others(workers, self._sums_endpoints)
+        except BaseException:
+            self.close()
+            raise
+        self._mailboxes = SharedMailboxes(workers, self._endpoints)
+        self.ready = True
+
+    def run(
+        self,
+        tasks: Sequence[bytes],
+        batches: Iterable[Batch],
+        needs: Mapping[int, Needs],
+        on_loss: LossCallback | None,
+    ) -> list[Report]:
+        """Have every worker do its task; return their reports.
+
+        After an error the pool is not :attr:`ready` again, and is to be closed.
+
+        Args:
+            tasks: of each worker, pickled.
+            batches: the run's data.
+            needs: what each worker takes of them that is to hear of them.
+            on_loss: called with (microbatch, weighted loss), or None.
+
+        Raises:
+            Exception: the first that any worker raised, with that worker's traceback as its cause.
+            WorkerDied: a worker's process ended.
+        """
+        self.ready = False
+        for member, task in zip(self._members, tasks, strict=True):
+            with suppress(OSError):  # it has ended, or failed: its report or its end says why
+                member.tasks.send_bytes(task)
+        self._feeder = _Feeder(batches, needs, self._mailboxes, self._workers)
+        reports = self._wait(self._feeder, on_loss)
+        if self._feeder.join():
+            self._mailboxes.clear()  # of what workers told the feeder after its last batch
+            self.ready = True
+        return reports
+
+    def store(self) -> str:
+        """Return the path of a file by which the processes may find one another."""
+        self._folder = self._folder or tempfile.TemporaryDirectory(prefix="pipekit-")
+        return str(Path(self._folder.name, "store"))
+
+    def close(self) -> None:
+        """End every process and the feeder, however they stand."""
+        if os.getpid() != self._parent:  # a fork of this process: they are not its own
+            return
+        for member in self._members:
+            member.let_go()
+        for member in self._members:
+            member.end()
+        if self._feeder is not None:
+            self._feeder.join()
+        for endpoint in [*self._endpoints, *self._sums_endpoints]:
+            endpoint.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _wait(self, feeder: "_Feeder", on_loss: LossCallback | None) -> list[Report]:
+        """Return all reports, or raise what went wrong first."""
+        done: dict[int, Report] = {}
+        aborted: str | None = None
+        deadline: float | None = None
+        reports: dict[Any, int] = {m.reports: i for i, m in enumerate(self._members)}
+        sentinels = {m.process.sentinel: i for i, m in enumerate(self._members)}
+        while len(done) < self._workers:
+            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = wait([*reports, *sentinels, feeder.failed], timeout)
+            if not ready:
+                raise WorkerDied(f"the workers lost touch with one another: {aborted}")
+            if feeder.failed in ready and feeder.error is not None:
+                raise feeder.error
+            for pipe in [p for p in ready if p in reports]:
+                index = reports[pipe]
+                try:
+                    kind, value = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]
+                except (EOFError, OSError):
+                    del reports[pipe]
+                    continue
+                if kind == "failed":
+                    raise _with_cause(*value)
+                if kind == "aborted":
+                    aborted, deadline = value, deadline or time.monotonic() + GRACE_S
+                elif kind == "loss" and on_loss is not None:
+                    on_loss(*value)
+                elif kind == "done":
+                    done[index] = value
+            for index in [i for s, i in sentinels.items() if s in ready]:
+                member = self._members[index]
+                if member.reports not in reports or not member.reports.poll():
+                    raise WorkerDied(f"worker {index}'s process ended in mid-run {member.why()}")
+        return [done[index] for index in range(self._workers)]
+
+
+class _Member:
+    """One worker process, and this process's ends of the pipes to it.
+
+    Args:
+        index: its number.
+        endpoints: what it gets of all endpoints.
+        sums_endpoints: likewise of those of communication threads.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        endpoints: Sequence[Endpoint],
+        sums_endpoints: Sequence[Endpoint],
+    ) -> None:
+        for_worker, self.tasks = Pipe(duplex=False)
+        self.reports, from_worker = Pipe(duplex=False)
+        watched, self._lifeline = Pipe(duplex=False)
+        self._others = for_worker, from_worker, watched
+        connections = Connections(index, *self._others, endpoints, sums_endpoints)
+        self.process: BaseProcess = forkserver().Process(
+            target=main, args=(connections,), name=f"pipekit worker {index}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the process."""
+        with without_main_module():
+            self.process.start()
+        for end in self._others:
+            end.close()
+
+    def why(self) -> str:
+        """Return how the process ended, and the likely cause."""
+        self.process.join()
+        code = self.process.exitcode
+        said = f"with exit code {code}"
+        if code is None or code >= 0:
+            return said
+        name = signal.Signals(-code).name
+        if name == "SIGKILL":
+            return f"{said} ({name}, killed: if nobody did it by hand, for want of memory)"
+        return f"{said} ({name})"
+
+    def let_go(self) -> None:
+        """Close the pipes: without its lifeline the process ends, even one that just starts."""
+        self._lifeline.close()
+        for end in (*self._others, self.tasks, self.reports):
+            end.close()
+
+    def end(self) -> None:
+        """End the process at once, if it was started."""
+        if self.process.pid is not None:
+            self.process.kill()
+            self.process.join()
+            self.process.close()
+
+
+class _Feeder:
+    """Sends the workers the batches of a run, in a thread of its own.
+
+    Args:
+        batches: the run's data.
+        needs: what each worker takes of them.
+        mailboxes: of all, as the feeder sees them.
+        workers: how many share the cores.
+
+    Attributes:
+        failed: can be read once the batches have raised an error.
+        error: the error.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Batch],
+        needs: Mapping[int, Needs],
+        mailboxes: SharedMailboxes,
+        workers: int,
+    ) -> None:
+        self.error: BaseException | None = None
+        self.failed, self._tell_failed = Pipe(duplex=False)
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(batches, needs, mailboxes, workers),
+            name="pipekit feeder",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def join(self) -> bool:
+        """Wait a while for the thread's end, and return whether it has come.
+
+        The user's iterator may keep it.
+        """
+        self._thread.join(GRACE_S)
+        return not self._thread.is_alive()
+
+    def _run(
+        self,
+        batches: Iterable[Batch],
+        needs: Mapping[int, Needs],
+        mailboxes: SharedMailboxes,
+        workers: int,
+    ) -> None:
+        share_cores(workers)  # as in the transport "threads", where workers read the data
+        try:
+            send_batches(batches, needs, mailboxes)
+        except (Aborted, OSError):
+            return  # a worker is gone, or the run is over: whoever waits will know why
+        except BaseException as error:
+            self.error = error
+            self._tell_failed.send_bytes(b"")
+
+
+def _with_cause(error: BaseException, text: str) -> BaseException:
+    error.__cause__ = RemoteTraceback(text)
+    return error

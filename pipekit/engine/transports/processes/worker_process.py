@@ -1,0 +1,191 @@
+"""A worker in a process of its own: it takes what it is to do, run after run, and reports."""
+
+import contextlib
+import gc
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from multiprocessing.connection import Connection
+
+import cloudpickle
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipekit.devices import process_group_backend, set_device
+from pipekit.engine.batches import Feed, Needs
+from pipekit.engine.config import RunConfig
+from pipekit.engine.transport import Aborted, Transport
+from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
+from pipekit.engine.transports.distributed.loopback import stay_on_loopback
+from pipekit.engine.transports.mailbox import KeyedMailbox, Mailbox
+from pipekit.engine.transports.mailbox_transport import MailboxTransport
+from pipekit.engine.transports.processes.feeder import received_batches
+from pipekit.engine.transports.processes.packed_steps import unpack
+from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
+from pipekit.engine.work import Report, WorkerAssignment, run
+from pipekit.operator_threads import share_cores
+
+
+@dataclass(frozen=True)
+class ProcessTask:
+    """What a worker process gets for one run.
+
+    Attributes:
+        assignment: what the worker is to do, but for its steps.
+        steps: these, packed.
+        config: what is common to all workers.
+        store: the path of the file by which the processes find one another where messages pass
+            through torch.distributed; None: they pass through shared memory.
+        watched: whether every loss is reported at once.
+    """
+
+    assignment: WorkerAssignment
+    steps: NDArray[np.int64]
+    config: RunConfig
+    store: str | None
+    watched: bool
+
+
+@dataclass(frozen=True)
+class Connections:
+    """What a worker process is started with.
+
+    Attributes:
+        index: its number.
+        tasks: where what it has to do comes from.
+        reports: where it tells what came of them.
+        lifeline: a pipe that ends when the parent does, or lets go of the worker.
+        endpoints: of all workers and of the feeder.
+        sums_endpoints: of the workers' communication threads, if any stage has several workers.
+    """
+
+    index: int
+    tasks: Connection
+    reports: Connection
+    lifeline: Connection
+    endpoints: Sequence[Endpoint]
+    sums_endpoints: Sequence[Endpoint]
+
+
+def main(connections: Connections) -> None:
+    """Be a worker process, until the parent ends it or a run fails."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
+    gc.freeze()  # what is imported stays: Python looks at it no more whenever many steps are made
+    threading.Thread(target=_end_with_parent, args=(connections.lifeline,), daemon=True).start()
+    worker = _WorkerProcess(connections)
+    while outcome := _next_outcome(connections.tasks, worker):
+        kind, report = outcome
+        if kind != "done":
+            # The parent may still be writing the task: it must not wait for a reader.
+            connections.tasks.close()
+        with contextlib.suppress(OSError):  # the parent is gone
+            connections.reports.send_bytes(report)
+        if kind != "done":
+            break
+    threading.Event().wait()  # peers may still be receiving what was sent: the parent ends us
+
+
+def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[str, bytes] | None:
+    """Do the next task; return what came of it, also pickled, or None if there is none."""
+    try:
+        try:
+            data = tasks.recv_bytes()
+        except EOFError:
+            return None
+        report = worker.run(cloudpickle.loads(data))
+        return "done", cloudpickle.dumps(("done", report))
+    except Aborted as error:
+        return "aborted", cloudpickle.dumps(("aborted", str(error)))
+    except BaseException as error:
+        return "failed", cloudpickle.dumps(("failed", (portable(error), traceback.format_exc())))
+
+
+class _WorkerProcess:
+    """What a worker process keeps from one run to the next.
+
+    Args:
+        connections: what it was started with.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._mailbox = _mailbox(connections.index, connections.endpoints)
+        self._sums_mailbox: Mailbox | None = None
+        if connections.sums_endpoints:
+            self._sums_mailbox = _mailbox(connections.index, connections.sums_endpoints)
+        self._random_state: Tensor | None = None
+
+    def run(self, task: ProcessTask) -> Report:
+        """Do what a run asks of this worker."""
+        assignment = replace(task.assignment, steps=unpack(task.steps))
+        workers = task.config.workers
+        share_cores(workers)
+        # Each run draws what the first one drew: as if its process were new, too.
+        if self._random_state is None:
+            self._random_state = torch.get_rng_state()
+        torch.set_rng_state(self._random_state)
+        needs = Needs.of(assignment.steps)
+        feed = Feed(received_batches(self._mailbox, workers if needs.inputs else None), needs)
+        transport = self._transport(assignment, task, feed)
+        on_loss = self._report_loss if task.watched else None
+        return run(assignment, task.config, transport, feed, on_loss)
+
+    def _transport(self, assignment: WorkerAssignment, task: ProcessTask, feed: Feed) -> Transport:
+        index, config = assignment.index, task.config
+        if task.store is None:
+            return MailboxTransport(
+                index, config.busy, self._mailbox, self._sums_mailbox, _trust_the_parent
+            )
+        _join_group(task.store, index, config.workers, assignment.device)
+        # The feeder sends no batch before the first stage has come near it.
+        return DistributedTransport(assignment, config, feed, read_ahead=False)
+
+    def _report_loss(self, microbatch: int, loss: Tensor) -> None:
+        self._connections.reports.send_bytes(pickle.dumps(("loss", (microbatch, loss.item()))))
+
+
+def _mailbox(index: int, endpoints: Sequence[Endpoint]) -> Mailbox:
+    return KeyedMailbox(SharedMailboxes(index, endpoints), _trust_the_parent)
+
+
+def _trust_the_parent() -> None:
+    """Go on: if another worker has failed, the parent ends this process."""
+
+
+def _join_group(store: str, index: int, workers: int, device: torch.device) -> None:
+    """Connect this process to the others, unless it is connected."""
+    if dist.is_initialized():
+        return
+    set_device(device)
+    stay_on_loopback()
+    dist.init_process_group(
+        process_group_backend(device),
+        store=dist.FileStore(store, workers),  # type: ignore[attr-defined]
+        rank=index,
+        world_size=workers,
+        timeout=timedelta(days=1),
+    )
+
+
+def _end_with_parent(lifeline: Connection) -> None:
+    """End this process as soon as the parent's end of the pipe is gone, whatever ended it."""
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    os._exit(1)
+
+
+def portable(error: BaseException) -> BaseException:
+    """Return the exception if it can travel, else one that says the same."""
+    try:
+        pickle.loads(cloudpickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,186 @@
+"""Worker processes: kept from call to call, and gone with whoever they work for."""
+
+import gc
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit import Pipeline, WorkerDied
+from pipekit.engine.transports.processes import worker_pool
+from pipekit.engine.transports.processes.worker_pool import WorkerPool
+from tests.engine.examples import data, different, mixed, mlp, pipeline
+from tests.engine.test_failures import wait_until, worker_processes
+
+LARGE = bytes(2**24)  # more than a pipe takes
+LIMIT_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _no_worker_before_and_none_after() -> Iterator[None]:
+    gc.collect()
+    yield
+    gc.collect()
+    wait_until(lambda: not worker_processes(), LIMIT_S)
+
+
+@pytest.fixture
+def pool() -> Iterator[WorkerPool]:
+    made = WorkerPool(2, with_sums=False)
+    yield made
+    made.close()
+
+
+def pids(made: WorkerPool) -> list[int]:
+    return [member.process.pid for member in made._members if member.process.pid is not None]
+
+
+def test_processes_are_kept_from_call_to_call() -> None:
+    kept = pipeline(mixed(), "pipedream", [4, 4], transport="distributed")
+    expected = pipeline(mixed(), "pipedream", [4, 4])
+    seen = []
+    for rows in ([8, 5], [3], [8, 8, 8]):
+        assert kept.train(data(rows=rows)).losses == expected.train(data(rows=rows)).losses
+        assert kept.evaluate(data(3)) == expected.evaluate(data(3))
+        assert different(kept.state_dict(), expected.state_dict()) == []
+        seen.append(set(worker_processes()))
+    assert len(seen[0]) == 2
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_they_are_ended_by_close_and_others_started_by_the_next_call() -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
+    pipe.train(data(2))
+    before = set(worker_processes())
+    pipe.close()
+    wait_until(lambda: not worker_processes(), LIMIT_S)
+    pipe.close()
+    pipe.train(data(2))
+    assert not before & set(worker_processes())
+
+
+def test_threads_have_nothing_to_close() -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1])
+    pipe.close()
+    pipe.train(data(2))
+    pipe.close()
+
+
+def test_they_end_with_their_pipeline() -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
+    pipe.train(data(2))
+    assert len(worker_processes()) == 2
+    del pipe
+    gc.collect()
+    wait_until(lambda: not worker_processes(), LIMIT_S)
+
+
+def test_after_an_error_they_are_not_used_again() -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
+    losses = [pipe.evaluate(data(2))]
+    with pytest.raises(ZeroDivisionError):
+        pipe.evaluate(data(2), metric=lambda output, target: 1 // 0)
+    wait_until(lambda: not worker_processes(), LIMIT_S)
+    losses.append(pipe.evaluate(data(2)))
+    assert losses[0] == losses[1]
+
+
+def noisy(output: Tensor, target: Tensor) -> Tensor:
+    """Draws from PyTorch's own generator, which the engine seeds for layers only."""
+    return (output - target).square().mean() * torch.rand(())
+
+
+def test_every_run_begins_with_the_random_state_of_a_new_process() -> None:
+    def losses(close: bool) -> list[list[float]]:
+        pipe = pipeline(mlp(6, 3), "flush", [1], transport="distributed", loss=noisy)
+        found = []
+        for _ in range(3):
+            found.append(pipe.train(data(2)).losses)
+            if close:
+                pipe.close()
+        return found
+
+    assert losses(close=True) == losses(close=False)
+
+
+def test_a_process_starts_in_the_folder_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = pipeline(nn.Sequential(Touch(), nn.Linear(6, 3)), "flush", [2], transport="distributed")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        pipe.train(data(1))
+    assert sorted(path.parent.name for path in tmp_path.glob("*/here")) == ["one", "two"]
+
+
+class Touch(nn.Module):
+    """Leaves a file where its process is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        Path("here").touch()
+        return x
+
+
+# --- Faults before a worker has begun -------------------------------------------------------------
+
+
+def test_a_worker_that_fails_before_it_has_read_its_task(pool: WorkerPool) -> None:
+    """It has stopped reading, and the parent must not go on writing for ever."""
+    pool._members[1].tasks.send_bytes(b"no task")
+    with pytest.raises(pickle.UnpicklingError, match="invalid load key"):
+        pool.run([LARGE, LARGE], [], {}, None)
+    assert not pool.ready
+
+
+def test_a_worker_that_is_killed_while_it_receives_its_task(pool: WorkerPool) -> None:
+    victim = pids(pool)[0]
+    os.kill(victim, signal.SIGSTOP)
+    killer = threading.Timer(0.5, os.kill, [victim, signal.SIGKILL])
+    killer.start()
+    with pytest.raises(WorkerDied, match=r"worker 0.*code -9 \(SIGKILL, killed: .*memory\)"):
+        pool.run([LARGE, LARGE], [], {}, None)
+    killer.join()
+
+
+def test_a_worker_that_has_ended_before_the_next_run() -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
+    pipe.evaluate(data(2))
+    os.kill(worker_processes()[0], signal.SIGSEGV)
+    with pytest.raises(WorkerDied, match=r"code -11 \(SIGSEGV\)"):
+        pipe.evaluate(data(2))
+    assert pipe.evaluate(data(2)) > 0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("worker", [0, 2])
+def test_an_interrupt_while_workers_start(
+    when: str, worker: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = worker_pool._Member.start, []
+
+    def interrupted(member: Any) -> None:
+        started.append(member)
+        if when == "after":
+            start(member)
+        if len(started) == worker + 1:
+            raise KeyboardInterrupt
+        if when == "before":
+            start(member)
+
+    monkeypatch.setattr(worker_pool._Member, "start", interrupted)
+    pipe: Pipeline = pipeline(mlp(6, 6, 6, 3), "flush", [1, 1, 1], transport="distributed")
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        pipe.train(data(2))
+    wait_until(lambda: not worker_processes(), LIMIT_S)  # though the traceback holds everything
+    assert caught.tb is not None
+    assert time.monotonic() - begin < LIMIT_S
