@@ -34,7 +34,8 @@ def analytic(
     times the device's peak, or as the bytes that it reads and writes at ``memory_efficiency`` times
     the bandwidth of its memory, whichever is longer (Williams et al., "Roofline", CACM 2009).  No
     two are fused, and no cache holds anything.  Starting kernels is free, so that many short layers
-    cost less here than on a real device; updates count 0 s.
+    cost less here than on a real device; updates count 0 s, and each of a backward's two parts is
+    assumed to be half.
 
     - cuDNN does 3 x 3 convolutions of stride 1 in float32 with 2.25 times fewer multiplications
       (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016).

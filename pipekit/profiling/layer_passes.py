@@ -1,6 +1,7 @@
 """The forward and the backward of a single layer, cut from those before and after it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from pipekit.layers.autocast import autocast
+from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.skips import Name
 from pipekit.trees import Tree, differentiable, leaves, refill
 
@@ -44,6 +46,12 @@ class Input:
         return any(t._version for t in self._own)
 
     @property
+    def differentiated(self) -> list[Tensor]:
+        """The tensors that a backward for the input gives gradients to."""
+        tensors = [*self._cut, *self._popped.values()]
+        return list(dict.fromkeys(t for t in tensors if t.requires_grad))
+
+    @property
     def gradients(self) -> list[Tensor | None]:
         """After the backward, the gradient of each differentiable tensor that has one."""
         return [t.grad for t in self._cut]
@@ -63,14 +71,12 @@ def run_forward(
         ValueError: the layer, called by ``name``, fails.
         TypeError: its output is not made of tensors.
     """
-    try:
+    with _naming(name, "forward"):
         if dtype is None:
             y = layer(x)
         else:
             with autocast(leaves(x)[0].device, dtype):
                 y = layer(x)
-    except Exception as error:
-        raise _failure(name, "forward", error) from error
     try:
         leaves(y)
     except TypeError as error:
@@ -89,14 +95,31 @@ def run_backward(name: str, y: Tree, gradients: Sequence[Tensor | None]) -> None
     Raises:
         ValueError: the layer fails.
     """
-    pairs = zip(differentiable(y), gradients, strict=True)
-    reached = [(t, g) for t, g in pairs if t.requires_grad and g is not None]
+    reached, seeds = _reached(y, gradients)
+    if reached:
+        with _naming(name, "backward"):
+            torch.autograd.backward(reached, seeds)
+
+
+def run_backward_input(
+    name: str, y: Tree, gradients: Sequence[Tensor | None], entered: Input
+) -> WeightBackward | None:
+    """Run the part of a layer's backward for its input; return the part for its weights.
+
+    Args:
+        name: of the layer.
+        y: its output.
+        gradients: of the output's differentiable tensors, in order.
+        entered: its input.
+
+    Raises:
+        ValueError: the layer fails.
+    """
+    reached, seeds = _reached(y, gradients)
     if not reached:
-        return
-    try:
-        torch.autograd.backward([t for t, _ in reached], [g for _, g in reached])
-    except Exception as error:
-        raise _failure(name, "backward", error) from error
+        return None
+    with _naming(name, "backward"):
+        return backward_input(reached, seeds, entered.differentiated)
 
 
 def layer_name(layer: nn.Module, number: int) -> str:
@@ -104,8 +127,21 @@ def layer_name(layer: nn.Module, number: int) -> str:
     return f"{number} {type(layer).__name__}"
 
 
-def _failure(name: str, which: str, error: Exception) -> ValueError:
-    return ValueError(f"layer {name!r} fails in its {which}: {type(error).__name__}: {error}")
+def _reached(y: Tree, gradients: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return where a backward begins, and with which gradients."""
+    pairs = zip(differentiable(y), gradients, strict=True)
+    reached = [(t, g) for t, g in pairs if t.requires_grad and g is not None]
+    return [t for t, _ in reached], [g for _, g in reached]
+
+
+@contextmanager
+def _naming(name: str, which: str) -> Iterator[None]:
+    """Raise as ValueError, with the layer's name, what its pass raises."""
+    try:
+        yield
+    except Exception as error:
+        message = f"layer {name!r} fails in its {which}: {type(error).__name__}: {error}"
+        raise ValueError(message) from error
 
 
 class _Editable(torch.autograd.Function):

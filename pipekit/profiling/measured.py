@@ -4,7 +4,6 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,16 +15,15 @@ from pipekit.devices import is_accelerator, name_of, random_states_put_back, res
 from pipekit.layers.autocast import DTYPES
 from pipekit.partition.partition import sequence_of
 from pipekit.profiling.background_load import background_load
-from pipekit.profiling.layer_passes import Input, run_backward, run_forward
 from pipekit.profiling.layer_profile import LayerProfile
+from pipekit.profiling.layer_times import OptimizerFactory, time_parts, time_step, time_updates
 from pipekit.profiling.profile import Profile
-from pipekit.profiling.sizes import LayerSizes, crossing, dtype_of, rows_of, sizes
+from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.profiling.stopwatch import Stopwatch
 from pipekit.provenance import provenance
-from pipekit.skips import Name, call
-from pipekit.trees import Tree, differentiable, tree_bytes, tree_map
+from pipekit.schedules import Op
+from pipekit.trees import Tree, tree_bytes, tree_map
 
-OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 WARM_UP = 2
 """Passes that are not counted, after the one that found the sizes."""
 
@@ -54,7 +52,9 @@ def profile(
     as in a pipeline.  All numbers are medians; on a GPU the times are between CUDA events.  At last
     the layers' times are stretched or shrunk so that they add up to the undivided model's mean:
     timing a single layer costs something, medians miss what only now and then holds a layer up, and
-    the time of a run is a sum.
+    the time of a run is a sum.  Then backwards are run layer by layer in two parts, for the input
+    and for the weights, and stretched alike; on tiny layers the parts take up to three times as
+    long as the whole.
 
     It runs on a copy, in training mode, with the generators' state put back: the model, its
     gradients and buffers, and the sample stay as they are.
@@ -117,10 +117,11 @@ def profile(
             ):
                 if repeat == WARM_UP:
                     watch.reset()
-                _step(ours, x, found, autocast, watch)
+                time_step(ours, x, found, autocast, watch)
                 watch.collect()
+            time_parts(ours, x, found, autocast, repeats, watch)
             if optimizer is not None:
-                _time_updates(ours, x, optimizer, autocast, repeats, watch)
+                time_updates(ours, x, optimizer, autocast, repeats, watch)
     alone = [_with_times(layer.profile, number, watch) for number, layer in enumerate(found)]
     step_s = watch.median("whole forward", "whole backward")
     conservation = sum(layer.forward_s + layer.backward_s for layer in alone) / step_s
@@ -150,79 +151,6 @@ def profile(
     return Profile(layers, rows, tree_bytes(sample), record, skips)
 
 
-def _step(
-    model: nn.Sequential,
-    x: Tree,
-    found: Sequence[LayerSizes],
-    dtype: torch.dtype | None,
-    watch: Stopwatch,
-) -> None:
-    """Time two microbatches, one through the undivided model and one layer by layer.
-
-    The two are in flight together, so that a backward finds its tensors no warmer in the caches
-    than in a pipeline, and adds to gradients that are there.
-    """
-    whole, layered = (tree_map(torch.clone, x) for _ in range(2))  # a layer may write into its own
-    with watch.time("whole forward"):
-        whole = run_forward(model, "the whole model", whole, dtype)
-    skips = crossing(model)
-    under_way: dict[Name, Tensor] = {}
-    pending = []
-    for number, layer in enumerate(model):
-        popped = {s.name: under_way.pop(s.name) for s in skips if s.destination == number}
-        entered = Input(layered, found[number].edits_input, popped)
-        opened = partial(call, layer, incoming=entered.skips)
-        with watch.time(("forward", number)):
-            passed = run_forward(opened, found[number].profile.name, entered.tree, dtype)
-        pending.append((number, entered, passed))
-        layered, stashed = passed
-        under_way |= stashed
-    gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(whole)]
-    with watch.time("whole backward"):
-        run_backward("the whole model", whole, gradients)
-    of_skips: dict[Name, Tensor | None] = {}
-    while pending:
-        number, entered, passed = pending.pop()
-        gradients += [of_skips[name] for name, t in passed[1].items() if differentiable(t)]
-        with watch.time(("backward", number)):
-            run_backward(found[number].profile.name, passed, gradients)
-        gradients = entered.gradients
-        of_skips |= entered.skip_gradients
-
-
-def _time_updates(
-    model: nn.Sequential,
-    x: Tree,
-    make: OptimizerFactory,
-    dtype: torch.dtype | None,
-    repeats: int,
-    watch: Stopwatch,
-) -> None:
-    """Time the optimizer's step and a copy of each layer, after passes that leave no cache warm.
-
-    It comes last: some layers take another time with the weights that it makes.
-    """
-    optimizers = {
-        number: make(trained)
-        for number, layer in enumerate(model)
-        if (trained := [p for p in layer.parameters() if p.requires_grad])
-    }
-    copies = {number: list(copy.deepcopy(model[number]).parameters()) for number in optimizers}
-    unheard = Stopwatch(torch.device("cpu"))
-    for repeat in range(1 + repeats):
-        heard = watch if repeat else unheard
-        run_forward(model, "the whole model", tree_map(torch.clone, x), dtype)
-        for number, optimizer in optimizers.items():
-            with heard.time(("update", number)):
-                optimizer.step()
-        run_forward(model, "the whole model", tree_map(torch.clone, x), dtype)
-        for number, twins in copies.items():
-            with heard.time(("copy", number)), torch.no_grad():
-                for twin, parameter in zip(twins, model[number].parameters(), strict=True):
-                    twin.copy_(parameter)
-    watch.collect()
-
-
 def _with_times(layer: LayerProfile, number: int, watch: Stopwatch) -> LayerProfile:
     return replace(
         layer,
@@ -230,6 +158,8 @@ def _with_times(layer: LayerProfile, number: int, watch: Stopwatch) -> LayerProf
         backward_s=watch.median(("backward", number)),
         update_s=watch.median(("update", number)) if watch.has(("update", number)) else 0.0,
         copy_s=watch.median(("copy", number)) if watch.has(("copy", number)) else 0.0,
+        backward_input_s=watch.median(("backward input", number)),
+        backward_weight_s=watch.median(("backward weight", number)),
     )
 
 
@@ -255,6 +185,8 @@ def _with_loss(last: LayerProfile, loss: LayerProfile) -> LayerProfile:
         last,
         forward_s=last.forward_s + loss.forward_s,
         backward_s=last.backward_s + loss.backward_s,
+        backward_input_s=last.seconds(Op.BACKWARD_INPUT) + loss.seconds(Op.BACKWARD_INPUT),
+        backward_weight_s=last.seconds(Op.BACKWARD_WEIGHT) + loss.seconds(Op.BACKWARD_WEIGHT),
         saved_bytes=last.saved_bytes + loss.saved_bytes,
         saves_output=True,
         flops=last.flops + loss.flops,
@@ -267,7 +199,13 @@ def _adding_up(layers: Sequence[LayerProfile], watch: Stopwatch) -> tuple[LayerP
     backward_s = sum(layer.backward_s for layer in layers)
     backward = watch.mean("whole backward") / backward_s if backward_s else 0.0
     return tuple(
-        replace(layer, forward_s=layer.forward_s * forward, backward_s=layer.backward_s * backward)
+        replace(
+            layer,
+            forward_s=layer.forward_s * forward,
+            backward_s=layer.backward_s * backward,
+            backward_input_s=layer.seconds(Op.BACKWARD_INPUT) * backward,
+            backward_weight_s=layer.seconds(Op.BACKWARD_WEIGHT) * backward,
+        )
         for layer in layers
     )
 

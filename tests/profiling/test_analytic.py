@@ -139,7 +139,10 @@ class TestRoofline:
 
 
 def without_times(layers: tuple[LayerProfile, ...]) -> list[LayerProfile]:
-    return [replace(layer, forward_s=0, backward_s=0) for layer in layers]
+    return [
+        replace(layer, forward_s=0, backward_s=0, backward_input_s=None, backward_weight_s=None)
+        for layer in layers
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:the layers' times add up")

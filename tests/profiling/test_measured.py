@@ -20,6 +20,7 @@ import pipekit
 from pipekit import Profile, models, profile, schedules
 from pipekit.models.transformer import Block
 from pipekit.profiling import SkipProfile
+from pipekit.schedules import Op
 from pipekit.skips import Skippable
 from pipekit.trees import Tree, differentiable, leaves
 
@@ -53,7 +54,30 @@ class Sleeper(nn.Module):
         return y
 
 
+class WeightSleeper(nn.Module):
+    """x + w, whose gradient of w takes its time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+        self.seconds = seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight: Tensor = Sleeps.apply(self.weight, 0.0, self.seconds)
+        return x + weight
+
+
 class TestTimes:
+    def test_both_parts_of_each_backward_are_timed_apart(self) -> None:
+        """The sleeping is on the way to the input; a layer without weights has no second part."""
+        model = nn.Sequential(nn.Linear(2, 2), Sleeper(0.001, 0.08), WeightSleeper(0.08))
+        made = profile(model, torch.rand(1, 2), repeats=2)
+        linear, sleeper, weights = made.layers
+        assert made.split_label == "measured"
+        assert sleeper.seconds(Op.BACKWARD_INPUT) > 2 * sleeper.seconds(Op.BACKWARD_WEIGHT)
+        assert weights.seconds(Op.BACKWARD_WEIGHT) > 2 * weights.seconds(Op.BACKWARD_INPUT)
+        assert sleeper.seconds(Op.BACKWARD_INPUT) > 2 * linear.seconds(Op.BACKWARD_INPUT)
+
     def test_each_layers_passes_are_timed_apart(self) -> None:
         model = nn.Sequential(nn.Linear(2, 2), Sleeper(0.02, 0.04), Sleeper(0.04, 0.02))
         _, first, second = profile(model, torch.rand(1, 2), repeats=2).layers

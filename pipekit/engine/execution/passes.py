@@ -9,13 +9,13 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.execution.split_backward import WeightBackward, backward_input
 from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
 from pipekit.layers.autocast import autocast
 from pipekit.layers.buffers import buffers_untouched
 from pipekit.layers.pass_state import during
 from pipekit.layers.randomness import layer_seed
 from pipekit.layers.seeded import Seeded
+from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.partition.partition import PartitionStage
 from pipekit.skips import carrying
 from pipekit.trees import Tree, differentiable, leaves, tree_map

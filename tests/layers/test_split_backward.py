@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import models
-from pipekit.engine.execution.split_backward import backward_input
+from pipekit.layers.split_backward import backward_input
 
 
 class Positions(nn.Module):
