@@ -137,8 +137,7 @@ class Pipeline:
             is_scaled=scale is not None,
             cluster=cluster,
         )
-        self._progress = TrainingProgress(self._runner.agree)
-        self._failed = False
+        self._progress, self._failed = TrainingProgress(self._runner.agree), False
 
     @property
     def balance(self) -> list[int] | None:
@@ -197,9 +196,7 @@ class Pipeline:
             deque(ready, maxlen=0)  # whoever makes them may draw random numbers
         else:
             assert self.balance is not None
-            written = None
-            if folder:
-                written = self._progress.checkpoint_config(folder, every, start, self.balance)
+            written = self._progress.checkpoint_config(folder, every, start, self.balance)
             self._failed = True
             reports = self._workers.train(
                 start.schedule,

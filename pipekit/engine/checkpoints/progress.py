@@ -86,9 +86,11 @@ class TrainingProgress:
         return path
 
     def checkpoint_config(
-        self, folder: Path, every: int | None, start: Start, balance: Sequence[int]
-    ) -> CheckpointConfig:
-        """Return what the workers of a run have to know to write checkpoints."""
+        self, folder: Path | None, every: int | None, start: Start, balance: Sequence[int]
+    ) -> CheckpointConfig | None:
+        """Return what the workers of a run have to know to write checkpoints; None without one."""
+        if folder is None:
+            return None
         about = {
             "runs": self.position.runs,
             "batches": self.position.batches + start.offset,
