@@ -23,14 +23,14 @@ from pipekit.schedules import (
     pipedream,
     two_bw,
 )
-from tests.schedules.strategies import unsplit_methods
+from tests.schedules.strategies import training_methods
 
 MS = 1e-3
 TASK = ["worker", "stage", "op", "microbatch", "version", "bytes"]
 
 
 @settings(max_examples=25, deadline=None)
-@given(unsplit_methods)
+@given(training_methods)
 def test_it_does_what_is_simulated(schedule: Schedule) -> None:
     profile = Profile.uniform(schedule.stages, 0.1 * MS, 0.1 * MS, output_bytes=40)
     run, simulated = emulate(schedule, profile), simulate(schedule, profile)

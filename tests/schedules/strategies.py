@@ -66,7 +66,6 @@ training_methods: st.SearchStrategy[Schedule] = st.one_of(
     _naive,
     with_split_backwards(_naive, apart=False),
 )
-unsplit_methods: st.SearchStrategy[Schedule] = st.one_of(_whole, _naive)
 methods: st.SearchStrategy[Schedule] = st.one_of(
     training_methods, st.builds(schedules.inference, stages, microbatches)
 )
