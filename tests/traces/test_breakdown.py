@@ -179,7 +179,7 @@ def test_whatever_happens_shares_are_all_of_the_time_and_none_is_negative(
 
 
 def test_emulated_and_measured_runs_have_their_shares_too() -> None:
-    passes = profile((0.004, 0.008), (0.008, 0.016))
+    passes = profile((0.02, 0.04), (0.04, 0.08))  # what a busy machine adds weighs little
     ours = emulate(schedules.gpipe(2, 4), passes).trace.breakdown().loc["all"]
     theirs = simulate(schedules.gpipe(2, 4), passes).breakdown().loc["all"]
     assert ours["imbalance"] == pytest.approx(theirs["imbalance"], abs=5)

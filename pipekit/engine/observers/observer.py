@@ -65,10 +65,23 @@ class Observer:
         """A worker is ready for its first step."""
 
     def before_step(self, worker: int, step: Step) -> None:
-        """A step begins, before anything is waited for."""
+        """A step begins, before anything is waited for.
+
+        Args:
+            worker: its number.
+            step: what is to be executed.
+        """
 
     def received(self, worker: int, step: Step, message: Message, source: int, tree: Tree) -> None:
-        """A message that a step needs is here."""
+        """A message that a step needs is here.
+
+        Args:
+            worker: the receiver's number.
+            step: what needs it.
+            message: its name.
+            source: the worker that sent it.
+            tree: its tensors, or gradients by number.
+        """
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
         """Computing begins: all that a step has waited for is here.
@@ -94,19 +107,43 @@ class Observer:
     def sent(
         self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
     ) -> None:
-        """A message of ``size`` bytes has been sent, possibly to the worker itself.
+        """A message has been sent, possibly to the worker itself.
 
-        The receiver may be writing into its tensors.
+        Args:
+            worker: the sender's number.
+            step: what sends it.
+            message: its name.
+            receiver: the worker that it is for.
+            tree: its tensors; the receiver may be writing into them.
+            size: its bytes.
         """
 
     def after_step(self, worker: int, step: Step) -> None:
-        """A step is done, and all that it sends is on its way."""
+        """A step is done, and all that it sends is on its way.
+
+        Args:
+            worker: its number.
+            step: what was executed.
+        """
 
     def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
-        """A part of a sum of gradients is about to be sent; its tensors are views of the whole."""
+        """A part of a sum of gradients is about to be sent.
+
+        Args:
+            worker: the sender's number.
+            receiver: the worker that it is for.
+            key: which sum it belongs to, and whether it is still to be summed or is the sum.
+            part: its tensors, which are views of the whole bucket.
+        """
 
     def values_summed(self, worker: int, update: int, values: Tensor) -> None:
-        """A few numbers are about to be summed over all workers, to decide on an update."""
+        """A few numbers are about to be summed over all workers, to decide on an update.
+
+        Args:
+            worker: its number.
+            update: the number of the update, from 1.
+            values: what this worker gives, [numbers].
+        """
 
     def end(self, worker: int) -> None:
         """A worker has done all its steps."""
