@@ -5,11 +5,14 @@ interpreter takes seconds and a plain fork may deadlock after a multi-threaded o
 """
 
 import multiprocessing
+import signal
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
+from types import FrameType
 
 # torch imports the second one, for 1.5 s, when it makes its first optimizer.
 PRELOAD = ["pipekit.engine.transports.processes.worker_process", "torch._dynamo"]
@@ -20,6 +23,26 @@ def forkserver() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     return context
+
+
+@contextmanager
+def deferred_interrupts() -> Iterator[None]:
+    """Let an interrupt (Ctrl-C, a notebook's stop button) wait for the end of the block.
+
+    One in the midst of starting a process would leave it with nobody who knows it.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # interrupts come to the main thread only, or to nobody
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        handler(*came[0])
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch import Tensor
 from pipekit.devices import is_accelerator
 from pipekit.engine.batches import Batch, Needs
 from pipekit.engine.config import RunConfig
+from pipekit.engine.transports.processes.forkserver import deferred_interrupts
 from pipekit.engine.transports.processes.packed_steps import pack
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import ProcessTask
@@ -59,7 +60,8 @@ class ProcessRunner:
         pool = self._pool_for(config, devices)
         try:
             store = None if memory else pool.store()
-            tasks = [_task(worker, config, store, on_loss is not None) for worker in workers]
+            shared = cloudpickle.dumps(config)  # once for all: it names every sum of every update
+            tasks = [_task(worker, shared, store, on_loss is not None) for worker in workers]
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
@@ -79,15 +81,16 @@ class ProcessRunner:
 
     def close(self) -> None:
         """End the processes."""
-        self._close_pool()
-        self._pool = None
+        with deferred_interrupts():
+            self._close_pool()
+            self._pool = None
 
     def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
         with_sums = any(len(workers) > 1 for workers in config.stage_workers)
         # A new process starts where this one is, and imports from where this one does.
         kind = with_sums, tuple(devices), _working_folder(), tuple(sys.path)
-        if self._pool is None or self._kind != kind:
+        if self._pool is None or not self._pool.ready or self._kind != kind:
             self.close()
             self._pool, self._kind = WorkerPool(config.workers, with_sums), kind
             # Not a method of this object, which would keep it alive.
@@ -100,7 +103,7 @@ def through_memory(devices: Sequence[torch.device]) -> bool:
     return not any(map(is_accelerator, devices))
 
 
-def _task(worker: WorkerAssignment, config: RunConfig, store: str | None, watched: bool) -> bytes:
+def _task(worker: WorkerAssignment, config: bytes, store: str | None, watched: bool) -> bytes:
     # Through shared memory, messages are taken by name: nobody needs to know their order.
     incoming = worker.incoming if store else {}
     rest = replace(worker, steps=(), incoming=incoming)

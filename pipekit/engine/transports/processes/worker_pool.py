@@ -16,7 +16,11 @@ from typing import Any
 from pipekit.engine.batches import Batch, Needs
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.processes.feeder import send_batches
-from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
+from pipekit.engine.transports.processes.forkserver import (
+    deferred_interrupts,
+    forkserver,
+    without_main_module,
+)
 from pipekit.engine.transports.processes.shared_mailbox import (
     Endpoint,
     SharedMailboxes,
@@ -193,7 +197,7 @@ class _Member:
 
     def start(self) -> None:
         """Start the process."""
-        with without_main_module():
+        with deferred_interrupts(), without_main_module():
             self.process.start()
         for end in self._others:
             end.close()

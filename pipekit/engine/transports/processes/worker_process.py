@@ -41,7 +41,7 @@ class ProcessTask:
     Attributes:
         assignment: what the worker is to do, but for its steps.
         steps: these, packed.
-        config: what is common to all workers.
+        config: what is common to all workers, pickled.
         store: the path of the file by which the processes find one another where messages pass
             through torch.distributed; None: they pass through shared memory.
         watched: whether every loss is reported at once.
@@ -49,7 +49,7 @@ class ProcessTask:
 
     assignment: WorkerAssignment
     steps: NDArray[np.int64]
-    config: RunConfig
+    config: bytes
     store: str | None
     watched: bool
 
@@ -126,7 +126,8 @@ class _WorkerProcess:
     def run(self, task: ProcessTask) -> Report:
         """Do what a run asks of this worker."""
         assignment = replace(task.assignment, steps=unpack(task.steps))
-        workers = task.config.workers
+        config: RunConfig = cloudpickle.loads(task.config)
+        workers = config.workers
         share_cores(workers)
         # Each run draws what the first one drew: as if its process were new, too.
         if self._random_state is None:
@@ -134,17 +135,19 @@ class _WorkerProcess:
         torch.set_rng_state(self._random_state)
         needs = Needs.of(assignment.steps)
         feed = Feed(received_batches(self._mailbox, workers if needs.inputs else None), needs)
-        transport = self._transport(assignment, task, feed)
+        transport = self._transport(assignment, config, task.store, feed)
         on_loss = self._report_loss if task.watched else None
-        return run(assignment, task.config, transport, feed, on_loss)
+        return run(assignment, config, transport, feed, on_loss)
 
-    def _transport(self, assignment: WorkerAssignment, task: ProcessTask, feed: Feed) -> Transport:
-        index, config = assignment.index, task.config
-        if task.store is None:
+    def _transport(
+        self, assignment: WorkerAssignment, config: RunConfig, store: str | None, feed: Feed
+    ) -> Transport:
+        index = assignment.index
+        if store is None:
             return MailboxTransport(
                 index, config.busy, self._mailbox, self._sums_mailbox, _trust_the_parent
             )
-        _join_group(task.store, index, config.workers, assignment.device)
+        _join_group(store, index, config.workers, assignment.device)
         # The feeder sends no batch before the first stage has come near it.
         return DistributedTransport(assignment, config, feed, read_ahead=False)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pipekit import Pipeline, WorkerDied
 from pipekit.engine.transports.processes import worker_pool
+from pipekit.engine.transports.processes.forkserver import deferred_interrupts
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from tests.engine.examples import data, different, mixed, mlp, pipeline
 from tests.engine.test_failures import wait_until, worker_processes
@@ -141,23 +142,31 @@ def test_a_worker_that_fails_before_it_has_read_its_task(pool: WorkerPool) -> No
     assert not pool.ready
 
 
-def test_a_worker_that_is_killed_while_it_receives_its_task(pool: WorkerPool) -> None:
-    victim = pids(pool)[0]
+def test_a_worker_that_is_killed_while_it_receives_its_task() -> None:
+    pool = WorkerPool(1, with_sums=False)
+    [victim] = pids(pool)
     os.kill(victim, signal.SIGSTOP)
     killer = threading.Timer(0.5, os.kill, [victim, signal.SIGKILL])
     killer.start()
     with pytest.raises(WorkerDied, match=r"worker 0.*code -9 \(SIGKILL, killed: .*memory\)"):
-        pool.run([LARGE, LARGE], [], {}, None)
+        pool.run([LARGE], [], {}, None)
     killer.join()
+    pool.close()
 
 
-def test_a_worker_that_has_ended_before_the_next_run() -> None:
-    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
-    pipe.evaluate(data(2))
-    os.kill(worker_processes()[0], signal.SIGSEGV)
-    with pytest.raises(WorkerDied, match=r"code -11 \(SIGSEGV\)"):
-        pipe.evaluate(data(2))
-    assert pipe.evaluate(data(2)) > 0
+def test_an_interrupt_waits_until_a_process_is_known() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    reached = []
+
+    def interrupted() -> None:
+        with deferred_interrupts():
+            signal.raise_signal(signal.SIGINT)
+            reached.append("the end of the block")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert reached
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
