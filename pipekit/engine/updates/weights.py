@@ -1,32 +1,15 @@
 """What updates need of a stage's weights, wherever these are."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from torch import Tensor, nn
-from torch.optim import Optimizer
-
+from pipekit.engine.observers.observer import StageWeights
 from pipekit.engine.updates.buckets import Bucket, Gradients
 from pipekit.engine.updates.loss_scaler import LossScaler
 
 
-class Weights(Protocol):
-    """The weights of a stage, in one slot or several, and the sums of their gradients."""
-
-    @property
-    def modules(self) -> Sequence[nn.Module]:
-        """The layers, once for each slot."""
-
-    @property
-    def parameters(self) -> Sequence[Sequence[Tensor]]:
-        """The trained parameters of each slot."""
-
-    @property
-    def optimizer(self) -> Optimizer | None:
-        """What updates them; None if nothing is trained, or nothing is there."""
-
-    def all_gradients(self) -> Iterator[Tensor]:
-        """Yield every gradient that is in memory, of whichever update."""
+class Weights(StageWeights, Protocol):
+    """The weights of a stage, as observers see them, and the sums of their gradients."""
 
     def buckets(self) -> list[Bucket]:
         """Return how the gradients travel between the workers of a stage."""
