@@ -1,10 +1,12 @@
 # Every target works on a fresh checkout: what it needs is installed first, into .venv.
 PYTHON ?= $(shell command -v python3 || command -v python3.11 || echo python3)
 STAMP := .venv/.installed
+# One more than the cores of a small machine: tests wait, too, for what they start or emulate.
+PARALLEL := -n 3 --dist worksteal
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce papers predictions test lint models browser benchmark clean
+.PHONY: help reproduce papers predictions test lint models browser chromium benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +25,7 @@ predictions: $(STAMP) ## compare what the simulator predicts with emulated and r
 	.venv/bin/pipekit run experiments/prediction_accuracy.yaml
 
 test: lint ## check style and types, run the tests
-	.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+	.venv/bin/python -m pytest $(PARALLEL)
 
 lint: $(STAMP) ## check style and types only
 	.venv/bin/ruff check .
@@ -32,9 +34,12 @@ lint: $(STAMP) ## check style and types only
 
 models: $(STAMP) ## record, cut and train some forty networks of torchvision, timm and transformers
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'
-	.venv/bin/python -m pytest tests/partition -m models -n auto --maxprocesses 4 --dist worksteal
+	.venv/bin/python -m pytest tests/partition -m models $(PARALLEL)
 
-browser: ## install Debian's Chromium, in which the tests open the notebooks
+browser: $(STAMP) chromium ## open the notebooks in JupyterLab and Chromium, as a reader would
+	.venv/bin/python -m pytest tests/browser -m browser
+
+chromium: ## install Debian's Chromium
 	@if command -v chromium >/dev/null; then echo "chromium is there"; \
 	elif ! command -v apt-get >/dev/null; then \
 	  echo "there is no apt-get here: install Chromium as 'chromium' yourself" >&2; exit 1; \

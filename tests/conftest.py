@@ -1,5 +1,6 @@
 """What all tests share: settings that make them repeatable, and nothing of the user's touched."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -19,6 +20,28 @@ matplotlib.use("Agg")
 # A shared machine may stall any single example; pytest-timeout guards the whole test.
 settings.register_profile("pipekit", deadline=None, derandomize=True)
 settings.load_profile("pipekit")
+
+
+APART = {"browser", "models"}
+"""Marks of tests that take long and run only where they are asked for: each has a make target."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests with a mark of :data:`APART` unless ``-m`` names it."""
+    left_out = {mark for mark in APART if mark not in config.getoption("-m")}
+    long = [item for item in items if left_out & {mark.name for mark in item.iter_markers()}]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in set(long)]
+
+
+def pytest_collection_finish() -> None:
+    """Keep what stays to the end, thousands of tests and torch, out of each garbage collection."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries complain of what is never collected
 
 
 @pytest.fixture(autouse=True)

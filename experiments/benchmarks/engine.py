@@ -165,10 +165,15 @@ def train(case: Case, stamps: Path, contestant: Contestant, peers: Peers) -> lis
     return ours(case, stamps, contestant)
 
 
-def measure(case: Case, peers: Peers, repeats: int, done: Callable[[], object]) -> pd.DataFrame:
+def measure(
+    case: Case,
+    entered: list[Contestant],
+    peers: Peers,
+    repeats: int,
+    done: Callable[[], object],
+) -> pd.DataFrame:
     """Run every contestant ``repeats`` times; return a row a run."""
     rows = []
-    entered = contestants(case)
     for repeat in range(repeats):
         weights: dict[Contestant, list[Tensor]] = {}
         times: dict[Contestant, float] = {}
@@ -202,9 +207,13 @@ def measure(case: Case, peers: Peers, repeats: int, done: Callable[[], object]) 
     return pd.DataFrame(rows)
 
 
-def contestants(case: Case) -> list[Contestant]:
-    """Return who can train a case."""
-    return [each for each in CONTESTANTS if case.allows(each.schedule)]
+def contestants(case: Case, schedules: list[str]) -> list[Contestant]:
+    """Return who can train a case by one of the schedules, and who trains without any."""
+    return [
+        each
+        for each in CONTESTANTS
+        if case.allows(each.schedule) and each.schedule in ("", *schedules)
+    ]
 
 
 def rotated(items: list[Contestant], by: int) -> Iterator[Contestant]:
@@ -300,11 +309,16 @@ def main(
     microbatches: Annotated[
         list[int] | None, typer.Option(help="In a batch, a power of 2, at least as many as stages.")
     ] = None,
+    schedule: Annotated[
+        list[str] | None, typer.Option(help=f"Of {', '.join(METHODS)}.  Default: all.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder to write engine.csv and engine.json to.")
     ] = None,
 ) -> None:
     """Time the engine beside torch.distributed.pipelining and plain serial training."""
+    if unknown := set(schedule or ()) - METHODS.keys():
+        raise typer.BadParameter(f"no schedule {', '.join(unknown)}, only {', '.join(METHODS)}")
     depths = stages or [2, 4]
     sizes = microbatches or ([16] if quick else [4, 16, 64])
     repeats = repeats or (2 if quick else 5)
@@ -313,11 +327,12 @@ def main(
     with ExitStack() as stack, torch.random.fork_rng():
         crews = {count: stack.enter_context(Peers(count)) for count in depths}
         cases = [Case(w, s, m) for w in width or [16, 512] for s in depths for m in sizes]
-        total = repeats * sum(len(contestants(case)) for case in cases)
+        entered = {case: contestants(case, schedule or list(METHODS)) for case in cases}
+        total = repeats * sum(map(len, entered.values()))
         bar = stack.enter_context(tqdm(total=total, unit="run"))
         for case in cases:
             bar.set_postfix_str(f"width {case.width}, {case.stages} stages, m {case.microbatches}")
-            tables.append(measure(case, crews[case.stages], repeats, bar.update))
+            tables.append(measure(case, entered[case], crews[case.stages], repeats, bar.update))
     summary = summarise(pd.concat(tables, ignore_index=True))
     verdicts = judge(summary)
     record = provenance(

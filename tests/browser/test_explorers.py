@@ -22,9 +22,9 @@ from tests.browser.jupyterlab import CELLS_S, Lab, jupyterlab
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.browser,
     pytest.mark.timeout(300),  # JupyterLab starts within one of the tests
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make browser"),
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make chromium"),
 ]
 
 SMALL = {"stage_counts": "2", "microbatches": 2, "batch_rows": 20, "epochs": 1}
