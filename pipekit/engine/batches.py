@@ -2,14 +2,16 @@
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from pipekit.devices import ThreadStreams, record_events, take_over
 from pipekit.layers.seeded import RNG_LOCK
 from pipekit.schedules import Op, Step
-from pipekit.trees import Tree, leaves, refill
+from pipekit.trees import Tree, leaves, refill, tree_map
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -118,26 +120,32 @@ class Feed:
     Args:
         batches: the run's batches.
         needs: what the workers here take.
+        caller: the streams of the thread that the batches would be read in, were it not busy:
+            what they are made of may be on its way there.
     """
 
-    def __init__(self, batches: Iterable[Batch], needs: Needs) -> None:
+    def __init__(
+        self, batches: Iterable[Batch], needs: Needs, caller: ThreadStreams | None = None
+    ) -> None:
         self._batches: Iterator[Batch] = iter(batches)
-        self._needs = needs
+        self._needs, self._caller = needs, caller or ThreadStreams()
         self._lock = threading.Lock()
-        self._inputs: dict[int, Tree] = {}
-        self._targets: dict[int, tuple[Tree, float]] = {}
+        self._inputs: dict[int, tuple[Tree, Sequence[torch.Event]]] = {}
+        self._targets: dict[int, tuple[tuple[Tree, float], Sequence[torch.Event]]] = {}
         self.rows: list[int] = []
         self.shapes: list[Shapes] = []
 
     def input(self, k: int) -> Tree:
         """Return the input of microbatch ``k``, once."""
         self.read_to(k)
-        return self._inputs.pop(k)
+        tree, made = self._inputs.pop(k)
+        return _taken_over(tree, made)
 
     def target(self, k: int) -> tuple[Tree, float]:
         """Return the target and the weight of microbatch ``k``, once."""
         self.read_to(k)
-        return self._targets.pop(k)
+        (tree, weight), made = self._targets.pop(k)
+        return _taken_over(tree, made), weight
 
     def read_to(self, k: int) -> None:
         """Read batches until microbatch ``k`` is here."""
@@ -152,21 +160,33 @@ class Feed:
 
     def _read(self) -> None:
         # A data loader that shuffles or augments draws from the generator that layers borrow.
-        with RNG_LOCK:
+        with RNG_LOCK, self._caller.entered():
             batch = next(self._batches)
+            made = record_events(leaves([t for t in batch[:2] if t is not None]))
         rows, first = batch.microbatch_rows, len(self.rows)
         here = range(first, first + batch.parts)
         if not self._needs.inputs.isdisjoint(here):
-            self._keep(self._inputs, self._needs.inputs, here, split(batch.input, batch.parts))
+            inputs = split(batch.input, batch.parts)
+            self._keep(self._inputs, self._needs.inputs, here, inputs, made)
         if not self._needs.targets.isdisjoint(here):
             weights = [n / batch.rows for n in rows]
             parts = list(zip(split(batch.target, batch.parts), weights, strict=True))
-            self._keep(self._targets, self._needs.targets, here, parts)
+            self._keep(self._targets, self._needs.targets, here, parts, made)
         self.shapes += [tuple((n, *shape) for shape in batch.row_shapes) for n in rows]
         self.rows += rows
 
     @staticmethod
     def _keep(
-        kept: dict[int, Any], needed: frozenset[int], numbers: range, parts: Sequence[Any]
+        kept: dict[int, Any],
+        needed: frozenset[int],
+        numbers: range,
+        parts: Sequence[Any],
+        made: Sequence[torch.Event],
     ) -> None:
-        kept.update((k, part) for k, part in zip(numbers, parts, strict=True) if k in needed)
+        pairs = zip(numbers, parts, strict=True)
+        kept.update((k, (part, made)) for k, part in pairs if k in needed)
+
+
+def _taken_over(tree: Tree, made: Sequence[torch.Event]) -> Tree:
+    """Return a tree for this thread's streams, which wait until it has been made."""
+    return tree_map(partial(take_over, after=made), tree)

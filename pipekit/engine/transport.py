@@ -1,6 +1,6 @@
 """What a worker needs in order to reach the others: the protocols behind which transports stand."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -45,16 +45,33 @@ class PartKey(NamedTuple):
         return self.place % 2
 
 
+class Part(NamedTuple):
+    """A part of a sum on its way.
+
+    Attributes:
+        worker: the other end.
+        key: its name.
+        content: what is sent, or room for what is received.
+    """
+
+    worker: int
+    key: PartKey
+    content: FlatBucket
+
+
 class Channel(Protocol):
     """How workers reach one another that sum gradients, beside the messages between stages."""
 
-    def send(self, worker: int, key: PartKey, content: FlatBucket) -> None:
-        """Send without waiting; the tensors must not be written before they are received."""
+    def exchange(self, sends: Sequence[Part], receives: Sequence[Part]) -> list[FlatBucket]:
+        """Send parts to other workers, and return those that are received from others.
 
-    def expect(self, worker: int, key: PartKey, room: FlatBucket) -> Callable[[], FlatBucket]:
-        """Get ready for what ``worker`` sends by this key; return what waits for it.
+        All of them are on their way at once, whatever their order: where messages between two
+        workers keep it, one who waits for a part before it sends its own would wait for ever.
 
-        It may, but need not, be written into ``room``, which has its shapes and dtypes.
+        Args:
+            sends: to whom, and what; it must not be written before it is received.
+            receives: from whom, and room of the same shapes and dtypes, into which the part may,
+                but need not, be written.
         """
 
     def finish(self, number: int, size: int) -> None:
@@ -78,8 +95,11 @@ class Transport(Protocol):
     def send(self, message: Message, destination: int, content: Tree) -> None:
         """Send the content of a message to a worker, without waiting for it."""
 
-    def all_reduce(self, values: Tensor, update: int) -> Tensor:
-        """Return the sum of all busy workers' ``values``, added in the order of the workers."""
+    def all_reduce(self, values: Sequence[Tensor], update: int) -> list[Tensor]:
+        """Return the sums of all busy workers' ``values``, added in the order of the workers.
+
+        Each lies where this worker's own value lies: on the host or on its device.
+        """
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
         """Return how some workers, this one among them, reach one another to sum gradients.

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
-from pipekit.devices import Clock, peak_bytes, reset_peak_bytes
+from pipekit.devices import Clock, peak_bytes, reset_peak_bytes, synchronize
 from pipekit.engine.batches import Feed
 from pipekit.engine.checkpoints.restorer import Restorer
 from pipekit.engine.checkpoints.writer import CheckpointWriter
@@ -26,7 +25,7 @@ from pipekit.engine.transport import Transport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.schedules import OPS, Message, Op, Step, slot_count
 
-LossListener = Callable[[int, Tensor], None]
+LossListener = Callable[[int, float], None]
 """Is told of (microbatch, weighted loss) on the worker that has the last stage."""
 
 
@@ -138,6 +137,7 @@ def train(
     finally:
         weights_bytes = updates.close()
     transport.finish()
+    synchronize(device)  # whoever reads what is left does so in another stream
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return Report(
         stages=[stage.to_config() for stage in kept.values()],
@@ -185,6 +185,7 @@ def evaluate(
     view = WorkerView(index, device, Clock(device), {}, int)
     Worker(view, executor.execute, transport, observers).run(assignment.steps)
     transport.finish()
+    synchronize(device)
     return Report(
         stages=[],
         record=Record(),

@@ -1,14 +1,17 @@
 """One microbatch through the unsplit model, before any worker starts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from pipekit.devices import moved
 from pipekit.layers.autocast import autocast
 from pipekit.layers.buffers import buffers_untouched
 from pipekit.layers.seeded import Seeded
+from pipekit.skips import call
 from pipekit.trees import Tree, leaves, tree_map
 
 
@@ -28,27 +31,39 @@ class Probe:
     edited_inputs: frozenset[int]
 
 
-def probe(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Probe:
+def probe(
+    model: nn.Sequential,
+    x: Tree,
+    dtype: torch.dtype | None = None,
+    devices: Sequence[torch.device] | None = None,
+) -> Probe:
     """Run ``x`` through ``model`` in training mode; leave model, ``x`` and generators untouched.
 
-    Operators compute in ``dtype`` where that is safe (:func:`pipekit.layers.autocast.autocast`).
+    Args:
+        model: layers.
+        x: what the first one gets.
+        dtype: what operators compute in where that is safe, or None.
+        devices: of each layer; None: all are where the first parameter is.
 
     Raises:
         TypeError: a layer's output is not made of tensors; the message names the layer.
         Exception: whatever a layer raises, with a note that names it.
     """
-    device = next(model.parameters(), torch.empty(0)).device
-    x = tree_map(lambda t: t.to(device, copy=True), x)
+    if devices is None:
+        devices = [next(model.parameters(), torch.empty(0)).device] * len(model)
+    x = tree_map(lambda t: t.to(devices[0], copy=True), x)
+    under_way: dict[str, Tensor] = {}
     random_layers, flops = set(), []
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
     modes = {module: module.training for module in model.modules()}
     model.train()
     try:
-        with buffers_untouched(model), torch.no_grad(), autocast(device, dtype):
-            for number, layer in enumerate(model):
+        with buffers_untouched(model), torch.no_grad(), autocast(devices[0], dtype):
+            for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
+                x, under_way = moved((x, under_way), device)
                 inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
                 with Seeded(0, device) as seeded, FlopCounterMode(display=False) as counter:
-                    x = _run(layer, number, x)
+                    x, under_way = _run(layer, number, x, under_way)
                 flops.append(counter.get_total_flops())
                 if seeded.drew:
                     random_layers.add(number)
@@ -63,10 +78,12 @@ def probe(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Pr
     return Probe(frozenset(random_layers), tuple(flops), frozenset(edited))
 
 
-def _run(layer: nn.Module, number: int, x: Tree) -> Tree:
+def _run(
+    layer: nn.Module, number: int, x: Tree, incoming: dict[str, Tensor]
+) -> tuple[Tree, dict[str, Tensor]]:
     name = f"layer {number} ({type(layer).__name__})"
     try:
-        y = layer(x)
+        y, under_way = call(layer, x, incoming)
     except Exception as error:
         error.add_note(f"(raised in {name}, tried on the first microbatch before training)")
         raise
@@ -74,4 +91,4 @@ def _run(layer: nn.Module, number: int, x: Tree) -> Tree:
         leaves(y)
     except TypeError as error:
         raise TypeError(f"{name} returns something that cannot be passed on: {error}") from None
-    return y
+    return y, under_way

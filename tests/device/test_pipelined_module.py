@@ -87,21 +87,7 @@ HOWS: dict[str, dict[str, Any]] = {
 }
 
 
-PROBE = "engine/module/pipelined_module.py, _probe: runs all stages on the first one's device"
-STREAM = (
-    "engine/module/minibatch.py, _run: the workers wait for the stream that is current in the thread "
-    "of the backward, and not for that in which the output's gradients were computed"
-)
-
-
-def cases() -> Iterator[Any]:
-    for name in HOWS:
-        for devices in (1, 2, 4):
-            reason = PROBE if devices > 1 else STREAM if name.startswith("backward") else None
-            marks = [pytest.mark.xfail(reason=reason)] if reason else []
-            yield pytest.param(name, devices, marks=marks, id=f"{name}, {devices}")
-
-
-@pytest.mark.parametrize(("how", "devices"), list(cases()))
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("how", HOWS)
 def test_a_loop_of_ones_own(how: str, devices: int) -> None:
     compare(devices, **HOWS[how])

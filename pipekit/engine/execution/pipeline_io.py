@@ -5,11 +5,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from pipekit.devices import to_device
 from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage_io import StageGradients, Target
 from pipekit.layers.autocast import autocast
-from pipekit.trees import Tree, tree_map
+from pipekit.trees import Tree
 
 
 class PipelineIO(Protocol):
@@ -92,7 +93,7 @@ class EvaluationIO:
     def output(self, microbatch: int, output: Tree) -> None:
         """Compare an output with its target."""
         target, _ = self._feed.target(microbatch)
-        there = tree_map(lambda t: t.to(self._device), target)
+        there = to_device(target, self._device)
         with autocast(self._device, self._config.autocast):
             value = self._config.loss(output, there)
         self.losses.append((microbatch, torch.as_tensor(value)))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pipekit.devices import is_accelerator
 from pipekit.trees import differentiable
 
 Place = tuple[int, int]
@@ -55,7 +56,7 @@ def link(
     """
     stages = 1 + max(stage for stage, _ in passes)
     microbatches = 1 + max(microbatch for _, microbatch in passes)
-    into = _Enter.apply(minibatch, microbatches, *inputs)
+    into = _Enter.apply(minibatch, microbatches, *_in_present_streams(inputs))
     tokens: dict[Place, Tensor] = {(-1, k): token for k, token in enumerate(into)}
     for stage, microbatch in passes:
         before = [(stage - 1, microbatch)]
@@ -66,6 +67,36 @@ def link(
         )
     last = [tokens[stages - 1, k] for k in range(microbatches)]
     return tuple(_Leave.apply(minibatch, outputs, *last))
+
+
+def _in_present_streams(inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return the inputs as results of nodes in the streams that are current now.
+
+    The nodes of the order are the host's, of which autograd knows no stream.  These know one: they
+    get the gradients of the inputs there, and whoever made the inputs, in whatever stream, has
+    autograd wait for it.
+    """
+    found = list(inputs)
+    places: dict[torch.device, list[int]] = {}
+    for place, tensor in enumerate(inputs):
+        if tensor.requires_grad and is_accelerator(tensor.device):
+            places.setdefault(tensor.device, []).append(place)
+    for each in places.values():
+        for place, tensor in zip(each, _Arrive.apply(*(inputs[p] for p in each)), strict=True):
+            found[place] = tensor
+    return found
+
+
+class _Arrive(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return tuple(tensor.detach() for tensor in inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        return gradients
 
 
 class _Enter(torch.autograd.Function):

@@ -11,12 +11,14 @@ from torch.func import functional_call
 
 from pipekit.devices import (
     Clock,
+    ThreadStreams,
+    keep_for_current_stream,
     on_stream,
     peak_bytes,
-    record_event,
+    record_events,
     reset_peak_bytes,
+    take_over,
     wait_event,
-    wait_stream,
 )
 from pipekit.engine.execution.executor import Executor
 from pipekit.engine.execution.passes import PassConfig, Passes
@@ -28,10 +30,10 @@ from pipekit.engine.observers.observer import Observer, Watchers, WorkerView, ob
 from pipekit.engine.observers.record import Record
 from pipekit.engine.observers.trace_recorder import TraceRecorder
 from pipekit.engine.transports.run_threads import Notify, run_threads
-from pipekit.engine.transports.threads import ThreadNetwork
+from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
-from pipekit.trees import Tree, differentiable, leaves, refill
+from pipekit.trees import Tree, differentiable, leaves, refill, tree_map
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,7 @@ class ModuleRuntime:
     Attributes:
         modules: each stage's layers.
         clocks: of each stage's device.
-        streams: where each stage computes; None on a CPU.
-        copy_streams: whether tensors travel between GPUs beside the computing.
+        workers: where each stage computes, and by what its tensors travel.
         trace: whether to record events.
         memory: whether to follow what lies in memory.
         observers: what else watches the stages' workers.
@@ -50,8 +51,7 @@ class ModuleRuntime:
 
     modules: Sequence[nn.Sequential]
     clocks: Sequence[Clock]
-    streams: Sequence[torch.Stream | None]
-    copy_streams: bool
+    workers: Sequence[ThreadWorker]
     trace: bool
     memory: bool
     observers: Watchers
@@ -84,7 +84,7 @@ class Minibatch:
         self._runtime, self._recompute, self._keeps = runtime, recompute, keeps
         self._inputs: dict[int, Tree] = dict(enumerate(inputs))
         self._outputs: dict[int, Tree] = {}
-        self._differentiable_inputs = len(differentiable(inputs[0]))
+        self._input_devices = [tensor.device for tensor in differentiable(inputs[0])]
         self._steps = {(s.task.op, s.task.stage, s.task.microbatch): s for s in steps}
         self._aliases = [
             {name: p.detach().requires_grad_(p.requires_grad) for name, p in m.named_parameters()}
@@ -94,6 +94,11 @@ class Minibatch:
             Passes(config, [module], clock.device)
             for config, module, clock in zip(configs, runtime.modules, runtime.clocks, strict=True)
         ]
+        # The streams of the thread that calls the forward: from there the inputs come, and there
+        # outputs and gradients go, in whatever thread and stream autograd runs the backward.
+        devices = [clock.device for clock in runtime.clocks]
+        self._caller = ThreadStreams([*devices, *(tensor.device for tensor in leaves(inputs[0]))])
+        self._ready: Sequence[torch.Event] = ()
         self._order: list[Place] = []
         self._rows: list[int] = []
         self._output_gradients: Sequence[Tensor | None] = ()
@@ -107,9 +112,10 @@ class Minibatch:
 
     def forward(self, passes: Iterable[Place]) -> Tree:
         """Return the output [rows, ...] of all microbatches."""
+        self._ready = self._caller.record_events()
         self._run(Op.FORWARD, passes)
         outputs = [self._outputs.pop(k) for k in sorted(self._outputs)]
-        pieces = [leaves(output) for output in outputs]
+        pieces = [[keep_for_current_stream(t) for t in leaves(output)] for output in outputs]
         if any(tensor.dim() == 0 for tensor in pieces[0]):
             raise ValueError(
                 "the last layer gives a number, not rows: the output of a pipelined module is put "
@@ -119,8 +125,13 @@ class Minibatch:
         return refill(outputs[0], [torch.cat(each) for each in zip(*pieces, strict=True)])
 
     def begin(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take the gradients of the outputs: autograd has begun."""
+        """Take the gradients of the outputs: autograd has begun.
+
+        They are ready in the streams that are current now, and not in those of the thread that gets
+        to :meth:`differentiate`.
+        """
         self._output_gradients = gradients
+        self._ready = record_events(g for g in gradients if g is not None)
         self._order = []
 
     def reached(self, place: Place) -> None:
@@ -135,10 +146,12 @@ class Minibatch:
                 "whose graph is gone after the first: run the forward again"
             )
         self._run(Op.BACKWARD, self._order)
-        gradients = self._gradients_of_inputs()
-        for aliases in self._aliases:
-            gradients += [alias.grad for alias in aliases.values()]
-            aliases.clear()
+        with self._caller.entered():
+            gradients = self._gradients_of_inputs()
+            for aliases in self._aliases:
+                found = [alias.grad for alias in aliases.values()]
+                gradients += [None if g is None else keep_for_current_stream(g) for g in found]
+                aliases.clear()
         self._rows, self._output_gradients = [], ()
         return gradients
 
@@ -146,7 +159,7 @@ class Minibatch:
 
     def input(self, microbatch: int) -> Tree:
         """Return what the first stage gets, once."""
-        return self._inputs.pop(microbatch)
+        return tree_map(partial(take_over, after=self._ready), self._inputs.pop(microbatch))
 
     def target(self, microbatch: int) -> None:
         """The output is wanted as it is."""
@@ -160,7 +173,9 @@ class Minibatch:
         start = sum(self._rows[:microbatch])
         rows = slice(start, start + self._rows[microbatch])
         given = enumerate(self._output_gradients)
-        return StageGradients({n: g[rows] for n, g in given if g is not None}, {})
+        return StageGradients(
+            {n: keep_for_current_stream(g[rows]) for n, g in given if g is not None}, {}
+        )
 
     def input_gradients(self, microbatch: int, gradients: StageGradients) -> None:
         """Take the gradients of a microbatch's input."""
@@ -175,16 +190,12 @@ class Minibatch:
         for place in passes:
             steps[place[0]].append(self._steps[op, *place])
         stages = range(len(self._passes))
-        network = ThreadNetwork(
-            stages, [clock.device for clock in runtime.clocks], runtime.copy_streams
-        )
-        # What the caller has issued comes first, and what he issues later comes after.
-        before = [record_event(clock.device) for clock in runtime.clocks]
+        network = ThreadNetwork(stages, runtime.workers)
 
         def work(stage: int, notify: Notify) -> None:
             clock, watched = runtime.clocks[stage], self._watched[stage]
-            with on_stream(runtime.streams[stage]):
-                for event in before:
+            with on_stream(runtime.workers[stage].stream):
+                for event in self._ready:
                     wait_event(clock.device, event)
                 transport = network.transport(stage)
                 executor = Executor(
@@ -213,11 +224,11 @@ class Minibatch:
             last = True
             raise
         finally:
+            for worker in runtime.workers:
+                self._caller.wait_stream(worker.stream)
             for stage, watched in enumerate(self._watched if last else ()):
                 for observer in watched.observers:
                     observer.close(stage)
-        for stream in runtime.streams:
-            wait_stream(stream)
 
     def _watch(self, stage: int) -> "_Watched":
         """Let observers begin to watch a stage's worker."""
@@ -240,10 +251,12 @@ class Minibatch:
     def _gradients_of_inputs(self) -> list[Tensor | None]:
         """Return the gradients of the whole minibatch's input tensors."""
         pieces = [self._input_gradients.pop(k).main for k in sorted(self._input_gradients)]
-        return [
-            None if any(n not in piece for piece in pieces) else torch.cat([p[n] for p in pieces])
-            for n in range(self._differentiable_inputs)
-        ]
+        found: list[Tensor | None] = []
+        for n, device in enumerate(self._input_devices):
+            each = [keep_for_current_stream(piece[n]) for piece in pieces if n in piece]
+            whole = len(each) == len(pieces)
+            found.append(torch.cat(each).to(device) if whole else None)
+        return found
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pipekit import skips
 from pipekit.batch_norm import convert_batch_norm, forget_batch
 from pipekit.choices import require_choice
-from pipekit.devices import Clock, new_stream, resolve_for_workers
+from pipekit.devices import Clock, resolve_for_workers
 from pipekit.engine import arguments
 from pipekit.engine.batches import split
 from pipekit.engine.execution.passes import PassConfig
@@ -20,6 +20,7 @@ from pipekit.engine.module.backward_order import Place, link
 from pipekit.engine.module.minibatch import Minibatch, ModuleRuntime
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.record import as_trace
+from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.partition.checks import require_balance, require_ties_on_one_device
 from pipekit.partition.cut import cut
 from pipekit.partition.partition import partition, sequence_of
@@ -120,8 +121,10 @@ class PipelinedModule(nn.Module):
         self._runtime = ModuleRuntime(
             modules=self._stages,
             clocks=[Clock(device) for device in self.devices],
-            streams=[new_stream(device) for device in self.devices],
-            copy_streams="streams" not in self._without,
+            workers=[
+                ThreadWorker(device, copy_streams="streams" not in self._without)
+                for device in self.devices
+            ],
             trace=trace,
             memory=memory,
             observers=tuple(observers),
@@ -218,7 +221,9 @@ class PipelinedModule(nn.Module):
     def _probe(self, sample: Tree) -> list[PassConfig]:
         """Return how each stage's passes are run."""
         layers = nn.Sequential(*(layer for stage in self._stages for layer in stage))
-        parts = partition(layers, self.balance, probe(layers, sample)).stages
+        pairs = zip(self._stages, self.devices, strict=True)
+        devices = [device for stage, device in pairs for _ in stage]
+        parts = partition(layers, self.balance, probe(layers, sample, devices=devices)).stages
         return [
             PassConfig(part=replace(part, module=stage), differentiates_input=part.index > 0)
             for part, stage in zip(parts, self._stages, strict=True)

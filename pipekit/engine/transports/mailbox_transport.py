@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from pipekit.engine.transport import Channel, FlatBucket, PartKey
+from pipekit.engine.transport import Channel, FlatBucket, Part
 from pipekit.engine.transports.mailbox import Mailbox, message_key, part_key, values_key
 from pipekit.schedules import Message
 from pipekit.trees import Tree
@@ -43,12 +43,12 @@ class MailboxTransport:
         """Send the content of a message to a worker, without waiting for it."""
         self._mailbox.put(destination, message_key(message), content)
 
-    def all_reduce(self, values: Tensor, update: int) -> Tensor:
-        """Return the sum of all busy workers' ``values``, added in the order of the workers."""
+    def all_reduce(self, values: Sequence[Tensor], update: int) -> list[Tensor]:
+        """Return the sums of all busy workers' ``values``, added in the order of the workers."""
         for worker in self._workers:
-            self._mailbox.put(worker, values_key(self._worker, update), values.to("cpu"))
+            self._mailbox.put(worker, values_key(self._worker, update), tuple(values))
         received = [self._mailbox.wait(values_key(worker, update)) for worker in self._workers]
-        return torch.stack(received).sum(0).to(values.device)
+        return [torch.stack(each).sum(0) for each in zip(*received, strict=True)]
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
         """Return how workers reach one another to sum gradients."""
@@ -66,11 +66,10 @@ class _MailboxChannel:
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
 
-    def send(self, worker: int, key: PartKey, content: FlatBucket) -> None:
-        self._mailbox.put(worker, part_key(key), content)
-
-    def expect(self, worker: int, key: PartKey, room: FlatBucket) -> Callable[[], FlatBucket]:
-        return lambda: FlatBucket(*self._mailbox.wait(part_key(key)))
+    def exchange(self, sends: Sequence[Part], receives: Sequence[Part]) -> list[FlatBucket]:
+        for part in sends:
+            self._mailbox.put(part.worker, part_key(part.key), part.content)
+        return [FlatBucket(*self._mailbox.wait(part_key(part.key))) for part in receives]
 
     def finish(self, number: int, size: int) -> None:
         """Return at once: what was sent lies with its receiver."""

@@ -6,17 +6,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pipekit.devices import is_accelerator
 from pipekit.trees import Tree
 
 Form = Any  # Layout | tuple[type, tuple[Form, ...]] | tuple[dict, tuple[tuple[key, Form], ...]]
 
 
 class Layout(NamedTuple):
-    """How one tensor lies in memory."""
+    """How one tensor lies in memory, and in whose: lengths, say, may stay on the host."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
+    on_host: bool = True
 
     @property
     def extent(self) -> int:
@@ -30,7 +32,8 @@ class Layout(NamedTuple):
 def form_of(message: Tree) -> Form:
     """Return the form of a message; it can be compared, hashed and pickled."""
     if isinstance(message, Tensor):
-        return Layout(message.shape, _strides_to_keep(message), message.dtype)
+        on_host = not is_accelerator(message.device)
+        return Layout(message.shape, _strides_to_keep(message), message.dtype, on_host)
     if isinstance(message, dict):
         return dict, tuple((key, form_of(item)) for key, item in message.items())
     return type(message), tuple(form_of(item) for item in message)

@@ -2,13 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic
-from pipekit.engine.transport import Channel, FlatBucket, PartKey, Transport
+from pipekit.engine.transport import Channel, FlatBucket, Part, Transport
 from pipekit.schedules import Message
 from pipekit.trees import Tree, tree_bytes
 
@@ -79,7 +79,7 @@ class SlowTransport:
             self._calendar.sent(message, self._worker, destination, tree_bytes(content))
         self._transport.send(message, destination, content)
 
-    def all_reduce(self, values: Tensor, update: int) -> Tensor:
+    def all_reduce(self, values: Sequence[Tensor], update: int) -> list[Tensor]:
         """Sum over all workers, as fast as ever: a norm is a few bytes."""
         return self._transport.all_reduce(values, update)
 
@@ -94,11 +94,8 @@ class _SlowChannel:
     def __init__(self, channel: Channel, members: Sequence[int], calendar: Calendar) -> None:
         self._channel, self._members, self._calendar = channel, members, calendar
 
-    def send(self, worker: int, key: PartKey, content: FlatBucket) -> None:
-        self._channel.send(worker, key, content)
-
-    def expect(self, worker: int, key: PartKey, room: FlatBucket) -> Callable[[], FlatBucket]:
-        return self._channel.expect(worker, key, room)
+    def exchange(self, sends: Sequence[Part], receives: Sequence[Part]) -> list[FlatBucket]:
+        return self._channel.exchange(sends, receives)
 
     def finish(self, number: int, size: int) -> None:
         self._channel.finish(number, size)

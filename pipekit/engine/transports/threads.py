@@ -13,11 +13,11 @@ from torch import Tensor
 
 from pipekit.devices import (
     Copier,
+    ThreadStreams,
     is_accelerator,
-    keep_for_current_stream,
     new_stream,
     on_stream,
-    synchronize,
+    take_over,
     wait_event,
 )
 from pipekit.engine.batches import Batch, Feed, Needs
@@ -56,16 +56,12 @@ class CopyingMailbox:
 
     Args:
         mailbox: hands contents over by reference.
-        worker: whose mailbox it is.
+        copier: from the worker's device.
         devices: of all workers.
-        copy_streams: whether copies run beside the computing (torchgpipe, section 3.2.3).
     """
 
-    def __init__(
-        self, mailbox: Mailbox, worker: int, devices: Sequence[torch.device], copy_streams: bool
-    ) -> None:
-        self._mailbox, self._device, self._devices = mailbox, devices[worker], devices
-        self._copier = Copier(self._device, beside=copy_streams)
+    def __init__(self, mailbox: Mailbox, copier: Copier, devices: Sequence[torch.device]) -> None:
+        self._mailbox, self._copier, self._devices = mailbox, copier, devices
 
     def put(self, worker: int, key: Key, content: Any) -> None:
         """Start a copy to the receiver's device; hand it over with the event that ends it."""
@@ -74,37 +70,63 @@ class CopyingMailbox:
     def wait(self, key: Key) -> Any:
         """Return the content of a message; the device waits for its copy, and this thread not."""
         content, ready = self._mailbox.wait(key)
-        wait_event(self._device, ready)
-        return tree_map(keep_for_current_stream, content)
+        return tree_map(partial(take_over, after=[ready]), content)
+
+
+class ThreadWorker:
+    """What a worker's thread computes and copies in, run after run: streams, if it has any.
+
+    The allocator keeps freed memory for the stream that it came from, so that they stay the same.
+
+    Args:
+        device: the worker's.
+        copy_streams: whether tensors travel between accelerators beside the computing (torchgpipe,
+            section 3.2.3), or in its stream.
+
+    Attributes:
+        device: the worker's.
+        stream: where it computes, or None.
+    """
+
+    def __init__(self, device: torch.device, copy_streams: bool = True) -> None:
+        self.device, self.stream = device, new_stream(device)
+        self._copiers: list[Copier] = []
+        if is_accelerator(device):  # messages', and those of sums, which need not wait for them
+            self._copiers = [Copier(device, copy_streams) for _ in range(2)]
+
+    def mailboxes(
+        self, messages: Mailbox, sums: Mailbox, devices: Sequence[torch.device]
+    ) -> tuple[Mailbox, Mailbox]:
+        """Return its mailboxes, for messages and for sums, by which contents come to its device."""
+        if not self._copiers:
+            return messages, sums
+        first, second = self._copiers
+        return CopyingMailbox(messages, first, devices), CopyingMailbox(sums, second, devices)
 
 
 class ThreadNetwork:
     """What the transports of all threads have in common, for one run.
 
     Args:
-        workers: those that have anything to do.
-        devices: of all workers.
-        copy_streams: whether tensors travel between accelerators beside the computing (torchgpipe,
-            section 3.2.3), or in its stream.
+        busy: the workers that have anything to do.
+        workers: all of them.
     """
 
-    def __init__(
-        self, workers: Sequence[int], devices: Sequence[torch.device], copy_streams: bool = True
-    ) -> None:
-        self._workers, self._devices, self._copy_streams = workers, devices, copy_streams
-        self._queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in devices]
-        self._sums_queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in devices]
+    def __init__(self, busy: Sequence[int], workers: Sequence[ThreadWorker]) -> None:
+        self._busy, self._workers = busy, workers
+        self._queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in workers]
+        self._sums_queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in workers]
         self.aborted = threading.Event()
 
     def transport(self, worker: int) -> MailboxTransport:
         """Return the transport of a worker; called in its thread."""
-        return MailboxTransport(
-            worker,
-            self._workers,
-            self._mailbox(worker, self._queues),
-            self._mailbox(worker, self._sums_queues),
-            self.require_peers,
+        messages, sums = (
+            KeyedMailbox(ThreadMailboxes(worker, queues), self.require_peers)
+            for queues in (self._queues, self._sums_queues)
         )
+        devices = [each.device for each in self._workers]
+        mailboxes = self._workers[worker].mailboxes(messages, sums, devices)
+        return MailboxTransport(worker, self._busy, *mailboxes, self.require_peers)
 
     def require_peers(self) -> None:
         """Raise Aborted if the run was aborted."""
@@ -117,18 +139,13 @@ class ThreadNetwork:
         for queue in [*self._queues, *self._sums_queues]:
             queue.put((None, None))
 
-    def _mailbox(self, worker: int, queues: Sequence["SimpleQueue[Any]"]) -> Mailbox:
-        mailbox = KeyedMailbox(ThreadMailboxes(worker, queues), self.require_peers)
-        if not is_accelerator(self._devices[worker]):
-            return mailbox
-        return CopyingMailbox(mailbox, worker, self._devices, self._copy_streams)
-
 
 class ThreadRunner:
     """Runs every worker in a thread of its own; stages that it has trained stay here."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Sequence[StageSource], dict[int, TrainedStage]]] = {}
+        self._workers: dict[int, ThreadWorker] = {}
 
     def run(
         self,
@@ -148,28 +165,31 @@ class ThreadRunner:
         Raises:
             Exception: the first that any worker raised, with its traceback, once all have ended.
         """
-        network = ThreadNetwork(config.busy, [worker.device for worker in workers])
-        feed = Feed(batches, Needs.of(chain.from_iterable(worker.steps for worker in workers)))
+        for worker in workers:
+            self._workers.setdefault(worker.index, ThreadWorker(worker.device))
+        network = ThreadNetwork(config.busy, [self._workers[worker.index] for worker in workers])
+        # What this thread has issued comes first: copies of stages, or what batches are made of.
+        caller = ThreadStreams([worker.device for worker in workers])
+        before = caller.record_events()
+        needs = Needs.of(chain.from_iterable(worker.steps for worker in workers))
+        feed = Feed(batches, needs, caller)
         calendar = None if config.cluster is None else Calendar(config.cluster)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
 
         def run(assignment: WorkerAssignment, notify: Notify) -> Report:
-            def notify_loss(microbatch: int, loss: Tensor) -> None:
-                notify((microbatch, loss.item()))
-
-            with on_stream(new_stream(assignment.device)):
+            with on_stream(self._workers[assignment.index].stream):
+                for event in before:
+                    wait_event(assignment.device, event)
                 transport: Transport = network.transport(assignment.index)
                 if calendar is not None:
                     transport = SlowTransport(transport, assignment.index, calendar)
                 if not config.training:
-                    report = evaluate(assignment, config, transport, feed)
-                else:
-                    stages = _kept(kept.get(assignment.index), assignment.stages)
-                    stages = stages or assignment.build()
-                    told = notify_loss if on_loss else None
-                    report = train(assignment, stages, config, transport, feed, told)
-                    self._kept[assignment.index] = report.stages, stages
-                synchronize(assignment.device)  # who reads the report does so on another stream
+                    return evaluate(assignment, config, transport, feed)
+                stages = _kept(kept.get(assignment.index), assignment.stages)
+                stages = stages or assignment.build()
+                told = (lambda *loss: notify(loss)) if on_loss else None
+                report = train(assignment, stages, config, transport, feed, told)
+                self._kept[assignment.index] = report.stages, stages
                 return report
 
         def on_event(loss: tuple[int, float]) -> None:

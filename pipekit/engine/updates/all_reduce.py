@@ -7,13 +7,13 @@ the transport nor on who comes first.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from pipekit.engine.transport import GATHER, SCATTER, Channel, FlatBucket, PartKey, Phase
+from pipekit.engine.transport import GATHER, SCATTER, Channel, FlatBucket, Part, PartKey, Phase
 
 
 class ReduceKey(NamedTuple):
@@ -76,42 +76,56 @@ class DirectAllReduce:
     def sum(self, key: ReduceKey, content: FlatBucket) -> FlatBucket:
         """Return the sum of all contributors' contents, added in the order of the workers."""
         count, place = len(self.members), self.members.index(self._worker)
-        parts = content.numbers.tensor_split(count)
+        pieces = content.numbers.tensor_split(count)
         # Everybody begins with another receiver, so that no link is wanted by two at once.
         others = [(place + step) % count for step in range(1, count)]
-        # Receives come first: a link that waits for them is busy in one direction only.
-        mine = FlatBucket(parts[place], content.present)
-        given = [
-            self._expect(SCATTER, key, worker, self._room(worker, mine))
-            for worker in key.contributors
-            if worker != self._worker
-        ]
-        # Into what is sent from here: nobody sends his sum before he has received that.
-        summed = {
-            other: self._expect(
-                GATHER,
-                key,
-                self.members[other],
-                FlatBucket(parts[other], torch.empty_like(content.present)),
-            )
-            for other in others
-        }
-        if self._worker in key.contributors:
-            for other in others:
-                self._send(other, SCATTER, key, FlatBucket(parts[other], content.present))
-        contents = [wait() for wait in given]
-        if self._worker in key.contributors:
+        contributes = self._worker in key.contributors
+        mine = FlatBucket(pieces[place], content.present)
+        contents = self._exchange(
+            SCATTER,
+            key,
+            {p: FlatBucket(pieces[p], content.present) for p in others} if contributes else {},
+            {
+                self.members.index(worker): self._room(worker, mine)
+                for worker in key.contributors
+                if worker != self._worker
+            },
+        )
+        if contributes:
             contents.insert(key.contributors.index(self._worker), mine)
         total = _sum(contents)
-        for other in others:
-            self._send(other, GATHER, key, total)
-        parts[place].copy_(total.numbers)
-        for other, wait in summed.items():
-            part = wait().numbers
-            if part.data_ptr() != parts[other].data_ptr():
-                parts[other].copy_(part)
+        # Into what was sent from here: nobody sends his sum before he has received that.
+        rooms = {p: FlatBucket(pieces[p], torch.empty_like(content.present)) for p in others}
+        summed = self._exchange(GATHER, key, dict.fromkeys(others, total), rooms)
+        pieces[place].copy_(total.numbers)
+        for other, piece in zip(others, summed, strict=True):
+            if piece.numbers.data_ptr() != pieces[other].data_ptr():
+                pieces[other].copy_(piece.numbers)
         self._channel.finish(key.number, content.numbers.nbytes)
         return FlatBucket(content.numbers, total.present)
+
+    def _exchange(
+        self,
+        phase: Phase,
+        key: ReduceKey,
+        sends: Mapping[int, FlatBucket],
+        receives: Mapping[int, FlatBucket],
+    ) -> list[FlatBucket]:
+        """Exchange parts with members, which are given by their places."""
+        own = _part_key(phase, key, self._worker)
+        for place, content in sends.items():
+            worker = self.members[place]
+            for tell in self._listeners:
+                tell(worker, own, content)
+            self.sent_bytes[worker] += content.numbers.nbytes
+        members = self.members
+        return self._channel.exchange(
+            [Part(members[place], own, content) for place, content in sends.items()],
+            [
+                Part(members[place], _part_key(phase, key, members[place]), room)
+                for place, room in receives.items()
+            ],
+        )
 
     def _room(self, worker: int, like: FlatBucket) -> FlatBucket:
         """Return where to receive a part; of one sum after another, it may be the same place."""
@@ -120,18 +134,6 @@ class DirectAllReduce:
         if key not in self._rooms:
             self._rooms[key] = torch.empty_like(numbers)
         return FlatBucket(self._rooms[key], torch.empty_like(like.present))
-
-    def _expect(
-        self, phase: Phase, key: ReduceKey, worker: int, room: FlatBucket
-    ) -> Callable[[], FlatBucket]:
-        return self._channel.expect(worker, _part_key(phase, key, worker), room)
-
-    def _send(self, place: int, phase: Phase, key: ReduceKey, content: FlatBucket) -> None:
-        worker, part = self.members[place], _part_key(phase, key, self._worker)
-        for tell in self._listeners:
-            tell(worker, part, content)
-        self._channel.send(worker, part, content)
-        self.sent_bytes[worker] += content.numbers.nbytes
 
 
 def _part_key(phase: Phase, key: ReduceKey, sender: int) -> PartKey:
@@ -143,9 +145,9 @@ def _sum(contents: Sequence[FlatBucket]) -> FlatBucket:
     if not others:  # a copy: it may lie in the memory of the one who sent it
         return FlatBucket(first.numbers.clone(), first.present)
     second, *others = others
-    numbers = first.numbers + second.numbers.to(first.numbers.device)
+    numbers = first.numbers + second.numbers
     present = first.present | second.present
     for other in others:
-        numbers += other.numbers.to(numbers.device)
+        numbers += other.numbers
         present |= other.present
     return FlatBucket(numbers, present)

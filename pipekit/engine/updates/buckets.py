@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pipekit.bucketing import buckets
+from pipekit.devices import Event, record_event, wait_event
 from pipekit.engine.transport import FlatBucket
 
 Gradients = list[Tensor | None]
@@ -51,7 +52,8 @@ class ParameterBucket:
     ) -> None:
         self.parameters, self._like, self._take = parameters, like, take
         self._sizes = [tensor.numel() for tensor in like]
-        self._free: list[Tensor] = []  # fresh pages cost more than the copy into them
+        # Fresh pages cost more than the copy into them.  Each waits for the work that read it.
+        self._free: list[tuple[Tensor, Event]] = []
 
     def take(self, update: int) -> Gradients:
         """Return, and let go of, this worker's gradients for an update, one a parameter."""
@@ -61,9 +63,11 @@ class ParameterBucket:
     def flat(self, gradients: Gradients | None) -> FlatBucket:
         """Copy the gradients into one tensor; of those that there are not, zeros."""
         found = gradients or [None] * len(self._like)
-        numbers = (
-            self._free.pop() if self._free else self._like[0].new_empty(sum(self._sizes)).detach()
-        )
+        if self._free:
+            numbers, read = self._free.pop()
+            wait_event(numbers.device, read)
+        else:
+            numbers = self._like[0].new_empty(sum(self._sizes)).detach()
         for piece, gradient in zip(numbers.split(self._sizes), found, strict=True):
             if gradient is None:
                 piece.zero_()
@@ -74,8 +78,8 @@ class ParameterBucket:
         )
 
     def release(self, content: FlatBucket) -> None:
-        """Keep a content's memory for the next one."""
-        self._free.append(content.numbers)
+        """Keep a content's memory for the next one, which waits for this thread's work on it."""
+        self._free.append((content.numbers, record_event(content.numbers.device)))
 
     def gradients(self, content: FlatBucket) -> Iterator[tuple[int, Tensor | None]]:
         """Yield (parameter, gradient) as views of the content; None for one that is absent."""

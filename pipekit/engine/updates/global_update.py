@@ -13,8 +13,6 @@ from pipekit.engine.transport import Transport
 from pipekit.engine.updates.buckets import Gradients
 from pipekit.engine.updates.loss_scaler import LossScaler
 
-_ABSENT = -1.0  # stands for the norm of a gradient that there is not
-
 
 class GlobalUpdate:
     """A worker's part in what is settled together.
@@ -46,30 +44,35 @@ class GlobalUpdate:
         self._transport, self._listeners = transport, listeners
         count = 0 if clip_norm is None else parameters
         self._zeros = torch.zeros(count + 1, dtype=dtype, device=device)
+        self._none = torch.zeros(count, dtype=torch.uint8)
 
     def settle(self, gradients: Gradients, update: int) -> bool:
         """Undo the loss scale and clip; return whether to make the update.
 
-        It is not made if losses are scaled and a gradient of any stage is not finite.
+        It is not made if losses are scaled and a gradient of any stage is not finite.  An
+        accelerator is waited for only to know that, once an update.
 
         Args:
             gradients: of all of the worker's stages, in their order.
             update: its number.
         """
         found = [gradient for gradient in gradients if gradient is not None]
-        values = self._zeros.clone()
+        values, present = self._zeros.clone(), self._none.clone()
         if self._scalers:
             inverse = 1 / self._scalers[0].scale(update)
             for gradient in found:
                 gradient.mul_(inverse)
-            values[-1] = not _all_finite(found)
+            if found:
+                values[-1] = ~torch.stack([g.isfinite().all() for g in found]).all()
         if self._clip_norm is not None:
             for number, one in zip(self._numbers, gradients, strict=True):
-                if number is not None:
-                    values[number] = _ABSENT if one is None else torch.linalg.vector_norm(one)
+                if number is not None and one is not None:
+                    values[number], present[number] = torch.linalg.vector_norm(one), 1
         for tell in self._listeners:
             tell(update, values)
-        values = self._transport.all_reduce(values, update)
+        # Which gradients there are the host knows, and tells by itself: it need not wait for norms.
+        given = [values] if self._clip_norm is None else [values, present]
+        values, *told = self._transport.all_reduce(given, update)
         if self._scalers:
             finite = values[-1].item() == 0
             for scaler in self._scalers:
@@ -77,18 +80,20 @@ class GlobalUpdate:
             if not finite:
                 return False
         if self._clip_norm is not None:
-            _clip(found, values[:-1], self._clip_norm)
+            _clip(found, _chosen(values[:-1], *told), self._clip_norm)
         return True
 
 
-def _all_finite(gradients: list[Tensor]) -> bool:
-    each = [gradient.isfinite().all() for gradient in gradients]
-    return not each or bool(torch.stack(each).all())
+def _chosen(norms: Tensor, present: Tensor) -> Tensor:
+    """Return the norms of the gradients that there are: the unsplit model sums no others."""
+    if present.all():
+        return norms
+    return norms[present.nonzero().flatten().to(norms.device)]
 
 
 def _clip(gradients: list[Tensor], norms: Tensor, limit: float) -> None:
     """Scale gradients by the norm over all stages, summed as for the unsplit model."""
-    total = torch.linalg.vector_norm(norms[norms != _ABSENT])
+    total = torch.linalg.vector_norm(norms)
     scale = torch.clamp(limit / (total + 1e-6), max=1.0)
     for gradient in gradients:
         gradient.mul_(scale.to(gradient.dtype))

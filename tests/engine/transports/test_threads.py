@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox_transport import MailboxTransport
-from pipekit.engine.transports.threads import ThreadNetwork
+from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.operator_threads import share_cores
 from pipekit.schedules import Message, Payload
 from tests.engine.examples import data, pipeline
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def transports(workers: int) -> tuple[list[MailboxTransport], ThreadNetwork]:
-    network = ThreadNetwork(range(workers), [CPU] * workers)
+    network = ThreadNetwork(range(workers), [ThreadWorker(CPU)] * workers)
     return [network.transport(w) for w in range(workers)], network
 
 
@@ -53,7 +53,7 @@ def test_sums_over_all_workers() -> None:
     def run(index: int) -> None:
         for update in (1, 2):
             values = torch.full((2,), float(10**index * update))
-            results[index, update] = workers[index].all_reduce(values, update)
+            (results[index, update],) = workers[index].all_reduce([values], update)
 
     threads = [threading.Thread(target=run, args=(index,)) for index in range(3)]
     for thread in threads:

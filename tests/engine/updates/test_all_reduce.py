@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipekit.engine.transport import SCATTER, Aborted, Channel, FlatBucket, PartKey
+from pipekit.engine.transport import SCATTER, Aborted, Channel, FlatBucket, Part, PartKey
 from pipekit.engine.transports.mailbox import KeyedMailbox, Mailboxes
 from pipekit.engine.transports.mailbox_transport import MailboxTransport
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
@@ -196,13 +196,16 @@ def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -
             return second.sum(ReduceKey(0, 0, [0]), content(torch.zeros(4), present=0)).numbers
 
         assert isinstance(second, DirectAllReduce)
-        expect = second._channel.expect
+        exchange = second._channel.exchange
 
-        def late(worker: int, key: PartKey, room: FlatBucket) -> Callable[[], FlatBucket]:
-            wait = expect(worker, key, room)
-            return wait if key[0] == SCATTER else lambda: (edited.wait(LIMIT_S), wait())[1]
+        def late(sends: Sequence[Part], receives: Sequence[Part]) -> list[FlatBucket]:
+            if receives[0].key.phase == SCATTER:
+                return exchange(sends, receives)
+            exchange(sends, [])
+            edited.wait(LIMIT_S)
+            return exchange([], receives)
 
-        second._channel.expect = late  # type: ignore[method-assign]
+        second._channel.exchange = late  # type: ignore[method-assign]
         assert together([edit, read])[1].tolist() == [1] * 4
 
 
@@ -264,12 +267,10 @@ class Recorder:
     def __init__(self) -> None:
         self.log: list[tuple[str, int, PartKey]] = []
 
-    def send(self, worker: int, key: PartKey, content: FlatBucket) -> None:
-        self.log.append(("send", worker, key))
-
-    def expect(self, worker: int, key: PartKey, room: FlatBucket) -> Callable[[], FlatBucket]:
-        self.log.append(("receive", worker, key))
-        return lambda: FlatBucket(*map(torch.zeros_like, room))
+    def exchange(self, sends: Sequence[Part], receives: Sequence[Part]) -> list[FlatBucket]:
+        self.log += [("send", part.worker, part.key) for part in sends]
+        self.log += [("receive", part.worker, part.key) for part in receives]
+        return [FlatBucket(*map(torch.zeros_like, part.content)) for part in receives]
 
     def finish(self, number: int, size: int) -> None:
         pass

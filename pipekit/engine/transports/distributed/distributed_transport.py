@@ -7,7 +7,7 @@ input; it is sent once for each of these on each link, before the first message 
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipekit.devices import is_accelerator
+from pipekit.devices import CPU, is_accelerator
 from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
-from pipekit.engine.transport import Aborted, Channel, FlatBucket, PartKey
+from pipekit.engine.transport import Aborted, Channel, FlatBucket, Part
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.work import WorkerAssignment
 from pipekit.schedules import Message, Payload
@@ -105,11 +105,12 @@ class DistributedTransport:
         while self._sending and all(work.is_completed() for work in self._sending[0][0]):
             self._sending.popleft()
 
-    def all_reduce(self, values: Tensor, update: int) -> Tensor:
-        """Return the sum of all workers' ``values``."""
+    def all_reduce(self, values: Sequence[Tensor], update: int) -> list[Tensor]:
+        """Return the sums of all workers' ``values``."""
         with _abort_if_broken():
-            dist.all_reduce(values)
-        return values
+            for each in values:
+                dist.all_reduce(each)
+        return list(values)
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
         """Return how workers reach one another to sum gradients."""
@@ -149,7 +150,9 @@ class DistributedTransport:
             if form is None:
                 return
             tensors = [
-                torch.empty(layout.shape, dtype=layout.dtype, device=self._device)
+                torch.empty(
+                    layout.shape, dtype=layout.dtype, device=CPU if layout.on_host else self._device
+                )
                 for layout in layouts(form)
             ]
             works = self._start(dist.irecv, tensors, source, (source, self._rank))
@@ -206,22 +209,28 @@ class _GroupChannel:
         self._group = group
         self._sending: list[tuple[Any, Tensor]] = []
 
-    def send(self, worker: int, key: PartKey, content: FlatBucket) -> None:
+    def exchange(self, sends: Sequence[Part], receives: Sequence[Part]) -> list[FlatBucket]:
+        # Receives come first: on the host, a link that waits for them is busy in one direction
+        # only.  What lies on an accelerator goes as one: whatever shares a communicator of NCCL's
+        # runs in order, so that these receives would hold up the sends that others wait for.
+        ends: list[tuple[Any, Part]] = [(dist.irecv, part) for part in receives]
+        ends += [(dist.isend, part) for part in sends]
+        coming, together = [], []
         with _abort_if_broken():
-            for tensor in content:
-                self._sending.append((dist.isend(tensor, worker, group=self._group), tensor))
-
-    def expect(self, worker: int, key: PartKey, room: FlatBucket) -> Callable[[], FlatBucket]:
-        with _abort_if_broken():
-            works: list[Any] = [dist.irecv(t, worker, group=self._group) for t in room]
-
-        def wait() -> FlatBucket:
-            with _abort_if_broken():
-                for work in works:
-                    work.wait()
-            return room
-
-        return wait
+            for call, part in ends:
+                for tensor in part.content:
+                    if is_accelerator(tensor.device):
+                        together.append(dist.P2POp(call, tensor, part.worker, self._group))
+                    elif call == dist.irecv:
+                        coming.append(call(tensor, part.worker, group=self._group))
+                    else:
+                        work = call(tensor, part.worker, group=self._group)
+                        self._sending.append((work, tensor))
+            if together:
+                coming += dist.batch_isend_irecv(together)
+            for work in coming:
+                work.wait()
+        return [part.content for part in receives]
 
     def finish(self, number: int, size: int) -> None:
         with _abort_if_broken():

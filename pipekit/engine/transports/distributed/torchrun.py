@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from pipekit.devices import process_group_backend, set_device
+from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Batch, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
@@ -88,14 +88,10 @@ class TorchrunRunner:
         feed = Feed(batches, Needs.of(own.steps))
         transport = DistributedTransport(own, config, feed, read_ahead=True)
 
-        def report_loss(microbatch: int, loss: Tensor) -> None:
-            assert on_loss is not None
-            on_loss(microbatch, loss.item())
-
         dist.barrier()
         origin = time.perf_counter()  # machines' clocks start anywhere; all leave a barrier now
         try:
-            report = run(own, config, transport, feed, on_loss and report_loss)
+            report = run(own, config, transport, feed, on_loss)
         finally:
             torch.set_num_threads(cores)
         shared = replace(report, record=report.record.later(-origin), stages=[])
@@ -142,17 +138,17 @@ def _join_group(devices: Sequence[torch.device]) -> int:
             f"start it with --nproc-per-node so that there are {len(devices)}; without torchrun, "
             f"take {', '.join(VARIABLES)} out of the environment"
         )
+    device = devices[dist.get_rank() if dist.is_initialized() else rank()]
+    set_device(device)  # in this thread, whoever has joined the group
     if not dist.is_initialized():
         if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
             stay_on_loopback()
-        device = devices[rank()]
-        set_device(device)
         # A restarted process must not find where those of the last attempt were to be reached.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         with _said_if_it_takes_long(started):
             store, number, size = next(rendezvous("env://"))
             dist.init_process_group(
-                process_group_backend(device),
+                **process_group(device),
                 store=PrefixStore(f"attempt {attempt}", store),
                 rank=number,
                 world_size=size,

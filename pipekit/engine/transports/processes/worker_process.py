@@ -19,7 +19,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipekit.devices import process_group_backend, set_device
+from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.transport import Aborted, Transport
@@ -151,8 +151,8 @@ class _WorkerProcess:
         # The feeder sends no batch before the first stage has come near it.
         return DistributedTransport(assignment, config, feed, read_ahead=False)
 
-    def _report_loss(self, microbatch: int, loss: Tensor) -> None:
-        self._connections.reports.send_bytes(pickle.dumps(("loss", (microbatch, loss.item()))))
+    def _report_loss(self, microbatch: int, loss: float) -> None:
+        self._connections.reports.send_bytes(pickle.dumps(("loss", (microbatch, loss))))
 
 
 def _mailbox(index: int, endpoints: Sequence[Endpoint]) -> Mailbox:
@@ -170,7 +170,7 @@ def _join_group(store: str, index: int, workers: int, device: torch.device) -> N
     set_device(device)
     stay_on_loopback()
     dist.init_process_group(
-        process_group_backend(device),
+        **process_group(device),
         store=dist.FileStore(store, workers),  # type: ignore[attr-defined]
         rank=index,
         world_size=workers,

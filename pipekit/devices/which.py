@@ -1,0 +1,136 @@
+"""Which devices there are, what they are called, and how much memory they have."""
+
+from collections.abc import Sequence
+from itertools import cycle, islice
+from typing import Any
+
+import torch
+
+CPU = torch.device("cpu")
+KINDS = ("cuda", "xpu")
+"""The kinds of accelerators in PyTorch that have streams and events (AMD's are "cuda", too)."""
+
+
+def resolve(device: torch.device | str) -> torch.device:
+    """Return a device with its index; an accelerator without one is the thread's current one.
+
+    Raises:
+        ValueError: there is no such device, or nothing can be computed on it.
+    """
+    try:
+        named = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"{device!r} is no device: say 'cpu', or 'cuda:0'") from error
+    if named.type == "cpu":
+        return CPU
+    count = device_count(named.type)
+    if (named.index or 0) >= count:
+        here = f"{count} of that kind are here" if count else "PyTorch finds none of that kind here"
+        raise ValueError(f"{named} does not exist: {here}")
+    if named.index is not None:
+        return named
+    return torch.device(named.type, torch.get_device_module(named.type).current_device())
+
+
+def resolve_for_workers(
+    devices: Sequence[torch.device | str] | None, workers: int
+) -> list[torch.device]:
+    """Return a device for each worker.
+
+    Args:
+        devices: those that the user named; None: the accelerators in turn, or the CPU if there are
+            none.
+        workers: how many there are.
+
+    Raises:
+        ValueError: there are more or fewer devices than workers, one does not exist, or they are of
+            several kinds.
+    """
+    if devices is None:
+        return list(islice(cycle(accelerators() or [CPU]), workers))
+    if len(devices) != workers:
+        raise ValueError(
+            f"devices names {len(devices)} devices for {workers} workers: name one for each (the "
+            f"same one may stand there several times)"
+        )
+    resolved = [resolve(device) for device in devices]
+    if len(kinds := sorted({device.type for device in resolved})) > 1:
+        raise ValueError(
+            f"devices are of several kinds ({', '.join(kinds)}), between which workers pass "
+            f"nothing: name devices of one kind"
+        )
+    return resolved
+
+
+def accelerators() -> list[torch.device]:
+    """Return all accelerators that PyTorch can use here, of one kind; of an added backend first.
+
+    PyTorch's own answer, its "current accelerator", is what it was built for, not what is here.
+    """
+    added = torch._C._get_privateuse1_backend_name()
+    for kind in (added, *KINDS):
+        if count := device_count(kind):
+            return [torch.device(kind, index) for index in range(count)]
+    return []
+
+
+def is_accelerator(device: torch.device) -> bool:
+    """Return whether a device computes by itself: neither the CPU nor "meta", shapes only, does."""
+    return device.type not in ("cpu", "meta")
+
+
+def device_count(kind: torch.device | str) -> int:
+    """Return how many devices of a kind PyTorch can use here."""
+    try:
+        return int(torch.get_device_module(kind).device_count())
+    except (RuntimeError, AttributeError):  # a kind that nothing here is of, or not devices at all
+        return 0
+
+
+def name_of(device: torch.device) -> str:
+    """Return what an accelerator is called, such as "NVIDIA H200"."""
+    return str(torch.get_device_module(device).get_device_name(device))
+
+
+def memory_bytes(device: torch.device) -> int:
+    """Return how much memory an accelerator has."""
+    _, total = torch.accelerator.get_memory_info(device)
+    return total
+
+
+def reset_peak_bytes(device: torch.device) -> None:
+    """Forget what a device's allocator gave out at most; workers may share it.
+
+    Workers on the same device may call it one after another: what one of them holds already goes on
+    counting.
+    """
+    if is_accelerator(device):
+        torch.accelerator.reset_peak_memory_stats(device)
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """Return the most bytes that a device's allocator gave out at once; None on a CPU.
+
+    They are those of all workers there since :func:`reset_peak_bytes`.  They are more than the
+    tensors of a stage: what has arrived and waits, and what operators use for a moment, count too.
+    """
+    return torch.accelerator.max_memory_allocated(device) if is_accelerator(device) else None
+
+
+def set_device(device: torch.device) -> None:
+    """Make an accelerator this thread's current one: what names none by number means this one."""
+    if is_accelerator(device):
+        torch.accelerator.set_device_index(device)
+
+
+def process_group(device: torch.device) -> dict[str, Any]:
+    """Return what ``torch.distributed.init_process_group`` is to be given by a process on a device.
+
+    Notes about tensors travel between hosts by gloo, and tensors between accelerators by what these
+    have of their own, such as NCCL, which has to know the process's device: it takes it for the one
+    of the process's number else, on every machine.
+    """
+    if not is_accelerator(device):
+        return {"backend": "gloo"}
+    own = torch.distributed.get_default_backend_for_device(device)
+    return {"backend": f"cpu:gloo,{device.type}:{own}", "device_id": device}
