@@ -30,7 +30,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self, cast
 
 from torch import Tensor, nn
 
@@ -49,11 +49,13 @@ class Skippable(nn.Module):
         stashes: names that each forward must :meth:`stash` once.
         pops: names that each forward must :meth:`pop` once.
         namespace: what sets the names apart from those of other layers of this class.
+        namespaces: likewise, of single names.
     """
 
     stashes: tuple[str, ...] = ()
     pops: tuple[str, ...] = ()
     namespace: str = ""
+    namespaces: Mapping[str, str] = MappingProxyType({})
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -61,17 +63,38 @@ class Skippable(nn.Module):
             if isinstance(names := getattr(cls, attribute), str):
                 raise TypeError(f"{cls.__name__}.{attribute} must be a tuple: ({names!r},)")
 
-    def isolate(self, namespace: str) -> Self:
-        """Put the names into a namespace, so that the same block can be used again; return self."""
-        self.namespace = namespace
+    def isolate(self, namespace: str, only: Iterable[str] | None = None) -> Self:
+        """Put names into a namespace, so that the same block can be used again; return self.
+
+        Args:
+            namespace: anything but "".
+            only: the names; by default all of them.  A layer between two others, that pops what the
+                one stashes and stashes what the other pops, isolates each name for itself.
+
+        Raises:
+            ValueError: the layer does not declare one of the names.
+        """
+        if only is None:
+            self.namespace = namespace
+            return self
+        chosen = [only] if isinstance(only, str) else list(only)
+        for name in chosen:
+            if name not in (*self.stashes, *self.pops):
+                layer = type(self).__name__
+                raise ValueError(
+                    f"{layer} has no {name!r} to isolate: it stashes {self.stashes} and pops "
+                    f"{self.pops}"
+                )
+        # A dict of plain strings, which can be pickled with the layer.
+        self.namespaces = {**self.namespaces, **dict.fromkeys(chosen, namespace)}
         return self
 
-    def stash(self, name: str, tensor: Tensor) -> None:
+    def stash(self, name: str, tensor: Tensor | None) -> None:
         """Leave a tensor for the layer that pops it, as it is: gradients flow through it.
 
         Args:
             name: one of :attr:`stashes`.
-            tensor: of any shape.
+            tensor: of any shape; None says that there is nothing this time.
 
         Raises:
             ValueError: the layer does not declare it.
@@ -80,7 +103,9 @@ class Skippable(nn.Module):
         _thread.carrier.put(self.full(name), tensor)
 
     def pop(self, name: str) -> Tensor:
-        """Take a tensor that a layer before stashed; nobody can pop it again.
+        """Take the tensor that a layer before stashed; nobody can pop it again.
+
+        It is None if that layer has said so: who writes such a layer knows.
 
         Raises:
             ValueError: the layer does not declare it.
@@ -89,7 +114,7 @@ class Skippable(nn.Module):
         self._require_declared(name, "pops")
         full = self.full(name)
         try:
-            return _thread.carrier.take(full)
+            return cast(Tensor, _thread.carrier.take(full))
         except KeyError:
             raise LookupError(
                 f"{type(self).__name__} pops {full!r}, which nothing has stashed: let a layer "
@@ -98,7 +123,8 @@ class Skippable(nn.Module):
 
     def full(self, name: str) -> Name:
         """Return what one of the layer's names is in the whole model."""
-        return f"{self.namespace}/{name}" if self.namespace else name
+        namespace = self.namespaces.get(name, self.namespace)
+        return f"{namespace}/{name}" if namespace else name
 
     def _require_declared(self, name: str, attribute: Literal["stashes", "pops"]) -> None:
         declared = getattr(self, attribute)
@@ -121,12 +147,13 @@ class carrying:
             reference; the caller's mapping keeps its own.
 
     Attributes:
-        outgoing: what these layers stashed and did not pop, for layers behind them.
+        outgoing: what these layers stashed and did not pop, for layers behind them: tensors, or
+            None.
     """
 
-    def __init__(self, incoming: Mapping[Name, Tensor] = MappingProxyType({})) -> None:
+    def __init__(self, incoming: Mapping[Name, Tree] = MappingProxyType({})) -> None:
         self._incoming = dict(incoming)
-        self.outgoing: dict[Name, Tensor] = {}
+        self.outgoing: dict[Name, Tree] = {}
 
     def __enter__(self) -> Self:
         self._outer = _thread.carrier
@@ -137,18 +164,32 @@ class carrying:
         _thread.carrier = self._outer
 
     @property
-    def under_way(self) -> dict[Name, Tensor]:
+    def under_way(self) -> dict[Name, Tree]:
         """What came in or was stashed, and was not popped."""
         return self._incoming | self.outgoing
 
-    def put(self, name: Name, tensor: Tensor) -> None:
+    def stashed(self, name: Name) -> Tree:
+        """Return what these layers have stashed.
+
+        Raises:
+            LookupError: they have not.
+        """
+        if name not in self.outgoing:
+            raise LookupError(
+                f"no layer has stashed {name!r} in this forward, which one declares and a later "
+                f"stage pops: every forward must stash it, or stash({name.rpartition('/')[2]!r}, "
+                f"None)"
+            )
+        return self.outgoing[name]
+
+    def put(self, name: Name, tensor: Tensor | None) -> None:
         """Keep ``tensor`` under ``name`` until :meth:`take`."""
         if name in self.outgoing:
             # No pass stashes a name twice: the last one failed, and all of this is its own.
             self.outgoing.clear()
         self.outgoing[name] = tensor
 
-    def take(self, name: Name) -> Tensor:
+    def take(self, name: Name) -> Tree:
         """Return a tensor and forget it.
 
         Raises:
@@ -165,19 +206,20 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def call(
-    layer: nn.Module, x: Tree, incoming: Mapping[Name, Tensor]
-) -> tuple[Tree, dict[Name, Tensor]]:
+def call(layer: nn.Module, x: Tree, incoming: Mapping[Name, Tree]) -> tuple[Tree, dict[Name, Tree]]:
     """Return a layer's output, and the skips that are under way behind it.
+
+    In place of None, which cannot be passed on, stands the empty tuple.
 
     Args:
         layer: called with ``x``.
         x: its input.
         incoming: the skips that are under way before it; what it does not pop is handed on.
     """
-    with carrying(incoming) as carried:
+    given = {name: None if isinstance(skip, tuple) else skip for name, skip in incoming.items()}
+    with carrying(given) as carried:
         y = layer(x)
-    return y, carried.under_way
+    return y, {name: () if skip is None else skip for name, skip in carried.under_way.items()}
 
 
 def inlined(model: nn.Sequential) -> nn.Sequential:

@@ -71,6 +71,7 @@ def emulate(
         stage_workers=checked.stage_workers,
         links=links(table.steps),
         sums=table.sums,
+        sum_order=table.sum_order,
         loss=torch.nn.MSELoss(),  # what takes its place are the last stage's zeros
         trace=True,
         cluster=cluster,

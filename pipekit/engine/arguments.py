@@ -8,7 +8,7 @@ from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.plans import Plan, Recompute
-from pipekit.schedules import Schedule, ScheduleError, check, lower
+from pipekit.schedules import Schedule, ScheduleError, check
 
 
 class Batches(Protocol):
@@ -24,38 +24,6 @@ def require_callable(**functions: object) -> None:
     for name, function in functions.items():
         if not callable(function):
             raise TypeError(f"{name} must be a function, not {type(function).__name__}")
-
-
-def require_one_order_of_sums(schedule: Schedule) -> None:
-    """Raise ScheduleError if workers could wait in a circle for one another's sums of gradients.
-
-    A worker sums its stages' gradients one after another.  If it shares several stages, then it
-    shares all of them with the same workers, which come to their sums in the same order.
-    """
-    shared = [
-        [
-            stage
-            for stage, workers in enumerate(schedule.stage_workers)
-            if worker in workers and len(workers) > 1
-        ]
-        for worker in range(len(schedule.workers))
-    ]
-    if max(map(len, shared)) < 2:
-        return
-    orders = [
-        [(step.task.stage, step.update) for step in steps if step.ends_update]
-        for steps in lower(schedule)
-    ]
-    for worker, stages in enumerate(shared):
-        homes = {schedule.stage_workers[stage] for stage in stages}
-        if len(stages) > 1 and (
-            len(homes) > 1 or orders[worker] != orders[schedule.stage_workers[stages[0]][0]]
-        ):
-            raise ScheduleError(
-                f"worker {worker} shares stages {stages[0]} and {stages[1]} with other workers, "
-                f"which do not sum their gradients in its order: give all of them the same stages "
-                f"and order, as schedules.replicate() does"
-            )
 
 
 def require_replicas(plan: Plan, schedule: Schedule) -> None:

@@ -58,6 +58,7 @@ class RunConfig:
         stage_workers: the workers that have each stage.
         links: the pairs of workers of which the first sends the second messages between stages.
         sums: what each update of each stage sums.
+        sum_order: (stage, update) of the sums over several workers, in the order of all workers.
         loss: of the last stage's output and the target; a number a microbatch.
         mean_loss: whether the loss is a mean over rows, so that a batch's microbatches count by
             their rows, and the batches of an update alike.
@@ -81,6 +82,7 @@ class RunConfig:
     stage_workers: tuple[tuple[int, ...], ...]
     links: frozenset[tuple[int, int]]
     sums: tuple[tuple[Sum, ...], ...]
+    sum_order: tuple[tuple[int, int], ...]
     loss: Loss
     mean_loss: bool = True
     training: bool = True

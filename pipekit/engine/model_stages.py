@@ -17,7 +17,7 @@ from pipekit.partition.checks import require_own_buffers
 from pipekit.partition.cut import cut
 from pipekit.partition.layer_costs import layer_costs
 from pipekit.partition.partition import Partition, PartitionStage, partition
-from pipekit.partition.probe import probe
+from pipekit.partition.probe import Probe, probe
 from pipekit.partition.ties import Tie, find_ties
 from pipekit.trees import Tree
 
@@ -53,14 +53,10 @@ class ModelStages:
         self.trained = len(dtypes)
         self.norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
         self._partition: Partition | None = None
+        self._tried_in_training = False
         self._configs: list[StageConfig] = []
         # Of the last training, what the other workers of a stage have: (worker, stage).
         self._replicas: dict[tuple[int, int], StageConfig] = {}
-
-    @property
-    def is_built(self) -> bool:
-        """Whether the model has been cut."""
-        return self._partition is not None
 
     @property
     def ties(self) -> tuple[Tie, ...]:
@@ -76,15 +72,29 @@ class ModelStages:
         """The stages where each skip connection from stage to stage begins and ends."""
         return self._partition.skip_ends if self._partition else []
 
-    def build(self, sample: Tree, autocast: torch.dtype | None, point: ResumePoint | None) -> None:
-        """Cut the model into stages.
+    def prepare(
+        self,
+        sample: Tree,
+        autocast: torch.dtype | None,
+        point: ResumePoint | None,
+        training: bool,
+    ) -> None:
+        """Cut the model into stages, unless it has been cut, and try it in the mode of a run.
 
         Args:
             sample: a microbatch's input, which is tried on the model first.
             autocast: what operators compute in where that is safe, or None.
             point: where the optimizers go on from, or None.
+            training: whether the run trains.
         """
-        tried = probe(self._model, sample, autocast)
+        if self._partition is None:
+            self._cut(probe(self._model, sample, autocast, training=training), point)
+            self._tried_in_training = training
+        elif training and not self._tried_in_training:
+            self._try_in_training(sample, autocast)
+            self._tried_in_training = True
+
+    def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
         if self.balance is None:
             balance = balance_by_cost(layer_costs(self._model, tried.flops), self._count)
             require_own_buffers(self._model, balance)
@@ -94,6 +104,21 @@ class ModelStages:
         self._model = nn.Sequential()  # the stages own the layers now
         if point:
             self._take_state(point)
+
+    def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> None:
+        """Find out whose input is edited in training, after the model was cut for evaluation."""
+        layers = nn.Sequential(*chain.from_iterable(self._modules))
+        devices: list[torch.device] = []  # where the evaluation has left each layer
+        for layer in layers:
+            before = torch.empty(0, device=devices[-1]) if devices else torch.empty(0)
+            devices.append(next(layer.parameters(), before).device)
+        edited = probe(layers, sample, autocast, devices).edited_inputs
+        parts = [config.passes.part for config in self._configs]
+        parts = [replace(part, edits_input=part.first_layer in edited) for part in parts]
+        self._configs = [
+            replace(config, passes=replace(config.passes, part=part))
+            for config, part in zip(self._configs, parts, strict=True)
+        ]
 
     def resume(self, point: ResumePoint) -> None:
         """Go back to a checkpoint.

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipekit.engine import arguments
 from pipekit.schedules import (
     Boundary,
     Message,
@@ -18,6 +17,7 @@ from pipekit.schedules import (
     loss_versions,
     lower,
     steps_after,
+    sum_order,
     sums,
 )
 
@@ -30,19 +30,28 @@ class Table:
         schedule: the table itself.
         steps: of each worker.
         sums: what each update of each stage sums.
+        sum_order: in which order the workers sum, where stages are on several.
         loss_versions: of which the losses of each update have the scale, if they are scaled.
     """
 
     schedule: Schedule
     steps: Sequence[Sequence[Step]]
     sums: tuple[tuple[Sum, ...], ...]
+    sum_order: tuple[tuple[int, int], ...]
     loss_versions: tuple[int, ...]
 
     @classmethod
-    def of(cls, schedule: Schedule, skips: Skips) -> "Table":
-        """Lower a schedule, with skip connections between stages."""
+    def of(cls, schedule: Schedule, skips: Skips, joint_updates: bool = False) -> "Table":
+        """Lower a schedule, with skip connections between stages.
+
+        Args:
+            schedule: the table.
+            skips: the stages where each skip connection begins and ends.
+            joint_updates: whether the updates of a batch wait for one another on all stages.
+        """
         versions = loss_versions(schedule) if schedule.trains else ()
-        return cls(schedule, lower(schedule, skips), sums(schedule), versions)
+        order = sum_order(schedule, joint_updates)
+        return cls(schedule, lower(schedule, skips), sums(schedule), order, versions)
 
     def steps_after(self, boundary: Boundary | None) -> Sequence[Sequence[Step]]:
         """Return what each worker does if the run is taken up again after a boundary."""
@@ -106,11 +115,11 @@ class Tables:
         first = [workers[0] for workers in self.example.stage_workers]
         return inference(self.example.stages, batches, first, len(self.example.workers))
 
-    def table(self, schedule: Schedule, skips: Skips) -> Table:
+    def table(self, schedule: Schedule, skips: Skips, joint_updates: bool) -> Table:
         """Return a schedule lowered; that of the last run is not lowered again."""
         last = self._last.get(schedule.trains)
         if last is None or last.schedule != schedule:
-            last = self._last[schedule.trains] = Table.of(schedule, skips)
+            last = self._last[schedule.trains] = Table.of(schedule, skips, joint_updates)
         return last
 
     def _made(self, batches: int) -> Schedule:
@@ -138,4 +147,3 @@ def _check(schedule: Schedule) -> None:
     if not schedule.trains:
         raise ScheduleError("the schedule has no backward: it cannot train")
     check(schedule)
-    arguments.require_one_order_of_sums(schedule)

@@ -74,10 +74,11 @@ class Channel(Protocol):
                 but need not, be written.
         """
 
-    def finish(self, number: int, size: int) -> None:
+    def finish(self, stage: int, number: int, size: int) -> None:
         """End a sum: return when all that was sent for it has left.
 
         Args:
+            stage: whose gradients it was of, or the number of a tie.
             number: of the bucket, counted over all updates.
             size: bytes of the whole sum.
         """

@@ -64,9 +64,8 @@ class Workers:
         """
         parts = [len(batch) for batch in schedule.batches]
         first = read_batch(next(raw), parts[0], 0)
-        if not self._model.is_built:
-            sample = split(first.input, first.parts)[0]
-            self._model.build(sample, self._autocast, point)
+        sample = split(first.input, first.parts)[0]
+        self._model.prepare(sample, self._autocast, point, schedule.trains)
         return chain([first], read_rest(raw, parts[1:]))
 
     def train(
@@ -127,13 +126,15 @@ class Workers:
             resume: where the run is taken up again, or None.
             settings: more of the run's configuration.
         """
-        table = self._tables.table(schedule, self._model.skip_ends)
+        joint = bool(self._joint_reasons())
+        table = self._tables.table(schedule, self._model.skip_ends, joint)
         steps = table.steps_after(resume.boundary if resume else None)
         config = RunConfig(
             workers=len(self._devices),
             stage_workers=schedule.stage_workers,
             links=links(steps),
             sums=table.sums,
+            sum_order=table.sum_order,
             loss=loss,
             mean_loss=is_mean(loss),
             training=training,
@@ -164,13 +165,17 @@ class Workers:
 
     def _require_joint(self, schedule: Schedule) -> None:
         """Raise ScheduleError if stages have to update together and cannot."""
+        for reason in self._joint_reasons():
+            arguments.require_joint_updates(schedule, reason)
+
+    def _joint_reasons(self) -> list[str]:
+        """Return why the updates of a batch wait for one another on all stages, if they do."""
         reasons = {
             "clip_norm": self._clip_norm is not None,
             "loss_scale": self._is_scaled,
             "weights that stages share": bool(self._model.ties),
         }
-        for reason in (reason for reason, given in reasons.items() if given):
-            arguments.require_joint_updates(schedule, reason)
+        return [reason for reason, given in reasons.items() if given]
 
 
 def is_mean(loss: Loss) -> bool:

@@ -1,58 +1,158 @@
 """Layers that draw random numbers, each from a stream of its own.
 
 PyTorch's CPU operators draw from one generator a process, which the threads of several stages would
-take turns at in no fixed order.  While a layer runs under :class:`Seeded`, each of its random
+take turns at in no fixed order.  While layers run under :class:`Seeded`, each of their random
 operators borrows that generator, set to the layer's own state, and gives it back as it was.
+
+These operators are caught by a dispatch key that is switched on in this thread alone, as PyTorch's
+own ``vmap`` catches them by another.  All others pass it by, so that watching costs nothing, and
+every pass is watched: a layer may begin to draw in the midst of a training.
 """
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.library import Library, fallthrough_kernel
 
-from pipekit.devices import random_states
+from pipekit.devices import CPU, random_states
 
 RNG_LOCK = threading.RLock()
 
+# Of the keys that a thread can switch on, the one for which PyTorch itself has no kernels.
+_KEY_NAME = "TESTING_ONLY_GenericMode"
+_KEY = torch._C._dispatch_key_parse(_KEY_NAME)
 
-class Seeded(TorchDispatchMode):
+Seed = int | Callable[[], int]
+"""A seed, or what returns it when the first number is drawn."""
+
+
+class Seeded:
     """Run operators as if the default generators had just been seeded, and leave them untouched.
+
+    A context belongs to the thread that entered it; an inner one takes the place of the outer one.
+
+    Args:
+        seed: of what is drawn first.
+        device: on which operators may draw, besides the CPU.
 
     Attributes:
         drew: whether any operator drew a random number.
     """
 
-    def __init__(self, seed: int, device: torch.device) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._seed, self._device = seed, device
-        self._state: list[Tensor] | None = None
+    def __init__(self, seed: Seed, device: torch.device) -> None:
+        _catch_random_operators()
+        self._device = device
         self.drew = False
+        self.seed(seed)
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if torch.Tag.nondeterministic_seeded not in func.tags:  # type: ignore[attr-defined]
-            return func(*args, **(kwargs or {}))
-        self.drew = True
-        generators = random_states(self._device)
+    def seed(self, seed: Seed) -> None:
+        """Go on as if the generators had just been seeded again."""
+        self._seed = seed
+        self._states: Sequence[Tensor] | None = None
+
+    def __enter__(self) -> Self:
+        self._outer, _thread.seeded = _thread.seeded, self
+        self._guard = torch._C._IncludeDispatchKeyGuard(_KEY)
+        self._guard.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._guard.__exit__(*error)
+        _thread.seeded = self._outer
+
+    def run(self, operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call an operator that may draw."""
         with RNG_LOCK:
+            # First of all: whoever makes up a seed may draw it.
+            seed = 0
+            if self._states is None:
+                seed = self._seed if isinstance(self._seed, int) else self._seed()
+            generators = random_states(self._device)
             outer = [generator.get_state() for generator in generators]
-            if self._state is None:
+            if self._states is None:
                 for generator in generators:
-                    generator.manual_seed(self._seed)
+                    generator.manual_seed(seed)
+                self._states = [generator.get_state() for generator in generators]
             else:
-                for generator, state in zip(generators, self._state, strict=True):
+                for generator, state in zip(generators, self._states, strict=True):
                     generator.set_state(state)
+            before = self._states
             try:
-                return func(*args, **(kwargs or {}))
+                return operator(*args, **kwargs)
             finally:
-                self._state = [generator.get_state() for generator in generators]
+                self._states = [generator.get_state() for generator in generators]
+                self.drew = self.drew or not all(map(torch.equal, before, self._states))
                 for generator, state in zip(generators, outer, strict=True):
                     generator.set_state(state)
+
+
+@contextmanager
+def drawing_refused() -> Iterator[None]:
+    """Refuse, in this thread and those of its backward, operators that draw random numbers.
+
+    Raises:
+        ValueError: one of them does so.
+    """
+    _catch_random_operators()
+    outer, _thread.seeded = _thread.seeded, None
+    try:
+        with torch._C._IncludeDispatchKeyGuard(_KEY):
+            yield
+    finally:
+        _thread.seeded = outer
+
+
+class _Thread(threading.local):
+    seeded: Seeded | None = None
+
+
+_thread = _Thread()
+
+
+@cache
+def _catch_random_operators() -> list[Library]:
+    """Have all operators that may draw call :func:`_caught` where the key is switched on.
+
+    Returns:
+        What must not be forgotten, as its kernels would be, too.
+    """
+    everything = Library("_", "IMPL")
+    everything.fallback(fallthrough_kernel, _KEY_NAME)
+    libraries: dict[str, Library] = {}
+    for full_name in torch._C._dispatch_get_all_op_names():
+        qualified, _, overload = full_name.partition(".")
+        found = torch._C._get_operation_overload(qualified, overload)
+        if not found or torch.Tag.nondeterministic_seeded not in found[2]:
+            continue
+        namespace, _, name = qualified.partition("::")
+        operator = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+        if namespace not in libraries:
+            libraries[namespace] = Library(namespace, "IMPL")
+        libraries[namespace].impl(operator, partial(_caught, operator), _KEY_NAME)
+    return [everything, *libraries.values()]
+
+
+def _caught(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_KEY)):
+        if _thread.seeded is not None:
+            return _thread.seeded.run(operator, *args, **kwargs)
+        tensors = (each for each in args if isinstance(each, Tensor))
+        first = next(tensors, None)
+        generators = random_states(CPU if first is None else first.device)
+        with RNG_LOCK:
+            before = [generator.get_state() for generator in generators]
+            result = operator(*args, **kwargs)
+            if not all(
+                torch.equal(g.get_state(), s) for g, s in zip(generators, before, strict=True)
+            ):
+                raise ValueError(
+                    "a layer draws random numbers in its backward, which cannot be the same as in "
+                    "its forward: instead of torch.utils.checkpoint within a layer, use "
+                    "recompute='always'"
+                )
+        return result

@@ -20,7 +20,6 @@ class PartitionStage:
         index: its number, from 0.
         module: its layers, which run one after another.
         first_layer: index of its first layer in the unsplit model.
-        random_layers: indices, in the unsplit model, of its layers that draw random numbers.
         edits_input: whether its layers edit their input in place, as ``ReLU(inplace=True)`` does.
         pops: names and numbers of the skip connections that end here.
         stashes: of those that begin here.
@@ -31,7 +30,6 @@ class PartitionStage:
     index: int
     module: nn.Sequential
     first_layer: int = 0
-    random_layers: frozenset[int] = frozenset()
     edits_input: bool = False
     pops: Mapping[Name, int] = field(default_factory=dict)
     stashes: Mapping[Name, int] = field(default_factory=dict)
@@ -86,13 +84,12 @@ def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Par
             index=index,
             module=module,
             first_layer=first,
-            random_layers=tried.random_layers & set(range(first, behind)),
             edits_input=first in tried.edited_inputs,
             pops={skip.name: n for n, skip in enumerate(skips) if skip.destination == index},
             stashes={skip.name: n for n, skip in enumerate(skips) if skip.source == index},
             numbers=numbers[index],
         )
-        for index, ((first, behind), module) in places
+        for index, ((first, _), module) in places
     )
     return Partition(tuple(stages), tuple(skips), find_ties(modules))
 

@@ -20,13 +20,11 @@ class Probe:
     """What one microbatch tells.
 
     Attributes:
-        random_layers: indices of the layers that draw random numbers in training.
         flops: floating-point operations of each layer's forward.
         edited_inputs: indices of the layers whose input is edited in place, by themselves or,
             through a view, by a later layer.
     """
 
-    random_layers: frozenset[int]
     flops: tuple[int, ...]
     edited_inputs: frozenset[int]
 
@@ -36,14 +34,17 @@ def probe(
     x: Tree,
     dtype: torch.dtype | None = None,
     devices: Sequence[torch.device] | None = None,
+    training: bool = True,
 ) -> Probe:
-    """Run ``x`` through ``model`` in training mode; leave model, ``x`` and generators untouched.
+    """Run ``x`` through ``model``; leave model, ``x`` and generators untouched.
 
     Args:
-        model: layers.
-        x: what the first one gets.
-        dtype: what operators compute in where that is safe, or None.
+        model: layers in order.
+        x: the first one's input, [rows, ...].
+        dtype: what operators compute in where that is safe
+            (:func:`pipekit.layers.autocast.autocast`), or None.
         devices: of each layer; None: all are where the first parameter is.
+        training: whether in training mode, or in evaluation mode.
 
     Raises:
         TypeError: a layer's output is not made of tensors; the message names the layer.
@@ -51,31 +52,31 @@ def probe(
     """
     if devices is None:
         devices = [next(model.parameters(), torch.empty(0)).device] * len(model)
-    x = tree_map(lambda t: t.to(devices[0], copy=True), x)
+    flops: list[int] = []
     under_way: dict[str, Tensor] = {}
-    random_layers, flops = set(), []
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
     modes = {module: module.training for module in model.modules()}
-    model.train()
+    model.train(training)
+    # Tensors of inference mode, in which somebody may evaluate, do not know of their edits.
+    outside = torch.inference_mode(False)
     try:
-        with buffers_untouched(model), torch.no_grad(), autocast(devices[0], dtype):
+        with outside, buffers_untouched(model), torch.no_grad(), autocast(devices[0], dtype):
+            x = tree_map(lambda t: t.to(devices[0], copy=True), x)
             for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
                 x, under_way = moved((x, under_way), device)
                 inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
-                with Seeded(0, device) as seeded, FlopCounterMode(display=False) as counter:
+                with Seeded(0, device), FlopCounterMode(display=False) as counter:
                     x, under_way = _run(layer, number, x, under_way)
                 flops.append(counter.get_total_flops())
-                if seeded.drew:
-                    random_layers.add(number)
     finally:
-        for module, training in modes.items():
-            module.training = training
+        for module, before in modes.items():
+            module.training = before
     edited = {
         number
         for number, tensors in enumerate(inputs)
         if any(tensor._version != version for tensor, version in tensors)
     }
-    return Probe(frozenset(random_layers), tuple(flops), frozenset(edited))
+    return Probe(tuple(flops), frozenset(edited))
 
 
 def _run(

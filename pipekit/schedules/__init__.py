@@ -8,11 +8,9 @@ from pipekit.schedules.lower import (
     Message,
     Skips,
     Step,
-    Sum,
     loss_versions,
     lower,
     slot_count,
-    sums,
 )
 from pipekit.schedules.methods.asp import asp
 from pipekit.schedules.methods.flush import flush
@@ -25,6 +23,7 @@ from pipekit.schedules.methods.replicate import replicate
 from pipekit.schedules.methods.two_bw import two_bw
 from pipekit.schedules.ops import ADDING, OPS, PASSES, RECEIVERS, SENDERS, Op, OpRule, Payload
 from pipekit.schedules.schedule import Schedule, parse, read_csv
+from pipekit.schedules.sums import Sum, sum_order, sums
 from pipekit.schedules.task import Task
 from pipekit.schedules.text import draw
 from pipekit.schedules.time_slots import slots
@@ -68,6 +67,7 @@ __all__ = [
     "slot_count",
     "slots",
     "steps_after",
+    "sum_order",
     "sums",
     "two_bw",
 ]

@@ -60,18 +60,6 @@ class Step(NamedTuple):
         return mode == "always" or (mode == "except_last" and not self.ends_batch)
 
 
-class Sum(NamedTuple):
-    """What an update sums, where its stage is on several workers.
-
-    Attributes:
-        contributors: the workers that add a gradient for it, in their order.
-        batches: how many batches its microbatches are from.
-    """
-
-    contributors: tuple[int, ...]
-    batches: int
-
-
 def lower(schedule: Schedule, skips: Skips = ()) -> tuple[tuple[Step, ...], ...]:
     """Return every worker's steps for a schedule that :func:`check` has accepted.
 
@@ -144,21 +132,6 @@ def _ways(schedule: Schedule, skips: Skips) -> tuple[_Ways, _Ways]:
             for op in SENDERS[payload]:
                 out_of[op, source].append(sent)
     return into, out_of
-
-
-def sums(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:
-    """Return what each update of each stage sums: update ``i + 1`` of stage ``s`` is [s][i]."""
-    graph, batch_of = schedule.dependencies, schedule.batch_of
-    return tuple(
-        tuple(
-            Sum(
-                tuple(sorted({graph.worker_of[graph.adders[stage][k]] for k in summed})),
-                1 + batch_of[summed[-1]] - batch_of[summed[0]],
-            )
-            for summed in updates
-        )
-        for stage, updates in enumerate(schedule.updates)
-    )
 
 
 def loss_versions(schedule: Schedule) -> tuple[int, ...]:

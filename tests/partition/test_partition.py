@@ -31,7 +31,6 @@ def test_each_stage_knows_its_place() -> None:
     found = partition(model, [3, 1, 4], probe(model, torch.randn(4, 6)))
     assert found.balance == [3, 1, 4]
     assert [stage.first_layer for stage in found.stages] == [0, 3, 4]
-    assert [sorted(stage.random_layers) for stage in found.stages] == [[], [3], [5]]
     assert [list(stage.module.state_dict()) for stage in found.stages][1:] == [
         [],
         ["4.weight", "4.bias", "7.weight", "7.bias"],

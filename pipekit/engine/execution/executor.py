@@ -1,9 +1,10 @@
 """Executes steps: waits for what each needs, computes, and sends what it gives."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
+from torch import Tensor
 
 from pipekit.devices import to_device
 from pipekit.engine.execution.pipeline_io import PipelineIO
@@ -66,13 +67,7 @@ class Executor:
         self._stages, self._recompute, self._updates = stages, recompute, updates
         self._transport, self._ends, self._device = transport, ends, device
         self._first_microbatch = first_microbatch
-        self._methods: Mapping[Op, Callable[[Step], None]] = {
-            Op.FORWARD: self._forward if training else self._infer,
-            Op.BACKWARD: self._backward,
-            Op.BACKWARD_INPUT: self._backward_input,
-            Op.BACKWARD_WEIGHT: self._backward_weight,
-            Op.UPDATE: self._update,
-        }
+        self._methods = self._IN_TRAINING if training else self._IN_INFERENCE
         self._tell_received = listeners(observers, Observer.received, worker)
         self._tell_before = listeners(observers, Observer.before_compute, worker)
         self._tell_after = listeners(observers, Observer.after_compute, worker)
@@ -85,7 +80,7 @@ class Executor:
             Exception: whatever a layer or the loss raises.
             Aborted: another worker failed.
         """
-        self._methods[step.task.op](step)
+        self._methods[step.task.op](self, step)
 
     def _forward(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
@@ -161,6 +156,17 @@ class Executor:
         self._updates.update(stage, step.slot)
         self._after(step, Op.UPDATE.name, ())
 
+    # Functions and not bound methods, with which an executor would hold on to itself, and so to
+    # everything that is pending in its stages, until Python looks for circles.
+    _IN_TRAINING: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {
+        Op.FORWARD: _forward,
+        Op.BACKWARD: _backward,
+        Op.BACKWARD_INPUT: _backward_input,
+        Op.BACKWARD_WEIGHT: _backward_weight,
+        Op.UPDATE: _update,
+    }
+    _IN_INFERENCE: ClassVar[Mapping[Op, Callable[["Executor", Step], None]]] = {Op.FORWARD: _infer}
+
     def _run_again(self, step: Step) -> None:
         """Run the forward of a backward again, if the first one kept nothing."""
         _, stage, microbatch, _ = step.task
@@ -179,7 +185,8 @@ class Executor:
         if not step.receives:
             return StageIO(to_device(self._ends.input(step.task.microbatch), self._device), {})
         contents = self._receive(step)
-        return StageIO(contents.pop(MAIN), contents)
+        main = contents.pop(MAIN)
+        return StageIO(main, {n: skip for n, skip in contents.items() if isinstance(skip, Tensor)})
 
     def _gradients(self, step: Step) -> StageGradients | None:
         if not step.receives:
@@ -202,9 +209,9 @@ class Executor:
         for message, receiver in step.sends:
             content: Tree = result.main
             if message.skip != MAIN:
-                content = result.skips.get(message.skip)
+                content = result.skips.get(message.skip, ())  # nothing: it is None, or has none
                 if isinstance(result, StageGradients):
-                    content = {} if content is None else {0: content}
+                    content = {0: content} if isinstance(content, Tensor) else {}
             size = tree_bytes(content)  # before the receiver may do with it what it likes
             self._transport.send(message, receiver, content)
             for tell in self._tell_sent:

@@ -14,7 +14,7 @@ from pipekit.layers.autocast import autocast
 from pipekit.layers.buffers import buffers_untouched
 from pipekit.layers.pass_state import during
 from pipekit.layers.randomness import layer_seed
-from pipekit.layers.seeded import Seeded
+from pipekit.layers.seeded import Seed, Seeded, drawing_refused
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.partition.partition import PartitionStage
 from pipekit.skips import carrying
@@ -30,13 +30,13 @@ class PassConfig:
     Attributes:
         part: the stage in the model.
         differentiates_input: whether a backward gives the gradients of the input.
-        seed: of the layers' random numbers.
+        seed: of the layers' random numbers, or what returns it when it is needed.
         autocast: what operators compute in where that is safe (:class:`torch.autocast`), or None.
     """
 
     part: PartitionStage
     differentiates_input: bool
-    seed: int = 0
+    seed: Seed = 0
     autocast: torch.dtype | None = None
 
     def build(self, device: torch.device) -> "Passes":
@@ -75,7 +75,7 @@ class Passes:
         self._modules, self._device = modules, device
         self._pending: dict[int, _Pending] = {}
         self._pending_weights: dict[int, WeightBackward | None] = {}
-        self._watch_backward = bool(self._part.random_layers)
+        self._drew = False  # whether any layer has drawn random numbers
         self._by_branches: bool | None = None  # None: no split backward has been compared yet
 
     def forget(self) -> None:
@@ -200,19 +200,9 @@ class Passes:
         return seeded, pending.gradients
 
     def _watched(self, differentiate: Callable[[], T]) -> T:
-        """Differentiate; the first time, see that no layer draws random numbers meanwhile."""
-        if not self._watch_backward:
+        """Differentiate; if layers draw random numbers, see that none does so meanwhile."""
+        with drawing_refused() if self._drew else nullcontext():
             return differentiate()
-        self._watch_backward = False
-        with Seeded(0, self._device) as watched:
-            result = differentiate()
-        if watched.drew:
-            raise ValueError(
-                "a layer draws random numbers in its backward, which cannot be the same "
-                "as in its forward: instead of torch.utils.checkpoint within a layer, use "
-                "recompute='always'"
-            )
-        return result
 
     def _compute(self, x: StageIO, microbatch: int, slot: int, target: Target | None) -> StageIO:
         with autocast(self._device, self._config.autocast):
@@ -229,23 +219,26 @@ class Passes:
         part = self._part
         if not part.pops and not part.stashes:
             return StageIO(self._layers(slot, main, microbatch), {})
-        with carrying({name: x.skips[n] for name, n in part.pops.items()}) as carried:
+        # Of a skip that is None nothing came.
+        with carrying({name: x.skips.get(n) for name, n in part.pops.items()}) as carried:
             if not keep:
                 x.skips.clear()  # whoever pops a skip has the last of it
             main = self._layers(slot, main, microbatch)
-        return StageIO(main, {n: carried.outgoing[name] for name, n in part.stashes.items()})
+        stashed = {n: carried.stashed(name) for name, n in part.stashes.items()}
+        return StageIO(main, {n: skip for n, skip in stashed.items() if skip is not None})
 
     def _layers(self, slot: int, x: Tree, microbatch: int) -> Tree:
-        module = self._modules[slot]
-        if not self._part.random_layers:
-            return module(x)
-        for number, layer in enumerate(module, start=self._part.first_layer):
-            if number in self._part.random_layers:
-                with Seeded(layer_seed(self._config.seed, number, microbatch), self._device):
-                    x = layer(x)
-            else:
+        with Seeded(0, self._device) as seeded:
+            for number, layer in enumerate(self._modules[slot], start=self._part.first_layer):
+                seeded.seed(partial(self._seed, number, microbatch))
                 x = layer(x)
+        self._drew = self._drew or seeded.drew
         return x
+
+    def _seed(self, layer: int, microbatch: int) -> int:
+        """Return the seed of a layer's forward."""
+        seed = self._config.seed
+        return layer_seed(seed if isinstance(seed, int) else seed(), layer, microbatch)
 
     def _own(self, x: Tree) -> Tree:
         """Return an input that the layers may edit: neither the sender's tensor nor a leaf."""

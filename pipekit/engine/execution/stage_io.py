@@ -13,7 +13,7 @@ class StageIO(NamedTuple):
 
     Attributes:
         main: from the stage before, or to the next one.
-        skips: by number of the skip connection.
+        skips: by number of the skip connection; of one that is None, nothing.
     """
 
     main: Tree

@@ -129,7 +129,7 @@ class PipelinedModule(nn.Module):
             memory=memory,
             observers=tuple(observers),
         )
-        self._configs: list[PassConfig] = []
+        self._configs: dict[bool, list[PassConfig]] = {}  # in training, and in evaluation
         self._last: Minibatch | None = None
 
     def forward(self, x: Tree) -> Tree:
@@ -144,8 +144,8 @@ class PipelinedModule(nn.Module):
         """
         rows = _rows(x)
         inputs = split(tree_map(Tensor.detach, x), min(self.chunks, rows))
-        if not self._configs:
-            self._configs = self._probe(inputs[0])
+        if self.training not in self._configs:
+            self._configs[self.training] = self._probe(inputs[0])
         given = differentiable(x)
         parameters = list(chain.from_iterable(stage.parameters() for stage in self._stages))
         asked = [*given, *parameters]
@@ -223,7 +223,8 @@ class PipelinedModule(nn.Module):
         layers = nn.Sequential(*(layer for stage in self._stages for layer in stage))
         pairs = zip(self._stages, self.devices, strict=True)
         devices = [device for stage, device in pairs for _ in stage]
-        parts = partition(layers, self.balance, probe(layers, sample, devices=devices)).stages
+        tried = probe(layers, sample, devices=devices, training=self.training)
+        parts = partition(layers, self.balance, tried).stages
         return [
             PassConfig(part=replace(part, module=stage), differentiates_input=part.index > 0)
             for part, stage in zip(parts, self._stages, strict=True)
@@ -231,8 +232,7 @@ class PipelinedModule(nn.Module):
 
     def _configs_now(self, differentiates_input: bool) -> list[PassConfig]:
         """Return the same for one minibatch: with this thread's autocast, and a seed."""
-        random = any(config.part.random_layers for config in self._configs)
-        seed = int(torch.randint(2**31, ())) if random else 0
+        seed = cache(lambda: int(torch.randint(2**31, ())))  # drawn if it is needed
         return [
             replace(
                 config,
@@ -242,7 +242,7 @@ class PipelinedModule(nn.Module):
                 if torch.is_autocast_enabled(device.type)
                 else None,
             )
-            for config, device in zip(self._configs, self.devices, strict=True)
+            for config, device in zip(self._configs[self.training], self.devices, strict=True)
         ]
 
 

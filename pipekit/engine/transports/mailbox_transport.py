@@ -71,5 +71,5 @@ class _MailboxChannel:
             self._mailbox.put(part.worker, part_key(part.key), part.content)
         return [FlatBucket(*self._mailbox.wait(part_key(part.key))) for part in receives]
 
-    def finish(self, number: int, size: int) -> None:
+    def finish(self, stage: int, number: int, size: int) -> None:
         """Return at once: what was sent lies with its receiver."""

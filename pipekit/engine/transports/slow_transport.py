@@ -12,6 +12,9 @@ from pipekit.engine.transport import Channel, FlatBucket, Part, Transport
 from pipekit.schedules import Message
 from pipekit.trees import Tree, tree_bytes
 
+_SumKey = tuple[bool, int, int]
+"""What tells the sums of some workers apart: whether of tied weights, stage or tie, bucket."""
+
 
 class Calendar:
     """When messages arrive, for all workers of this process.
@@ -23,7 +26,7 @@ class Calendar:
     def __init__(self, cluster: Cluster) -> None:
         self._traffic, self._lock = Traffic(cluster), threading.Lock()
         self._arrivals: dict[Message, float] = {}
-        self._sums: dict[tuple[tuple[int, ...], int], float] = {}
+        self._sums: dict[tuple[tuple[int, ...], _SumKey], float] = {}
 
     def sent(self, message: Message, source: int, destination: int, size: float) -> None:
         """Note that ``size`` bytes set out now."""
@@ -35,7 +38,7 @@ class Calendar:
         """Return when the message has arrived."""
         _sleep_until(self._arrivals.pop(message))
 
-    def wait_for_sum(self, members: Sequence[int], number: int, size: float) -> None:
+    def wait_for_sum(self, members: Sequence[int], number: _SumKey, size: float) -> None:
         """Return when all workers of a stage have a sum of ``size`` bytes; all of them call this.
 
         It sets out when the first of them calls, which is when all have given their part.
@@ -85,18 +88,21 @@ class SlowTransport:
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
         """Return how workers sum gradients, in as much time as the cluster would take."""
-        return _SlowChannel(self._transport.channel(members, tied), members, self._calendar)
+        return _SlowChannel(self._transport.channel(members, tied), members, tied, self._calendar)
 
 
 class _SlowChannel:
     """A channel on which a whole sum takes its time, at its end."""
 
-    def __init__(self, channel: Channel, members: Sequence[int], calendar: Calendar) -> None:
-        self._channel, self._members, self._calendar = channel, members, calendar
+    def __init__(
+        self, channel: Channel, members: Sequence[int], tied: bool, calendar: Calendar
+    ) -> None:
+        self._channel, self._members, self._tied = channel, members, tied
+        self._calendar = calendar
 
     def exchange(self, sends: Sequence[Part], receives: Sequence[Part]) -> list[FlatBucket]:
         return self._channel.exchange(sends, receives)
 
-    def finish(self, number: int, size: int) -> None:
-        self._channel.finish(number, size)
-        self._calendar.wait_for_sum(self._members, number, size)
+    def finish(self, stage: int, number: int, size: int) -> None:
+        self._channel.finish(stage, number, size)
+        self._calendar.wait_for_sum(self._members, (self._tied, stage, number), size)

@@ -101,7 +101,7 @@ class DirectAllReduce:
         for other, piece in zip(others, summed, strict=True):
             if piece.numbers.data_ptr() != pieces[other].data_ptr():
                 pieces[other].copy_(piece.numbers)
-        self._channel.finish(key.number, content.numbers.nbytes)
+        self._channel.finish(key.stage, key.number, content.numbers.nbytes)
         return FlatBucket(content.numbers, total.present)
 
     def _exchange(

@@ -5,7 +5,7 @@ thread beside the worker, while the backward goes on.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import torch
@@ -23,8 +23,9 @@ from pipekit.schedules import Sum
 class Reducer:
     """Sums the gradients of one stage with its other workers.
 
-    All workers of the stage sum in one order, of updates and of buckets within each, so that they
-    never wait for one another in a circle.
+    All workers of the stage sum in one order, of updates and of buckets within each.  A sum to
+    which this worker has nothing to give is made as soon as it is its turn: others may have to get
+    past it before they can send what this worker needs in order to come to its update.
 
     Args:
         stage: its number.
@@ -34,6 +35,7 @@ class Reducer:
         all_reduce: with the other workers.
         comm_thread: where the sums are done.
         device: where the gradients lie.
+        advance: starts all sums whose turn it is, by :meth:`submit`.
         first: the first update to be summed.
     """
 
@@ -46,11 +48,12 @@ class Reducer:
         all_reduce: AllReduce,
         comm_thread: CommThread,
         device: torch.device,
+        advance: Callable[[], None],
         first: int = 1,
     ) -> None:
         self._stage, self._worker, self._sums = stage, worker, sums
         self._weights, self._all_reduce, self._comm_thread = weights, all_reduce, comm_thread
-        self._device = device
+        self._device, self._advance = device, advance
         self._buckets: list[Bucket] = weights.buckets()
         self._bucket_of = {
             p: b for b, bucket in enumerate(self._buckets) for p in bucket.parameters
@@ -91,7 +94,6 @@ class Reducer:
 
         They last until those of the next update are asked for.
         """
-        self._advance(update)
         result: list[Tensor | None] = [None] * len(self._bucket_of)
         contents = [future.result() for future in self._futures.pop(update, [])]
         del self._bytes[update]
@@ -128,22 +130,23 @@ class Reducer:
         left.remove(parameter)
         self._advance()
 
-    def _advance(self, needed: int = 0) -> None:
-        """Start every sum that can be, in order; up to update ``needed`` others' gradients too."""
-        newest = max([needed, self._current or 0, *self._computed])
-        while self._next[0] <= min(newest, len(self._sums)):
-            update, place = self._next
-            contributes = self._worker in self._sums[update - 1].contributors
+    def submit(self, update: int) -> bool:
+        """Start the sums of an update as far as its gradients are there; return whether all have.
+
+        Updates come here in their order.
+        """
+        contributes = self._worker in self._sums[update - 1].contributors
+        for place in range(self._next[1], len(self._buckets)):
             computed = update in self._computed or (
                 update == self._current and not self._left[place]
             )
             if contributes and not computed:
-                return
+                return False
             self._submit(update, place, contributes)
             self._next = update, place + 1
-            if place + 1 >= len(self._buckets):
-                self._computed.discard(update)
-                self._next = update + 1, 0
+        self._computed.discard(update)
+        self._next = update + 1, 0
+        return True
 
     def _submit(self, update: int, place: int, contributes: bool) -> None:
         """Have the comm_thread sum a bucket."""

@@ -14,6 +14,7 @@ from pipekit.engine.updates.buckets import Gradients
 from pipekit.engine.updates.comm_thread import CommThread
 from pipekit.engine.updates.global_update import GlobalUpdate
 from pipekit.engine.updates.reducer import Reducer
+from pipekit.engine.updates.sum_turns import SumTurns
 from pipekit.engine.updates.tied_sum import TiedSum
 from pipekit.engine.updates.weights import UpdatedStage
 from pipekit.partition.ties import Tie
@@ -48,6 +49,7 @@ class UpdateSynchronizer:
         self._transport, self._device = transport, device
         self._part_listeners = listeners(observers, Observer.part_sent, worker)
         self._comm_thread: CommThread | None = None
+        self._turns = SumTurns(config.sum_order)
         self._reducers = {
             index: reducer
             for index, stage in stages.items()
@@ -61,6 +63,10 @@ class UpdateSynchronizer:
         ]
         self._global_update = self._make_global_update(observers)
         self._settled: dict[int, tuple[Gradients, bool]] = {}  # by stage, until its update
+        self._turns.begin(
+            {index: reducer.submit for index, reducer in self._reducers.items()},
+            {index: self._first_update(index) for index in self._reducers},
+        )
 
     def waiting_bytes(self) -> int:
         """Return the bytes of gradients that are being summed, or wait for their update."""
@@ -95,6 +101,7 @@ class UpdateSynchronizer:
 
     def close(self) -> Counter[int]:
         """Sum no more; return the bytes of gradients that were sent, by receiver."""
+        self._turns.end()
         for reducer in self._reducers.values():
             reducer.close()
         if self._comm_thread:
@@ -131,7 +138,7 @@ class UpdateSynchronizer:
         if len(members) == 1 or not stage.weights.buckets():
             return None
         if not self._comm_thread:
-            # One for all stages: see arguments.require_one_order_of_sums.
+            # One for all stages, whose sums take turns.
             name = f"pipekit sums of worker {self._worker}"
             self._comm_thread = CommThread(name, self._device, config.workers)
         return Reducer(
@@ -142,8 +149,14 @@ class UpdateSynchronizer:
             self._all_reduce(members),
             self._comm_thread,
             self._device,
-            first=1 + (config.resume.boundary.versions[index] if config.resume else 0),
+            self._turns.advance,
+            self._first_update(index),
         )
+
+    def _first_update(self, stage: int) -> int:
+        """Return the first update of a stage that this run makes."""
+        resume = self._config.resume
+        return 1 + (resume.boundary.versions[stage] if resume else 0)
 
     def _tied_sum(self, number: int, tie: Tie) -> TiedSum:
         """Return what sums the gradients of weights that stages share, of which some are here."""

@@ -32,7 +32,6 @@ def config(layers: nn.Sequential, index: int = 1, first_layer: int = 0) -> Stage
         index=index,
         module=layers,
         first_layer=first_layer,
-        random_layers=frozenset(n + first_layer for n in tried.random_layers),
         edits_input=0 in tried.edited_inputs,
     )
     passes = PassConfig(part=part, differentiates_input=index > 0)

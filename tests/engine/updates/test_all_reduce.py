@@ -272,7 +272,7 @@ class Recorder:
         self.log += [("receive", part.worker, part.key) for part in receives]
         return [FlatBucket(*map(torch.zeros_like, part.content)) for part in receives]
 
-    def finish(self, number: int, size: int) -> None:
+    def finish(self, stage: int, number: int, size: int) -> None:
         pass
 
 

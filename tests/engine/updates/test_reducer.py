@@ -18,6 +18,7 @@ from pipekit.engine.updates.all_reduce import ReduceKey
 from pipekit.engine.updates.buckets import Gradients
 from pipekit.engine.updates.comm_thread import CommThread
 from pipekit.engine.updates.reducer import Reducer
+from pipekit.engine.updates.sum_turns import SumTurns
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.schedules import Sum
 from tests.engine.examples import mlp, sgd
@@ -61,7 +62,9 @@ def reducing(
 ) -> Iterator[Reducer]:
     lane = CommThread("lane of a test", CPU, 1)
     sums = [Sum(tuple(who), batches=1) for who in contributors]
-    reducer = Reducer(7, ME, versions, sums, exchange, lane, CPU)
+    turns = SumTurns([(7, update) for update, _ in enumerate(sums, start=1)])
+    reducer = Reducer(7, ME, versions, sums, exchange, lane, CPU, turns.advance)
+    turns.begin({7: reducer.submit}, {7: 1})
     try:
         yield reducer
     finally:

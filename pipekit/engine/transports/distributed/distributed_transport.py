@@ -59,7 +59,9 @@ class DistributedTransport:
         self._rank, self._feed, self._device = assignment.index, feed, assignment.device
         self._read_ahead = read_ahead
         self._arrived: dict[Message, Tree] = {}
-        self._forms: dict[Any, Form] = {}
+        # Two: where a stage is on several workers, one may send a stage what it gets for it, too.
+        self._sent_forms: dict[Any, Form] = {}
+        self._received_forms: dict[Any, Form] = {}
         self._sending: deque[tuple[list[Any], list[Tensor]]] = deque()
         self._incoming = {
             sender: _Incoming(messages) for sender, messages in assignment.incoming.items()
@@ -89,7 +91,7 @@ class DistributedTransport:
             self._arrived[message] = content
             return
         form = form_of(content)
-        known = self._forms.setdefault(self._form_key(message, destination), form)
+        known = self._sent_forms.setdefault(self._form_key(message, destination), form)
         if known is form:
             self._send_form(form, destination)
         elif known != form:
@@ -129,8 +131,8 @@ class DistributedTransport:
         incoming = self._incoming[source]
         if not incoming.posted:
             key = self._form_key(incoming.messages[incoming.position], source)
-            if key not in self._forms:
-                self._forms[key] = self._receive_form(source)
+            if key not in self._received_forms:
+                self._received_forms[key] = self._receive_form(source)
             self._post(source, incoming)
         message, form, tensors, works = incoming.posted.popleft()
         with _abort_if_broken():
@@ -146,7 +148,7 @@ class DistributedTransport:
             message = incoming.messages[incoming.position]
             if not self._read_ahead and not self._feed.knows(message.microbatch):
                 return
-            form = self._forms.get(self._form_key(message, source))
+            form = self._received_forms.get(self._form_key(message, source))
             if form is None:
                 return
             tensors = [
@@ -232,7 +234,7 @@ class _GroupChannel:
                 work.wait()
         return [part.content for part in receives]
 
-    def finish(self, number: int, size: int) -> None:
+    def finish(self, stage: int, number: int, size: int) -> None:
         with _abort_if_broken():
             for work, _ in self._sending:
                 work.wait()

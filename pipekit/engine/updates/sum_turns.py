@@ -1,0 +1,47 @@
+"""Whose turn it is among a worker's sums of gradients."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+
+class SumTurns:
+    """Has the sums of a worker's stages made in one order, in which all workers make theirs.
+
+    Two workers that share two stages would wait for one another for ever if each made another sum
+    first.
+
+    Args:
+        order: the sums over several workers as (stage, update), as
+            :func:`pipekit.schedules.sum_order` gives them.
+    """
+
+    def __init__(self, order: Iterable[tuple[int, int]]) -> None:
+        self._order = order
+        self._submit: dict[int, Callable[[int], bool]] = {}
+        self._due: deque[tuple[int, int]] = deque()
+
+    def begin(self, submit: dict[int, Callable[[int], bool]], first: dict[int, int]) -> None:
+        """Make the first sums, those that need nothing of this worker.
+
+        Args:
+            submit: for each of the worker's stages that others have as well, what starts the sums
+                of an update as far as its gradients are there, and returns whether that is all.
+            first: the first update of each that is to be summed.
+        """
+        self._submit = submit
+        self._due = deque((s, u) for s, u in self._order if s in submit and u >= first[s])
+        self.advance()
+
+    def advance(self) -> None:
+        """Start all sums whose turn it is, after gradients have come."""
+        due = self._due
+        while due:
+            stage, update = due[0]
+            if not self._submit[stage](update):
+                return
+            due.popleft()
+
+    def end(self) -> None:
+        """Start no more."""
+        self._due.clear()
+        self._submit = {}

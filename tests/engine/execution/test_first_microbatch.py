@@ -1,0 +1,139 @@
+"""What a layer does later than on the first microbatch, and in which mode that one is tried."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pipekit import PipelinedModule
+from tests.engine.examples import Batches, by_equations, data, different, mlp, pipeline
+
+MARK = 100.0
+
+
+class DrawsIfMarked(nn.Module):
+    """Drops numbers of the batches whose first number says so, as a scheduled dropout does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        marked = bool((x[:, 0] > MARK / 2).all())
+        dropped = nn.functional.dropout(x[:, 1:], 0.5 if marked else 0.0).tanh()
+        return torch.cat([x[:, :1] / MARK, dropped], 1)
+
+
+class CheckpointsIfMarked(DrawsIfMarked):
+    """Likewise, but computes the same again in its backward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return super().forward(x)
+        y: Tensor = checkpoint(super().forward, x.requires_grad_(), use_reentrant=False)
+        return y
+
+
+def marked(batches: int, since: int) -> Batches:
+    """Batches whose first column is marked from one of them on."""
+    found = data(batches)
+    for number, (x, _) in enumerate(found):
+        x[:, 0] = MARK if number >= since else 0.0
+    return found
+
+
+def drawing(layer: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(layer, nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+@pytest.mark.parametrize("recompute", ["always", "except_last", "never"])
+@pytest.mark.parametrize("method", ["gpipe", "2bw"])
+def test_a_layer_that_first_draws_in_mid_run(method: str, recompute: str, transport: str) -> None:
+    batches, model = marked(4, since=2), drawing(DrawsIfMarked())
+    truth = by_equations(model, batches, method, [2, 2])
+    pipe = pipeline(model, method, [2, 2], recompute=recompute, transport=transport)
+    state = torch.get_rng_state()
+    assert pipe.train(batches).losses == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1]) == []
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_layer_that_first_draws_in_mid_run_of_a_module() -> None:
+    """Its recomputed forwards draw the numbers of the first ones."""
+    gradients = []
+    for how in ("never", "always"):
+        model = PipelinedModule(drawing(DrawsIfMarked()), [2, 2], chunks=2, checkpoint=how)
+        torch.manual_seed(7)
+        for x, _ in marked(2, since=1):
+            model(x).sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        assert one is not None
+        assert torch.equal(one, other)
+
+
+def test_a_layer_that_first_draws_in_a_later_backward_is_refused() -> None:
+    pipe = pipeline(drawing(CheckpointsIfMarked()), "gpipe", [2, 2])
+    with pytest.raises(ValueError, match="draws random numbers in its backward"):
+        pipe.train(marked(4, since=2))
+    quiet = pipeline(drawing(CheckpointsIfMarked()), "gpipe", [2, 2])
+    assert len(quiet.train(marked(4, since=9)).losses) == 4
+
+
+# --- the trial -----------------------------------------------------------------------------------
+
+
+def normalised() -> nn.Sequential:
+    """Batch norm, and layers that edit their inputs, of which one does so in training only."""
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Linear(6, 6),
+        nn.BatchNorm1d(6),
+        nn.Dropout(0.5, inplace=True),
+        nn.ReLU(inplace=True),
+        nn.Linear(6, 3),
+    )
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_evaluation_comes_first(transport: str) -> None:
+    """With rows of which there is one, which batch norm refuses in training."""
+    batches, balance = data(3), [2, 1, 1, 1]
+    pipe = pipeline(normalised(), "flush", balance, recompute="always", transport=transport)
+    model = normalised().eval()
+    few = data(2, rows=1)
+    with torch.no_grad():
+        expected = [nn.functional.mse_loss(model(x), y).item() for x, y in few]
+    assert pipe.evaluate(few) == pytest.approx(sum(expected) / 2, rel=1e-6)
+    truth = by_equations(normalised(), batches, "flush", balance)
+    assert pipe.train(batches).losses == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+
+
+def test_a_module_is_evaluated_first() -> None:
+    x = data(1, rows=2)[0][0]
+    model = PipelinedModule(normalised(), [2, 1, 1, 1], chunks=2, checkpoint="always")
+    assert torch.equal(model.eval()(x), normalised().eval()(x))
+    model.train()
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        model(x)
+    output = model(data(1)[0][0])
+    output.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_first_call_may_be_in_inference_mode(training: bool) -> None:
+    batches = data(1)
+    module = PipelinedModule(mlp(6, 6, 3), [1, 1], chunks=2).train(training)
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1])
+    x, y = batches[0]
+    expected = mlp(6, 6, 3)(x)
+    with torch.inference_mode():
+        inside = data(1)
+        assert torch.equal(module(inside[0][0]), expected)
+        value = pipe.evaluate(inside)
+    assert value == pytest.approx(nn.functional.mse_loss(expected, y).item(), rel=1e-6)
+    found: Any = module(x)
+    found.sum().backward()
+    assert len(pipe.train(batches).losses) == 1

@@ -1,0 +1,131 @@
+"""Tables with both directions, and others whose workers share stages: all that check accepts."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pipekit as pk
+from pipekit.schedules import Schedule, check, parse
+from tests.engine.examples import by_equations, data, different, mlp, nesterov
+from tests.engine.gloo import over_gloo
+from tests.engine.shared_tables import at_random, down_then_up, ring, two_directions
+from tests.engine.updates.test_ties import tied
+
+TABLES = {
+    "two directions": lambda: two_directions(2, 4, 3),
+    "two directions, 4 stages": lambda: two_directions(4, 4, 2),
+    "down, then up": lambda: down_then_up(2, 4, 3),
+    "ring": lambda: ring(3, 4, 2),
+}
+
+
+def model_for(schedule: Schedule) -> nn.Sequential:
+    return mlp(*[6] * schedule.stages, 3)
+
+
+def trained(schedule: Schedule, **options: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Train twice: the second run begins where the first has left things."""
+    batches = data(len(schedule.batches), rows=10)
+    pipe = pk.Pipeline(
+        options.pop("model", None) or model_for(schedule),
+        schedule,
+        balance=[1] * schedule.stages,
+        optimizer=nesterov,
+        loss=nn.MSELoss(),
+        **options,
+    )
+    losses = pipe.train(batches).losses + pipe.train(batches).losses
+    return [*losses, pipe.evaluate(batches)], pipe.state_dict()
+
+
+def assert_trains_as_one(schedule: Schedule, **options: Any) -> None:
+    check(schedule)
+    losses, weights = trained(schedule, **options)
+    batches = data(len(schedule.batches), rows=10)
+    truth = by_equations(
+        model_for(schedule),
+        batches * 2,
+        "gpipe",
+        [1] * schedule.stages,
+        m=len(schedule.batches[0]),
+        workers=len(schedule.workers),
+        **{key: options[key] for key in ("clip_norm",) if key in options},
+    )
+    assert losses[:-1] == pytest.approx(truth.losses, rel=1e-4)
+    for name, expected in truth.weights[-1].items():
+        torch.testing.assert_close(weights[name], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_it_trains_as_one_model(name: str) -> None:
+    assert_trains_as_one(TABLES[name]())
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_any_table_that_check_accepts(seed: int) -> None:
+    assert_trains_as_one(at_random(seed))
+
+
+@pytest.mark.parametrize("seed", range(25, 30))
+def test_any_table_with_one_norm(seed: int) -> None:
+    """Updates wait for one another, so that the order of the sums may be another one."""
+    assert_trains_as_one(at_random(seed, early=0.0), clip_norm=0.1)
+
+
+@pytest.mark.parametrize("name", ["two directions", "down, then up", "ring"])
+def test_processes_train_as_threads_do(name: str) -> None:
+    here = trained(TABLES[name]())
+    there = trained(TABLES[name](), transport="distributed")
+    assert there[0] == here[0]
+    assert different(there[1], here[1]) == []
+
+
+@pytest.mark.parametrize("name", ["two directions", "down, then up", "ring"])
+def test_processes_of_torchrun_train_as_threads_do(name: str) -> None:
+    """What a worker sends a stage has another form than what it gets for that stage."""
+    schedule = TABLES[name]()
+    here = trained(schedule)
+    for losses, weights in over_gloo(
+        lambda: trained(schedule, transport="distributed"), len(schedule.workers)
+    ):
+        assert losses == here[0]
+        assert different(weights, here[1]) == []
+
+
+def test_two_directions_with_clipping_and_tied_weights() -> None:
+    schedule = two_directions(4, 4, 2)
+    options: dict[str, Any] = {"clip_norm": 0.1, "recompute": "always"}
+
+    def run(**more: Any) -> Any:
+        batches = data(2)
+        pipe = pk.Pipeline(
+            tied(("0.weight", "4.weight")),
+            schedule,
+            balance=[2, 1, 2, 1],
+            optimizer=nesterov,
+            loss=nn.MSELoss(),
+            **options,
+            **more,
+        )
+        return pipe.train(batches).losses, pipe.state_dict()
+
+    here, there = run(), run(transport="distributed")
+    assert here[0] == there[0]
+    assert different(here[1], there[1]) == []
+
+
+def test_who_adds_nothing_to_a_sum_keeps_nobody_waiting() -> None:
+    """Worker 1 comes to its first update only after worker 0 has got past its own."""
+    schedule = parse("""
+        # uneven; batches of 1
+        worker 0         | F0 B0^ F2 B2^2
+        worker 1 stage 0 | F1 B1^0^2
+        worker 2 stage 1 | F0 B0^ F2 B2 F1 B1^2
+        """)
+    check(schedule)
+    pipe = pk.Pipeline(
+        mlp(6, 6, 3), schedule, balance=[1, 1], optimizer=nesterov, loss=nn.MSELoss()
+    )
+    assert len(pipe.train(data(3)).losses) == 3
