@@ -1,9 +1,20 @@
 """Really runs a schedule: stages, weight versions, workers, and the transports between them."""
 
+from pipekit.engine.config import Loss
 from pipekit.engine.module.pipelined_module import PipelinedModule
 from pipekit.engine.observers.observer import Observer
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.run import Run, measure_memory
 from pipekit.engine.transports.processes.worker_pool import WorkerDied
+from pipekit.engine.updates.weight_versions import OptimizerFactory
 
-__all__ = ["Observer", "Pipeline", "PipelinedModule", "Run", "WorkerDied", "measure_memory"]
+__all__ = [
+    "Loss",
+    "Observer",
+    "OptimizerFactory",
+    "Pipeline",
+    "PipelinedModule",
+    "Run",
+    "WorkerDied",
+    "measure_memory",
+]

@@ -13,18 +13,13 @@ from pipekit.profiling import LayerProfile, Profile
 
 
 def estimated(
-    build: Callable[..., nn.Sequential],
-    sample: Callable[[], Tensor],
-    device: Device,
-    **how: Any,
+    build: Callable[..., nn.Sequential], sample: Callable[[], Tensor], device: Device, **how: Any
 ) -> Profile:
     """Return what a network costs on a device, from shapes alone (simulated).
 
-    Args:
-        build: makes the network on the device that it is given, which is "meta".
-        sample: makes a microbatch on PyTorch's default device, likewise.
-        device: what it is estimated for.
-        how: further arguments of :meth:`pipekit.Profile.analytic`.
+    ``build`` makes the network on the device that it is given, which is "meta", and ``sample`` a
+    microbatch on PyTorch's default device, likewise; ``how`` are further arguments of
+    :meth:`pipekit.Profile.analytic`.
     """
     with torch.device("meta"):
         x = sample()
@@ -32,14 +27,7 @@ def estimated(
 
 
 def published(network: str, rows: int, device: Device, **how: Any) -> Profile:
-    """Return what a microbatch of a paper's network costs on a device (simulated).
-
-    Args:
-        network: a key of :data:`pipekit.models.PUBLISHED`.
-        rows: of the microbatch.
-        device: what it is estimated for.
-        how: further arguments of :meth:`pipekit.Profile.analytic`.
-    """
+    """Return what a microbatch of a network of :data:`.models.PUBLISHED` costs (simulated)."""
     found = PUBLISHED[network]
     return estimated(found.build, lambda: found.sample(rows), device, **how)
 
@@ -52,10 +40,8 @@ def images(rows: int, pixels: int) -> Callable[[], Tensor]:
 def with_costs(profile: Profile, **changes: Callable[[LayerProfile], float]) -> Profile:
     """Return a profile in which some costs of every layer are others.
 
-    Args:
-        profile: the profile.
-        changes: by attribute of :class:`pipekit.profiling.LayerProfile`, the new value from the
-            layer as it was.
+    ``changes`` give, by attribute of :class:`pipekit.profiling.LayerProfile`, the new value from
+    the layer as it was.
     """
     layers = (
         replace(layer, **{name: value(layer) for name, value in changes.items()})  # type: ignore[arg-type]

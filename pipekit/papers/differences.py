@@ -1,9 +1,15 @@
-"""How far apart two sets of tensors are: weights or gradients, by their names in the model."""
+"""How far apart weights or gradients are, and the gradients that an update gets."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pipekit.datasets import Batch
+from pipekit.engine import Pipeline
+from pipekit.schedules import Schedule
 
 Tensors = Mapping[str, Tensor]
 """By name in the unsplit model's ``state_dict``."""
@@ -24,3 +30,47 @@ def relative_difference(a: Tensors, b: Tensors) -> float:
     distance = sum(float((a[name] - b[name]).double().square().sum()) for name in a)
     norm = sum(float(b[name].double().square().sum()) for name in b)
     return float((distance / norm) ** 0.5)
+
+
+class TakeGradient(Optimizer):
+    """An optimizer that puts each gradient in its parameter's place.
+
+    After one update the weights of the trained model are the gradients that the update got.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Replace the parameters; those without a gradient become zero."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.zero_()
+                if parameter.grad is not None:
+                    parameter.copy_(parameter.grad)
+
+
+def pipeline_gradients(
+    model: nn.Sequential,
+    batches: Sequence[Batch],
+    schedule: Schedule,
+    loss: Callable[[Any, Any], Tensor],
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    """Return the gradient that the one update of a schedule gets, by the parameters' names.
+
+    The model has no buffers that training edits; the loss is a mean over a microbatch's rows.
+    """
+    pipeline = Pipeline(model, schedule, optimizer=TakeGradient, loss=loss, seed=seed)
+    pipeline.train(batches, trace=False)
+    return dict(pipeline.state_dict())
+
+
+def plain_gradients(
+    model: nn.Module, batch: Batch, loss: Callable[[Any, Any], Tensor]
+) -> dict[str, Tensor]:
+    """Return the gradient of an unsplit minibatch by one backward, without the engine."""
+    parameters = dict(model.named_parameters())
+    found = torch.autograd.grad(loss(model(batch[0]), batch[1]), list(parameters.values()))
+    return dict(zip(parameters, found, strict=True))

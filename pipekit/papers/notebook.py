@@ -20,17 +20,12 @@ from pipekit import plots
 from pipekit.ledger import claims
 from pipekit.papers.findings import Finding
 from pipekit.provenance import provenance, write
-from pipekit.traces import Trace
+from pipekit.traces import Memory, Trace
 
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook's folder of results, and what is kept with each value that it records.
-
-    Attributes:
-        folder: for figures, tables and claims; it exists.
-        origin: provenance of every recorded value, say its scale and seed.
-    """
+    """A notebook's folder of results, and what is kept with each value that it records."""
 
     folder: Path
     origin: Mapping[str, Any] = field(default_factory=dict)
@@ -38,15 +33,8 @@ class Notebook:
     def show(self, figure: go.Figure, name: str, numbers: pd.DataFrame) -> str:
         """Display a figure, and save it as ``<name>.svg`` with its numbers as ``<name>.csv``.
 
-        Jupyter shows the plotly figure; where no script runs (GitHub), the SVG is shown.
-
-        Args:
-            figure: made by :mod:`pipekit.plots`, or with its styles.
-            name: the files' name without a suffix.
-            numbers: what the figure shows.
-
-        Returns:
-            The SVG's name, for claims that it supports.
+        Jupyter shows the plotly figure; where no script runs (GitHub), the SVG is shown. Returns
+        the SVG's name, for claims that it supports.
         """
         svg = plots.save(figure, self.folder / name, numbers)["svg"]
         pictures = {
@@ -57,23 +45,20 @@ class Notebook:
         return svg.name
 
     def show_traces(
-        self,
-        name: str,
-        *traces: Trace,
-        titles: Sequence[str] | None = None,
-        versions: bool = False,
+        self, name: str, *traces: Trace, titles: Sequence[str] | None = None, versions: bool = False
     ) -> str:
-        """Display and save timelines, one under another; see :meth:`show`.
-
-        Args:
-            name: the files' name without a suffix.
-            traces: from the top.
-            titles: of each.
-            versions: whether the weight versions that passes read stand under them.
-        """
+        """Display and save timelines, one under another, versions if asked; see :meth:`show`."""
         events = [trace.frame.assign(name=trace.name, label=trace.label) for trace in traces]
         figure = plots.compare(*traces, titles=titles and list(titles), versions=versions)
         return self.show(figure, name, pd.concat(events))
+
+    def show_memory(
+        self, name: str, memory: Memory, other: Memory | None = None, *, title: str
+    ) -> str:
+        """Display and save what workers hold over time, the other's as lines; see :meth:`show`."""
+        each = [memory] if other is None else [memory, other]
+        both = pd.concat([one.frame.assign(label=one.label) for one in each])
+        return self.show(plots.memory(memory, other=other, title=title), name, both)
 
     def table(
         self,
@@ -87,13 +72,8 @@ class Notebook:
     ) -> None:
         """Display a table, and save it as ``<name>.csv`` if it has a name.
 
-        Args:
-            frame: the table.
-            name: the file's name without its suffix.
-            precision: digits after the point.
-            index: whether the index is part of the table.
-            caption: stands above the table.
-            formats: of single columns, as ``"{:+.1%}"``.
+        ``precision`` counts digits after the point; ``formats`` are of single columns, as
+        ``"{:+.1%}"``.
         """
         if name:
             frame.to_csv(self.folder / f"{name}.csv", index=index)
@@ -114,13 +94,7 @@ class Notebook:
     ) -> None:
         """Record our value of a claim, and print it beside the paper's with its outcome.
 
-        Args:
-            claim: an id of ``data/claims.csv``.
-            value: as :func:`pipekit.claims.record` takes it.
-            label: "measured", "emulated", "simulated" or "exact".
-            note: what a reader must know.
-            figure: what :meth:`show` returned.
-            more: further provenance of this value.
+        ``more`` is further provenance of this value; the rest as for :func:`pipekit.claims.record`.
         """
         origin = {**self.origin, **more}
         print(
@@ -150,7 +124,7 @@ def open_notebook(
     label: str,
     seed: int | None = None,
     threads: int | None = None,
-    **parameters: object,
+    **given: object,
 ) -> Notebook:
     """Make a notebook's folder of results, with ``provenance.json`` in it.
 
@@ -162,12 +136,21 @@ def open_notebook(
         seed: of its random numbers, if it has any; it is kept with every claim.
         threads: of torch's operators, here and at most in every worker; None leaves both alone.  A
             sum that is split over threads is rounded otherwise, so that bits are compared with 1.
-        parameters: what else the notebook was given.
+        given: what else the notebook was given, say by :func:`parameters`.
     """
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # of a worker, see pipekit.operator_threads
         torch.set_num_threads(threads)
     folder = Path(results_dir).resolve()
-    record = provenance(label, seed=seed, notebook=name, scale=scale, parameters=parameters)
+    record = provenance(label, seed=seed, notebook=name, scale=scale, parameters=given)
     write(folder / "provenance.json", record)
     return Notebook(folder, {"scale": scale} | ({} if seed is None else {"seed": seed}))
+
+
+def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a notebook was given: the scalars of its ``globals()``, in its first cell."""
+    return {
+        name: value
+        for name, value in namespace.items()
+        if not name.startswith("_") and isinstance(value, bool | int | float | str)
+    }

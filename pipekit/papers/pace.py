@@ -1,10 +1,15 @@
-"""The same run at another pace: seconds of computing and of links scaled alike.
+"""How fast things run: the same run at another pace, and calls that are timed in turns.
 
 The engine takes some tenths of a millisecond between two passes.  An emulation is slowed down so
 that these count little, or sped up so that it ends soon.
 """
 
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipekit.clusters import Cluster
 from pipekit.emulation import emulate
@@ -39,18 +44,30 @@ def emulate_at_pace(
 ) -> Run:
     """Emulate a schedule in time that runs ``faster`` times as fast as the profile's.
 
-    Args:
-        schedule: the table.
-        profile: what each layer costs.
-        plan: which layers each stage has.
-        cluster: its links; None: as fast as threads hand messages over.
-        faster: above 1 to take less time, below 1 to take more.
-
-    Returns:
-        The emulated run; its trace is in the profile's own seconds again, without transfers.
+    ``faster`` is above 1 to take less time, below 1 to take more; without a cluster messages are as
+    fast as threads hand them over. The trace is in the profile's own seconds again, without
+    transfers.
     """
     links = cluster and faster_links(cluster, faster)
     run = emulate(schedule, stretched(profile, 1 / faster), plan, links)
     times = run.trace.frame[["start_s", "end_s"]] * faster
     frame = run.trace.frame.assign(**times)
     return replace(run, trace=replace(run.trace, frame=frame, transfers=None, origin_ns=None))
+
+
+def in_turns(
+    runs: Sequence[Callable[[], object]], rounds: int, clock: Callable[[], float] | None = None
+) -> NDArray[np.float64]:
+    """Return the seconds that each of some calls took, [rounds, calls].
+
+    They take turns, as a shared machine is not always equally fast; by default a thread's own
+    seconds count, without what other programs take of its core.
+    """
+    now = clock or time.thread_time
+
+    def seconds(run: Callable[[], object]) -> float:
+        start = now()
+        run()
+        return now() - start
+
+    return np.array([[seconds(run) for run in runs] for _ in range(rounds)])

@@ -34,22 +34,15 @@ def train_or_load(configs: Sequence[N], train: Callable[[N], Record], folder: Pa
     """Return the record of each training; those that the folder has are not trained again.
 
     The trainings run side by side, each in a process on one core: the stages of so small a network
-    wait for one another more than they compute.
-
-    Args:
-        configs: what to train.
-        train: does so, in a process of its own; a function of a module.
-        folder: keeps a JSON file of each training that is done, so that an interrupted study goes
-            on from there; a notebook's is ``<results_dir>/trainings``, which outlives an
-            interruption.
+    wait for one another more than they compute. ``train`` is a function of a module. The folder
+    keeps a JSON file of each training that is done, so that an interrupted study goes on from
+    there; a notebook's is ``<results_dir>/trainings``, which outlives an interruption.
     """
     folder.mkdir(parents=True, exist_ok=True)
     missing = [config for config in configs if not _file(config, folder).exists()]
     with (
         ProcessPoolExecutor(
-            min(available_cores(), max(1, len(missing))),
-            forkserver(),
-            initializer=_begin,
+            min(available_cores(), max(1, len(missing))), forkserver(), initializer=_begin
         ) as pool,
         tqdm(total=len(missing), desc="training", unit="run") as bar,
     ):

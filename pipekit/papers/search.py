@@ -5,11 +5,9 @@ from collections.abc import Callable
 
 
 def largest_that_fits(fits: Callable[[int], bool], most: int | None = None) -> int:
-    """Return the largest whole number that fits, 0 if 1 does not.
+    """Return the largest whole number that fits, 0 if 1 does not; where one does, smaller ones do.
 
-    Args:
-        fits: whether a number fits; where one does, every smaller one does too.
-        most: the largest number to try; None: one that does not fit is looked for by doubling.
+    Up to ``most``; None: one that does not fit is looked for by doubling.
     """
     if most is None:
         most = 1

@@ -1,12 +1,18 @@
-"""What the papers' timelines have in common: how they are drawn, and what is asked of them."""
+"""What the papers' timelines have in common: how they are made, and what is asked of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
-from pipekit.plots import compare
+from pipekit.clusters import Cluster
+from pipekit.emulation import emulate
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, Task
+from pipekit.schedules.time_slots import PAPER_SLOTS
+from pipekit.simulation import simulate
 from pipekit.traces import Trace
 from pipekit.traces.memory import Memory
 
@@ -71,16 +77,65 @@ def most_active(trace: Trace) -> int:
     return int(changes["change"].cumsum().max())
 
 
-def rows_figure(traces: Sequence[Trace], titles: Sequence[str], rows: Sequence[str]) -> go.Figure:
-    """Draw traces whose rows are not workers, one under another.
+def update_ends(trace: Trace, worker: int = 0) -> list[float]:
+    """Return when a worker's updates ended, in the trace's unit."""
+    frame = trace.frame
+    updates = frame[(frame["op"] == "UPDATE") & (frame["worker"] == worker)]
+    return list(updates["end_s"])
 
-    Args:
-        traces: what to draw.
-        titles: of each, to which its label is added.
-        rows: what each row is, from the top; the same for all traces.
+
+def backward_ends(trace: Trace, stage: int = 0, group: int = 1) -> list[float]:
+    """Return when the backwards of a stage ended, in order, in the trace's unit.
+
+    On stage 0 a microbatch leaves the pipeline then. So many consecutive microbatches as ``group``,
+    say those of a batch, end together, with the last of them.
     """
-    figure = compare(*traces)
-    for trace, title, note in zip(traces, titles, figure.layout.annotations, strict=True):
-        note.text = f"{title} ({trace.label})"
-    figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=list(rows))
-    return figure
+    frame = trace.frame
+    own = frame[(frame["op"] == "BACKWARD") & (frame["stage"] == stage)]
+    return sorted(own["end_s"].groupby(own["microbatch"] // group).max())
+
+
+def mean_interval(ends: Sequence[float], first: int, last: int) -> float:
+    """Return the mean time from one end to the next, from ``ends[first]`` to ``ends[last]``."""
+    return float(ends[last] - ends[first]) / (last - first)
+
+
+def fastest_interval(ends: Sequence[float]) -> float:
+    """Return the shortest time from one end to the next.
+
+    What else runs on a machine can only make a batch slower.  The time before the first end, which
+    also finds memory that was never touched, does not count.
+    """
+    return min(after - before for before, after in pairwise(ends))
+
+
+class ThreeWays(NamedTuple):
+    """One schedule's traces: in slots (exact), in seconds (simulated), really run (emulated)."""
+
+    slots: Trace
+    simulated: Trace
+    emulated: Trace
+
+    @property
+    def titles(self) -> list[str]:
+        """What each picture shows, under the schedule's name."""
+        return [f"{self.slots.name}, {what}" for what in ("the table", "in seconds", "run")]
+
+
+def run_three_ways(
+    schedule: Schedule,
+    profile: Profile,
+    plan: Plan | None = None,
+    cluster: Cluster | None = None,
+    slots: Mapping[Op, float] = PAPER_SLOTS,
+) -> ThreeWays:
+    """Return a schedule in time slots, simulated and emulated.
+
+    Without a plan stages have equally many layers; without a cluster links cost nothing; by default
+    a forward takes one slot and a backward two.
+    """
+    return ThreeWays(
+        Trace.from_schedule(schedule, slots),
+        simulate(schedule, profile, plan, cluster),
+        emulate(schedule, profile, plan, cluster).trace,
+    )

@@ -26,14 +26,9 @@ EVALUATION_ROWS = 250
 class Recipe:
     """All that a training depends on, but for the method.
 
-    Attributes:
-        model: the unsplit model with its initial weights; every training starts from a copy.
-        data: images or rows to classify.
-        optimizer: makes an optimizer from a list of parameters.
-        batch_rows: examples an update.
-        epochs: passes over the training set.
-        seed: of the shuffling, and of the layers' random numbers.
-        loss: of a microbatch's output and target, a mean over rows.
+    Every training starts from a copy of the unsplit ``model``; ``batch_rows`` are examples an
+    update, ``epochs`` passes over the training set; ``seed`` is of the shuffling and of the layers'
+    random numbers; ``loss`` is of a microbatch, a mean over rows.
     """
 
     model: nn.Sequential
@@ -49,17 +44,11 @@ class Recipe:
 class Training:
     """The outcome of a training; every number is measured.
 
-    Attributes:
-        name: the method.
-        stages: into how many stages the model was cut, one worker each.
-        microbatches: parts of a batch.
-        threads: threads of each worker's operators; over how many torch splits a sum decides its
-            rounding, so that only trainings with equal ``threads`` can be equal to the bit.
-        recipe: the rest of what it depends on.
-        losses: of each batch, all epochs after one another.
-        accuracies: on the test set after each epoch, 0..1.
-        epoch_s: seconds that each epoch's training took, evaluation left out.
-        weights: the unsplit model's ``state_dict`` after each epoch.
+    One worker a stage had ``threads`` threads for its operators: over how many torch splits a sum
+    decides its rounding, so that only trainings with equal ``threads`` can be equal to the bit.
+    There are losses of each batch, all epochs after one another, and after each epoch the accuracy
+    on the test set (0..1), the seconds that it took, evaluation left out, and the unsplit model's
+    ``state_dict``.
     """
 
     name: str
@@ -103,14 +92,7 @@ def train_pipeline(
 ) -> PipelineTraining:
     """Train by a method's schedule; the pipeline drains at the end of each epoch.
 
-    Args:
-        recipe: what is trained, on what and for how long.
-        name: the method's, for tables and legends.
-        method: makes the schedule of an epoch.
-        stages: how many workers.
-        microbatches: given to ``method``; what it makes of a batch is in the result.
-        balance: layers of each stage, or "auto".
-        transport: "threads" or "distributed".
+    ``microbatches`` are given to ``method``; what it makes of a batch is in the result.
     """
     pipe = Pipeline(
         recipe.model,
@@ -144,12 +126,8 @@ def train_pipeline(
 def train_plain(recipe: Recipe, microbatches: int = 1, threads: int = 1) -> Training:
     """Train by the loop that every PyTorch tutorial shows: no stages, no schedule, no engine.
 
-    It cannot reproduce the engine's random numbers: a model with dropout will differ.
-
-    Args:
-        recipe: what is trained, on what and for how long.
-        microbatches: parts of a batch, whose gradients are added up before the update.
-        threads: threads of torch's operators.
+    The gradients of a batch's microbatches are added up before the update. It cannot reproduce the
+    engine's random numbers: a model with dropout will differ.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -162,10 +140,7 @@ def train_plain(recipe: Recipe, microbatches: int = 1, threads: int = 1) -> Trai
 def learning_rates(optimizer: Optimizer, scheduler: LRScheduler, steps: int) -> list[float]:
     """Return the learning rate of each update, of the optimizer's first group of parameters.
 
-    Args:
-        optimizer: whose rates are asked; it is stepped.
-        scheduler: sets its rate; stepped after every update, as the engine does.
-        steps: updates.
+    Both are stepped, the scheduler after every update, as the engine does.
     """
     rates = []
     for _ in range(steps):

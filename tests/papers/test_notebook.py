@@ -11,7 +11,7 @@ import torch
 import pipekit as pk
 from pipekit import plots, schedules
 from pipekit.papers.findings import Finding, printed, printed_number
-from pipekit.papers.notebook import Notebook, open_notebook
+from pipekit.papers.notebook import Notebook, open_notebook, parameters
 from pipekit.traces import Trace
 
 CLAIM = "pipedream-startup-admits-noam"
@@ -101,3 +101,8 @@ def test_a_printed_value_is_the_ledgers() -> None:
     assert printed_number("no such claim") is None
     with pytest.raises(KeyError):
         printed("no such claim")
+
+
+def test_parameters_are_the_scalars_that_a_notebook_begins_with() -> None:
+    given = {"rows": 2, "scale": "quick", "_i1": "rows = 2", "In": ["rows = 2"], "pd": pd}
+    assert parameters(given) == {"rows": 2, "scale": "quick"}

@@ -1,4 +1,4 @@
-"""What the papers' timelines share."""
+"""What the papers' timelines share, and ends of updates and backwards, drawn in slots."""
 
 import pytest
 
@@ -6,13 +6,21 @@ from pipekit import schedules, simulate
 from pipekit.papers.timelines import (
     EQUAL_SLOTS,
     as_drawn,
+    backward_ends,
     busy_s,
+    fastest_interval,
+    mean_interval,
     memory_of,
     most_active,
     starts,
+    update_ends,
 )
 from pipekit.profiling import Profile
 from pipekit.traces import Trace
+
+FLUSH = Trace.from_schedule(schedules.flush(2, 2, 3))
+"""worker 0 | F0 F1 .  B0 -  .  B1 -^ ...: a batch takes 9 slots, the last backward of its 2
+microbatches ends with it."""
 
 
 def test_backwards_as_drawn_are_the_forwards_reversed_and_can_be_executed() -> None:
@@ -39,3 +47,15 @@ def test_time_within_a_window_is_counted_and_memory_must_have_been_followed() ->
     with pytest.raises(ValueError, match="memory=True"):
         memory_of(trace)
     assert memory_of(simulate(as_drawn(2, 2), Profile.uniform(2))).peak_bytes == (0, 0)
+
+
+def test_batches_that_end_in_a_flush_all_take_equally_long() -> None:
+    assert update_ends(FLUSH) == [9, 18, 27]
+    assert update_ends(FLUSH, worker=1) == [7, 16, 25]
+    assert mean_interval(update_ends(FLUSH), 0, 2) == 9
+    assert fastest_interval([0, 5, 9, 16]) == 4
+
+
+def test_a_group_of_microbatches_ends_with_its_last_backward() -> None:
+    assert backward_ends(FLUSH) == [6, 9, 15, 18, 24, 27]
+    assert backward_ends(FLUSH, stage=1, group=2) == [7, 16, 25]

@@ -13,9 +13,8 @@ from pipekit.batch_norm import DeferredBatchNorm
 from pipekit.datasets import Batch
 from pipekit.engine import Pipeline
 from pipekit.layers.pass_state import is_checkpointing, is_recomputing
-from pipekit.papers.differences import bit_equal, relative_difference
+from pipekit.papers.differences import TakeGradient, bit_equal, relative_difference
 from pipekit.papers.findings import Finding
-from pipekit.papers.gradients import TakeGradient
 from pipekit.plans import Recompute
 from pipekit.schedules import gpipe
 

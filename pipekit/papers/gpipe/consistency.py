@@ -11,8 +11,12 @@ from torch.optim import SGD
 
 from pipekit.datasets import Batch
 from pipekit.engine import Pipeline
-from pipekit.papers.differences import Tensors, relative_difference
-from pipekit.papers.gradients import pipeline_gradients, plain_gradients
+from pipekit.papers.differences import (
+    Tensors,
+    pipeline_gradients,
+    plain_gradients,
+    relative_difference,
+)
 from pipekit.schedules import gpipe, replicate
 
 OPTIMIZER = partial(SGD, lr=0.05, momentum=0.9)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from pipekit.datasets import Batch
 from pipekit.engine import Observer, Pipeline, PipelinedModule
+from pipekit.papers.differences import TakeGradient
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.partition import splits
-from pipekit.papers.gradients import TakeGradient
 from pipekit.schedules import Step, gpipe
 from pipekit.trees import Tree, leaves
 

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -28,13 +29,7 @@ class Counted(Protocol):
 
 
 class Struck:
-    """Batches; beside the training, something happens when it comes to one of them.
-
-    Args:
-        batches: the data.
-        at: the index of that batch.
-        strike: what happens.
-    """
+    """Batches; beside the training, ``strike`` is called when it comes to number ``at``."""
 
     def __init__(self, batches: Counted, at: int, strike: Callable[[], object]) -> None:
         self._batches, self._at, self._strike = batches, at, strike
@@ -70,14 +65,9 @@ def coordination(
 ) -> tuple[int, int]:
     """Count what checkpoints at the end of every epoch make workers send to one another.
 
-    Args:
-        build: makes the pipeline for a transport; one worker a stage.
-        epochs: the batches of each; two at most, as only the last two checkpoints stay.
-        folder: for the checkpoints.
-
-    Returns:
-        The messages of a training with checkpoints less those of one without; and the files that
-        there are for each stage and epoch (-1 if not for all alike).
+    Returns the messages of a training with checkpoints less those of one without, and the files
+    that there are for each stage and epoch (-1 if not for all alike). There can be two epochs at
+    most, as only the last two checkpoints stay.
     """
     without = _messages(build("threads"), epochs, None)
     extra = _messages(build("threads"), epochs, folder) - without
@@ -99,10 +89,9 @@ def _messages(pipeline: Pipeline, epochs: Sequence[Epoch], folder: Path | None) 
 class Restart(NamedTuple):
     """What came of a training that was killed.
 
-    Attributes:
-        resumed: epochs that were complete on all stages, and were not trained again.
-        before: likewise after the newest file of one stage had been lost.
-        differences: from a training without a kill; see :func:`differences`.
+    ``resumed`` epochs were complete on all stages, and were not trained again; ``before`` would
+    have been if the newest file of one stage had been lost; ``differences`` are those from a
+    training without a kill.
     """
 
     resumed: int
@@ -113,16 +102,9 @@ class Restart(NamedTuple):
 def restart(
     build: Callable[[str], Pipeline], epochs: Sequence[Epoch], worker: int, folder: Path
 ) -> Restart:
-    """Kill -9 a worker in the middle of the last epoch, and start again.
+    """Kill -9 a worker in the middle of the last of three or more epochs, and start again.
 
-    Args:
-        build: makes the pipeline for a transport.
-        epochs: the batches of each, three at least.
-        worker: which one is killed.
-        folder: for the checkpoints.
-
-    Raises:
-        RuntimeError: the training ended before the kill.
+    A training that ends before the kill is a RuntimeError.
     """
 
     def train(pipeline: Pipeline, where: Path, strike: Callable[[], object] | None = None) -> None:
@@ -156,35 +138,27 @@ def restart(
     return Restart(resumed, before, differences(*ends))
 
 
-def findings(
-    build: Callable[[str], Pipeline], batches: Sequence[tuple[Tensor, Tensor]], folder: Path
-) -> list[Finding]:
+def findings(build: Callable[[str], Pipeline], batches: Epoch) -> list[Finding]:
     """Return whether checkpoints need no messages, and whether a restart loses nothing.
 
-    Args:
-        build: makes the pipeline of four stages for a transport.
-        batches: of an epoch; the third, in which a worker is killed, has them four times.
-        folder: for the checkpoints.
+    ``build`` makes the pipeline of four stages for a transport; the third epoch, in which a worker
+    is killed, has the batches four times.
     """
     epochs = [batches, batches, [*batches] * 4]
-    messages, files = coordination(build, epochs[:2], folder / "counted")
-    came = restart(build, epochs, worker=1, folder=folder)
+    with TemporaryDirectory() as folder:
+        counted = coordination(build, epochs[:2], Path(folder, "counted"))
+        came = restart(build, epochs, worker=1, folder=Path(folder))
+    fewer = "messages between the workers of two epochs, less those without checkpoints"
+    killed = (
+        "worker 1 of 4 killed in epoch 3: resumed after 2 epochs, and after 1 where a stage's "
+        "file of the second was hidden; weights, stashed versions, optimizer, random numbers "
+        "and losses then equal to the bit to a training without a kill, though nothing is "
+        "drained"
+    )
+    as_if_nothing = came == Restart(2, 1, [])
     return [
-        Finding(
-            "pipedream-sec4-checkpoint-no-coordination",
-            [messages, files],
-            "exact",
-            "messages between the workers of two epochs, less those without checkpoints",
-        ),
-        Finding(
-            "pipedream-sec4-restart",
-            (came.resumed, came.before, came.differences) == (2, 1, []),
-            "exact",
-            "worker 1 of 4 killed in epoch 3: resumed after 2 epochs, and after 1 where a stage's "
-            "file of the second was hidden; weights, stashed versions, optimizer, random numbers "
-            "and losses then equal to the bit to a training without a kill, though nothing is "
-            "drained",
-        ),
+        Finding.exact("pipedream-sec4-checkpoint-no-coordination", list(counted), fewer),
+        Finding.exact("pipedream-sec4-restart", as_if_nothing, killed),
     ]
 
 

@@ -23,19 +23,11 @@ ResNet-50, which get what the other image networks have."""
 
 @dataclass(frozen=True)
 class PublishedTraining:
-    """How a network was trained.
+    """How a network was trained; what the paper does not print has PyTorch's default.
 
-    What the paper does not print has PyTorch's default, such as RMSProp's smoothing constant.
-
-    Attributes:
-        data: a key of :data:`DATA`.
-        minibatch: rows a machine.
-        lr: initial learning rate.
-        momentum: of SGD; None: RMSProp.
-        decay: what multiplies the learning rate every ``decay_epochs`` epochs.
-        decay_epochs: see ``decay``.
-        metric: what is advertised.
-        target: its advertised value.
+    ``data`` is a key of :data:`DATA`, ``minibatch`` rows a machine, ``momentum`` None for RMSProp;
+    the learning rate is multiplied by ``decay`` every ``decay_epochs`` epochs; ``target`` is the
+    advertised value of ``metric``.
     """
 
     data: str
@@ -72,13 +64,7 @@ TRAININGS: Mapping[str, PublishedTraining] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Data:
-    """The size of a data set.
-
-    Attributes:
-        train: images to train on, or videos in all.
-        classes: classes of the images, or words of the vocabulary.
-        validation: images to validate on; None where the paper prints none.
-    """
+    """The size of a data set: training images or videos, classes or words, validation images."""
 
     train: int
     classes: int
@@ -92,15 +78,7 @@ DATA: Mapping[str, Data] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Machines:
-    """A cluster as printed; processor and main memory are in no model of ours.
-
-    Attributes:
-        gpu: one a machine.
-        gpu_gb: its memory.
-        network_gbps: of a machine.
-        cpu: of a machine.
-        ram_gb: of a machine.
-    """
+    """A cluster as printed, one GPU a machine; processor and main memory are in no model."""
 
     gpu: str
     gpu_gb: int

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from pipekit.papers.steady import backward_ends
-from pipekit.papers.timelines import busy_s, passes_of
+from pipekit.papers.timelines import backward_ends, busy_s, passes_of
 from pipekit.traces import Trace
 
 
@@ -12,11 +11,9 @@ def steady(trace: Trace, replicas: Sequence[int]) -> tuple[float, float, int]:
     """Return start and end of the steady state, and how many minibatches end in it.
 
     Both are ends of backwards on the input stage, about the middle third of the run: faster stages
-    take some time to get as far ahead of the slowest as they may.  It has whole rounds of the round
-    robin, and ends before the input stage has admitted its last minibatch.
-
-    Raises:
-        ValueError: the run is too short to have one.
+    take some time to get as far ahead of the slowest as they may. It has whole rounds of the round
+    robin, and ends before the input stage has admitted its last minibatch. A run that is too short
+    to have one is a ValueError.
     """
     ends = backward_ends(trace)
     round_, fill = math.lcm(*replicas), max(3 * sum(replicas), len(ends) // 3)

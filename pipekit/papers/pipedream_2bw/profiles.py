@@ -1,8 +1,8 @@
-"""What the paper's GPTs cost on one of its V100s, reckoned from one block (section 4, Appendix A).
+"""What the paper's GPTs cost on one of its V100s, estimated from one block (section 4, Appendix A).
 
 Matrix products run at the rate with which a whole model attains the 45 TFLOP/s that section 5
 prints; whatever moves more bytes than that takes its bytes over three quarters of the memory's
-bandwidth.
+bandwidth. A size that :data:`LAYOUTS` has not is a KeyError.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,7 @@ from torch import nn
 from pipekit.clusters import V100
 from pipekit.models import bert_large, gpt
 from pipekit.models.gpt import LAYOUTS
-from pipekit.papers.pipedream_2bw.settings import (
-    DTYPE,
-    FLOPS,
-    SEQUENCE,
-    STATE_BYTES,
-    WEIGHT_BYTES,
-)
+from pipekit.papers.pipedream_2bw.settings import DTYPE, FLOPS, SEQUENCE, STATE_BYTES, WEIGHT_BYTES
 from pipekit.profiling import Profile
 
 ProfileOf = Callable[[str, int], Profile]
@@ -47,28 +41,17 @@ def gpt_profile(size: str, rows: int = 1) -> Profile:
     """Return what a microbatch costs, of so many sequences, for a GPT of :data:`LAYOUTS`.
 
     Passes take as long as their rows, but for the gradients that are added, whatever the rows.
-
-    Raises:
-        KeyError: there is no such size.
     """
     return _with_weights(_one_row(gpt, size, efficiency()).scaled(rows))
 
 
 def bert_profile(size: str, rows: int = 1) -> Profile:
-    """Return the same for a BERT with the blocks of that GPT (section 5.2: "results are similar").
-
-    Raises:
-        KeyError: there is no such size.
-    """
+    """Return the same for a BERT with the blocks of that GPT (5.2: "results are similar")."""
     return _with_weights(_one_row(bert_large, size, efficiency()).scaled(rows))
 
 
 def headless_profile(size: str, rows: int = 1) -> Profile:
-    """Return a GPT's costs as if its last layer, the logits, took no time: stages are then equal.
-
-    Raises:
-        KeyError: there is no such size.
-    """
+    """Return a GPT's costs as if its last layer, the logits, took no time."""
     profile = gpt_profile(size, rows)
     *layers, head = profile.layers
     free = replace(head, forward_s=0.0, backward_s=0.0)
@@ -101,12 +84,7 @@ def _one_row(make: Callable[..., nn.Sequential], size: str, part: float) -> Prof
         one = make(1, hidden, heads, sequence=SEQUENCE, dropout=0.0)
         tokens = torch.zeros(1, SEQUENCE, dtype=torch.int64)
     profile = Profile.analytic(
-        one,
-        tokens,
-        V100,
-        dtype=DTYPE,
-        efficiency=part,
-        memory_efficiency=MEMORY_EFFICIENCY,
+        one, tokens, V100, dtype=DTYPE, efficiency=part, memory_efficiency=MEMORY_EFFICIENCY
     )
     before, block, *after = profile.layers
     block = replace(block, saved_bytes=block.saved_bytes + SCORES_BYTES * heads * SEQUENCE**2)

@@ -41,11 +41,8 @@ OPTIMIZER_STATES = STATE_BYTES / WEIGHT_BYTES
 class Panel:
     """A panel of Figure 6.
 
-    Attributes:
-        model: which GPT.
-        servers: of 8 V100s each.
-        depth: stages of a pipeline, d, and ways of model parallelism (section 5.2).
-        batches: global batch sizes, small and large, in sequences.
+    Which GPT on how many servers of 8 V100s each; ``depth`` counts stages of a pipeline, d, and
+    ways of model parallelism (section 5.2); global batch sizes, small and large, in sequences.
     """
 
     model: str

@@ -34,16 +34,8 @@ LOSS_BYTES = 4
 def in_flushes(stages: int, sizes: Sequence[int], batches: int = 1) -> Schedule:
     """Return GPipe's schedule with several flushes a batch, of so many microbatches each.
 
-    The gradients of all of them make one update.  A flush of 1 each is inter-layer model
-    parallelism with gradient accumulation.
-
-    Args:
-        stages: how many stages, one worker each.
-        sizes: microbatches of each flush of a batch.
-        batches: how many batches.
-
-    Raises:
-        ScheduleError: a count is below 1.
+    The gradients of all of them make one update. A flush of 1 each is inter-layer model parallelism
+    with gradient accumulation. A count below 1 is a ScheduleError.
     """
     require_positive(stages=stages, flushes=len(sizes), microbatches=min(sizes), batches=batches)
     microbatches = sum(sizes)
@@ -79,12 +71,9 @@ section 5.3, from the least memory to the most.  GPipe has a single flush a batc
 class Pipelines:
     """A model on parallel pipelines: what a bar of Figure 6 runs.
 
-    Attributes:
-        profile: of one microbatch.
-        cluster: the machines.
-        depth: stages, d; also the ways of tensor model parallelism.
-        width: pipelines, w; also the data-parallel copies of tensor model parallelism.
-        microbatches: of one pipeline in a batch, m.
+    ``profile`` is of one microbatch; ``depth`` counts stages, d, also the ways of tensor model
+    parallelism, ``width`` pipelines, w, also its data-parallel copies, and ``microbatches`` those
+    of one pipeline in a batch, m.
     """
 
     profile: Profile
@@ -133,11 +122,7 @@ class Pipelines:
         return [len(part) for part in parts]
 
     def admitted(self, keeps_loss: bool = True) -> int:
-        """Return how many microbatches GPipe's memory admits before the first goes backward.
-
-        Args:
-            keeps_loss: see :meth:`bytes_of`.
-        """
+        """Return how many microbatches GPipe's memory admits before the first goes backward."""
 
         def fits(microbatches: int) -> bool:
             needed = self.bytes_of([microbatches] * self.depth, 1, keeps_loss).max()
@@ -154,13 +139,10 @@ class Pipelines:
     ) -> Floats:
         """Return the bytes on a worker of each stage (section 3.1).
 
-        Args:
-            in_flight: microbatches of each stage that have been forward and not yet backward.
-            versions: of the weights, of all stages or of each.
-            keeps_loss: whether a microbatch on the last stage keeps its logits, and the loss its
-                log-probabilities, until its backward, as a loss that is no part of the recomputed
-                stage does; else only one microbatch at a time has them.
-            recompute: whether everything is recomputed, or nothing.
+        Microbatches ``in_flight`` have been forward and not yet backward. If the loss is kept, a
+        microbatch on the last stage keeps its logits, and the loss its log-probabilities, until its
+        backward, as a loss that is no part of the recomputed stage does; else only one microbatch
+        at a time has them. Everything is recomputed, or nothing.
         """
         stop = np.cumsum(self.balance)
         first = stop - self.balance

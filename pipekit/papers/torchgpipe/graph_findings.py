@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import PipelinedModule, skips
+from pipekit.papers.drawing import named_rows
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.semantics import differing_compositions
-from pipekit.papers.named_rows import named_rows
 from pipekit.papers.torchgpipe import device_order, equality, graph, portals
 from pipekit.papers.torchgpipe.graph import Edges, PaperTask
 

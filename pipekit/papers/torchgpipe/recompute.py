@@ -14,8 +14,7 @@ from pipekit.engine import Pipeline, measure_memory
 from pipekit.engine.config import Loss
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.papers.findings import Finding
-from pipekit.papers.steady import fastest_interval, update_ends
-from pipekit.papers.timelines import as_drawn
+from pipekit.papers.timelines import as_drawn, fastest_interval, update_ends
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.simulation import simulate

@@ -12,8 +12,7 @@ from pipekit import models
 from pipekit.clusters.papers import P40
 from pipekit.engine import Pipeline
 from pipekit.engine.updates.weight_versions import OptimizerFactory
-from pipekit.papers.steady import fastest_interval, update_ends
-from pipekit.papers.timelines import as_drawn
+from pipekit.papers.timelines import as_drawn, fastest_interval, update_ends
 from pipekit.papers.torchgpipe.recompute import BATCHES
 from pipekit.papers.torchgpipe.speed import blocks
 from pipekit.papers.torchgpipe.speed_tables import plain_sgd

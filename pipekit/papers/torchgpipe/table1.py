@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from pipekit import plots
 from pipekit.clusters import Cluster, flat
 from pipekit.clusters.papers import torchgpipe_p40
+from pipekit.papers.drawing import rows_figure
 from pipekit.papers.findings import Finding
-from pipekit.papers.timelines import rows_figure
 from pipekit.papers.torchgpipe import ablation, speed
 from pipekit.papers.torchgpipe.ablation import ROWS
 from pipekit.papers.torchgpipe.settings import TABLE1, Benchmark, printed_cell

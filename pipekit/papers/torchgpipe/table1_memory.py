@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 import torch
 
 from pipekit import PipelinedModule, models
+from pipekit.papers.drawing import named_rows
 from pipekit.papers.findings import Finding
-from pipekit.papers.named_rows import named_rows
 from pipekit.papers.torchgpipe import ablation, checkpointing, equality, graph
 from pipekit.papers.torchgpipe.ablation import ROWS, Components
 from pipekit.papers.torchgpipe.settings import TABLE1, printed_cell

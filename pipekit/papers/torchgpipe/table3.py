@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from pipekit import models, plots
+from pipekit.papers.drawing import named_rows
 from pipekit.papers.findings import Finding
-from pipekit.papers.named_rows import named_rows
 from pipekit.papers.torchgpipe import memory
 from pipekit.papers.torchgpipe.memory import GIB, PIXELS, Row
 from pipekit.papers.torchgpipe.settings import TABLE3, printed_cell

@@ -20,13 +20,8 @@ SETTING = FIGURES["12"][0].setting
 def asp_stall(setting: Setting, delay: int, minibatches: int, faster: float) -> float:
     """Return the part (0 to 1) of their time that ASP's workers wait for weights, emulated.
 
-    Every gradient goes to every worker, by the same ring as BSP's sums.
-
-    Args:
-        setting: network, workers and cluster, with its calibrated bandwidth.
-        delay: updates that a gradient may come late (:func:`pipekit.schedules.methods.asp`).
-        minibatches: to be timed, in steady state.
-        faster: by what factor time runs faster in the emulation.
+    Every gradient goes to every worker, by the same ring as BSP's sums, and may come ``delay``
+    updates late; in the emulation time runs ``faster``.
     """
     costs, workers = profile(setting.model, setting.cluster), setting.workers
     counted = Window(2 * (delay + 1), minibatches, delay + 1)
@@ -37,10 +32,7 @@ def asp_stall(setting: Setting, delay: int, minibatches: int, faster: float) -> 
 
 
 def gradient_seconds(setting: Setting) -> tuple[float, float]:
-    """Return the seconds that one minibatch's gradient is on the links, and its computing takes.
-
-    The former is that of a ring all-reduce among the setting's workers (simulated).
-    """
+    """Return the seconds that a minibatch's gradient is on a ring's links, and is computed."""
     costs = profile(setting.model, setting.cluster)
     (level,) = cluster_of(setting).levels
     sent = all_reduce_bytes(costs.parameter_bytes, setting.workers)
@@ -55,10 +47,9 @@ def stalls(minibatches: int, faster: float) -> dict[int, float]:
 def finding(stall: dict[int, float], faster: float) -> Finding:
     """Return whether ASP has no communication overhead, by what :func:`stalls` returned."""
     transfer, compute = gradient_seconds(SETTING)
-    return Finding(
+    return Finding.emulated(
         "pipedream-sec52-asp-no-comm",
         stall[7],
-        "emulated",
         f"VGG16 on 4A, bandwidth of Table 1's calibration, time {faster:g} times faster; a "
         f"gradient takes {transfer:.2f} s to reach all workers and {compute:.2f} s to compute, so "
         f"the links are the bottleneck at any fixed delay; through a parameter server a worker "

@@ -8,14 +8,7 @@ from pipekit.plots import style
 
 
 def banded(
-    frame: pd.DataFrame,
-    x: str,
-    color: str,
-    target: float,
-    *,
-    title: str,
-    label: str,
-    x_title: str,
+    frame: pd.DataFrame, x: str, color: str, target: float, *, title: str, label: str, x_title: str
 ) -> go.Figure:
     """Draw the mean accuracy over seeds, in a band from the worst to the best seed.
 

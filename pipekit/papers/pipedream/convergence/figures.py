@@ -39,10 +39,8 @@ VGG16_EPOCHS = 74
 class TimeToAccuracy:
     """Epochs needed (measured) times hours an epoch (simulated), for every curve.
 
-    Attributes:
-        course: of :func:`.trainings.train_all`, all methods at one learning rate.
-        target: test accuracy to reach, %.
-        epochs: of each training.
+    ``course`` is of :func:`.trainings.train_all`, all methods at one learning rate; ``target`` the
+    test accuracy to reach, %; ``epochs`` those of each training.
     """
 
     course: pd.DataFrame
@@ -109,10 +107,9 @@ class TimeToAccuracy:
     def product_finding(self) -> Finding:
         """Return whether every seed crosses the target at its epochs times the hours of one."""
         arms = [arm for figure in FIGURES.values() for arm in figure]
-        return Finding(
+        return Finding.exact(
             "pipedream-sec2-tta-product",
             all(is_product(self.course, arm, self.target) for arm in arms),
-            "exact",
             f"{len(arms)} curves, every seed: where accuracy over hours crosses {self.target:g} % "
             "is epochs needed times hours an epoch",
         )
@@ -130,29 +127,27 @@ class TimeToAccuracy:
             if ours.method == theirs.method:
                 note += "; one plan, one schedule, hence one curve"
             value = [one.epochs, one.seconds, one.time]
-            found.append(Finding(claim, value, "simulated", note, f"figure{number}.svg"))
+            found.append(Finding.simulated(claim, value, note, f"figure{number}.svg"))
         best = max(self.ratios.values(), key=lambda one: one.time)
         note = f"proxy, the best of Figures 10 and 11: {best}"
         claim = "pipedream-abstract-tta-5x"
-        return [*found, Finding(claim, best.time, "simulated", note, "figure11a.svg")]
+        return [*found, Finding.simulated(claim, best.time, note, "figure11a.svg")]
 
     def figure12_findings(self) -> list[Finding]:
         """Return the ratios of Figure 12, to 48/68 of the target."""
         bsp, asp, later = (self.mid_ratios[name] for name in (BSP, ASP, ASP_LATER))
         return [
-            Finding(
+            Finding.simulated(
                 "pipedream-fig12-vgg16-4-16-asp",
                 [bsp.time, asp.time, later.time],
-                "simulated",
                 f"proxy; PipeDream 2-1-1 to {self.mid:.1f} % over BSP ({bsp}), ASP at delay 3 "
                 f"({asp}) and at delay 7 ({later}), all on 4A; the paper's order PipeDream, BSP, "
                 "ASP needs gradients as late as at delay 7",
                 "figure12.svg",
             ),
-            Finding(
+            Finding.simulated(
                 "pipedream-sec52-asp-7-4x",
                 later.time,
-                "simulated",
                 f"proxy at {self.mid:.1f} % (48/68 of the target), delay 7: {later}; delay 3, the "
                 f"shortest there is: {asp}",
                 "figure12.svg",
@@ -173,5 +168,5 @@ class TimeToAccuracy:
                 f"{VGG16_EPOCHS} epochs at simulated seconds: PipeDream 7-1 {ours:.0f} h, BSP "
                 f"{bsp:.0f} h, paper {paper} h"
             )
-            found.append(Finding(claim, ours, "simulated", note))
+            found.append(Finding.simulated(claim, ours, note))
         return found

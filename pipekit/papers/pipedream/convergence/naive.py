@@ -28,15 +28,7 @@ LEARNS = 50.0
 def excursions(
     rates: Sequence[float], seeds: int, epochs: int, width: int, deeper: int
 ) -> list[DigitsTraining]:
-    """Return trainings at higher learning rates, and of a deeper network at the paper's.
-
-    Args:
-        rates: learning rates beyond the paper's.
-        seeds: trainings of each method.
-        epochs: passes over the training images.
-        width: features of the hidden layers.
-        deeper: linear layers of the deeper network.
-    """
+    """Return trainings at higher learning rates, and of a deeper network at the paper's."""
     wild = [
         DigitsTraining(name, seed, epochs, lr=rate, width=width)
         for rate, name, seed in product(rates, COMPARED, range(seeds))
@@ -59,9 +51,7 @@ def beside_usual(course: pd.DataFrame, excursion: pd.DataFrame) -> pd.DataFrame:
 class NaivePipelining:
     """Naive pipelining beside stashing and BSP, where weights change fast.
 
-    Attributes:
-        course: of :func:`beside_usual`.
-        target: test accuracy to reach, %.
+    ``course`` is of :func:`beside_usual`, ``target`` the test accuracy to reach, %.
     """
 
     course: pd.DataFrame
@@ -110,9 +100,7 @@ class NaivePipelining:
     def findings(self, deeper: int, other_lrs: str) -> list[Finding]:
         """Return whether stashing is critical, and whether naive pipelining ends less accurate.
 
-        Args:
-            deeper: linear layers of the deeper network.
-            other_lrs: the rates that were tried beside the paper's, as text.
+        ``other_lrs`` are the rates that were tried beside the paper's, as text.
         """
         ends = statistics.each_seed(self.shown, self.target)
         losses = ends.pivot(index="seed", columns="method", values="loss")
@@ -131,20 +119,18 @@ class NaivePipelining:
             for name, table in settings.items()
         )
         return [
-            Finding(
+            Finding.measured(
                 "pipedream-stash-critical",
                 [judged.loss[STASHING], judged.loss[NAIVE]],
-                "measured",
                 f"naive is worse in {worse} of {len(losses)} seeds {where}: at {usual:g} the gap "
                 "is small, and in the deeper network stashing need not help. CHOSEN AFTER "
                 "LOOKING: one of six networks explored (1 or 2 seeds each); in most others naive "
                 "was as good or better",
                 "epochs_naive.svg",
             ),
-            Finding(
+            Finding.measured(
                 "pipedream-naive-lower-accuracy",
                 [judged.accuracy[NAIVE], judged.accuracy[BSP]],
-                "measured",
                 f"{where}. Network chosen after looking, one of six explored; at {usual:g} naive "
                 "is no worse than BSP here",
                 "epochs_naive.svg",

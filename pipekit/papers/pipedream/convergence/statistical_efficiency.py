@@ -30,9 +30,7 @@ from pipekit.papers.pipedream.convergence.trainings import (
 class StatisticalEfficiency:
     """Trainings of all methods at one learning rate, and the epochs that they need.
 
-    Attributes:
-        course: of :func:`.trainings.train_all`.
-        target: test accuracy to reach, %.
+    ``course`` is of :func:`.trainings.train_all`, ``target`` the test accuracy to reach, %.
     """
 
     course: pd.DataFrame
@@ -104,23 +102,21 @@ class StatisticalEfficiency:
         sgd, stash, bsp = (by_method.loc[name] for name in (SGD, STASHING, BSP))
         slower = all(self.seeds_slower_than_bsp(m) == self.seeds for m in (ASP, ASP_LATER))
         return [
-            Finding(
+            Finding.measured(
                 "pipedream-sec2-asp-statistical",
                 self.seeds >= 5 and slower,
-                "measured",
                 f"epochs to {self.target:g} %: BSP {need[BSP]:.2f}, ASP {need[ASP]:.2f} at delay "
                 f"3 (workers equally fast, no network) and {need[ASP_LATER]:.2f} at delay 7, each "
                 "seed compared",
                 "epochs_asp.svg",
             ),
-            Finding(
+            Finding.measured(
                 "pipedream-stash-between-sgd-and-bsp",
                 bool(
                     math.isfinite(stash.epochs)
                     and sgd.epochs <= stash.epochs + max(sgd.epochs_std, stash.epochs_std)
                     and stash.epochs <= bsp.epochs + max(stash.epochs_std, bsp.epochs_std)
                 ),
-                "measured",
                 f"epochs to {self.target:g} %: SGD {sgd.epochs:.2f}, stashing {stash.epochs:.2f}, "
                 f"BSP {bsp.epochs:.2f}; ties within one standard deviation",
                 "epochs_staleness.svg",
@@ -134,19 +130,17 @@ class StatisticalEfficiency:
         loss_apart = statistics.distance_in_std(synced["loss"], ends[BSP]["loss"])
         stashed = ends[STASHING]["accuracy"]
         return [
-            Finding(
+            Finding.measured(
                 "pipedream-vsync-equals-bsp",
                 [sync.from_bsp, loss_apart],
-                "measured",
                 f"the weights differ, so the statement does not hold to the letter; equal to the "
                 f"bit is ASP with delay 3: {sync.is_asp}; epochs to {self.target:g} %: vertical "
                 f"sync {need[VERTICAL_SYNC]:.2f}, BSP {need[BSP]:.2f}",
                 figure,
             ),
-            Finding(
+            Finding.measured(
                 "pipedream-vsync-negligible",
                 statistics.distance_in_std(stashed, synced["accuracy"]),
-                "measured",
                 f"final accuracy {stashed.mean():.1f} % without and "
                 f"{synced['accuracy'].mean():.1f} % with vertical sync; on the way it is not "
                 f"negligible: {need[STASHING]:.2f} and {need[VERTICAL_SYNC]:.2f} epochs to "
@@ -158,11 +152,9 @@ class StatisticalEfficiency:
 
 @dataclass(frozen=True)
 class VerticalSync:
-    """The weights of vertical sync after one epoch beside those of BSP and ASP.
+    """The weights of vertical sync after one epoch: how far BSP's are, and whether they are ASP's.
 
-    Attributes:
-        from_bsp: how far BSP's are, as a part of their norm.
-        is_asp: whether those of ASP with delay 3 are the same to the bit.
+    ``from_bsp`` is a part of BSP's norm; ``is_asp`` means equal to the bit at delay 3.
     """
 
     from_bsp: float
@@ -177,11 +169,7 @@ class VerticalSync:
 
 
 def vertical_sync(width: int) -> VerticalSync:
-    """Train one epoch by vertical sync, BSP and ASP, and compare the weights.
-
-    Args:
-        width: features of the network's hidden layers.
-    """
+    """Train one epoch by vertical sync, BSP and ASP, and compare the weights."""
 
     def weights(method: str) -> dict[str, Tensor]:
         return training(DigitsTraining(method, 0, 1, width=width)).weights[-1]

@@ -13,12 +13,7 @@ SETTING = ["method", "lr", "depth", "width"]
 def epochs_to(accuracies: Sequence[float], target: float) -> float:
     """Return after how many epochs a target is first reached, between two by a straight line.
 
-    Args:
-        accuracies: after 0, 1, 2, ... epochs.
-        target: in the same unit.
-
-    Returns:
-        ``math.inf`` if it is not reached.
+    The accuracies are those after 0, 1, 2, ... epochs; infinite if it is not reached.
     """
     reached = np.flatnonzero(np.asarray(accuracies) >= target)
     if not len(reached):
@@ -31,15 +26,10 @@ def epochs_to(accuracies: Sequence[float], target: float) -> float:
 
 
 def each_seed(frame: pd.DataFrame, target: float) -> pd.DataFrame:
-    """Return a row for each training: how it ended, and when it reached the target.
+    """Return a row for each training: how it ended, and when it reached the target (%).
 
-    Args:
-        frame: what :func:`.trainings.train_all` returned.
-        target: accuracy, %.
-
-    Returns:
-        The columns of :data:`SETTING`, ``seed``, ``epochs`` to the target (infinite if it was not
-        reached), final ``accuracy`` (%) and final ``loss``.
+    The columns of :data:`SETTING`, ``seed``, ``epochs`` to the target (infinite if it was not
+    reached), final ``accuracy`` (%) and final ``loss``.
     """
     rows = []
     for keys, run in frame.groupby([*SETTING, "seed"], sort=False):
@@ -58,7 +48,6 @@ def summary(frame: pd.DataFrame, target: float) -> pd.DataFrame:
     """Return means and standard deviations over the seeds, a row for each method and setting.
 
     ``epochs`` is infinite unless every seed reached the target; ``reached`` counts those that did.
-    Arguments as for :func:`each_seed`.
     """
     groups = each_seed(frame, target).groupby(SETTING, sort=False)
     table = groups.agg(
@@ -75,16 +64,7 @@ def summary(frame: pd.DataFrame, target: float) -> pd.DataFrame:
 
 
 def largest_lr(table: pd.DataFrame, methods: Sequence[str], least: float) -> float:
-    """Return the largest learning rate at which all of some methods still learn.
-
-    Args:
-        table: what :func:`summary` returned, of one network.
-        methods: those that must.
-        least: mean final accuracy, %, that counts as learning.
-
-    Raises:
-        ValueError: there is no such rate.
-    """
+    """Return the largest rate at which all of some methods reach ``least`` % mean accuracy."""
     rows = table[table["method"].isin(methods)]
     return float(max(rate for rate, of in rows.groupby("lr") if of["accuracy"].min() >= least))
 

@@ -25,13 +25,7 @@ from pipekit.profiling import Profile
 
 
 class Arm(NamedTuple):
-    """A curve of a figure.
-
-    Attributes:
-        name: in the legend.
-        setting: network, workers and cluster, whose hours are simulated.
-        method: a key of :data:`METHODS`, whose epochs are measured.
-    """
+    """A curve of a figure: its setting's hours are simulated, its method's epochs are measured."""
 
     name: str
     setting: Setting
@@ -94,16 +88,10 @@ def cluster_of(setting: Setting) -> Cluster:
 
 
 def factors(summary: pd.DataFrame, figures: Mapping[str, Sequence[Arm]] = FIGURES) -> pd.DataFrame:
-    """Return both factors of each curve's time to accuracy, and the product.
+    """Return both factors of each curve's time to accuracy, and the product, a row a curve.
 
-    Args:
-        summary: :func:`pipekit.papers.pipedream.convergence.trainings.summary`, of one setting a
-            method.
-        figures: the curves of each.
-
-    Returns:
-        A row for each curve: figure, curve, network, cluster, ``epochs`` (measured; infinite where
-        a seed did not reach the target), ``hours an epoch`` (simulated), ``hours``.
+    Columns: figure, curve, network, cluster, ``epochs`` (of :func:`.statistics.summary`, measured;
+    infinite where a seed did not reach the target), ``hours an epoch`` (simulated), ``hours``.
     """
     epochs = summary.set_index("method")["epochs"]
     rows = []
@@ -128,10 +116,9 @@ def factors(summary: pd.DataFrame, figures: Mapping[str, Sequence[Arm]] = FIGURE
 class Ratio(NamedTuple):
     """How many times less one curve of a figure takes than another.
 
-    Attributes:
-        epochs: in epochs (measured), the statistical efficiency.
-        seconds: in seconds an epoch (simulated), the hardware efficiency.
-        bound: whether the other never got there, so that ``epochs`` is the least that it can be.
+    ``epochs`` (measured) is the statistical efficiency, ``seconds`` an epoch (simulated) the
+    hardware efficiency; if the other never got there, ``epochs`` is a ``bound``, the least that it
+    can be.
     """
 
     epochs: float
@@ -152,14 +139,9 @@ class Ratio(NamedTuple):
 
 
 def ratio(table: pd.DataFrame, figure: str, fast: str, slow: str, trained: int) -> Ratio:
-    """Return how many times less the curve ``fast`` takes than ``slow``.
+    """Return how many times less the curve ``fast`` takes than ``slow``, by :func:`factors`.
 
-    Args:
-        table: what :func:`factors` returned.
-        figure: whose curves.
-        fast: one curve; it got there.
-        slow: the other.
-        trained: epochs of all trainings, which ``slow`` takes at least if it did not get there.
+    If ``slow`` did not get there, it takes all epochs that were ``trained`` at least.
     """
     rows = table[table["figure"] == figure].set_index("curve")
     epochs, hours = rows["epochs"], rows["hours an epoch"]
@@ -169,13 +151,7 @@ def ratio(table: pd.DataFrame, figure: str, fast: str, slow: str, trained: int) 
 
 
 def curves(frame: pd.DataFrame, arms: Sequence[Arm]) -> pd.DataFrame:
-    """Return accuracy against hours: a row for each curve, seed and epoch.
-
-    Args:
-        frame: of :func:`pipekit.papers.pipedream.convergence.trainings.train_all`, one setting a
-            method.
-        arms: the curves.
-    """
+    """Return accuracy against hours: a row for each curve, seed and epoch of a course."""
     parts = []
     for arm in arms:
         own = frame[frame["method"] == arm.method]

@@ -57,15 +57,10 @@ there is, without a network, and that of gradients which travel for as long as a
 
 @dataclass(frozen=True)
 class DigitsTraining:
-    """All that a training depends on.
+    """All that a training depends on: a method, a seed, passes over 4,000 training images.
 
-    Attributes:
-        method: a key of :data:`METHODS`.
-        seed: of the weights and of the order of the images.
-        epochs: passes over the 4,000 training images; the pipeline drains after each.
-        lr: learning rate of SGD.
-        depth: linear layers of the network, cut into stages of equally many.
-        width: features of its hidden layers.
+    The network has ``depth`` linear layers of ``width`` features, cut into stages of equally many;
+    the pipeline drains after each epoch.
     """
 
     method: str
@@ -109,14 +104,9 @@ def training(config: DigitsTraining) -> PipelineTraining:
 def train_all(configs: Sequence[DigitsTraining], folder: Path) -> pd.DataFrame:
     """Return the course of all trainings, measured; those that the folder has are not run again.
 
-    Args:
-        configs: what to train.
-        folder: keeps a JSON file for each that is done.
-
-    Returns:
-        A row for each training and epoch, from 0, the untrained network's: the columns of
-        :class:`DigitsTraining`, ``epoch``, ``accuracy`` (of the test images, %), ``loss`` (the
-        mean of the epoch's minibatches; none before the first) and ``seconds`` that it took.
+    A row for each training and epoch, from 0, the untrained network's: the columns of
+    :class:`DigitsTraining`, ``epoch``, ``accuracy`` (of the test images, %), ``loss`` (the mean of
+    the epoch's minibatches; none before the first) and ``seconds`` that it took.
     """
     records = saved_trainings.train_or_load(configs, _record, folder)
     return pd.DataFrame(

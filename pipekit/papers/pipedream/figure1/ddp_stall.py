@@ -38,13 +38,10 @@ from pipekit.papers.pipedream.figure1.ddp_worker import (
 
 @dataclass(frozen=True)
 class Measured:
-    """What two workers took over links of one rate.
+    """What two workers took over links of one rate, ``link`` as ``tc`` writes it or None.
 
-    Attributes:
-        link: the rate as ``tc`` writes it, or None for no limit.
-        steps: seconds of each step, from the end of one update to the end of the next, by way of
-            training.
-        transfers: seconds of each transfer of ``TRANSFERRED_BYTES`` from one worker to the other.
+    ``steps`` are seconds from one update to the next, by way of training; ``transfers`` seconds of
+    each transfer of ``TRANSFERRED_BYTES`` from one worker to the other.
     """
 
     link: str | None
@@ -81,17 +78,11 @@ class Measured:
 
 
 def measure(link: str | None, rows: int, steps: int, repeats: int) -> Measured:
-    """Train on two workers behind links of a rate.
+    """Train on two workers behind links of a rate, "300mbit" as ``tc`` writes it, or None.
 
-    Args:
-        link: as ``tc`` writes it, say "300mbit", or None for no limit.
-        rows: of a worker's minibatch.
-        steps: of each way of training in a row.
-        repeats: how often every way has its turn: a shared machine is not always equally fast.
-
-    Raises:
-        OSError: this machine or this user cannot have network namespaces.
-        RuntimeError: a worker failed; the message is what the workers said.
+    Every way of training takes ``steps`` in a row, in ``repeats`` turns: a shared machine is not
+    always equally fast. Without network namespaces it is an OSError; a worker that fails is a
+    RuntimeError with what the workers said.
     """
     with TemporaryDirectory() as folder:
         path = Path(folder, "measured.json")
@@ -182,14 +173,14 @@ def findings(measured: Sequence[Measured]) -> list[Finding]:
             f"s at the link's rate, compute {telling.step_s(COMPUTE):.2g} s"
         )
         pair = [telling.stall_s(way) for way in (WAIT_FREE, AFTER)]
-        found.append(Finding("pipedream-sec2-wfbp-still-stalls", pair, "measured", note))
+        found.append(Finding.measured("pipedream-sec2-wfbp-still-stalls", pair, note))
     if results:
         far = max(results, key=lambda result: abs(result.transfer_ratio - 1))
         note = (
             f"furthest from 1 of {', '.join(str(r.link) for r in results)}: at {far.link}; "
             "Ethernet and TCP headers are 5 %"
         )
-        found.append(Finding("pipedream-comm-time-model", far.transfer_ratio, "measured", note))
+        found.append(Finding.measured("pipedream-comm-time-model", far.transfer_ratio, note))
     if measured:
         worst = min(measured, key=lambda result: result.throughput_ratio)
         note = (
@@ -198,5 +189,5 @@ def findings(measured: Sequence[Measured]) -> list[Finding]:
             f"{worst.step_s(WAIT_FREE) * 1e3:.0f} ms"
         )
         value = worst.throughput_ratio
-        found.append(Finding("pipedream-dp-baseline-fair", value, "measured", note))
+        found.append(Finding.measured("pipedream-dp-baseline-fair", value, note))
     return found

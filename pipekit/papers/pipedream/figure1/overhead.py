@@ -18,7 +18,7 @@ from pipekit.clusters.papers import pipedream_figure1
 from pipekit.papers.costs import published
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.settings import ROWS
-from pipekit.papers.steady import mean_interval, update_ends
+from pipekit.papers.timelines import mean_interval, update_ends
 from pipekit.plans import Plan
 from pipekit.plots import style
 from pipekit.profiling import Profile
@@ -44,13 +44,9 @@ _ROUNDS = 4
 
 @cache
 def profiles(model: str, efficiency: float, folder: str = "") -> dict[str, Profile]:
-    """Return a model's profile on each GPU of the figure.
+    """Return a model's profile on each GPU of the figure, at a share of the GPU's peak.
 
-    Args:
-        model: a key of :data:`ROWS`.
-        efficiency: attained part of the GPU's peak; see :meth:`Profile.analytic`.
-        folder: where measured profiles lie, as ``<model>-<gpu>.json`` ("vgg16-titan-x.json"); one
-            that is there replaces the reckoned one; "": nowhere.
+    A measured profile in ``folder``, "vgg16-titan-x.json", replaces the estimated one.
     """
 
     def on(gpu: str) -> Profile:
@@ -87,17 +83,9 @@ def grid(
     way: str = SHARED,
     folder: str = "",
 ) -> pd.DataFrame:
-    """Simulate Figure 1.
+    """Simulate Figure 1: model, gpu, workers, compute_s, step_s and overhead (percent), a row each.
 
-    Args:
-        models: keys of :data:`ROWS`.
-        workers: counts of data-parallel workers.
-        efficiency: as for :func:`profiles`.
-        way: ``SHARED`` or ``DUPLEX``.
-        folder: as for :func:`profiles`.
-
-    Returns:
-        A row a model, GPU and count: model, gpu, workers, compute_s, step_s, overhead (percent).
+    Arguments as for :func:`profiles`; links are ``SHARED`` or ``DUPLEX``.
     """
     rows = []
     for model in models:
@@ -114,12 +102,9 @@ def grid(
 class Orderings:
     """The takeaways of section 2.1, in percentage points of overhead.
 
-    Attributes:
-        heavy_minus_light: the smallest overhead of the heavy models minus the largest of the light
-            ones on the K80, at the count of workers where that is least.
-        at_workers: that count.
-        next_workers: the smallest step of an overhead to the next count of workers.
-        next_gpu: the smallest step of an overhead to the next faster GPU.
+    ``heavy_minus_light`` is the smallest overhead of the heavy models minus the largest of the
+    light ones on the K80, at the count of workers ``at_workers`` where that is least; the others
+    are the smallest steps of an overhead to the next count of workers and the next faster GPU.
     """
 
     heavy_minus_light: float
@@ -147,17 +132,18 @@ def orderings(frame: pd.DataFrame) -> Orderings:
     )
 
 
+def grids(workers: Sequence[int], efficiency: float, folder: str) -> dict[str, pd.DataFrame]:
+    """Return :func:`grid` of all models for each way that a link may carry both directions."""
+    return {way: grid(ROWS, workers, efficiency, way, folder) for way in (SHARED, DUPLEX)}
+
+
 def largest_of_vgg16(frame: pd.DataFrame) -> float:
     """Return VGG16's largest overhead in a :func:`grid`, in percent."""
     return float(frame[frame["model"] == "vgg16"]["overhead"].max())
 
 
 def readings(grids: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the takeaways of section 2.1 for each way that a link may carry both directions.
-
-    Args:
-        grids: of :func:`grid`, by way, ``SHARED`` or ``DUPLEX``.
-    """
+    """Return the takeaways of section 2.1 for each way that a link may carry both directions."""
     rows = []
     for way, frame in grids.items():
         found = orderings(frame)
@@ -176,12 +162,7 @@ def readings(grids: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def sensitivity(efficiency: float, workers: int) -> pd.DataFrame:
-    """Return VGG16's largest overhead (%) by the attained share of a GPU's peak FLOP/s.
-
-    Args:
-        efficiency: the share that the figure assumes, one of several here.
-        workers: data-parallel workers.
-    """
+    """Return VGG16's largest overhead (%) by the attained share of a GPU's peak FLOP/s."""
     return pd.DataFrame(
         {
             "share of the peak": share,
@@ -199,10 +180,7 @@ def findings(
 ) -> list[Finding]:
     """Return the takeaways of section 2.1, judged on the links that both directions share.
 
-    Args:
-        grids: of :func:`grid`, by way, ``SHARED`` and ``DUPLEX``.
-        sensitivity: of :func:`sensitivity`.
-        efficiency: attained share of the peak in the grids.
+    ``grids`` are of :func:`grid`, by way; ``sensitivity`` is of the function of that name.
     """
     frame, label, figure = grids[SHARED], "simulated", "figure1.svg"
     found = orderings(frame)

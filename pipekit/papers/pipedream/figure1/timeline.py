@@ -8,7 +8,7 @@ from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.emulation import emulate
 from pipekit.papers.findings import Finding
-from pipekit.papers.steady import update_ends
+from pipekit.papers.timelines import update_ends
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import pipedream
@@ -19,13 +19,9 @@ from pipekit.traces import Trace
 class Timeline:
     """Figure 2: a timeline of data parallelism, really run with modelled compute and links.
 
-    Attributes:
-        trace: of the run, emulated.
-        order: worker 0's forwards, backwards and updates in order, say "FBUFBU".
-        stall_s: median seconds from the end of a backward to the update, which waits for the
-            gradients of all.
-        expected_s: the same by :func:`exposed_seconds`.
-        exchange_s: seconds that an exchange takes in all.
+    ``order`` are worker 0's forwards, backwards and updates, say "FBUFBU"; ``stall_s`` is the
+    median time from the end of a backward to the update, which waits for the gradients of all,
+    ``expected_s`` the same by :func:`exposed_seconds`, and ``exchange_s`` that of a whole exchange.
     """
 
     trace: Trace
@@ -37,8 +33,7 @@ class Timeline:
     def holds(self, tolerance: float) -> bool:
         """Return whether the workers stall between B_n and F_n+1 for what is not overlapped.
 
-        Args:
-            tolerance: how far the stall may be from the expected one, as a part of it.
+        ``tolerance`` is the part of the expected stall by which it may be off.
         """
         return (
             self.order == "FBU" * (len(self.order) // 3)
@@ -53,8 +48,8 @@ class Timeline:
             f"{self.expected_s * 1e3:.0f} ms, the whole exchange {self.exchange_s * 1e3:.0f} ms; "
             f"within {tolerance:.0%} asked for"
         )
-        return Finding(
-            "pipedream-fig2-bsp-timeline", self.holds(tolerance), "emulated", note, "figure2.svg"
+        return Finding.emulated(
+            "pipedream-fig2-bsp-timeline", self.holds(tolerance), note, "figure2.svg"
         )
 
 
@@ -79,12 +74,8 @@ def timeline(costs: Profile, cluster: Cluster, rounds: int) -> Timeline:
 def exposed_seconds(costs: Profile, workers: int, bandwidth: float) -> float:
     """Return the part of the wait-free exchange that is left when the backward has ended.
 
-    Layers' gradients take turns on the link, in the order of the backward (section 2.1).
-
-    Args:
-        costs: of the layers.
-        workers: that exchange.
-        bandwidth: bytes/s of a worker's link, in each direction.
+    Layers' gradients take turns on the link, in the order of the backward (section 2.1), at
+    ``bandwidth`` bytes/s in each direction.
     """
     computed = sent = 0.0
     for layer in reversed(costs.layers):

@@ -35,8 +35,7 @@ def holds_three_quantities(model: nn.Sequential, sample: Tensor, costs: Profile)
     """Return whether a profile has T_l, a_l and w_l of section 3.2 of every layer.
 
     They are looked for anew: a_l in the shape of the output and of the gradient that the next layer
-    hands back, w_l in the parameters.  T_l is positive, and has a forward and a backward part
-    wherever there is something to compute a gradient for.
+    hands back, w_l in the parameters. T_l has a backward part wherever there is something to learn.
     """
     x, found = sample, []
     for number, layer in enumerate(model):
@@ -58,15 +57,9 @@ def profile_run(
 ) -> pd.DataFrame:
     """Time every layer in each of many minibatches, on the CPU (section 3.2).
 
-    :func:`pipekit.profile` gives medians; this keeps every minibatch, to see how they vary.
-
-    Args:
-        model: layers; its gradients are added to.
-        sample: the input of a minibatch.
-        minibatches: how many count, after a few to warm up.
-
-    Returns:
-        T_l, forward and backward together, in seconds: a row a minibatch, a column a layer.
+    :func:`pipekit.profile` gives medians; this keeps every minibatch, to see how they vary, but for
+    a few to warm up. T_l, forward and backward together, in seconds: a row a minibatch, a column a
+    layer.
     """
     names = [layer_name(layer, number) for number, layer in enumerate(model)]
     rows = []
@@ -91,15 +84,11 @@ def profile_run(
 
 
 def variation(times: pd.DataFrame) -> pd.DataFrame:
-    """Return how a profile run's layers vary from minibatch to minibatch.
+    """Return how a profile run's layers vary from minibatch to minibatch, a row a layer.
 
-    Args:
-        times: of :func:`profile_run`.
-
-    Returns:
-        A row a layer: layer, median_ms, cv (standard deviation over mean), cv_middle (the same of
-        the middle 95 % of minibatches, without the few that the machine held up), ci (half of the
-        mean's 95 % confidence interval, over the mean) and share (of the network's time).
+    Columns: layer, median_ms, cv (standard deviation over mean), cv_middle (the same of the middle
+    95 % of minibatches, without the few that the machine held up), ci (half of the mean's 95 %
+    confidence interval, over the mean) and share (of the network's time).
     """
     middle = times.where((times >= times.quantile(0.025)) & (times <= times.quantile(0.975)))
     cv = times.std() / times.mean()
@@ -120,10 +109,7 @@ def of_two_workers(
 ) -> list[pd.DataFrame]:
     """Return the profile runs of two equal workers at the same time: processes of one core each.
 
-    Args:
-        build: makes the model; a function of a module, as both processes call it.
-        sample: the input of a minibatch.
-        minibatches: as for :func:`profile_run`.
+    ``build`` is a function of a module, as both processes call it.
     """
     spawn = multiprocessing.get_context("spawn")
     before = dict(os.environ)
@@ -138,10 +124,7 @@ def of_two_workers(
 
 
 def differences(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
-    """Return the relative difference of each layer's medians in two profile runs.
-
-    Only of layers that take at least 1 % of the time.
-    """
+    """Return the relative difference of the medians of each layer that takes at least 1 %."""
     mine, theirs = one.median(), other.median()
     mean = (mine + theirs) / 2
     relative = (mine - theirs).abs() / mean
@@ -149,14 +132,9 @@ def differences(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
 
 
 def whole_models(models: str, repeats: int) -> pd.DataFrame:
-    """Return the fastest passes of undivided published models on this CPU (measured).
+    """Return the fastest passes of undivided published models, "vgg16 1, resnet50 2", on this CPU.
 
-    Args:
-        models: "vgg16 1, resnet50 2": each a key of :data:`pipekit.models.PUBLISHED`, and its rows.
-        repeats: passes that count.
-
-    Returns:
-        A row a model: model, rows, forward_s, backward_s and ratio, of the backward to the forward.
+    A row a model: model, rows, forward_s, backward_s and ratio, of the backward to the forward.
     """
     rows = []
     for entry in models.split(","):
@@ -169,12 +147,7 @@ def whole_models(models: str, repeats: int) -> pd.DataFrame:
 def whole_passes(model: str, rows: int, repeats: int) -> tuple[float, float]:
     """Return the least seconds of an undivided published model's forward and backward, on the CPU.
 
-    The least, as whatever else the machine does only makes them longer.
-
-    Args:
-        model: a key of :data:`pipekit.models.PUBLISHED`.
-        rows: of the minibatch.
-        repeats: how many count, after one to warm up.
+    The least, as whatever else the machine does only makes them longer; one more warms up.
     """
     torch.manual_seed(0)
     network, sample = PUBLISHED[model].build().train(), PUBLISHED[model].sample(rows)
@@ -210,16 +183,14 @@ def quantities_findings(
     """
     paper_run = signature(profile_run).parameters["minibatches"].default
     return [
-        Finding(
+        Finding.exact(
             "pipedream-profiler-three-quantities",
             holds_three_quantities(model, sample, costs),
-            "exact",
             "sizes from shapes, on a convolutional network; T_l is measured",
         ),
-        Finding(
+        Finding.measured(
             "pipedream-profiler-1000-minibatches",
             paper_run,
-            "measured",
             f"of this reproduction's profile run; pk.profile takes medians of "
             f"{signature(profile).parameters['repeats'].default} by default; run here: "
             f"{minibatches}",
@@ -231,18 +202,16 @@ def steadiness_findings(runs: list[pd.DataFrame]) -> list[Finding]:
     """Return how much two simultaneous profile runs vary, each in itself and from each other."""
     varied, apart = variation(runs[0]), differences(*runs)
     return [
-        Finding(
+        Finding.measured(
             "pipedream-profiler-low-variance",
             float(varied["cv"].median()),
-            "measured",
             f"{len(runs[0])} minibatches after {WARM_UP}, two workers at once; in the middle 95 % "
             f"of minibatches {varied['cv_middle'].median():.3f}; the mean's 95 % confidence "
             f"interval is ±{varied['ci'].median():.1%} (median over layers)",
         ),
-        Finding(
+        Finding.measured(
             "pipedream-single-gpu-profile-enough",
             float(apart.max()),
-            "measured",
             f"two CPU processes at once; {apart.idxmax()}, among the {len(apart)} layers that take "
             f"at least {LEAST_SHARE:.0%} of the time; median {apart.median():.3f}",
         ),
@@ -257,10 +226,9 @@ def backward_finding(wholes: pd.DataFrame, costs: Profile) -> Finding:
         costs: a profile whose layers with a shorter backward are named.
     """
     shorter = [layer.name for layer in costs.layers if layer.backward_s < layer.forward_s]
-    return Finding(
+    return Finding.measured(
         "pipedream-backward-longer-than-forward",
         float(wholes["ratio"].min()),
-        "measured",
         f"{', '.join(wholes['model'])}, each as a whole, on a CPU; single layers of the convnet "
         f"above with a shorter backward: {', '.join(shorter) or 'none'}",
     )

@@ -25,7 +25,7 @@ def training_findings() -> list[Finding]:
     decayed = [0.045 * 0.94 ** (epoch // 2) for epoch in range(20)]
     rates = learning_rates(inception, TRAININGS["inception-v3"].scheduler(inception), 20)
     return [
-        Finding(
+        Finding.exact(
             "pipedream-hparams-vgg16-s2vt",
             all(
                 isinstance(optimizer, torch.optim.SGD)
@@ -33,21 +33,18 @@ def training_findings() -> list[Finding]:
                 and optimizer.defaults["lr"] == 0.01
                 for optimizer in (sgd, other)
             ),
-            "exact",
         ),
-        Finding(
+        Finding.exact(
             "pipedream-hparams-inception",
             isinstance(inception, torch.optim.RMSprop)
             and all(
                 abs(ours - theirs) < 1e-12 for ours, theirs in zip(rates, decayed, strict=True)
             ),
-            "exact",
             "the learning rates of 20 epochs; RMSProp's other constants are not printed",
         ),
-        Finding(
+        Finding.exact(
             "pipedream-batch-sizes",
             [TRAININGS[name].minibatch for name in ("vgg16", "inception-v3", "s2vt")],
-            "exact",
         ),
     ]
 
@@ -62,25 +59,22 @@ def machine_findings() -> list[Finding]:
     imagenet, msvd = DATA["ILSVRC12"], DATA["MSVD"]
     vocabulary = PUBLISHED["s2vt"].build(device="meta")[-1].out_features
     found = [
-        Finding(
+        Finding.exact(
             "pipedream-setup-ilsvrc12",
             [imagenet.train, imagenet.validation, imagenet.classes],
-            "exact",
             f"as data; the classifiers have {imagenet.classes} classes; random images stand in",
         ),
-        Finding(
+        Finding.exact(
             "pipedream-setup-msvd",
             [msvd.train, vocabulary],
-            "exact",
             "as data; the second is the vocabulary of our S2VT; random sequences stand in",
         ),
     ]
     for name, printed, preset in zip("ab", (CLUSTER_A, CLUSTER_B), presets(), strict=True):
         found.append(
-            Finding(
+            Finding.simulated(
                 f"pipedream-setup-cluster-{name}",
                 printed.are(preset),
-                "simulated",
                 f"GPU, its memory, nominal network; {printed.cpu} and {printed.ram_gb} GB of RAM "
                 "are in no model of ours",
             )

@@ -41,9 +41,8 @@ PRINTED: Mapping[str, str] = MappingProxyType(
 def vgg16_outputs() -> pd.DataFrame:
     """Return Figure 5: what each convolution, pool and linear layer of VGG16 puts out.
 
-    Returns:
-        A row a layer: layer ("conv1_1" to "fc8"), output_mb, parameters_mb (the whole network's),
-        cut (percent by which the output is smaller than the parameters).
+    A row a layer: layer ("conv1_1" to "fc8"), output_mb, parameters_mb (the whole network's), cut
+    (percent by which the output is smaller than the parameters).
     """
     costs = published("vgg16", ROWS["vgg16"], V100)
     kinds = ("Conv2d", "MaxPool2d", "Linear")
@@ -66,10 +65,9 @@ def printed_sizes(outputs: pd.DataFrame) -> Finding:
         outputs: of :func:`vgg16_outputs`.
     """
     sizes = outputs.set_index("layer")["output_mb"]
-    return Finding(
+    return Finding.exact(
         "pipedream-fig5-vgg16-activation-sizes",
         [*(float(sizes[layer]) for layer in PRINTED.values()), float(outputs["parameters_mb"][0])],
-        "exact",
         ", ".join([*PRINTED, "parameters"]),
         "figure5.svg",
     )
@@ -86,10 +84,9 @@ def saved_by_late_cuts(outputs: pd.DataFrame) -> Finding:
     """Return the least that a late cut saves, in percent of the parameters' bytes."""
     late = late_cuts(outputs)
     early = outputs[~outputs["layer"].isin(late["layer"])]
-    return Finding(
+    return Finding.exact(
         "pipedream-sec31-vgg16-90pct",
         float(late["cut"].min()),
-        "exact",
         f"behind the other layers, {', '.join(early['layer'])}, it is {early['cut'].min():.1f} to "
         f"{early['cut'].max():.1f} %",
     )
@@ -158,24 +155,21 @@ def size_findings(models: pd.DataFrame) -> list[Finding]:
     """Return what :func:`model_sizes` says of the paper's numbers."""
     size_mb = models["MB in float32"]
     return [
-        Finding(
+        Finding.exact(
             "pipedream-intro-params-10-20m",
             models["parameters (millions)"].tolist(),
-            "exact",
             f"{', '.join(models.index)}: all of the paper's own models are larger than it says",
         ),
-        Finding("pipedream-model-size-vgg16", size_mb["vgg16"], "exact"),
-        Finding(
+        Finding.exact("pipedream-model-size-vgg16", size_mb["vgg16"]),
+        Finding.exact(
             "pipedream-model-size-inception-v3",
             size_mb["inception-v3"],
-            "exact",
             "torchvision's, without the auxiliary classifier (108.6 MB with it); no version of the "
             "published network has 157 MB, that is 39 million parameters",
         ),
-        Finding(
+        Finding.exact(
             "pipedream-model-size-s2vt",
             size_mb["s2vt"],
-            "exact",
             "not independent: the paper prints no layer sizes, and ours were chosen to give 349 MB",
         ),
     ]

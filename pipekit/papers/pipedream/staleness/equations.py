@@ -45,12 +45,7 @@ EQUATIONS = (
 
 
 class Equations:
-    """The engine's weights after every minibatch, beside those of the equations.
-
-    Args:
-        single: a network in float32.
-        double: the same in float64.
-    """
+    """The engine's weights after every minibatch, beside those of the equations."""
 
     def __init__(self, single: Study, double: Study) -> None:
         self.single, self.double = single, double
@@ -95,20 +90,19 @@ class Equations:
         far = self.table.set_index(["replayed", "dtype"])["‖Δw‖/‖w‖"]
         stashing = [far["weight stashing", dtype] for dtype in ("float32", "float64")]
         by_text = far["the text: n steps late", "float64"]
-        fact = (
-            f"equal to the bit to pipekit.oracle in float32: {not any(self.from_oracle.values())}"
+        same = not any(self.from_oracle.values())
+        fact = f"equal to the bit to pipekit.oracle in float32: {same}"
+        told_apart = bool(max(stashing) == 0 and by_text > 1e-6)
+        note = (
+            f"the equation's replay is the engine's to the bit, the text's is {by_text:.3f} of "
+            "the weights' norm away"
         )
+        synced = max(far["vertical sync"])
         return [
-            Finding("pipedream-eq-sgd", max(far["SGD"]) == 0, "exact", fact),
-            Finding("pipedream-eq-stash-staleness", stashing, "exact", fact),
-            Finding("pipedream-eq-vsync-staleness", max(far["vertical sync"]), "exact", fact),
-            Finding(
-                "pipedream-eq-staleness-text-vs-equation",
-                bool(max(stashing) == 0 and by_text > 1e-6),
-                "exact",
-                f"the equation's replay is the engine's to the bit, the text's is {by_text:.3f} of "
-                "the weights' norm away",
-            ),
+            Finding.exact("pipedream-eq-sgd", max(far["SGD"]) == 0, fact),
+            Finding.exact("pipedream-eq-stash-staleness", stashing, fact),
+            Finding.exact("pipedream-eq-vsync-staleness", synced, fact),
+            Finding.exact("pipedream-eq-staleness-text-vs-equation", told_apart, note),
         ]
 
     @cached_property
@@ -152,13 +146,10 @@ class Equations:
     def gradient_finding(self) -> Finding:
         """Return the largest error with stashing and the smallest ones without."""
         kept, at_old, at_new = self.gradient_errors.values()
-        return Finding(
-            "pipedream-no-stash-invalid-gradient",
-            [max(kept), min(at_old), min(at_new)],
-            "measured",
-            "float64; the largest of all updates with stashing, the smallest of any without",
-            "gradient_error.svg",
-        )
+        errors = [max(kept), min(at_old), min(at_new)]
+        note = "float64; the largest of all updates with stashing, the smallest of any without"
+        claim = "pipedream-no-stash-invalid-gradient"
+        return Finding.measured(claim, errors, note, "gradient_error.svg")
 
     def _stepped_from_latest(self, t: int) -> Tensors:
         """Return w(t) - lr * g(stashed weights of minibatch t), in float32."""
@@ -174,17 +165,10 @@ class Equations:
             bit_equal(self._stepped_from_latest(t), history[t + 1]) for t in range(len(history) - 1)
         )
         bitwise = self.from_oracle[STASHING] == self.from_oracle[SYNCED] == 0
+        same = same_version_both_ways() and bitwise
+        every = "float32, every update: w(t+1) has the bits of w(t) - lr * g(stashed)"
+        both = "in the tables, and in the engine's weights, which are the equation's to the bit"
         return [
-            Finding(
-                "pipedream-update-on-latest",
-                latest,
-                "exact",
-                "float32, every update: w(t+1) has the bits of w(t) - lr * g(stashed)",
-            ),
-            Finding(
-                "pipedream-stash-same-version",
-                same_version_both_ways() and bitwise,
-                "exact",
-                "in the tables, and in the engine's weights, which are the equation's to the bit",
-            ),
+            Finding.exact("pipedream-update-on-latest", latest, every),
+            Finding.exact("pipedream-stash-same-version", same, both),
         ]

@@ -6,14 +6,9 @@ import pandas as pd
 
 from pipekit.engine import Run
 from pipekit.papers.findings import Finding
-from pipekit.papers.pipedream.staleness.versions import (
-    LONG,
-    METHODS,
-    STAGES,
-    STASHING,
-    SYNCED,
-)
-from pipekit.papers.timelines import EQUAL_SLOTS
+from pipekit.papers.pipedream.staleness.study import Study
+from pipekit.papers.pipedream.staleness.versions import LONG, METHODS, STAGES, STASHING, SYNCED
+from pipekit.papers.timelines import EQUAL_SLOTS, memory_of
 from pipekit.schedules import Op, Schedule, Task, check
 from pipekit.schedules.weight_slots import weight_slots
 from pipekit.traces import Trace
@@ -93,12 +88,7 @@ def backward_states(trace: Trace, stages: int) -> list[int]:
 
 
 def high_water_growth(memory: Memory, warm_up: float) -> float:
-    """Return by how much any worker's most bytes rise after the warm-up, relative to it.
-
-    Args:
-        memory: of a run.
-        warm_up: the share of the run's time that counts as warm-up.
-    """
+    """Return by how much any worker's most bytes rise after a share of the run's time."""
     frame = memory.frame.assign(total=memory.total)
     start, end = frame["time_s"].min(), frame["time_s"].max()
     warm = frame["time_s"] <= start + warm_up * (end - start)
@@ -108,11 +98,7 @@ def high_water_growth(memory: Memory, warm_up: float) -> float:
 
 
 def counts(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Return versions and minibatches in flight on each stage: by the table, and by the engine.
-
-    Args:
-        runs: of each of :data:`PIPELINED`.
-    """
+    """Return versions and minibatches in flight on each stage: by the table, and by the engine."""
     reports = {name: check(run.schedule) for name, run in runs.items()}
     return pd.DataFrame(
         {
@@ -129,19 +115,13 @@ def count_findings(table: pd.DataFrame) -> list[Finding]:
     said = "measured on the engine as well: {}".format
     versions, measured = table["versions (exact)"], table["versions (measured)"]
     last = [[int(of[name][-1]) for name in (SYNCED, STASHING)] for of in (versions, measured)]
-    in_flight = table.loc[STASHING, "in flight (exact)"]
+    flying, also = (table.loc[STASHING, f"in flight ({how})"] for how in ("exact", "measured"))
+    deleted = nothing_older_is_kept(METHODS[SYNCED](LONG))
     return [
-        Finding("pipedream-stash-count", versions[STASHING], "exact", said(measured[STASHING])),
-        Finding(
-            "pipedream-mem-intermediate-by-stage",
-            in_flight,
-            "exact",
-            said(table.loc[STASHING, "in flight (measured)"]),
-        ),
-        Finding("pipedream-vsync-more-state", last[0], "exact", said(last[1])),
-        Finding(
-            "pipedream-vsync-delete-old", nothing_older_is_kept(METHODS[SYNCED](LONG)), "exact"
-        ),
+        Finding.exact("pipedream-stash-count", versions[STASHING], said(measured[STASHING])),
+        Finding.exact("pipedream-mem-intermediate-by-stage", flying, said(also)),
+        Finding.exact("pipedream-vsync-more-state", last[0], said(last[1])),
+        Finding.exact("pipedream-vsync-delete-old", deleted),
     ]
 
 
@@ -150,33 +130,33 @@ def lifetime_findings() -> list[Finding]:
     table = METHODS[STASHING](LONG)
     safe, literal = discarded_after_fresher_backward(table)
     states = backward_states(Trace.from_schedule(table, EQUAL_SLOTS), STAGES)
+    rule = (
+        f"a version outlives its last reader: {safe}; but it is overwritten right after that "
+        "backward, one backward earlier than section 4 says. Waiting for the fresher backward "
+        "would take one version more than the n-s+1 of section 3.4, which deletes w(i-x) at "
+        "once"
+    )
+    gradients = (
+        f"gradients of activations on a stage at once, stages 1 to 4: {states}; the forward's "
+        f"state stays to its backward: {check(table).peak_in_flight} in flight"
+    )
     return [
-        Finding(
-            "pipedream-param-discard-rule",
-            literal,
-            "exact",
-            f"a version outlives its last reader: {safe}; but it is overwritten right after that "
-            "backward, one backward earlier than section 4 says. Waiting for the fresher backward "
-            "would take one version more than the n-s+1 of section 3.4, which deletes w(i-x) at "
-            "once",
-        ),
-        Finding(
-            "pipedream-intermediate-lifetimes",
-            max(states),
-            "exact",
-            f"gradients of activations on a stage at once, stages 1 to 4: {states}; the forward's "
-            f"state stays to its backward: {check(table).peak_in_flight} in flight",
-        ),
+        Finding.exact("pipedream-param-discard-rule", literal, rule),
+        Finding.exact("pipedream-intermediate-lifetimes", max(states), gradients),
     ]
+
+
+def followed(study: Study, minibatches: int) -> Memory:
+    """Train by PipeDream for so many minibatches at least, and return the bytes over time."""
+    batches = [*study.batches] * -(-minibatches // len(study.batches))
+    return memory_of(study.pipeline(METHODS[STASHING]).train(batches, memory=True).trace)
 
 
 def allocation_finding(memory: Memory) -> Finding:
     """Return by how much a run's high-water mark rises after its first 30 %."""
-    return Finding(
-        "pipedream-static-allocation",
-        high_water_growth(memory, warm_up=0.3),
-        "measured",
+    note = (
         "bytes of all tensors that a worker holds (weights, gradients, activations), highest "
-        "after the first 30 % of the run against highest before",
-        "memory.svg",
+        "after the first 30 % of the run against highest before"
     )
+    growth = high_water_growth(memory, warm_up=0.3)
+    return Finding.measured("pipedream-static-allocation", growth, note, "memory.svg")

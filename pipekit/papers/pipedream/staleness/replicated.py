@@ -55,9 +55,8 @@ def misplaced_parameters(model: nn.Sequential, batches: Sequence[Batch], replica
 class _Shards(Observer):
     """Notes the parts of each sum of gradients that workers send others to be added up.
 
-    Attributes:
-        parts: (begin, end) of those sent, by the sum's number and the receiver.
-        sizes: numbers in each sum.
+    ``parts`` are (begin, end) of those sent, by the sum's number and the receiver; ``sizes`` are
+    the numbers in each sum.
     """
 
     def __init__(self) -> None:
@@ -85,9 +84,8 @@ def first_send(
 ) -> tuple[float, float]:
     """Return when, in an emulated run, a replicated stage first sends gradients of weights.
 
-    Returns:
-        Seconds from the start of the backward that makes them: of the first message, and of the
-        first end of such a backward.
+    Seconds from the start of the backward that makes them: of the first message, and of the first
+    end of such a backward.
     """
     watch = _FirstSend()
     emulate(pipedream(plan.replicas, minibatches), profile, plan, cluster, observers=[watch])
@@ -96,11 +94,7 @@ def first_send(
 
 
 class _FirstSend(Observer):
-    """Notes when a replicated stage's last backward of an update first begins, sends and ends.
-
-    Attributes:
-        seen: seconds of ``time.perf_counter()``, by what happened.
-    """
+    """Notes when a replicated stage's last backward of an update first begins, sends and ends."""
 
     def __init__(self) -> None:
         self.seen: dict[str, float] = {}
@@ -122,20 +116,12 @@ class _FirstSend(Observer):
 def shards_finding(model: nn.Sequential, batches: Sequence[Batch]) -> Finding:
     """Return :func:`misplaced_parameters` of real trainings on each of :data:`WORKERS`."""
     wrong = sum(misplaced_parameters(model, batches[: 2 * r], r) for r in WORKERS)
-    return Finding(
-        "pipedream-replicated-update-path",
-        wrong,
-        "exact",
-        "really trained on 2, 3, 4 and 5 workers: numbers sent to be summed, by receiver",
-    )
+    note = "really trained on 2, 3, 4 and 5 workers: numbers sent to be summed, by receiver"
+    return Finding.exact("pipedream-replicated-update-path", wrong, note)
 
 
 def emulated_stage(layer_s: float) -> tuple[Profile, Plan, Cluster]:
-    """Return a stage on four workers, on links that take a layer's backward for its sum.
-
-    Args:
-        layer_s: seconds of a layer's forward, and of its backward.
-    """
+    """Return a stage on four workers, on links that take a layer's backward for its sum."""
     costs = Profile.uniform(LAYERS, layer_s, layer_s, parameter_bytes=LAYER_BYTES)
     plan = Plan.by_hand([LAYERS], replicas=[REPLICAS])
     return costs, plan, flat(REPLICAS, 2 * (REPLICAS - 1) / REPLICAS * LAYER_BYTES / layer_s)
@@ -152,10 +138,6 @@ def simulated_first_sum(layer_s: float) -> float:
 def first_send_finding(layer_s: float) -> Finding:
     """Return when :func:`emulated_stage` first sends, and when that backward ends (emulated)."""
     sent, ended = first_send(*emulated_stage(layer_s), 2 * REPLICAS)
-    return Finding(
-        "pipedream-wfbp-per-layer-send",
-        [sent, ended],
-        "emulated",
-        f"after the start of the backward of {LAYERS} layers of {1e3 * layer_s:g} ms, on "
-        f"{REPLICAS} workers",
-    )
+    layers = f"{LAYERS} layers of {1e3 * layer_s:g} ms, on {REPLICAS} workers"
+    note = f"after the start of the backward of {layers}"
+    return Finding.emulated("pipedream-wfbp-per-layer-send", [sent, ended], note)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +15,7 @@ from pipekit.schedules import Schedule
 
 
 class Study:
-    """A small network on a straight pipeline, trained with plain SGD.
-
-    Args:
-        model: layers; the study has a copy of its own.
-        balance: layers of each stage.
-        batches: minibatches, (input, target).
-        loss: of (output, target).
-        lr: the learning rate.
-    """
+    """A small network on a straight pipeline, trained with plain SGD."""
 
     def __init__(
         self,
@@ -44,14 +37,17 @@ class Study:
         """How many stages there are."""
         return len(self.balance)
 
-    def pipeline(self, method: Callable[[int], Schedule]) -> Pipeline:
+    def pipeline(
+        self, method: Callable[[int], Schedule], momentum: float = 0.0, transport: str = "threads"
+    ) -> Pipeline:
         """Return the engine, ready to train by a method (minibatches to a schedule)."""
         return Pipeline(
             self.model,
             method,
             balance=self.balance,
-            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=self.lr),
+            optimizer=partial(torch.optim.SGD, lr=self.lr, momentum=momentum),
             loss=self.loss,
+            transport=transport,
         )
 
     def engine_history(self, method: Callable[[int], Schedule]) -> list[Tensors]:
@@ -132,15 +128,7 @@ def _copy(model: nn.Module) -> dict[str, Tensor]:
 
 
 def make_study(dtype: torch.dtype, minibatches: int, width: int, lr: float, seed: int) -> Study:
-    """Return a network of one linear and one nonlinear layer a stage, with random data.
-
-    Args:
-        dtype: of weights and data.
-        minibatches: of 8 rows.
-        width: of each linear layer.
-        lr: the learning rate.
-        seed: of weights and data.
-    """
+    """Return a network of one linear and one nonlinear layer a stage, with random data."""
     torch.manual_seed(seed)
     layers = [layer for _ in range(STAGES) for layer in (nn.Linear(width, width), nn.Tanh())]
     shape = 8, width
@@ -149,3 +137,9 @@ def make_study(dtype: torch.dtype, minibatches: int, width: int, lr: float, seed
         for _ in range(minibatches)
     ]
     return Study(nn.Sequential(*layers).to(dtype), [2] * STAGES, data, nn.MSELoss(), lr)
+
+
+def make_studies(minibatches: int, width: int, lr: float, seed: int) -> tuple[Study, Study]:
+    """Return :func:`make_study` in float32 and in float64."""
+    how = minibatches, width, lr, seed
+    return make_study(torch.float32, *how), make_study(torch.float64, *how)

@@ -104,26 +104,14 @@ def same_version_both_ways() -> bool:
 def findings(fifth: pd.DataFrame) -> list[Finding]:
     """Return what :func:`versions_of_fifth` and the tables say of section 3.4's examples."""
     forward, backward = (fifth[NAIVE, way].iloc[0] for way in ("forward", "backward"))
-    synced = [*fifth[SYNCED, "forward"], *fifth[SYNCED, "backward"]]
-    figure = "versions.svg"
+    naive = bool(forward == 1 and backward == 4)
+    note = "forward with version 1 (update 1), backward with version 4 (updates 1 to 4)"
+    between = interleaved_updates(METHODS[NAIVE](LONG), 8)
+    stashed = fifth[STASHING, "forward"].tolist()
+    synced = [*fifth[SYNCED, "forward"].tolist(), *fifth[SYNCED, "backward"].tolist()]
     return [
-        Finding(
-            "pipedream-naive-mb5-stage1",
-            bool(forward == 1 and backward == 4),
-            "exact",
-            "forward with version 1 (update 1), backward with version 4 (updates 1 to 4)",
-            figure,
-        ),
-        Finding(
-            "pipedream-interleaved-updates-by-stage",
-            interleaved_updates(METHODS[NAIVE](LONG), 8),
-            "exact",
-        ),
-        Finding(
-            "pipedream-stash-mb5-versions",
-            [int(version) for version in fifth[STASHING, "forward"]],
-            "exact",
-            figure=figure,
-        ),
-        Finding("pipedream-vsync-mb5-versions", [int(v) for v in synced], "exact", figure=figure),
+        Finding.exact("pipedream-naive-mb5-stage1", naive, note, "versions.svg"),
+        Finding.exact("pipedream-interleaved-updates-by-stage", between),
+        Finding.exact("pipedream-stash-mb5-versions", stashed, figure="versions.svg"),
+        Finding.exact("pipedream-vsync-mb5-versions", synced, figure="versions.svg"),
     ]

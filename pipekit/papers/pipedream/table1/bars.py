@@ -12,15 +12,7 @@ PATTERNS = "", "/", "x"
 
 
 def bars(frame: pd.DataFrame, *, title: str, label: str, x_title: str) -> go.Figure:
-    """Draw a horizontal bar for each row of columns "row", "source" and "value", sources side by
-    side.
-
-    Args:
-        frame: in the order from the top.
-        title: what is shown, without the label.
-        label: what the numbers are.
-        x_title: with its unit.
-    """
+    """Draw a bar for each row of columns "row", "source" and "value", sources side by side."""
     rows, sources = list(frame["row"].unique()), list(frame["source"].unique())
     thick = 0.8 / len(sources)
     figure = go.Figure(layout=style.layout(BAR_PX * len(rows) * len(sources), f"{title} ({label})"))

@@ -20,16 +20,7 @@ def best_cut(
     """Return the plan with these replicas that the planner's cost model finds the fastest.
 
     It tries all cuts: a configuration as published says how many workers a stage has, not where it
-    ends.
-
-    Args:
-        profile: costs of a minibatch on one worker.
-        cluster: with one level of links.
-        replicas: workers of each stage.
-        cost: see :func:`pipekit.planning.pipedream.pipedream`.
-
-    Raises:
-        ValueError: no cut fits the workers' memory.
+    ends. The cluster has one level of links; if no cut fits its memory it is a ValueError.
     """
     (level,), spans, layers = cluster.levels, LayerRanges(profile), len(profile)
     objective = Seconds(

@@ -14,11 +14,7 @@ from pipekit.clusters import Cluster
 from pipekit.papers.costs import published
 from pipekit.papers.pipedream.settings import ROWS
 from pipekit.papers.pipedream.table1.rows import CALIBRATED_ON, Setting, printed
-from pipekit.papers.pipedream.table1.speeds import (
-    compute_seconds,
-    data_parallel,
-    simulated_seconds,
-)
+from pipekit.papers.pipedream.table1.speeds import compute_seconds, data_parallel, simulated_seconds
 from pipekit.profiling import Profile
 
 BANDWIDTHS = 1e6, 1e12
@@ -37,15 +33,8 @@ def effective(profile: Profile, cluster: Cluster, speedup: float, origin: str) -
 
     What is fitted is one number for all that the simulator does not know: parameter servers in
     place of a ring, copies between GPU and host, serialisation, other users of the network.
-
-    Args:
-        profile: costs of a minibatch on one worker.
-        cluster: of as many workers as the published cell, with one level of links.
-        speedup: of data parallelism over one machine, as published.
-        origin: the cell, for the record.
-
-    Raises:
-        ValueError: no bandwidth gives this speedup; the message says which are possible.
+    ``speedup`` is that of the cell ``origin``, over one machine. If no bandwidth gives it, it is a
+    ValueError which says what is possible.
     """
 
     def miss(exponent: float) -> float:
@@ -64,13 +53,7 @@ def effective(profile: Profile, cluster: Cluster, speedup: float, origin: str) -
 
 @cache
 def profile_of(setting: Setting, files: str = "") -> Profile:
-    """Return what a minibatch costs on one worker.
-
-    Args:
-        setting: of which the network, and the device of its cluster, are used.
-        files: a profile's path with ``{model}`` in it, say of measured ones; if empty, it is
-            reckoned for the device (:meth:`pipekit.Profile.analytic`).
-    """
+    """Return what a minibatch costs on one worker: estimated, or from ``files``, "{model}.json"."""
     if files:
         return Profile.load(files.format(model=setting.model))
     return published(setting.model, ROWS[setting.model], setting.machines().device)
@@ -86,6 +69,5 @@ def calibrated(setting: Setting, files: str = "") -> Cluster:
         f"BSP speedup of {cell.name}, Table 1",
     )
     return replace(
-        fitted,
-        levels=tuple(replace(level, width=setting.workers) for level in fitted.levels),
+        fitted, levels=tuple(replace(level, width=setting.workers) for level in fitted.levels)
     )

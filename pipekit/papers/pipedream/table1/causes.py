@@ -19,10 +19,9 @@ BENCHMARK_MS = {"vgg16": 262.42, "resnet50": 171.02, "alexnet": 23.71}
 def causes(predictions: Mapping[Setting, Prediction]) -> pd.DataFrame:
     """Return what each step from the planner's formula to the simulation costs, as speedups.
 
-    Returns:
-        For the planner's and the paper's configuration of each row of Table 1 the speedups over one
-        machine: planned (the formula), simulated, 2 x NOAM (in flight), free links, nominal (links)
-        and links (what the busiest one allows), and the paper's.
+    For the planner's and the paper's configuration of each row of Table 1 the speedups over one
+    machine: planned (the formula), simulated, 2 x NOAM (in flight), free links, nominal (links) and
+    links (what the busiest one allows), and the paper's.
     """
     rows = []
     for setting in TABLE1:
@@ -61,14 +60,10 @@ def slowness_beside_vgg16(inception: Prediction) -> float:
 
 
 class Slowness(NamedTuple):
-    """A network's speed beside VGG16's, here and in a benchmark of others.
+    """A network's speed beside VGG16's, in a benchmark of others and in our profiles.
 
-    Attributes:
-        model: the network.
-        published: VGG16's seconds over the network's in the benchmark.
-        ours: the same in our profiles.
-        config: the plan if the network were as slow as in the benchmark.
-        over_bsp: that plan's speedup over data parallelism (simulated).
+    ``config`` is the plan if the network were as slow as in the benchmark, ``over_bsp`` that plan's
+    speedup over data parallelism (simulated).
     """
 
     model: str

@@ -4,8 +4,7 @@ import torch
 from torch import nn
 
 from pipekit import schedules
-from pipekit.papers.differences import relative_difference
-from pipekit.papers.gradients import pipeline_gradients, plain_gradients
+from pipekit.papers.differences import pipeline_gradients, plain_gradients, relative_difference
 
 
 def gradient_difference(workers: int) -> float:

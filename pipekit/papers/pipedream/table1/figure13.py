@@ -29,9 +29,7 @@ PRINTED = {
 class Figure13:
     """The four systems of Figure 13 on each of its rows, slowest first.
 
-    Attributes:
-        results: by system, then by row.
-        predictions: by row.
+    ``results`` are by system, then by row; ``predictions`` by row.
     """
 
     results: Mapping[str, Mapping[Setting, Result]]
@@ -93,21 +91,13 @@ class Figure13:
         )
 
     def nominal_straight(self) -> tuple[int, str, float]:
-        """Return the straight pipeline planned for 8 machines with nominal links.
-
-        Returns:
-            Its workers, configuration, and simulated speedup.
-        """
+        """Return workers, plan and simulated speedup of the straight one for 8 nominal machines."""
         one = self.predictions[ROWS[1]]
         chosen = one.plan_on(one.nominal, replicate=False)
         return chosen.workers, chosen.config, one.speedup(chosen, one.nominal)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        """Return what section 5.3 comes to.
-
-        Args:
-            table: of :meth:`table`.
-        """
+        """Return what section 5.3 comes to, by :meth:`table`."""
         alone, line, ours = (
             [self.speedup(system, row) for row in ROWS]
             for system in ("model parallel", "straight pipeline", "PipeDream")

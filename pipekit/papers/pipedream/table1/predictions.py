@@ -27,10 +27,7 @@ from pipekit.profiling import Profile
 class Prediction:
     """A network on a cluster, with what follows from its profile alone.
 
-    Attributes:
-        setting: network, workers and cluster.
-        profile: costs of a minibatch on one worker.
-        cluster: the workers with the effective bandwidth; see :mod:`.calibration`.
+    ``cluster`` has the effective bandwidth; see :mod:`.calibration`.
     """
 
     setting: Setting
@@ -87,12 +84,7 @@ class Prediction:
 
 
 def predict(setting: Setting, files: str = "") -> Prediction:
-    """Return what is predicted for a setting.
-
-    Args:
-        setting: network, workers and cluster.
-        files: path of measured profiles; see :func:`.calibration.profile_of`.
-    """
+    """Return what is predicted for a setting; ``files`` as for :func:`.calibration.profile_of`."""
     profile = calibration.profile_of(setting, files)
     return Prediction(setting, profile, calibration.calibrated(setting, files))
 

@@ -54,11 +54,9 @@ that is free for it, VGG16's on the same cluster."""
 
 
 def printed(setting: Setting, column: str) -> str:
-    """Return what Table 1 prints, read from the ledger of claims.
+    """Return what Table 1 prints of one of its rows, read from the ledger of claims.
 
-    Args:
-        setting: one of :data:`TABLE1`.
-        column: "bsp-speedup", "config", "pp-speedup", "pp-over-bsp" or "comm-reduction".
+    Columns are "bsp-speedup", "config", "pp-speedup", "pp-over-bsp", "comm-reduction".
     """
     return claims.load()[f"pipedream-table1-{setting.name}-{column}"].value
 
@@ -71,8 +69,7 @@ def printed_number(setting: Setting, column: str) -> float | None:
 def replicas_of(config: str) -> list[int]:
     """Return the replicas of each stage of a configuration as printed: "2-1-1" is [2, 1, 1].
 
-    Raises:
-        ValueError: it is not numbers above 0 joined by hyphens.
+    Other than numbers above 0 joined by hyphens it is a ValueError.
     """
     if not re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", config):
         raise ValueError(f"{config!r} is no configuration: write replicas like 2-1-1")

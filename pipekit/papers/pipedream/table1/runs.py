@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import pandas as pd
 import plotly.graph_objects as go
 from tqdm.auto import tqdm
 
-from pipekit import plots
+from pipekit.papers.drawing import named_rows
 from pipekit.papers.pipedream.table1 import speeds, traffic
 from pipekit.papers.pipedream.table1.bars import bars
 from pipekit.papers.pipedream.table1.predictions import Prediction
@@ -22,16 +21,12 @@ CLOSE = 0.15
 FITTED = frozenset(CALIBRATED_ON[row.model, row.cluster] for row in TABLE1)
 """The rows whose BSP cell is no prediction."""
 
+_NAMES = [row.name for row in TABLE1]
+
 
 @dataclass(frozen=True)
 class Runs:
-    """A row, emulated.
-
-    Attributes:
-        prediction: what was predicted.
-        bsp: data parallelism on all workers.
-        pipedream: the planner's plan.
-    """
+    """A row, emulated: data parallelism on all workers, and the planner's plan."""
 
     prediction: Prediction
     bsp: Result
@@ -76,13 +71,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Emulator:
-    """How long and how fast plans are emulated.
-
-    Attributes:
-        minibatches: in a pipeline's steady state, at least; half of them for BSP.
-        faster: by what factor time runs faster.
-        repeats: emulations of each plan, of which the median counts.
-    """
+    """How plans are emulated: minibatches in steady state (half for BSP), pace, repeats."""
 
     minibatches: int
     faster: float
@@ -92,142 +81,102 @@ class Emulator:
         """Return each row's runs."""
         found = {}
         for one in tqdm(list(predictions), desc="emulating", unit="row"):
-            run = partial(self.run, one)
             data_parallel = speeds.data_parallel(one.profile, one.setting.workers)
-            bsp = run(data_parallel, self.minibatches // 2)
+            bsp = self.run(one, data_parallel, self.minibatches // 2)
             same = one.plan.config == data_parallel.config
-            found[one.setting] = Runs(one, bsp, bsp if same else run(one.plan, self.minibatches))
+            ours = bsp if same else self.run(one, one.plan, self.minibatches)
+            found[one.setting] = Runs(one, bsp, ours)
         return found
 
     def run(
-        self,
-        one: Prediction,
-        plan: Plan,
-        minibatches: int,
-        method: speeds.Method = speeds.pipelined,
+        self, one: Prediction, plan: Plan, count: int, method: speeds.Method = speeds.pipelined
     ) -> Result:
-        """Return a plan of a row, simulated and emulated."""
-        return speeds.run(
-            one.profile,
-            plan,
-            one.cluster,
-            method=method,
-            minibatches=minibatches,
-            faster=self.faster,
-            repeats=self.repeats,
-        )
+        """Return a plan of a row, simulated and emulated for so many minibatches."""
+        how = count, self.faster, self.repeats
+        return speeds.run(one.profile, plan, one.cluster, *how, method)
 
 
 def speedups(runs: Mapping[Setting, Runs]) -> pd.DataFrame:
     """Return the speedups over one machine: emulated, simulated and the paper's."""
-    rows = []
-    for setting, found in runs.items():
-        compute_s = found.prediction.compute_s
-        rows.append(
-            {
-                "row": setting.name,
-                "BSP": found.bsp_speedup,
-                "BSP (simulated)": compute_s / found.bsp.simulated_s,
-                "BSP (paper)": printed_number(setting, "bsp-speedup"),
-                "plan": found.prediction.plan.config,
-                "PipeDream": found.speedup,
-                "PipeDream (simulated)": compute_s / found.pipedream.simulated_s,
-                "PipeDream (paper)": printed_number(setting, "pp-speedup"),
-                "over BSP": found.over_bsp,
-                "over BSP (paper)": printed_number(setting, "pp-over-bsp"),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def speedup_points(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the speedups of Table 1's rows as points, a place for each row and system.
-
-    Args:
-        table: of :func:`speedups`.
-    """
     return pd.DataFrame(
         {
-            "row": f"{setting.name} {system}",
-            "place": 2 * place + (system == "PipeDream") + offset,
-            "speedup": row[column],
-            "number": number,
+            "row": setting.name,
+            "BSP": found.bsp_speedup,
+            "BSP (simulated)": found.prediction.compute_s / found.bsp.simulated_s,
+            "BSP (paper)": printed_number(setting, "bsp-speedup"),
+            "plan": found.prediction.plan.config,
+            "PipeDream": found.speedup,
+            "PipeDream (simulated)": found.prediction.compute_s / found.pipedream.simulated_s,
+            "PipeDream (paper)": printed_number(setting, "pp-speedup"),
+            "over BSP": found.over_bsp,
+            "over BSP (paper)": printed_number(setting, "pp-over-bsp"),
         }
-        for place, (setting, (_, row)) in enumerate(zip(TABLE1, table.iterrows(), strict=False))
+        for setting, found in runs.items()
+    )
+
+
+def speedup_figure(table: pd.DataFrame) -> tuple[go.Figure, pd.DataFrame]:
+    """Draw the :func:`speedups` of Table 1's rows, a row each for BSP and PipeDream.
+
+    The title counts the predictions that are close to the paper's.
+    """
+    rows = table.set_index("row").loc[_NAMES]
+    both = {
+        f"{name} {system}": {
+            "paper": row[f"{system} (paper)"],
+            "simulated": row[f"{system} (simulated)"],
+            "emulated": row[system],
+        }
+        for name, row in rows.iterrows()
         for system in ("BSP", "PipeDream")
-        for number, column, offset in (
-            ("paper", f"{system} (paper)", -0.2),
-            ("simulated", f"{system} (simulated)", 0),
-            ("emulated", system, 0.2),
-        )
-    )
-
-
-def speedup_figure(table: pd.DataFrame) -> go.Figure:
-    """Draw :func:`speedup_points`; the title counts the predictions that are close to the paper."""
-    rows = table[table["row"].isin([setting.name for setting in TABLE1])].set_index("row")
-    names = [setting.name for setting in TABLE1 if setting not in FITTED]
-    ratios = pd.concat(
-        [
-            rows.loc[names, "BSP"] / rows.loc[names, "BSP (paper)"],
-            rows["PipeDream"] / rows["PipeDream (paper)"],
-        ]
-    )
-    met = int(((ratios - 1).abs() <= CLOSE).sum())
-    points = speedup_points(table)
-    figure = plots.points(
-        points,
-        x="speedup",
-        y="place",
-        color="number",
-        title=f"{met} of the {len(ratios)} predicted speedups of Table 1 are within {CLOSE:.0%}",
+    }
+    numbers = pd.DataFrame(both).T
+    predicted = numbers.drop([f"{setting.name} BSP" for setting in FITTED])
+    met = ((predicted["emulated"] / predicted["paper"] - 1).abs() <= CLOSE).sum()
+    figure, points = named_rows(
+        numbers,
+        "speedup",
+        title=f"{met} of the {len(predicted)} predicted speedups of Table 1 are within {CLOSE:.0%}",
         label="paper, simulated, emulated",
         x_title="speedup over one machine",
-        y_title=" ",
+        apart=0.2,
     )
-    named = points[points["number"] == "simulated"]
-    figure.update_yaxes(tickvals=named["place"], ticktext=named["row"], range=[13.6, -0.6])
-    figure.update_xaxes(range=[0, 1.05 * points["speedup"].max()])
-    return figure.update_layout(margin={"l": 170}, height=480)
+    return figure.update_layout(margin={"l": 170}, height=480), points
 
 
 def communication(runs: Mapping[Setting, Runs]) -> pd.DataFrame:
     """Return the bytes that the engine counted, and by how much less a plan sends than BSP.
 
-    Raises:
-        RuntimeError: the engine's counters and the closed form do not agree to the byte.
+    If counters and closed form do not agree to the byte, it is a RuntimeError.
     """
-    rows = []
     for setting, found in runs.items():
         if max(abs(found.bsp.excess), abs(found.pipedream.excess)) >= 0.5:
             raise RuntimeError(f"{setting.name}: the engine sent other bytes than the closed form")
-        rows.append(
-            {
-                "row": setting.name,
-                "plan": found.prediction.plan.config,
-                "BSP (MB a minibatch)": found.bsp.sent.total / 1e6,
-                "weights (MB)": found.pipedream.sent.weights / 1e6,
-                "activations (MB)": found.pipedream.sent.activations / 1e6,
-                "engine minus closed form (bytes)": found.excess,
-                "all counted alike (%)": found.saved,
-                "activations once (%)": found.saved_activations_once,
-                "paper (%)": printed_number(setting, "comm-reduction"),
-                "paper's configuration (%)": found.saved_by_paper_plan
-                if setting in TABLE1
-                else None,
-            }
-        )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            "row": setting.name,
+            "plan": found.prediction.plan.config,
+            "BSP (MB a minibatch)": found.bsp.sent.total / 1e6,
+            "weights (MB)": found.pipedream.sent.weights / 1e6,
+            "activations (MB)": found.pipedream.sent.activations / 1e6,
+            "engine minus closed form (bytes)": found.excess,
+            "all counted alike (%)": found.saved,
+            "activations once (%)": found.saved_activations_once,
+            "paper (%)": printed_number(setting, "comm-reduction"),
+            "paper's configuration (%)": found.saved_by_paper_plan if setting in TABLE1 else None,
+        }
+        for setting, found in runs.items()
+    )
 
 
 def communication_figure(table: pd.DataFrame) -> go.Figure:
     """Draw what :func:`communication` returned for the rows of Table 1."""
-    rows = table[table["row"].isin([setting.name for setting in TABLE1])]
+    rows = table[table["row"].isin(_NAMES)]
     shown = ["paper (%)", "all counted alike (%)", "activations once (%)"]
+    most = rows["all counted alike (%)"].max()
     return bars(
         rows.melt("row", shown, "source", "value"),
-        title=f"PipeDream sends up to {rows['all counted alike (%)'].max():.0f} % less than data "
-        "parallelism",
+        title=f"PipeDream sends up to {most:.0f} % less than data parallelism",
         label="paper, emulated",
         x_title="communication reduction over BSP (%)",
     )

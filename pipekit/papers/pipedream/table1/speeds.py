@@ -10,7 +10,7 @@ import pandas as pd
 from pipekit.clusters import Cluster
 from pipekit.papers.pace import emulate_at_pace
 from pipekit.papers.pipedream.table1.traffic import Sent, sent
-from pipekit.papers.steady import backward_ends, mean_interval
+from pipekit.papers.timelines import backward_ends, mean_interval
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, model_parallel, optimal_in_flight, pipedream
@@ -25,13 +25,7 @@ SIMULATED = 200
 
 
 class Window(NamedTuple):
-    """Which minibatches of a run are its steady state.
-
-    Attributes:
-        warmup: minibatches that fill the pipeline and let it settle.
-        counted: those that are timed.
-        drain: those after them, so that the timed ones have company to their end.
-    """
+    """Minibatches of a run: those that fill the pipeline, that are timed, and that drain it."""
 
     warmup: int
     counted: int
@@ -44,15 +38,10 @@ class Window(NamedTuple):
 
 
 def window(replicas: Sequence[int], at_least: int, margin: int = 1) -> Window:
-    """Return how long a run of PipeDream's schedule must be.
+    """Return how long a run of PipeDream's schedule must be to time so many minibatches.
 
     The stages' rounds meet again after as many minibatches as the least common multiple of their
     replicas; all parts of the run are multiples of it, so that no round is cut.
-
-    Args:
-        replicas: workers of each stage.
-        at_least: minibatches to be timed.
-        margin: by how much to lengthen warm-up and drain.
     """
     period = math.lcm(*replicas)
     in_flight = margin * optimal_in_flight(replicas)[0] * replicas[0]
@@ -77,15 +66,7 @@ def simulated_seconds(
     method: Method = pipelined,
     minibatches: int = SIMULATED,
 ) -> float:
-    """Return the simulated seconds a minibatch in steady state.
-
-    Args:
-        profile: costs of a minibatch on one worker.
-        plan: what to run.
-        cluster: the links; None: they cost nothing.
-        method: makes the schedule.
-        minibatches: to be timed, at least.
-    """
+    """Return the simulated seconds a minibatch in steady state; None: links are free."""
     counted = window(plan.replicas, minibatches, margin=3)
     table = method(plan, counted.minibatches)
     return steady_seconds(simulate(table, profile, plan, cluster), counted)
@@ -129,13 +110,9 @@ def overhead_removed(speedup: float, bsp: float, workers: int) -> float:
 class Result(NamedTuple):
     """A plan, simulated and emulated.
 
-    Attributes:
-        plan: what was run.
-        simulated_s: seconds a minibatch in steady state.
-        emulated_s: likewise, of the profile's time: what the emulation was sped up by is undone.
-        sent: bytes a minibatch by the engine's counters.
-        closed: the same by the closed form.
-        uneven: most bytes that a worker sent and received a minibatch more or less than the mean.
+    Seconds a minibatch are of the profile's time, in steady state; bytes a minibatch are ``sent``
+    by the engine's counters and ``closed`` by the closed form; ``uneven`` is the most that a worker
+    sent and received more or less than the mean.
     """
 
     plan: Plan
@@ -155,23 +132,12 @@ def run(
     profile: Profile,
     plan: Plan,
     cluster: Cluster,
-    *,
-    method: Method = pipelined,
     minibatches: int,
     faster: float,
     repeats: int = 1,
+    method: Method = pipelined,
 ) -> Result:
-    """Simulate and emulate a plan.
-
-    Args:
-        profile: costs of a minibatch on one worker.
-        plan: what to run.
-        cluster: the links, one level.
-        method: makes the schedule.
-        minibatches: to be emulated in steady state, at least.
-        faster: by what factor time runs faster in the emulation.
-        repeats: emulations, of which the median counts.
-    """
+    """Simulate and emulate a plan in time that runs ``faster``, the median of ``repeats``."""
     counted = window(plan.replicas, minibatches)
     table = method(plan, counted.minibatches)
     runs = [emulate_at_pace(table, profile, plan, cluster, faster) for _ in range(repeats)]

@@ -9,12 +9,7 @@ from pipekit.profiling import Profile
 
 
 class Sent(NamedTuple):
-    """Bytes that all workers together send a minibatch, each byte counted once.
-
-    Attributes:
-        weights: gradients of weights, and the sums.
-        activations: activations and their gradients.
-    """
+    """Bytes that all workers together send a minibatch, each counted once."""
 
     weights: float
     activations: float
@@ -42,11 +37,8 @@ def sent(profile: Profile, plan: Plan) -> Sent:
 def reduction(ours: Sent, bsp: Sent, activations_once: bool = False) -> float:
     """Return by what part (0 to 1) less is sent than by data parallelism.
 
-    Args:
-        ours: what a plan sends.
-        bsp: what data parallelism sends.
-        activations_once: count weights at both ends of a link, as 4 (m - 1) / m |w| does, and
-            activations at one; by default both are counted alike.
+    ``activations_once`` counts weights at both ends of a link, as 4 (m - 1) / m |w| does, and
+    activations at one; by default both are counted alike.
     """
     return 1 - (ours.total - ours.activations / 2 * activations_once) / bsp.total
 
@@ -70,9 +62,7 @@ def link_seconds(profile: Profile, plan: Plan, cluster: Cluster) -> float:
 def formula_speedup(workers: int, calibrated_on: tuple[int, float]) -> float:
     """Return BSP's speedup if traffic were all, 4 (m - 1) / m |w| a worker, and nothing overlapped.
 
-    Args:
-        workers: for which.
-        calibrated_on: workers and speedup of one row.
+    It is calibrated on workers and speedup of one row.
     """
     known, speedup = calibrated_on
     a_byte = (known / speedup - 1) * known / (known - 1)  # of computing time, for each |w| sent

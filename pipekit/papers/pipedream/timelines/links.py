@@ -8,8 +8,9 @@ import plotly.graph_objects as go
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic
+from pipekit.papers.drawing import rows_figure
 from pipekit.papers.pipedream.steady_state import steady
-from pipekit.papers.timelines import busy_s, passes_of, rows_figure
+from pipekit.papers.timelines import busy_s, passes_of
 from pipekit.schedules import Op, Schedule, Task, lower
 from pipekit.traces import TRANSFERS, Trace
 

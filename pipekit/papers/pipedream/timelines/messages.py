@@ -18,11 +18,7 @@ from pipekit.trees import Tree, leaves
 
 
 class MessageCounter(Observer):
-    """Counts everything that workers send one another.
-
-    Attributes:
-        seen: messages by their purpose.
-    """
+    """Counts everything that workers send one another, in ``seen``, by its purpose."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
@@ -45,12 +41,7 @@ class MessageCounter(Observer):
 def real_messages(replicas: Sequence[Sequence[int]], seed: int) -> pd.DataFrame:
     """Train a small network for 24 minibatches on stages of each of some replicas; count messages.
 
-    Args:
-        replicas: workers of each of four stages, for each training.
-        seed: of weights and data.
-
-    Returns:
-        A row a training, named like "3-2-2-1": activation, gradient, weights, control.
+    A row a training, named like "3-2-2-1": activation, gradient, weights, control.
     """
     torch.manual_seed(seed)
     network = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(4)))
@@ -74,9 +65,7 @@ def real_messages(replicas: Sequence[Sequence[int]], seed: int) -> pd.DataFrame:
 def coordination_finding(sent: pd.DataFrame, tables: Mapping[tuple[int, ...], Schedule]) -> Finding:
     """Return the messages that coordinate, and the lists that a worker cannot make alone.
 
-    Args:
-        sent: of :func:`real_messages`.
-        tables: PipeDream's, by replicas.
+    ``sent`` is of :func:`real_messages`; the tables are PipeDream's, by replicas.
     """
     differing = sum(
         local != listed
@@ -85,9 +74,6 @@ def coordination_finding(sent: pd.DataFrame, tables: Mapping[tuple[int, ...], Sc
             from_own_lists(replicas, table.microbatches).workers, table.workers, strict=True
         )
     )
-    return Finding(
-        "pipedream-static-no-coordination",
-        [int(sent["control"].sum()), differing],
-        "exact",
-        f"{sent.to_numpy().sum()} messages of two real trainings counted, all of them tensors",
-    )
+    value = [int(sent["control"].sum()), differing]
+    note = f"{sent.to_numpy().sum()} messages of two real trainings counted, all of them tensors"
+    return Finding.exact("pipedream-static-no-coordination", value, note)

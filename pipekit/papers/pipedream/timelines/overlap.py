@@ -35,11 +35,10 @@ MESSAGE_BYTES = 1e6
 class Overlap:
     """Four equal stages with messages that take a share of the compute.
 
-    Attributes:
-        table: a row for each admission and share: how much of the links' time a minibatch takes
-            longer by ("exposed") and how much of it lies under compute ("hidden").
-        runs: the emulated trace and its messages, by admission and share.
-        pass_s: seconds of a forward and a backward of a stage, together.
+    ``table`` has a row for each admission and share: how much of the links' time a minibatch takes
+    longer by ("exposed") and how much of it lies under compute ("hidden"). ``runs`` are the
+    emulated trace and its messages, by admission and share; ``pass_s`` a stage's forward and
+    backward together.
     """
 
     table: pd.DataFrame
@@ -65,48 +64,37 @@ class Overlap:
         return machine_figure(machines, titles), numbers
 
     def findings(self, share: float, slow_share: float) -> list[Finding]:
-        """Return whether communication is hidden.
-
-        Args:
-            share: of the links' time over the compute, where the links keep up.
-            slow_share: the same where they do not.
-        """
+        """Return whether communication is hidden where links keep up and where they do not."""
         by = self.table.set_index(["in flight", "on links / compute"])
         exposed, hidden = by["exposed (emulated)"], by["hidden (emulated)"]
+        computed = by["hidden (simulated)"]
         cause = (
             "NOAM counts no time on links (3.2): with equal stages the round trip of a minibatch "
             "is longer than NOAM minibatches. With "
             f"{' '.join(map(str, MORE))} in flight in place of 4 3 2 1 (each link one more stage): "
         )
-        both = ", ".join(f"{exposed[LINKS_AS_STAGES, s]:.3f}" for s in (share, slow_share))
+        left = (
+            ", ".join(f"{exposed[LINKS_AS_STAGES, s]:.3f}" for s in (share, slow_share))
+            + " exposed (emulated), "
+            f"{by['exposed (simulated)'][LINKS_AS_STAGES, share]:.3f} (simulated)"
+        )
+        under = (
+            f"{hidden[LINKS_AS_STAGES, share]:.3f} hidden (emulated); simulated: "
+            f"{computed[NOAM, share]:.3f} and {computed[LINKS_AS_STAGES, share]:.3f}"
+        )
+        claim, other = "pipedream-abstract-perfect-overlap", "pipedream-fig4-overlap-timeline"
+        both = [float(exposed[NOAM, s]) for s in (share, slow_share)]
         return [
-            Finding(
-                "pipedream-abstract-perfect-overlap",
-                [float(exposed[NOAM, s]) for s in (share, slow_share)],
-                "emulated",
-                f"{cause}{both} exposed (emulated), "
-                f"{by['exposed (simulated)'][LINKS_AS_STAGES, share]:.3f} (simulated)",
-                "figure4.svg",
-            ),
-            Finding(
-                "pipedream-fig4-overlap-timeline",
-                float(hidden[NOAM, share]),
-                "emulated",
-                f"{cause}{hidden[LINKS_AS_STAGES, share]:.3f} hidden (emulated); simulated: "
-                f"{by['hidden (simulated)'][NOAM, share]:.3f} and "
-                f"{by['hidden (simulated)'][LINKS_AS_STAGES, share]:.3f}",
-                "figure4.svg",
-            ),
+            Finding.emulated(claim, both, cause + left, "figure4.svg"),
+            Finding.emulated(other, float(hidden[NOAM, share]), cause + under, "figure4.svg"),
         ]
 
 
 def overlap(pass_s: float, shares: Sequence[float], minibatches: int) -> Overlap:
     """Emulate and simulate four equal stages on links of several speeds, for both admissions.
 
-    Args:
-        pass_s: seconds of a stage's backward; a forward takes half of that.
-        shares: of a stage's compute, that its two messages are on the links.
-        minibatches: of each run.
+    A stage's backward takes ``pass_s``, its forward half of that; its two messages are on the links
+    for each of ``shares`` of its compute.
     """
     whole_s = pass_s / 2 + pass_s
     passes = one_layer_stages([(pass_s / 2, pass_s)] * 4, output_bytes=MESSAGE_BYTES)

@@ -22,31 +22,24 @@ LENGTHS = [(1, 2)] * 4
 def unequal_stages(pipelines: int, seed: int) -> pd.DataFrame:
     """Simulate random unequal pipelines, and compare their idle share with the closed form.
 
-    Args:
-        pipelines: how many.
-        seed: of their stages' seconds.
-
-    Returns:
-        A row a pipeline: "closed form" (1 - mean / max of the stages), "simulated", "stages",
-        "error" (relative), and "error by the clock".
+    A row a pipeline: "closed form" (1 - mean / max of the stages), "simulated", "stages", "error"
+    (relative), and "error by the clock".
     """
     draw, rows = random.Random(seed), []
     for _ in range(pipelines):
         stages = draw.randint(2, 8)
         times = [(draw.uniform(1, 5), draw.uniform(1, 9)) for _ in range(stages)]
-        trace, replicas = (
-            simulate(pipedream(stages, 9 * stages), one_layer_stages(times)),
-            [1] * stages,
-        )
+        trace = simulate(pipedream(stages, 9 * stages), one_layer_stages(times))
+        idle = 1 - utilisation(trace, [1] * stages)
+        by_the_clock = 1 - clock_utilisation(trace, [1] * stages)
         whole = [forward + backward for forward, backward in times]
-        idle = 1 - utilisation(trace, replicas)
         rows.append(
             {
                 "closed form": 1 - sum(whole) / stages / max(whole),
                 "simulated": idle,
                 "stages": f"{stages} stages",
                 "error": idle_error(whole, idle),
-                "error by the clock": idle_error(whole, 1 - clock_utilisation(trace, replicas)),
+                "error by the clock": idle_error(whole, by_the_clock),
             }
         )
     return pd.DataFrame(rows).sort_values("stages")
@@ -70,16 +63,14 @@ def idle_figure(table: pd.DataFrame) -> go.Figure:
 def idle_finding(table: pd.DataFrame) -> Finding:
     """Return the largest error of the closed form in :func:`unequal_stages`."""
     clock = table["error by the clock"]
-    return Finding(
-        "pipedream-intro-bad-partition-idle",
-        table["error"].max(),
-        "simulated",
+    note = (
         "busy with the minibatches that end in the window, so that it is the pace that is tested; "
         f"by the clock {clock.max():.3f} at worst, above 1 % in {(clock > 0.01).sum()} of "
         f"{len(clock)}: a stage nearly as slow as the slowest gets ahead of it for a long time, "
-        "not steady in so short a run",
-        "bad_partition.svg",
+        "not steady in so short a run"
     )
+    most = table["error"].max()
+    return Finding.simulated("pipedream-intro-bad-partition-idle", most, note, "bad_partition.svg")
 
 
 def policies() -> list[Schedule]:
@@ -99,8 +90,7 @@ def events(schedules: Sequence[Schedule]) -> pd.DataFrame:
 def forward_first_finding(pass_s: float) -> Finding:
     """Return whether forward first delays updates and admits without bound.
 
-    Args:
-        pass_s: seconds of a stage's forward; a backward takes twice that.
+    A forward takes ``pass_s``, a backward twice that.
     """
     passes = one_layer_stages([(pass_s, 2 * pass_s)] * 4)
 
@@ -113,43 +103,30 @@ def forward_first_finding(pass_s: float) -> Finding:
         max(check(by_preference(LENGTHS, n, Op.FORWARD)).peak_in_flight) == n for n in (8, 16, 32)
     )
     late, early = first_update(forward_first), first_update(ours)
-    return Finding(
-        "pipedream-forward-first-hinders",
-        late > early and unbounded,
-        "simulated",
+    note = (
         f"first update of 12 minibatches after {late:.2f} s, with 1F1B {early:.2f} s; with "
-        "unlimited admission all of 8, 16 and 32 minibatches are in flight",
-        "policies.svg",
+        "unlimited admission all of 8, 16 and 32 minibatches are in flight"
     )
+    hinders = late > early and unbounded
+    return Finding.simulated("pipedream-forward-first-hinders", hinders, note, "policies.svg")
 
 
 def backward_first(pipelines: int, minibatches: int, seed: int) -> pd.DataFrame:
     """Simulate backward first and 1F1B on random pipelines of four unequal stages.
 
-    Args:
-        pipelines: how many.
-        minibatches: of each run.
-        seed: of the stages' seconds.
-
-    Returns:
-        A row a pipeline, the busy share in steady state: "backward first" with at most 4
-        minibatches admitted, "1F1B", and "unlimited", backward first that admits all.
+    A row a pipeline, the busy share in steady state: "backward first" with at most 4 minibatches
+    admitted, "1F1B", and "unlimited", backward first that admits all.
     """
     draw, rows = random.Random(seed), []
     for _ in range(pipelines):
         lengths = [(draw.randint(1, 4), draw.randint(1, 8)) for _ in range(4)]
-        profile = one_layer_stages(lengths)
         tables = {
             "backward first": by_preference(lengths, minibatches, Op.BACKWARD, admitted=4),
             "1F1B": pipedream(4, minibatches),
             "unlimited": by_preference(lengths, minibatches, Op.BACKWARD),
         }
-        rows.append(
-            {
-                name: utilisation(simulate(table, profile), STRAIGHT)
-                for name, table in tables.items()
-            }
-        )
+        traces = {name: simulate(each, one_layer_stages(lengths)) for name, each in tables.items()}
+        rows.append({name: utilisation(trace, STRAIGHT) for name, trace in traces.items()})
     return pd.DataFrame(rows).assign(pipelines="4 unequal stages")
 
 
@@ -177,12 +154,10 @@ def backward_first_figure(busy: pd.DataFrame) -> go.Figure:
 def backward_first_finding(busy: pd.DataFrame) -> Finding:
     """Return the mean busy shares of :func:`backward_first`."""
     worse, better = _worse_and_better(busy)
-    return Finding(
-        "pipedream-backward-first-idle",
-        [float(busy["backward first"].mean()), float(busy["1F1B"].mean())],
-        "simulated",
+    note = (
         f"means over {len(busy)} random unequal pipelines with at most 4 minibatches admitted: "
         f"worse than 1F1B in {worse}, better in {better}, else equal, as with equal stages. With "
-        f"unlimited admission, and so more in flight than 1F1B: {busy['unlimited'].mean():.4f}",
-        "backward_first.svg",
+        f"unlimited admission, and so more in flight than 1F1B: {busy['unlimited'].mean():.4f}"
     )
+    means = [float(busy[name].mean()) for name in ("backward first", "1F1B")]
+    return Finding.simulated("pipedream-backward-first-idle", means, note, "backward_first.svg")

@@ -13,8 +13,7 @@ from pipekit.papers.pipedream.timelines.tables import (
     backward_follows_forward,
     routed_round_robin,
 )
-from pipekit.papers.three_ways import ThreeWays, run_three_ways
-from pipekit.papers.timelines import EQUAL_SLOTS, most_active, starts
+from pipekit.papers.timelines import EQUAL_SLOTS, ThreeWays, most_active, run_three_ways, starts
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, Schedule, check, model_parallel, pipedream
@@ -37,11 +36,7 @@ def one_layer_stages(
 
 
 def data_parallelism(pass_s: float) -> ThreeWays:
-    """Return Figure 2: four machines that sum their gradients, as long as both passes take.
-
-    Args:
-        pass_s: seconds of a forward of the whole model, and of a backward.
-    """
+    """Return Figure 2: four machines that sum their gradients for two passes of ``pass_s``."""
     layers, size, machines = 4, 30e6, 4
     model = Profile.uniform(layers, pass_s / layers, pass_s / layers, parameter_bytes=size)
     links = flat(machines, 2 * (machines - 1) / machines * layers * size / (2 * pass_s))
@@ -64,32 +59,19 @@ def figure3_finding(slots: Trace) -> Finding:
     """Return whether model parallelism in equal slots is as Figure 3 draws it."""
     drawn = {("FORWARD", s, k): 8 * k + s for s in range(4) for k in range(3)}
     drawn |= {("BACKWARD", s, k): 8 * k + 7 - s for s in range(4) for k in range(3)}
-    return Finding(
-        "pipedream-fig3-model-parallel-timeline",
-        starts(slots) == drawn and 1 - slots.bubble == 1 / 4,
-        "exact",
-        figure="figure3.svg",
-    )
+    same = starts(slots) == drawn and 1 - slots.bubble == 1 / 4
+    return Finding.exact("pipedream-fig3-model-parallel-timeline", same, figure="figure3.svg")
 
 
 def underuse_finding(figure3: ThreeWays, seed: int) -> Finding:
-    """Return how many machines of model parallelism compute at once, on random stages too.
-
-    Args:
-        figure3: model parallelism three ways.
-        seed: of the random stages' seconds.
-    """
+    """Return how many machines of model parallelism compute at once, on random stages too."""
     draw = random.Random(seed)
     traces = [figure3.simulated, figure3.emulated]
     for stages in range(2, 10):
         times = [(draw.uniform(1, 5), draw.uniform(1, 9)) for _ in range(stages)]
         traces.append(simulate(model_parallel(stages, 4), one_layer_stages(times)))
-    return Finding(
-        "pipedream-intro-mp-underuse",
-        max(map(most_active, traces)),
-        "exact",
-        "also in the emulated run, and on 2 to 9 stages of random lengths",
-    )
+    note = "also in the emulated run, and on 2 to 9 stages of random lengths"
+    return Finding.exact("pipedream-intro-mp-underuse", max(map(most_active, traces)), note)
 
 
 def figure8_finding(slots: Trace) -> Finding:
@@ -97,22 +79,15 @@ def figure8_finding(slots: Trace) -> Finding:
     begins = {key: slot + 1 for key, slot in starts(slots).items()}  # the paper counts from 1
     first_backward = [begins["BACKWARD", stage, 0] for stage in range(4)]
     fifth_forward = [begins["FORWARD", stage, 4] for stage in range(4)]
-    return Finding(
-        "pipedream-fig8-timeline",
-        first_backward == [8, 7, 6, 5] and fifth_forward == [9, 10, 11, 12],
-        "exact",
-        "start-up as in the text: four minibatches go through to the output stage",
-        "figure8.svg",
-    )
+    same = first_backward == [8, 7, 6, 5] and fifth_forward == [9, 10, 11, 12]
+    note = "start-up as in the text: four minibatches go through to the output stage"
+    return Finding.exact("pipedream-fig8-timeline", same, note, "figure8.svg")
 
 
 def steady_findings(slots: Trace, minibatches: int, pass_s: float) -> list[Finding]:
     """Return how 1F1B starts, and how busy it keeps four equal stages, in a longer run.
 
-    Args:
-        slots: PipeDream in equal slots.
-        minibatches: of the longer run.
-        pass_s: seconds of either pass of a stage in the emulated run.
+    ``pass_s`` are the seconds of either pass of a stage in the emulated run.
     """
     table = pipedream(4, minibatches)
     equal = one_layer_stages([(pass_s, pass_s)] * 4)
@@ -120,21 +95,18 @@ def steady_findings(slots: Trace, minibatches: int, pass_s: float) -> list[Findi
         100 * utilisation(trace, STRAIGHT)
         for trace in (Trace.from_schedule(table, EQUAL_SLOTS), emulate(table, equal).trace)
     ]
-    longer_backward = Trace.from_schedule(table)  # a backward of two slots
+    longer_backward = 100 * utilisation(Trace.from_schedule(table), STRAIGHT)  # of two slots
     begins = starts(slots)
     admitted = [task.op for task in table.workers[0]].index(Op.BACKWARD)
     gap = begins["BACKWARD", 3, 0] - begins["FORWARD", 3, 0] - 1
+    emulated = (
+        f"the second is emulated: passes of {1e3 * pass_s:g} ms; the rest is the engine's own time"
+    )
     return [
-        Finding("pipedream-startup-admits-noam", admitted, "exact"),
-        Finding("pipedream-1f1b-output-stage-first-backward", gap, "exact"),
-        Finding(
-            "pipedream-1f1b-no-idle-balanced",
-            busy,
-            "exact",
-            f"the second is emulated: passes of {1e3 * pass_s:g} ms; the rest is the engine's own "
-            "time",
-        ),
-        Finding("pipedream-1f1b-unequal-fb", 100 * utilisation(longer_backward, STRAIGHT), "exact"),
+        Finding.exact("pipedream-startup-admits-noam", admitted),
+        Finding.exact("pipedream-1f1b-output-stage-first-backward", gap),
+        Finding.exact("pipedream-1f1b-no-idle-balanced", busy, emulated),
+        Finding.exact("pipedream-1f1b-unequal-fb", longer_backward),
     ]
 
 
@@ -148,20 +120,15 @@ def round_robin_findings(tables: Mapping[tuple[int, ...], Schedule]) -> list[Fin
     """Return what 1F1B-RR promises whatever the replicas; see :func:`replicated_tables`."""
     in_flight = {replicas: check(table).peak_in_flight for replicas, table in tables.items()}
     capped = all(max(in_flight[r][: r[0]]) <= -(-sum(r) // r[0]) for r in tables)
+    straight = in_flight[1, 1, 1, 1] == (4, 3, 2, 1)
+    vectors = f"{len(tables)} replica vectors of up to 8 machines"
+    alternating, routed, following = (
+        all(map(holds, tables.values()))
+        for holds in (alternates, routed_round_robin, backward_follows_forward)
+    )
     return [
-        Finding("pipedream-1f1b-alternation", all(map(alternates, tables.values())), "exact"),
-        Finding(
-            "pipedream-roundrobin-routing", all(map(routed_round_robin, tables.values())), "exact"
-        ),
-        Finding(
-            "pipedream-roundrobin-same-replica",
-            all(map(backward_follows_forward, tables.values())),
-            "exact",
-        ),
-        Finding(
-            "pipedream-inflight-cap",
-            capped and in_flight[1, 1, 1, 1] == (4, 3, 2, 1),
-            "exact",
-            f"{len(tables)} replica vectors of up to 8 machines",
-        ),
+        Finding.exact("pipedream-1f1b-alternation", alternating),
+        Finding.exact("pipedream-roundrobin-routing", routed),
+        Finding.exact("pipedream-roundrobin-same-replica", following),
+        Finding.exact("pipedream-inflight-cap", capped and straight, vectors),
     ]

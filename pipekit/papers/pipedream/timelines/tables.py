@@ -14,14 +14,8 @@ def worker_list(
     """Return one worker's 1F1B-RR list (PipeDream, 3.3), from nothing but its own place.
 
     It never looks at another worker: round robin says which minibatches are its own, 1F1B in which
-    order it runs them, and its own updates which weights it has.
-
-    Args:
-        replicas: workers of each stage.
-        stage: of this worker.
-        replica: which of the stage's workers this one is.
-        minibatches: of the whole run.
-        in_flight: minibatches whose backward it may owe at once.
+    order it runs them, and its own updates which weights it has. It owes at most ``in_flight``
+    backwards.
     """
     width, tasks, owed, updates = replicas[stage], [], deque[Task](), 0
 
@@ -45,12 +39,7 @@ def worker_list(
 
 
 def from_own_lists(replicas: Sequence[int], minibatches: int) -> Schedule:
-    """Return 1F1B-RR put together from the workers' own lists.
-
-    Args:
-        replicas: workers of each stage.
-        minibatches: of the run.
-    """
+    """Return 1F1B-RR put together from the workers' own lists."""
     in_flight = optimal_in_flight(replicas)
     return Schedule(
         tuple(
@@ -68,13 +57,9 @@ def by_preference(
 ) -> Schedule:
     """Return what comes of always doing one kind of pass first (PipeDream, 3.3).
 
-    Every worker, as soon as it is free, runs the pass it prefers if one is ready, else the other.
-
-    Args:
-        stage_s: whole time units of each stage's forward and backward.
-        minibatches: of the run.
-        prefer: FORWARD or BACKWARD.
-        admitted: minibatches in the pipeline at most; None: as many as there are.
+    Every worker, as soon as it is free, runs the pass it prefers if one is ready, else the other. A
+    stage's forward and backward take ``stage_s`` whole time units; at most ``admitted`` minibatches
+    are in the pipeline, None: as many as there are.
     """
     stages, limit = len(stage_s), admitted or minibatches
     lists: list[list[Task]] = [[] for _ in range(stages)]

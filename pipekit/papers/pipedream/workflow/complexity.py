@@ -62,11 +62,8 @@ class _CountingObjective:
 def iterations(layers: int, widths: Sequence[int]) -> int:
     """Return how many candidates the planner's dynamic program looks at, by an instrumented run.
 
-    A candidate is a first stage, so many machines for it, and a place where the rest begins.
-
-    Args:
-        layers: N, all alike.
-        widths: members of each level of links, innermost first; [M] for M machines on one level.
+    A candidate is a first stage, so many machines for it, and a place where the rest begins. The
+    layers are all alike; ``widths`` are members of each level of links, innermost first.
     """
     profile = Profile.uniform(layers, 1.0, 2.0, output_bytes=1.0, parameter_bytes=1.0)
     levels = [Level(f"level {n}", width, 10.0) for n, width in enumerate(widths)]
@@ -119,11 +116,9 @@ def finding(found: Mapping[str, Sequence[int]]) -> Finding:
     shares = [count / (n * n * 8 * 8) for n, count in zip(SIZES, by_layers, strict=True)]
     shares += [count / (16 * 16 * m * m) for m, count in zip(SIZES, by_machines, strict=True)]
     in_layers, in_machines, two_levels = (slope(SIZES, own) for own in found.values())
-    return Finding(
-        "pipedream-planner-complexity",
-        [max(shares), in_layers, in_machines],
-        "exact",
+    note = (
         f"with two levels of links the slope in N is {two_levels:.2f}: the O(N^3 M^2) that "
-        "PipeDream-2BW's section 6 gives",
-        "complexity.svg",
+        "PipeDream-2BW's section 6 gives"
     )
+    value = [max(shares), in_layers, in_machines]
+    return Finding.exact("pipedream-planner-complexity", value, note, "complexity.svg")

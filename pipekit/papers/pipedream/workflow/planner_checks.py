@@ -190,44 +190,31 @@ def optimum_figure(plans: pd.DataFrame) -> go.Figure:
 def findings(plans: pd.DataFrame, problems: Sequence[Instance]) -> list[Finding]:
     """Return whether the planner's answers are the equations' and the best.
 
-    Args:
-        plans: of :func:`check_plans`.
-        problems: whose first 50 also have their base cases checked.
+    ``plans`` is of :func:`check_plans`; the first 50 problems also have their base cases checked.
     """
     several = plans["config"].str.contains("-")
     single, several = plans[~several], plans[several]
     largest, printed = (largest_error(plans, column) for column in ("brute force", "recurrence"))
-    alone = max(single["stage error"].max(), largest_error(single, "recurrence"))
-    prefix = "pipedream-eq-planner"
+    optimal = [largest, len(plans)]
+    stages = float(plans["stage error"].max()) <= EQUAL
+    alone = max(single["stage error"].max(), largest_error(single, "recurrence")) <= EQUAL
+    joined = largest_error(several, "recurrence") <= EQUAL and printed <= EQUAL
+    begins = all(base_cases_hold(problem) for problem in problems[:50])
+    every = f"every stage of {len(plans)} plans, relative error at most {EQUAL:g}"
+    agree = (
+        f"{len(several)} plans of several stages; the recurrence as printed and brute force "
+        f"agree with the planner to {max(printed, largest):.1e}"
+    )
+    idle = (
+        "50 problems; A(1, m) is the best on at most m machines, as one layer may leave some idle"
+    )
+    single_note, noam = f"{len(single)} plans of one stage", bool(plans["NOAM"].all())
+    figure = "brute_force.svg"
     return [
-        Finding(
-            "pipedream-planner-optimal-substructure",
-            [largest, len(plans)],
-            "exact",
-            figure="brute_force.svg",
-        ),
-        Finding(
-            "pipedream-eq-stage-time",
-            float(plans["stage error"].max()) <= EQUAL,
-            "exact",
-            f"every stage of {len(plans)} plans, relative error at most {EQUAL:g}",
-        ),
-        Finding(
-            f"{prefix}-single-stage", alone <= EQUAL, "exact", f"{len(single)} plans of one stage"
-        ),
-        Finding(
-            f"{prefix}-multi-stage",
-            largest_error(several, "recurrence") <= EQUAL and printed <= EQUAL,
-            "exact",
-            f"{len(several)} plans of several stages; the recurrence as printed and brute force "
-            f"agree with the planner to {max(printed, largest):.1e}",
-        ),
-        Finding(
-            f"{prefix}-init",
-            all(base_cases_hold(problem) for problem in problems[:50]),
-            "exact",
-            "50 problems; A(1, m) is the best on at most m machines, as one layer may leave some "
-            "idle",
-        ),
-        Finding("pipedream-eq-noam", bool(plans["NOAM"].all()), "exact", f"{len(plans)} plans"),
+        Finding.exact("pipedream-planner-optimal-substructure", optimal, figure=figure),
+        Finding.exact("pipedream-eq-stage-time", stages, every),
+        Finding.exact("pipedream-eq-planner-single-stage", alone, single_note),
+        Finding.exact("pipedream-eq-planner-multi-stage", joined, agree),
+        Finding.exact("pipedream-eq-planner-init", begins, idle),
+        Finding.exact("pipedream-eq-noam", noam, f"{len(plans)} plans"),
     ]

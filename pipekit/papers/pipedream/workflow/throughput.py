@@ -29,16 +29,9 @@ def throughput_row(
 ) -> dict[str, Any]:
     """Simulate a plan; return its throughput times A, 1 where the slowest stage decides.
 
-    Args:
-        network: its name, for the table.
-        profile: of a minibatch.
-        cluster: where.
-        replicate: whether stages may be replicated.
-        rounds: of the round robin in steady state, at least.
-
-    Returns:
-        A row: "PipeDream" as published; "free links": the same plan where links cost nothing;
-        "links as stages": in flight as many as if each link were one more stage.
+    "PipeDream" as published; "free links": the same plan where links cost nothing; "links as
+    stages": in flight as many as if each link were one more stage. The steady state has as many
+    ``rounds`` of the round robin at least.
     """
     plan = pipedream(profile, cluster, replicate=replicate)
     lap = math.lcm(*plan.replicas)
@@ -67,9 +60,7 @@ def throughput_row(
 def throughputs(networks: Sequence[str], machines: Sequence[int]) -> pd.DataFrame:
     """Return :func:`throughput_row` for published networks on the paper's clusters.
 
-    Args:
-        networks: keys of :data:`ROWS`.
-        machines: of each cluster, tried one after another, with and without replication.
+    Both with so many machines, one after another, with and without replication.
     """
     rows = [
         throughput_row(name, published(name, ROWS[name], device), cluster(workers=count), replicate)
@@ -113,15 +104,14 @@ def finding(table: pd.DataFrame) -> Finding:
         return float(values[(values - 1).abs().idxmax()])
 
     close = ((table["PipeDream"] - 1).abs() < 0.02).sum()
-    return Finding(
-        "pipedream-planner-slowest-stage-objective",
-        [farthest("PipeDream", kind) for kind in ("straight", "replicated")],
-        "simulated",
+    note = (
         f"{len(table)} plans for the paper's networks and clusters, {close} of them within 2 %. "
         "Straight: NOAM counts no time on links, so that a minibatch comes back too late; with in "
         f"flight one more a link {farthest('links as stages', 'straight'):.3f}. Replicated: T "
         "counts synchronisation as hidden under compute, but an update waits for the sum over the "
         f"round, and the replicas for one another ({farthest('free links', 'replicated'):.3f} with "
-        "free links)",
-        "throughput.svg",
+        "free links)"
     )
+    worst = [farthest("PipeDream", kind) for kind in ("straight", "replicated")]
+    claim = "pipedream-planner-slowest-stage-objective"
+    return Finding.simulated(claim, worst, note, "throughput.svg")

@@ -39,16 +39,7 @@ def trains_as_the_equations_say(
     optimizer: OptimizerFactory,
     loss: nn.Module,
 ) -> bool:
-    """Train on replicated stages; return whether weights and losses are the oracle's, to the bit.
-
-    Args:
-        model: the layers.
-        batches: minibatches.
-        replicas: workers of each stage.
-        balance: layers of each stage.
-        optimizer: makes an optimizer.
-        loss: of (output, target).
-    """
+    """Train on replicated stages; return whether weights and losses are the oracle's bits."""
     pipeline = Pipeline(
         model, lambda n: pipedream(replicas, n), balance=balance, optimizer=optimizer, loss=loss
     )
@@ -87,14 +78,6 @@ def profile_plan_train(
 
     Nobody says where to cut: the profile is of one minibatch, the plan is PipeDream's for the
     cluster, and the messages of the training are as slow as the cluster's links.
-
-    Args:
-        model: the layers.
-        batches: minibatches of equally many rows.
-        cluster: the machines to plan for and their links.
-        optimizer: makes an optimizer.
-        loss: of (output, target).
-        repeats: passes of the profile.
     """
     inputs, targets = batches[0]
     with warnings.catch_warnings():
@@ -114,12 +97,7 @@ def profile_plan_train(
 
 
 def vectors_as_the_equations_say(minibatches: int, seed: int) -> dict[str, bool]:
-    """Train all 35 ways to share 8 machines among 4 stages; return which are as the oracle's.
-
-    Args:
-        minibatches: of each training, with momentum.
-        seed: of weights and data.
-    """
+    """Train all 35 ways to share 8 machines among 4 stages; return which are as the oracle's."""
     torch.manual_seed(seed)
     model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(16, 16), nn.Tanh())))
     data = [(torch.randn(8, 16), torch.randn(8, 16)) for _ in range(minibatches)]
@@ -134,10 +112,9 @@ def vectors_as_the_equations_say(minibatches: int, seed: int) -> dict[str, bool]
 
 def vectors_finding(trained: Mapping[str, bool]) -> Finding:
     """Return whether all of :func:`vectors_as_the_equations_say` are."""
-    return Finding(
+    return Finding.exact(
         "pipedream-fig6-hybrid-example",
         all(trained.values()),
-        "exact",
         f"{len(trained)} replica vectors of 8 machines trained, weights and losses equal to the "
         "oracle's to the bit",
         "figure6.svg",
@@ -160,10 +137,7 @@ def convolutional_network(seed: int) -> nn.Sequential:
 def train_on(clusters: Mapping[str, Cluster], minibatches: int, seed: int) -> dict[str, Trained]:
     """Profile, plan and train :func:`convolutional_network` on each of several clusters, by name.
 
-    Args:
-        clusters: the machines.
-        minibatches: of 64 images of digits.
-        seed: of weights and order.
+    Minibatches have 64 images of digits.
     """
     images = mnist().batches(64, seed)[:minibatches]
     adam = partial(torch.optim.Adam, lr=0.001)
@@ -200,11 +174,10 @@ def workflow_finding(trained: Mapping[str, Trained]) -> Finding:
         f"{name}: {trained[name].plan.config}, loss {first:.2f} to {last:.2f}"
         for name, (first, last) in ends.items()
     )
-    return Finding(
+    return Finding.measured(
         "pipedream-fig7-workflow",
         all(map(follows_its_plan, trained.values()))
         and all(last < first for first, last in ends.values()),
-        "measured",
         f"{note}; by the command line: pipekit profile, plan, train --replicas",
         "figure7.svg",
     )
@@ -225,8 +198,7 @@ def first_and_last_loss(losses: Sequence[float], share: float = 0.25) -> tuple[f
 def command(*words: str) -> str:
     """Run ``pipekit`` in a process of its own, as a shell does; return what it printed.
 
-    Raises:
-        RuntimeError: it failed; the message is what it said.
+    If it fails, what it said is a RuntimeError.
     """
     program = "from pipekit.cli import app; app()"
     done = subprocess.run(
@@ -238,12 +210,7 @@ def command(*words: str) -> str:
 
 
 def by_command_line(folder: Path, cluster: Cluster) -> str:
-    """Profile, plan and train an MLP by three commands; return what plan and train printed.
-
-    Args:
-        folder: for the profile and the plan.
-        cluster: with one level of links.
-    """
+    """Profile, plan and train an MLP by three commands; return what plan and train printed."""
     costs, chosen = str(folder / "mlp.json"), str(folder / "plan.json")
     (level,) = cluster.levels
     links = ["--workers", str(cluster.workers), "--bandwidth", str(level.bandwidth)]

@@ -21,8 +21,8 @@ from pipekit.papers.pipedream_2bw.convergence.pretraining import (
 )
 from pipekit.papers.pipedream_2bw.convergence.recipe import AdamRecipe
 
-PAPERS_PERPLEXITIES = {"vanilla": 19.28, "2BW": 19.56}
-"""On Wikitext-103, of word pieces (section 5.1)."""
+PAPERS_PERPLEXITIES = 19.28, 19.56
+"""Of vanilla and of 2BW, on Wikitext-103, of word pieces (section 5.1)."""
 
 
 def setup_findings() -> list[Finding]:
@@ -32,53 +32,33 @@ def setup_findings() -> list[Finding]:
     gpt_size = sum(p.numel() for p in large[:-1].parameters())  # its head shares the embedding
     tied = bert.get_parameter("0.embedding.token.weight").numel()
     bert_size = sum(p.numel() for p in bert.parameters()) - tied
-    described = recipe.describe(recipe.PRE_TRAINING)
+    same = recipe.describe(recipe.PRE_TRAINING) == printed("2bw-setup-hparams")
+    others = "steps, warm-up, weight decay and clipping are not printed: Megatron's"
+    both = f"GPT with a tied head; BERT-large as published has {bert_size:,}"
     return [
-        Finding(
-            "2bw-setup-hparams",
-            described == printed("2bw-setup-hparams"),
-            "exact",
-            "steps, warm-up, weight decay and clipping are not printed: Megatron's",
-        ),
-        Finding(
-            "2bw-setup-355m",
-            gpt_size,
-            "exact",
-            f"GPT with a tied head; BERT-large as published has {bert_size:,}",
-        ),
+        Finding.exact("2bw-setup-hparams", same, others),
+        Finding.exact("2bw-setup-355m", gpt_size, both),
     ]
 
 
 @dataclass(frozen=True)
 class Semantics:
-    """How far the equivalent methods' weights are from an ordinary loop's.
-
-    Attributes:
-        apart: relative difference by network and method.
-        equal: whether all are equal to the bit.
-    """
+    """How far the equivalent methods' weights are from an ordinary loop's."""
 
     apart: Mapping[tuple[str, str], float]
     equal: bool
 
     def finding(self) -> Finding:
         """Return the largest difference."""
-        return Finding(
-            "2bw-identical-semantics",
-            max(self.apart.values()),
-            "exact",
+        how = (
             "GPT and BERT, 20 AdamW updates with dropout, warm-up and clipping, 4 workers; equal "
-            f"to the bit: {self.equal}",
+            f"to the bit: {self.equal}"
         )
+        return Finding.exact("2bw-identical-semantics", max(self.apart.values()), how)
 
 
 def semantics(networks: Mapping[str, Network], training: AdamRecipe) -> Semantics:
-    """Make twenty updates by GPipe, Flush and data parallelism, and by an ordinary loop.
-
-    Args:
-        networks: by kind.
-        training: how; its steps do not count.
-    """
+    """Make twenty updates by GPipe, Flush and data parallelism, and by an ordinary loop."""
     short, apart, equal = replace(training, steps=20), {}, True
     for kind, network in networks.items():
         found = dict(vanilla.weights(replace(network, dropout=0.1), short, workers=4))
@@ -91,12 +71,7 @@ def semantics(networks: Mapping[str, Network], training: AdamRecipe) -> Semantic
 
 @dataclass(frozen=True)
 class PreTrainings:
-    """The pre-trainings of all networks and methods.
-
-    Attributes:
-        everything: of :func:`.pretraining.train_all`, also at other learning rates.
-        training: how they were trained.
-    """
+    """The pre-trainings of all networks and methods, also at other learning rates."""
 
     everything: pd.DataFrame
     training: AdamRecipe
@@ -122,11 +97,6 @@ class PreTrainings:
         return int(self.course["seed"].nunique())
 
     @property
-    def _window(self) -> int:
-        """Steps over which curves are averaged."""
-        return max(1, self.training.steps // 40)
-
-    @property
     def _x_title(self) -> str:
         return f"updates of {self.training.batch_rows} rows"
 
@@ -144,7 +114,7 @@ class PreTrainings:
         }
 
     def _averaged(self, values: pd.Series) -> pd.Series:
-        return values.rolling(self._window, min_periods=1).mean()
+        return values.rolling(max(1, self.training.steps // 40), min_periods=1).mean()
 
     def figure5(self) -> Iterator[tuple[str, go.Figure, pd.DataFrame]]:
         """Yield name, figure and numbers of each network's training and validation loss."""
@@ -170,16 +140,14 @@ class PreTrainings:
         far = {kind: parity.distance(own, TWO_BW) for kind, own in self.by_network.items()}
         said = ", ".join(f"{k.upper()} {gap:+.4f} nats a byte" for k, gap in self.behind.items())
         distances = ", ".join(f"{kind.upper()} {value:.1f}" for kind, value in far.items())
-        return Finding(
-            "2bw-fig5-proxy",
-            max(far.values()),
-            "measured",
+        note = (
             f"2BW minus vanilla: {said}, {self.seeds} seeds, {self.training.steps} updates at "
             f"{self.training.lr:g}; in vanilla's standard deviations {distances}. The gap grows "
             "with the learning rate, see below; the paper's own perplexities, 19.28 and 19.56, "
-            "are 0.0144 nats a word piece apart",
-            "figure5_gpt_validation.svg",
+            "are 0.0144 nats a word piece apart"
         )
+        figure = "figure5_gpt_validation.svg"
+        return Finding.measured("2bw-fig5-proxy", max(far.values()), note, figure)
 
     def gaps(self) -> pd.DataFrame:
         """Return 2BW's training loss minus vanilla's, averaged over steps; see :func:`.gaps`."""
@@ -212,22 +180,17 @@ class PreTrainings:
     def gap_finding(self) -> Finding:
         """Return the mean gap of the first tenth and of the last half, of the worse network."""
         worst = max(self._early_and_late.values(), key=lambda pair: pair[1] / pair[0])
-        return Finding(
-            "2bw-fig5-early-gap",
-            list(worst),
-            "measured",
+        note = (
             f"the worse of both, nats a byte: {self._told}. {self.training.steps} updates, "
             f"{self.training.warm_up:.0%} of them warm-up, are early throughout: the paper sees "
-            "the curves meet after 100,000",
-            "gap.svg",
+            "the curves meet after 100,000"
         )
+        return Finding.measured("2bw-fig5-early-gap", list(worst), note, "gap.svg")
 
     @cached_property
     def rates(self) -> pd.DataFrame:
         """How a GPT of one seed ended at each learning rate, by vanilla and 2BW."""
-        all_runs = self.everything
-        own = all_runs[(all_runs["seed"] == 0) & (all_runs["network"] == "gpt")]
-        one = parity.summary(own)
+        one = parity.summary(self.everything.query("seed == 0 and network == 'gpt'"))
         return one[one["method"] != PIPEDREAM].sort_values("lr", kind="stable")
 
     def rates_figure(self) -> go.Figure:
@@ -236,9 +199,9 @@ class PreTrainings:
         gaps = (ends[TWO_BW] - ends[VANILLA]).items()
         return plots.points(
             self.rates,
-            x="lr",
-            y="validation",
-            color="method",
+            "lr",
+            "validation",
+            "method",
             title="2BW minus vanilla: " + ", ".join(f"{gap:+.3f} at {lr:g}" for lr, gap in gaps),
             label="measured",
             x_title="greatest learning rate",
@@ -253,9 +216,8 @@ class PreTrainings:
 
     def movement_figure(self) -> go.Figure:
         """Draw :attr:`moved`."""
-        frame = self.moved
         return plots.bands(
-            frame.assign(run=frame["network"] + ", " + frame["method"]),
+            self.moved.assign(run=self.moved["network"] + ", " + self.moved["method"]),
             "step",
             "moved",
             "run",
@@ -272,32 +234,33 @@ class PreTrainings:
             for own in self.by_network.values()
             for method in (VANILLA, TWO_BW)
         ]
-        return Finding(
-            "2bw-weights-close",
-            [max(pair[i] for pair in close) for i in (0, 1)],
-            "measured",
+        note = (
             "largest of GPT and BERT, vanilla and 2BW; the learning rate decays linearly, which "
-            "alone makes the movement fall",
-            "movement.svg",
+            "alone makes the movement fall"
         )
+        largest = [max(pair[i] for pair in close) for i in (0, 1)]
+        return Finding.measured("2bw-weights-close", largest, note, "movement.svg")
 
     def perplexities(self) -> pd.DataFrame:
         """Return perplexities of vanilla and 2BW, and how many updates vanilla may save."""
-        first, second = "perplexity a byte, vanilla", "perplexity a byte, 2BW"
-        share = "vanilla is there after (share of its updates)"
-        rows: list[dict[str, object]] = [
-            {
-                "network": kind,
-                first: math.exp(self.nats(kind, VANILLA)),
-                second: math.exp(self.nats(kind, TWO_BW)),
-                "difference (nats)": self.behind[kind],
-                share: parity.matching_share(own),
-                "label": "measured",
-            }
+        columns = [
+            "network",
+            "perplexity a byte, vanilla",
+            "perplexity a byte, 2BW",
+            "difference (nats)",
+            "vanilla is there after (share of its updates)",
+            "label",
+        ]
+        rows = [
+            (
+                kind,
+                *(math.exp(self.nats(kind, method)) for method in (VANILLA, TWO_BW)),
+                self.behind[kind],
+                parity.matching_share(own),
+                "measured",
+            )
             for kind, own in self.by_network.items()
         ]
-        theirs = PAPERS_PERPLEXITIES
-        difference = math.log(theirs["2BW"] / theirs["vanilla"])
-        paper = {"network": "gpt 355M (word pieces)", first: theirs["vanilla"]}
-        paper |= {second: theirs["2BW"], "difference (nats)": difference, share: 0.8}
-        return pd.DataFrame([*rows, paper | {"label": "paper"}])
+        vanilla, late = PAPERS_PERPLEXITIES
+        paper = ("gpt 355M (word pieces)", vanilla, late, math.log(late / vanilla), 0.8, "paper")
+        return pd.DataFrame([*rows, paper], columns=columns)

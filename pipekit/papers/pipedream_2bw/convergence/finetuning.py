@@ -6,7 +6,7 @@ is from, in files that neither pre-training nor fine-tuning has seen.
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -43,13 +43,8 @@ FROM = {
 class FineTuning:
     """All that a fine-tuning depends on.
 
-    Attributes:
-        pretraining: what came before.
-        start: the validation of it, from 1, whose weights are fine-tuned; 0: the initial ones.
-        training: for how long and how; vanilla.
-        classes: packages to tell apart.
-        rows: snippets to train on.
-        test_rows: snippets to test on.
+    It starts from the weights of a validation of its pre-training, from 1; 0: the initial ones.
+    ``rows`` and ``test_rows`` are snippets, of so many classes (packages).
     """
 
     pretraining: pretraining.PreTraining
@@ -66,23 +61,10 @@ class FineTuning:
 
 
 def trainings(
-    study: pretraining.Study,
-    training: AdamRecipe,
-    seeds: int,
-    classes: int,
-    rows: int,
-    test_rows: int,
+    study: pretraining.Study, steps: int, seeds: int, classes: int, rows: int, test_rows: int
 ) -> list[FineTuning]:
-    """Return the fine-tunings of all starts of :data:`FROM`.
-
-    Args:
-        study: the pre-trainings.
-        training: for how long and how.
-        seeds: of each start.
-        classes: packages to tell apart.
-        rows: snippets, those to test on included.
-        test_rows: snippets to test on.
-    """
+    """Return the fine-tunings of all starts of :data:`FROM`; ``rows`` include ``test_rows``."""
+    training = replace(study.training, steps=steps)
     return [
         FineTuning(
             study.pretraining("bert", method, seed, study.training.lr),
@@ -105,13 +87,8 @@ def task(sequence: int, classes: int, rows: int, test_rows: int) -> str:
 def train_all(cases: Sequence[FineTuning], folder: Path) -> pd.DataFrame:
     """Return how each fine-tuning went, measured; those that the folder has are not run again.
 
-    Args:
-        cases: what to train; their pre-trainings' weights lie in the folder.
-        folder: keeps a JSON file for each case that is done.
-
-    Returns:
-        A row for each case and test: ``method``, ``start``, ``seed``, ``step`` and ``accuracy`` of
-        the test snippets (%).
+    Their pre-trainings' weights lie in the folder. A row for each case and test: ``method``,
+    ``start``, ``seed``, ``step`` and ``accuracy`` of the test snippets (%).
     """
     records = saved_trainings.train_or_load(cases, partial(train, folder=folder), folder)
     return pd.DataFrame(
@@ -128,11 +105,7 @@ def train_all(cases: Sequence[FineTuning], folder: Path) -> pd.DataFrame:
 
 
 def table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return Table 1: the final accuracy (%), mean and standard deviation over the seeds.
-
-    Args:
-        frame: what :func:`train_all` returned.
-    """
+    """Return Table 1: the final accuracy (%), mean and standard deviation over the seeds."""
     final = frame[frame["step"] == frame["step"].max()]
     rows = []
     for name, (method, start) in FROM.items():
@@ -181,11 +154,7 @@ def train(case: FineTuning, folder: Path) -> saved_trainings.Record:
 
 
 def start(case: FineTuning, folder: Path) -> nn.Sequential:
-    """Return the pre-trained trunk with a new head, the same for one seed.
-
-    Raises:
-        FileNotFoundError: the folder has no such weights: pre-train first.
-    """
+    """Return the pre-trained trunk with a new head, the same for one seed."""
     before = case.pretraining
     model = before.network.build(before.training.sequence, before.seed)
     if case.start:

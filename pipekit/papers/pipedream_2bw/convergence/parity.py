@@ -11,9 +11,7 @@ from pipekit.papers.pipedream_2bw.convergence.pretraining import TWO_BW, VANILLA
 def distance(frame: pd.DataFrame, method: str) -> float:
     """Return |difference of the final validation losses| in standard deviations of vanilla's.
 
-    Args:
-        frame: of :func:`.pretraining.train_all`, of one network.
-        method: compared with vanilla; means over the seeds.
+    Means over the seeds, of one network.
     """
     ours, base = (_final(frame, name) for name in (method, VANILLA))
     spread = float(base.std())
@@ -67,14 +65,9 @@ def early_and_late(frame: pd.DataFrame) -> tuple[float, float]:
 
 
 def movement(frame: pd.DataFrame, warm_up: float) -> tuple[float, float]:
-    """Return how far an update moves the weights after warm-up, relative to their norm.
+    """Return how far an update of one method moves the weights after warm-up, relatively.
 
-    Args:
-        frame: of one method, as for :func:`distance`.
-        warm_up: share of the steps that do not count.
-
-    Returns:
-        The median over training, and that of its last tenth over that of its first tenth.
+    The median over training, and that of its last tenth over that of its first tenth.
     """
     moved = frame.dropna(subset="moved").set_index("step")["moved"]
     end = moved.index.max()

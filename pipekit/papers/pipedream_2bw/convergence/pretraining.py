@@ -45,15 +45,7 @@ EVALUATION_ROWS = 64
 
 @dataclass(frozen=True)
 class Network:
-    """A GPT or BERT of bytes.
-
-    Attributes:
-        kind: "gpt" or "bert".
-        layers: blocks.
-        hidden: features of a token.
-        heads: of the attention.
-        dropout: probability.
-    """
+    """A GPT or BERT of bytes, ``kind`` "gpt" or "bert"."""
 
     kind: str
     layers: int
@@ -83,16 +75,10 @@ class Network:
 
 @dataclass(frozen=True)
 class PreTraining:
-    """All that a training depends on.
+    """All that a training depends on: a key of :data:`METHODS`, one worker a stage.
 
-    Attributes:
-        network: what is trained.
-        method: a key of :data:`METHODS`.
-        seed: of the weights, the order of the rows, the masks and the dropout.
-        training: for how long and how.
-        stages: one worker each.
-        rows: windows of text to train on, as often as the steps need.
-        test_rows: windows to validate on.
+    The seed is of the weights, the order of the rows, the masks and the dropout; ``rows`` windows
+    of text are trained on, as often as the steps need.
     """
 
     network: Network
@@ -121,15 +107,7 @@ def networks(layers: int, hidden: int, heads: int, dropout: float) -> dict[str, 
 
 @dataclass(frozen=True)
 class Study:
-    """Pre-trainings that differ by network, method, seed and learning rate alone.
-
-    Attributes:
-        networks: by kind.
-        training: for how long and how.
-        stages: of each method, one worker each.
-        rows: windows of text to train on.
-        test_rows: windows to validate on.
-    """
+    """Pre-trainings that differ by network, method, seed and learning rate alone."""
 
     networks: Mapping[str, Network]
     training: AdamRecipe
@@ -163,16 +141,13 @@ class Study:
 def train_all(cases: Sequence[PreTraining], folder: Path) -> pd.DataFrame:
     """Return the course of all trainings, measured; those that the folder has are not run again.
 
-    Args:
-        cases: what to train.
-        folder: keeps a JSON file for each case that is done, and of a BERT the weights after the
-            validations :data:`FINE_TUNED`.
+    The folder keeps a JSON file for each case that is done, and of a BERT the weights after the
+    validations :data:`FINE_TUNED`.
 
-    Returns:
-        A row for each case and step, from 0, the untrained network's: ``network``, ``method``,
-        ``lr``, ``seed``, ``step``, ``loss`` (of the step's batch, at the weights that the method
-        reads), ``validation`` (loss, at the :data:`POINTS` only) and ``moved`` (how far the update
-        moved the weights, relative to their norm).
+    A row for each case and step, from 0, the untrained network's: ``network``, ``method``, ``lr``,
+    ``seed``, ``step``, ``loss`` (of the step's batch, at the weights that the method reads),
+    ``validation`` (loss, at the :data:`POINTS` only) and ``moved`` (how far the update moved the
+    weights, relative to their norm).
     """
     records = saved_trainings.train_or_load(cases, partial(train, folder=folder), folder)
     return pd.concat(

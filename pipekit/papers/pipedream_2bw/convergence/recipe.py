@@ -14,18 +14,9 @@ class AdamRecipe:
     """Adam with a learning rate that warms up and then decays, both linearly.
 
     What the paper does not print is Megatron's (Shoeybi et al., 2019, section 4), whose
-    hyperparameters it says it uses.
-
-    Attributes:
-        batch_rows: sequences an update.
-        steps: updates.
-        lr: the greatest learning rate.
-        sequence: tokens of a sequence.
-        warm_up: share of the steps until the greatest learning rate.
-        weight_decay: of matrices; biases and norms have none.
-        clip_norm: greatest norm of an update's gradient.
-        data: trained on.
-        precision: of the forward and backward.
+    hyperparameters it says it uses. A batch has ``batch_rows`` sequences of ``sequence`` tokens;
+    ``lr`` is the greatest learning rate, after a ``warm_up`` that is a share of the steps; biases
+    and norms have no weight decay; ``clip_norm`` is the greatest norm of an update's gradient.
     """
 
     batch_rows: int
@@ -70,8 +61,7 @@ PRE_TRAINING: Mapping[str, AdamRecipe] = MappingProxyType(
 def describe(trainings: Mapping[str, AdamRecipe]) -> str:
     """Return in one line what the trainings of section 5.1 have in common, and their batches.
 
-    Raises:
-        ValueError: they have more than their batches, steps and warm-up apart.
+    If more than batches, steps and warm-up differ it is a ValueError.
     """
     common = {(t.lr, t.sequence, t.precision, t.data) for t in trainings.values()}
     if len(common) > 1:

@@ -19,16 +19,9 @@ def weights(
 ) -> Mapping[str, Mapping[str, Tensor]]:
     """Train by each of them from the same weights on the same batches; return the final weights.
 
-    Args:
-        network: what is trained.
-        training: for how long and how.
-        workers: of each; stages of a pipeline, replicas in data parallelism; a batch has as many
-            microbatches.
-        seed: of all that is random.
-
-    Returns:
-        By name, the ``state_dict`` of the unsplit model; :data:`ORDINARY` is that of a loop which
-        knows no schedule.
+    ``workers`` counts stages of a pipeline, replicas in data parallelism, and microbatches of a
+    batch. By name, the ``state_dict`` of the unsplit model; :data:`ORDINARY` is that of a loop
+    which knows no schedule.
     """
     model = network.build(training.sequence, seed)
     rows = training.batch_rows * training.steps

@@ -1,13 +1,16 @@
 """What the memory of real training says of PipeDream-2BW's formulas (sections 3, 5.3 and 6)."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import product
 
 import pandas as pd
 import plotly.graph_objects as go
+import torch
 
 from pipekit import plots, schedules
 from pipekit.engine import measure_memory
+from pipekit.models import gpt, token_loss
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream_2bw.memory.formulas import (
     BATCHES,
@@ -18,12 +21,9 @@ from pipekit.papers.pipedream_2bw.memory.formulas import (
 )
 from pipekit.papers.pipedream_2bw.profiles import gpt_profile
 from pipekit.papers.pipedream_2bw.settings import PRINTED_PARAMETERS
-from pipekit.papers.pipedream_2bw.systems import (
-    FLUSH,
-    GPIPE,
-    TABLES,
-    TWO_BW,
-)
+from pipekit.papers.pipedream_2bw.systems import FLUSH, GPIPE, TABLES, TWO_BW
+from pipekit.papers.torchgpipe.recompute import OneStage
+from pipekit.plans import Recompute
 
 Small = Callable[..., EqualStages]
 """Makes a small GPT's training: system, depth, microbatches, rows, "always" or "never"."""
@@ -62,39 +62,29 @@ def law_figure(laws: pd.DataFrame) -> go.Figure:
 def law_findings(laws: pd.DataFrame, most_microbatches: int) -> list[Finding]:
     """Return how far accounts and training are from section 3's formulas, the farthest of each.
 
-    Args:
-        laws: of :func:`with_errors`.
-        most_microbatches: m of the last (d, m, b).
+    ``laws`` is of :func:`with_errors`; ``most_microbatches`` is m of the last (d, m, b).
     """
 
     def farthest(system: str, mode: str, column: str, wanted: float) -> float:
         rows = laws[(laws["system"] == system) & (laws["recompute"] == mode)]
         return float(max(rows[column], key=lambda value: abs(value - wanted)))
 
+    def both(system: str) -> list[float]:
+        wanted = {"off": 0, "engine / formula": 1}
+        return [farthest(system, "always", column, at) for column, at in wanted.items()]
+
     settings = f"(d, m, b) = (2, 4, 2), (4, 4, 1), (4, {most_microbatches}, 2); the farthest"
-    recomputed = {"2bw-mem-2bw-recompute": TWO_BW, "2bw-mem-gpipe-recompute": GPIPE}
+    trained, figure = f"{settings}; the second is measured", "formulas.svg"
+    stash = (
+        f"{settings}; |A_total| with the stages' inputs here, for which this formula has no "
+        "other term"
+    )
+    flush, kept = farthest(FLUSH, "always", "off", 0), farthest(TWO_BW, "never", "off", 0)
     return [
-        *(
-            Finding(
-                claim,
-                [
-                    farthest(system, "always", "off", 0),
-                    farthest(system, "always", "engine / formula", 1),
-                ],
-                "exact",
-                f"{settings}; the second is measured",
-                "formulas.svg",
-            )
-            for claim, system in recomputed.items()
-        ),
-        Finding("2bw-mem-flush", farthest(FLUSH, "always", "off", 0), "exact", settings),
-        Finding(
-            "2bw-mem-no-recompute",
-            farthest(TWO_BW, "never", "off", 0),
-            "exact",
-            f"{settings}; |A_total| with the stages' inputs here, for which this formula has no "
-            "other term",
-        ),
+        Finding.exact("2bw-mem-2bw-recompute", both(TWO_BW), trained, figure),
+        Finding.exact("2bw-mem-gpipe-recompute", both(GPIPE), trained, figure),
+        Finding.exact("2bw-mem-flush", flush, settings),
+        Finding.exact("2bw-mem-no-recompute", kept, stash),
     ]
 
 
@@ -105,10 +95,12 @@ def consequence_findings(small: Small) -> list[Finding]:
     crosses = all(
         (_accounted(small, GPIPE, m) > _accounted(small, TWO_BW, m)) == (m > limit) for m in around
     )
+    crossed = f"d = 4: m > {limit:.2f}, tried m = {around.start} to {around.stop - 1}"
     kept = {name: inputs_kept(small(name, 4, 8, 2, "always")) for name in (TWO_BW, GPIPE)}
     counts = {
         name: list(schedules.check(TABLES[name](4, 8, BATCHES)).peak_in_flight) for name in kept
     }
+    inputs = f"inputs kept on each of 4 workers of real training: {kept}"
     flying = [
         schedules.check(schedules.two_bw(d, d, BATCHES)).peak_in_flight[0] for d in (2, 4, 8, 16)
     ]
@@ -117,34 +109,19 @@ def consequence_findings(small: Small) -> list[Finding]:
     )
     two, one = (frame.groupby("worker")["weights"].max().tolist() for frame in (ours, flush))
     weights = small(FLUSH, 4, 4, 1, "always").sizes.weights
+    doubled = two == [2 * size for size in one] == [2 * weights] * 4
+    more = f"each worker: {weights:,.0f} bytes more in real training, |W|/d"
     ratios = weights_over_activations()
+    told = (
+        "; ".join(f"{name}: {ratio:.2f}" for name, ratio in ratios.items())
+        + ". Both in 2-byte numbers: for GPTs not true of the smallest microbatches"
+    )
     return [
-        Finding(
-            "2bw-mem-crossover",
-            crosses,
-            "exact",
-            f"d = 4: m > {limit:.2f}, tried m = {around.start} to {around.stop - 1}",
-        ),
-        Finding(
-            "2bw-recompute-input-only",
-            kept == counts,
-            "exact",
-            f"inputs kept on each of 4 workers of real training: {kept}",
-        ),
-        Finding("2bw-inflight-proportional-depth", flying, "exact"),
-        Finding(
-            "2bw-sec6-extra-version",
-            two == [2 * size for size in one] == [2 * weights] * 4,
-            "exact",
-            f"each worker: {weights:,.0f} bytes more in real training, |W|/d",
-        ),
-        Finding(
-            "2bw-mem-w-small-vs-a",
-            list(ratios.values()),
-            "simulated",
-            "; ".join(f"{name}: {ratio:.2f}" for name, ratio in ratios.items())
-            + ". Both in 2-byte numbers: for GPTs not true of the smallest microbatches",
-        ),
+        Finding.exact("2bw-mem-crossover", crosses, crossed),
+        Finding.exact("2bw-recompute-input-only", kept == counts, inputs),
+        Finding.exact("2bw-inflight-proportional-depth", flying),
+        Finding.exact("2bw-sec6-extra-version", doubled, more),
+        Finding.simulated("2bw-mem-w-small-vs-a", list(ratios.values()), told),
     ]
 
 
@@ -163,38 +140,32 @@ def weights_over_activations() -> dict[str, float]:
 
 
 def ordering_findings(ordered: pd.DataFrame) -> list[Finding]:
-    """Return the systems' measured peak bytes, in the order of section 5.3.
-
-    Args:
-        ordered: of :func:`.formulas.table`, a row a system.
-    """
+    """Return the systems' measured peak bytes, in the order of section 5.3."""
     peaks, m, b = ordered.set_index("system")["peak"], ordered["m"].iloc[0], ordered["b"].iloc[0]
+    over_flush = [peaks[TWO_BW] / peaks[FLUSH], peaks[GPIPE] / peaks[FLUSH]]
+    fullest = f"peak bytes of the fullest of 4 workers, m = {m}, b = {b}"
+    parts = f"d = 4, m = {m}, all parts but the optimizer's state"
     return [
-        Finding(
-            "2bw-sec53-mem-ordering",
-            peaks.tolist(),
-            "measured",
-            f"peak bytes of the fullest of 4 workers, m = {m}, b = {b}",
-        ),
-        Finding(
-            "2bw-mem-flush-lowest",
-            [peaks[TWO_BW] / peaks[FLUSH], peaks[GPIPE] / peaks[FLUSH]],
-            "measured",
-            f"d = 4, m = {m}, all parts but the optimizer's state",
-        ),
+        Finding.measured("2bw-sec53-mem-ordering", peaks.tolist(), fullest),
+        Finding.measured("2bw-mem-flush-lowest", over_flush, parts),
     ]
 
 
-def price_findings(seconds: Mapping[str, float]) -> list[Finding]:
-    """Return how many times as long a batch takes that is recomputed.
+def price_seconds(blocks: int, hidden: int, rounds: int, seed: int) -> Mapping[Recompute, float]:
+    """Return a batch's seconds on one core (measured), "always" and "never" recomputed."""
+    torch.manual_seed(seed)
+    network = gpt(blocks, hidden, 4, vocabulary=512, sequence=64)
+    tokens = torch.randint(512, (8, 64))
+    adam = partial(torch.optim.Adam, lr=1e-4)
+    return OneStage(network, tokens, tokens, 4, loss=token_loss, optimizer=adam).seconds(rounds)
 
-    Args:
-        seconds: of a batch of 4 microbatches, "always" and "never" recomputed.
-    """
+
+def price_findings(seconds: Mapping[Recompute, float]) -> list[Finding]:
+    """Return how many times as long a batch takes that is recomputed, "always" over "never"."""
     slower = seconds["always"] / seconds["never"]
-    note = "{never:.3f} and {always:.3f} s a batch of 4 microbatches".format(**seconds)
+    note = f"{seconds['never']:.3f} and {seconds['always']:.3f} s a batch of 4 microbatches"
     lower = f"{note}; throughput {100 * (1 - 1 / slower):.0f} % lower"
     return [
-        Finding("2bw-recompute-33pct", slower, "measured", lower),
-        Finding("2bw-recompute-1-33x", slower, "measured", note),
+        Finding.measured("2bw-recompute-33pct", slower, lower),
+        Finding.measured("2bw-recompute-1-33x", slower, note),
     ]

@@ -34,25 +34,15 @@ MEGATRON_CAPACITY = 32.0
 
 
 def held(job: Pipelines, system: str, *, recompute: bool = True, keeps_loss: bool = True) -> Floats:
-    """Return what a worker of each stage holds at most, in GB.
+    """Return what a worker of each stage holds at most, in GB, everything recomputed or nothing.
 
-    Args:
-        job: the model on its machines.
-        system: of :data:`pipekit.papers.pipedream_2bw.systems.TABLES`.
-        recompute: everything, or nothing.
-        keeps_loss: whether logits and loss are no part of what is recomputed.
+    ``keeps_loss`` says whether logits and loss are no part of what is recomputed.
     """
     return _held(job, _counts(system, job.depth, job.microbatches), recompute, keeps_loss)
 
 
 def held_by_pipedream(size: str, depth: int, rows: int) -> Floats:
-    """Return the same for PipeDream, which does not accumulate: a minibatch goes uncut (section 2).
-
-    Args:
-        size: of :data:`pipekit.models.gpt.LAYOUTS`.
-        depth: d.
-        rows: sequences of a minibatch.
-    """
+    """Return the same for PipeDream, which does not accumulate (section 2)."""
     job = Pipelines(gpt_profile(size, rows), two_bw_v100(), depth, 1, 1)
     return _held(job, check(pipedream(depth, 2 * depth)), True, True)
 
@@ -63,13 +53,7 @@ def held_by_data_parallelism(size: str) -> float:
 
 
 def largest_microbatch(size: str, depth: int, recompute: bool) -> int:
-    """Return the most sequences of a microbatch with which 2BW fits; 0: none does.
-
-    Args:
-        size: of :data:`pipekit.models.gpt.LAYOUTS`.
-        depth: d, which is also m.
-        recompute: everything, or nothing.
-    """
+    """Return the most sequences of a microbatch with which 2BW fits at d = m; 0: none does."""
     one = Pipelines(gpt_profile(size), two_bw_v100(), depth, 1, depth)
 
     def fits(rows: int) -> bool:

@@ -25,12 +25,9 @@ BATCHES = 3
 
 
 class Sizes(NamedTuple):
-    """What section 3's formulas are made of, in bytes.
+    """What section 3's formulas are made of, in bytes: |W| / d, |A_total(b)| / d, |A_input(b)|.
 
-    Attributes:
-        weights: |W| / d.
-        activations: |A_total(b)| / d: what the layers of a stage keep of a microbatch.
-        inputs: |A_input(b)|.
+    |A_total(b)| / d is what the layers of a stage keep of a microbatch.
     """
 
     weights: float
@@ -42,15 +39,8 @@ class Sizes(NamedTuple):
 class EqualStages:
     """A system at work on equal stages: GPT's blocks alone, without embedding and head.
 
-    Attributes:
-        system: of :data:`TABLES`.
-        depth: d, stages of a worker each.
-        microbatches: of a batch, m.
-        rows: sequences of a microbatch, b.
-        recompute: "always" or "never".
-        blocks: of all stages; ``depth`` must divide it.
-        hidden: h.
-        sequence: tokens.
+    ``depth`` stages, d, of a worker each, must divide the ``blocks``; ``microbatches`` of a batch,
+    m, have ``rows`` sequences, b, of so many tokens; ``hidden`` is h.
     """
 
     system: str
@@ -137,9 +127,8 @@ def counted(memory: Memory) -> float:
 def table(cases: Iterable[EqualStages]) -> pd.DataFrame:
     """Return each case's bytes three times: by formula, simulated, and measured in training.
 
-    Returns:
-        A row a case: system, d, m, b, recompute, formula, accounted (simulated) and engine
-        (measured), all in bytes as :func:`counted`, and peak (measured, all parts).
+    A row a case: system, d, m, b, recompute, formula, accounted (simulated) and engine (measured),
+    all in bytes as :func:`counted`, and peak (measured, all parts).
     """
     rows = []
     for case in cases:
@@ -161,11 +150,7 @@ def table(cases: Iterable[EqualStages]) -> pd.DataFrame:
 
 
 def crossover(case: EqualStages) -> float:
-    """Return the m above which GPipe needs more than 2BW (section 3.1): d + |W| / (d |A_input|).
-
-    Args:
-        case: any with recomputation, of which depth and rows count.
-    """
+    """Return the m above which GPipe needs more than 2BW (section 3.1): d + |W| / (d |A_input|)."""
     return case.depth + case.sizes.weights / case.sizes.inputs
 
 

@@ -16,13 +16,13 @@ import plotly.graph_objects as go
 from pipekit import plots
 from pipekit.clusters.papers import two_bw_v100
 from pipekit.ledger import claims
+from pipekit.papers.drawing import with_line
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream_2bw.memory.footprint import CAPACITY, GIB, MEGATRON_CAPACITY, held
 from pipekit.papers.pipedream_2bw.profiles import gpt_profile
 from pipekit.papers.pipedream_2bw.settings import WEIGHT_BYTES
 from pipekit.papers.pipedream_2bw.systems import TWO_BW, Pipelines
 from pipekit.papers.search import largest_that_fits
-from pipekit.plots import style
 from pipekit.profiling import Profile
 
 SIZE = "3.8B"
@@ -39,11 +39,10 @@ def with_blocks(count: int) -> Profile:
 
 
 def largest(depth: int, more_bytes: float = 0) -> float:
-    """Return the parameters of the largest GPT that 2BW trains at a depth; 0: none.
+    """Return the parameters of the largest GPT that 2BW trains at a depth d; 0: none.
 
-    Args:
-        depth: d, with 64 / d pipelines on the 64 GPUs.
-        more_bytes: of each parameter, besides its weights, gradient and optimizer's state.
+    There are 64 / d pipelines; ``more_bytes`` are of each parameter, besides its weights, gradient
+    and optimizer's state.
     """
     cluster = two_bw_v100()
 
@@ -94,15 +93,9 @@ def largest_figure(sizes: pd.DataFrame) -> go.Figure:
         label="simulated",
         x_title="depth of a pipeline (stages)",
         y_title="parameters (billions)",
-    )
-    figure.add_scatter(
-        x=[depths[0], depths[-1]],
-        y=[printed / 1e9] * 2,
-        mode="lines",
-        name="almost 30 billion (paper)",
-        line={"color": style.GREY, "dash": "dot", "width": 1.5},
-    )
-    return figure.update_xaxes(tickvals=depths[2:])
+    ).update_xaxes(tickvals=depths[2:])
+    ends = depths[0], depths[-1]
+    return with_line(figure, ends, [printed / 1e9] * 2, "almost 30 billion (paper)", "dot")
 
 
 def largest_findings(sizes: pd.DataFrame) -> list[Finding]:
@@ -113,9 +106,9 @@ def largest_findings(sizes: pd.DataFrame) -> list[Finding]:
         f"with float32 copies of the gradients, as Megatron's optimizer kept, "
         f"{with_copies.max():.3g}; neither CUDA's context nor fragments are counted"
     )
-    figure = "figure9.svg"
+    steps = [ours.diff().min(), ours.max()]
     return [
-        Finding("2bw-fig9-max-model", [ours.diff().min(), ours.max()], "simulated", why, figure),
-        Finding("2bw-sec55-30b", ours.max(), "simulated", why, figure),
-        Finding("2bw-sec55-2x-memory", MEGATRON_CAPACITY / CAPACITY, "exact"),
+        Finding.simulated("2bw-fig9-max-model", steps, why, "figure9.svg"),
+        Finding.simulated("2bw-sec55-30b", ours.max(), why, "figure9.svg"),
+        Finding.exact("2bw-sec55-2x-memory", MEGATRON_CAPACITY / CAPACITY),
     ]

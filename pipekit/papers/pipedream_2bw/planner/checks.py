@@ -3,13 +3,14 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import pandas as pd
 
 from pipekit.clusters import Cluster, Device, Level
+from pipekit.papers.pace import in_turns
 from pipekit.papers.pipedream_2bw.planner.configurations import Configuration, every_configuration
 from pipekit.papers.pipedream_2bw.throughput.rates import BATCHES, batch_seconds
 from pipekit.planning import plan
@@ -21,13 +22,9 @@ from pipekit.simulation import simulate
 
 
 class Problem(NamedTuple):
-    """What a planner is asked.
+    """What a planner is asked; profiles are by rows of the microbatch, a batch has ``max_batch``.
 
-    Attributes:
-        profiles: by rows of the microbatch.
-        cluster: the workers and their links.
-        max_batch: rows of a global batch at most.
-        optimizer_states: tensors of a parameter's size that the optimizer keeps for each.
+    The optimizer keeps so many tensors of a parameter's size for each.
     """
 
     profiles: Mapping[int, Profile]
@@ -64,12 +61,10 @@ class Problem(NamedTuple):
 class Answer(NamedTuple):
     """A plan beside all configurations that fit.
 
-    Attributes:
-        plan: the planner's.
-        error: relative difference of its throughput from the best one's.
-        fits: whether it is within memory and batch, with as many microbatches as the batch allows.
-        largest: whether no configuration as fast, on as few workers, has larger microbatches.
-        equally: whether all its stages have as many replicas.
+    ``error`` is the relative difference of its throughput from the best one's; ``fits``: it is
+    within memory and batch, with as many microbatches as the batch allows; ``largest``: none as
+    fast, on as few workers, has larger microbatches; ``equally``: all its stages have as many
+    replicas.
     """
 
     plan: Plan
@@ -110,10 +105,7 @@ def random_problem(generator: random.Random) -> Problem:
         for i in range(generator.randint(1, 5))
     )
     one = Profile(layers, input_bytes=draw(0, 5))
-    links = (
-        Level("inner", generator.randint(1, 3), draw(2, 9)),
-        Level("outer", 2, draw(0.5, 4)),
-    )
+    links = (Level("inner", generator.randint(1, 3), draw(2, 9)), Level("outer", 2, draw(0.5, 4)))
     device = Device("any", float("inf"), {}, float("inf"))
     unlimited = Problem(
         {rows: one.scaled(rows) for rows in (1, 2, 4)}, Cluster("random", device, links), 8
@@ -142,23 +134,15 @@ def pipelines_in_servers(schedule: Schedule, width: int) -> Schedule:
 def planning_seconds(problem: Problem, repeats: int) -> tuple[float, float]:
     """Return how long 2BW's and PipeDream's planners take for the same costs, measured here.
 
-    Args:
-        problem: PipeDream's plans for its smallest microbatch.
-        repeats: of each, of which the fastest counts.
+    PipeDream plans for the smallest microbatch; the fastest of ``repeats`` counts.
     """
-    smallest = problem.profiles[min(problem.profiles)]
-    states = problem.optimizer_states
-    planners: list[Callable[[], Plan]] = [
-        problem.plan,
-        lambda: plan(smallest, problem.cluster, optimizer_states=states),
-    ]
-    best = [float("inf")] * len(planners)
-    for _ in range(repeats):
-        for which, planner in enumerate(planners):
-            start = time.perf_counter()
-            planner()
-            best[which] = min(best[which], time.perf_counter() - start)
-    return best[0], best[1]
+    smallest, states = problem.profiles[min(problem.profiles)], problem.optimizer_states
+
+    def pipedream() -> Plan:
+        return plan(smallest, problem.cluster, optimizer_states=states)
+
+    ours, theirs = in_turns([problem.plan, pipedream], repeats, time.perf_counter).min(axis=0)
+    return ours, theirs
 
 
 def simulated_rate(problem: Problem, row: pd.Series) -> float:

@@ -1,6 +1,6 @@
 """All parallel pipelines, by PipeDream-2BW's cost model written out for one at a time (section 4).
 
-The planner (:mod:`pipekit.planning.sweep`) reckons with arrays; this is a second opinion on it.
+The planner (:mod:`pipekit.planning.sweep`) computes with arrays; this is a second opinion on it.
 """
 
 from collections import Counter
@@ -16,14 +16,9 @@ from pipekit.profiling import Profile
 class Configuration(NamedTuple):
     """Parallel pipelines, and what they would take.
 
-    Attributes:
-        width: pipelines, w.
-        depth: stages, d.
-        rows: of a microbatch, b.
-        recompute: whether everything but the stages' inputs is recomputed.
-        microbatches: of a pipeline in a batch, m.
-        seconds: a microbatch.
-        bytes: of the fullest worker.
+    Width w, depth d, rows of a microbatch b, whether everything but the stages' inputs is
+    recomputed, microbatches of a pipeline in a batch m, seconds a microbatch, and bytes of the
+    fullest worker.
     """
 
     width: int
@@ -45,11 +40,8 @@ def every_configuration(
 ) -> Iterator[Configuration]:
     """Yield all that section 4 searches, by its cost model written out for one at a time.
 
-    Args:
-        profiles: by rows of the microbatch.
-        cluster: whose members have links of their own.
-        max_batch: rows of a global batch at most.
-        optimizer_states: tensors of a parameter's size that the optimizer keeps for each.
+    Profiles are by rows of the microbatch; a batch has ``max_batch`` rows at most; the optimizer
+    keeps so many tensors of a parameter's size for each.
     """
     layers = len(next(iter(profiles.values())))
     for depth in range(1, min(cluster.workers, layers) + 1):

@@ -21,14 +21,7 @@ DEPTHS = [2, 3, 4, 6, 8, 12, 16, 24, 48]
 
 
 def problem(size: str, servers: int, batch: int, profile_of: ProfileOf = gpt_profile) -> Problem:
-    """Return what the planner is asked for one of the paper's models.
-
-    Args:
-        size: of the GPT.
-        servers: of 8 GPUs.
-        batch: sequences of a global batch at most.
-        profile_of: the network's costs.
-    """
+    """Return what the planner is asked for one of the paper's models, on servers of 8 GPUs."""
     profiles = {rows: profile_of(size, rows) for rows in ROWS if rows <= batch}
     return Problem(profiles, two_bw_v100(servers), batch, OPTIMIZER_STATES)
 
@@ -47,15 +40,7 @@ def best_by_depth(asked: Problem) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class PaperModel:
-    """A model of section 5.2 on its GPUs.
-
-    Attributes:
-        size: of the GPT.
-        servers: of 8 GPUs.
-        batch: sequences of a global batch.
-        depth: the paper's.
-        claim: about that depth; None: none is judged.
-    """
+    """A model of section 5.2 on servers of 8 GPUs; its claim is about the paper's depth."""
 
     size: str
     servers: int
@@ -113,7 +98,7 @@ class PaperModel:
             f"planner also tries unequal blocks, and takes d = {len(self.plan.stages)}, w = "
             f"{self.plan.replicas[0]}"
         )
-        return Finding(self.claim, self._ratio(own), "simulated", note, "depths.svg")
+        return Finding.simulated(self.claim, self._ratio(own), note, "depths.svg")
 
 
 MODELS = (
@@ -130,11 +115,7 @@ def choices() -> pd.DataFrame:
 
 
 def depth_figure(table: pd.DataFrame) -> go.Figure:
-    """Draw the throughput of every depth.
-
-    Args:
-        table: of :func:`choices`.
-    """
+    """Draw the throughput of every depth of :func:`choices`."""
     figure = plots.points(
         table,
         x="depth",
@@ -161,10 +142,8 @@ def rows_finding() -> Finding:
     table = equal_blocks(problem("2.2B", 8, 4096))
     rows: Mapping[bool, pd.Series] = table.groupby(["recompute", "depth"])["microbatch_rows"].max()
     again, kept = rows[True], rows[False]
-    return Finding(
-        "2bw-planner-deeper-larger-b",
-        again.tolist(),
-        "simulated",
+    note = (
         f"2.2B, powers of two, recomputing, d = {again.index.tolist()}; without recomputation "
-        f"{kept.tolist()} at d = {kept.index.tolist()}",
+        f"{kept.tolist()} at d = {kept.index.tolist()}"
     )
+    return Finding.simulated("2bw-planner-deeper-larger-b", again.tolist(), note)

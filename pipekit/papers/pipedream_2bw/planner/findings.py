@@ -21,43 +21,31 @@ ROWS = [1, 2, 4, 8, 16, 32, 64]
 
 
 def answer_findings(problems: Sequence[Problem], answers: Sequence[Answer]) -> list[Finding]:
-    """Return whether the planner's answers are those of brute force, and within all limits.
-
-    Args:
-        problems: what was asked.
-        answers: :func:`.checks.answer` of each.
-    """
+    """Return whether the planner's answers are those of brute force, and within all limits."""
     error, how = max(answer.error for answer in answers), f"{len(problems)} problems"
-    largest = all(
+    best = f"{how}, throughput within {error:.1g} of the best that fits"
+    within = all(map(_within, problems, answers))
+    decides = within and all(answer.fits for answer in answers)
+    decided = (
+        "w, d, b, m = d g (not only multiples of d) and recomputation; one more microbatch "
+        f"would exceed the batch; {how}"
+    )
+    largest = all(answer.largest for answer in answers) and all(
         checks.largest_rows(each)
         == each.sweep().groupby(["depth", "recompute"])["microbatch_rows"].max().to_dict()
         for each in problems
     )
-    within = all(map(_within, problems, answers))
+    rows = (
+        f"by depth, with and without recomputation, {how}; of equally fast plans the one with "
+        "the largest b"
+    )
     return [
-        Finding(
-            "2bw-planner-exhaustive",
-            error < 1e-9,
-            "exact",
-            f"{how}, throughput within {error:.1g} of the best that fits",
-        ),
-        Finding("2bw-planner-memory-reject", within, "exact", how),
-        Finding("2bw-planner-batch-cap", within, "exact", f"{how}; b w m, and m at least d"),
-        Finding(
-            "2bw-planner-decides",
-            within and all(answer.fits for answer in answers),
-            "exact",
-            "w, d, b, m = d g (not only multiples of d) and recomputation; one more microbatch "
-            f"would exceed the batch; {how}",
-        ),
-        Finding(
-            "2bw-planner-largest-b",
-            largest and all(answer.largest for answer in answers),
-            "exact",
-            f"by depth, with and without recomputation, {how}; of equally fast plans the one with "
-            "the largest b",
-        ),
-        Finding("2bw-equal-replication", all(answer.equally for answer in answers), "exact", how),
+        Finding.exact("2bw-planner-exhaustive", error < 1e-9, best),
+        Finding.exact("2bw-planner-memory-reject", within, how),
+        Finding.exact("2bw-planner-batch-cap", within, f"{how}; b w m, and m at least d"),
+        Finding.exact("2bw-planner-decides", decides, decided),
+        Finding.exact("2bw-planner-largest-b", largest, rows),
+        Finding.exact("2bw-equal-replication", all(answer.equally for answer in answers), how),
     ]
 
 
@@ -80,14 +68,10 @@ def space_finding() -> Finding:
     }
     profile = gpt_profile("3.8B")
     tried = sweep(profile, two_bw_v100(), max_batch=2048, optimizer_states=OPTIMIZER_STATES)
-    really = len(tried[["width", "depth"]].drop_duplicates())
-    return Finding(
-        "2bw-planner-space",
-        max(count / m**2 for m, count in pairs.items()),
-        "exact",
-        f"m = 64: {pairs[64]} pairs of {64 * 64}; the planner tried {really} for {len(profile)} "
-        "layers",
-    )
+    really = f"{len(tried[['width', 'depth']].drop_duplicates())} for {len(profile)} layers"
+    note = f"m = 64: {pairs[64]} pairs of {64 * 64}; the planner tried {really}"
+    most = max(count / m**2 for m, count in pairs.items())
+    return Finding.exact("2bw-planner-space", most, note)
 
 
 def deep_problem(blocks: int) -> Problem:
@@ -102,29 +86,17 @@ def deep_problem(blocks: int) -> Problem:
 
 
 def time_findings(problem: Problem, ours_s: float, theirs_s: float) -> list[Finding]:
-    """Return how long both planners take.
-
-    Args:
-        problem: :func:`deep_problem`.
-        ours_s: seconds of 2BW's planner.
-        theirs_s: seconds of PipeDream's.
-    """
+    """Return how long 2BW's and PipeDream's planners take for :func:`deep_problem`."""
     layers = len(problem.profiles[1])
+    asked = f"{layers} layers, 64 workers, microbatches of {ROWS} sequences"
+    both = (
+        f"{theirs_s:.2f} s against {ours_s:.3f} s for {layers} layers: our PipeDream planner "
+        "computes whole tables at once with numpy, and is far faster than the paper's 30 "
+        "minutes; 2BW's also looks at 7 microbatch sizes and at recomputation"
+    )
     return [
-        Finding(
-            "2bw-planner-fraction-second",
-            ours_s,
-            "measured",
-            f"{layers} layers, 64 workers, microbatches of {ROWS} sequences",
-        ),
-        Finding(
-            "2bw-pipedream-planner-30min",
-            theirs_s / ours_s,
-            "measured",
-            f"{theirs_s:.2f} s against {ours_s:.3f} s for {layers} layers: our PipeDream planner "
-            "reckons whole tables at once with numpy, and is far faster than the paper's 30 "
-            "minutes; 2BW's also looks at 7 microbatch sizes and at recomputation",
-        ),
+        Finding.measured("2bw-planner-fraction-second", ours_s, asked),
+        Finding.measured("2bw-pipedream-planner-30min", theirs_s / ours_s, both),
     ]
 
 
@@ -146,32 +118,15 @@ def batch_seconds_by_placement() -> dict[str, float]:
 def placement_finding(seconds: dict[str, float]) -> Finding:
     """Return how many times as long a batch takes if a stage's replicas are on several servers."""
     within, across = seconds.values()
-    return Finding(
-        "2bw-same-server-allreduce",
-        across / within,
-        "simulated",
-        f"2.2B, batch {FIGURE6['b'].batches[0]}, 25 Gbps between servers",
-    )
+    note = f"2.2B, batch {FIGURE6['b'].batches[0]}, 25 Gbps between servers"
+    return Finding.simulated("2bw-same-server-allreduce", across / within, note)
 
 
 def profiling_findings(found: Errors, steps: int) -> list[Finding]:
-    """Return how far both ways to profile are off, and what profiling costs.
-
-    Args:
-        found: of twelve blocks of hidden size 128.
-        steps: of each kind that were timed.
-    """
+    """Return how far both ways to profile are off, and what profiling costs, for ``steps`` each."""
+    how = f"12 blocks of hidden size 128, the fastest of {steps} steps each, in one core's time"
+    cost = f"minutes of one core for {steps} steps of this small configuration"
     return [
-        Finding(
-            "2bw-profiling-two-modes",
-            [found.whole, found.block],
-            "measured",
-            f"12 blocks of hidden size 128, the fastest of {steps} steps each, in one core's time",
-        ),
-        Finding(
-            "2bw-profiling-cost",
-            found.profiling_s / 60,
-            "measured",
-            f"minutes of one core for {steps} steps of this small configuration",
-        ),
+        Finding.measured("2bw-profiling-two-modes", [found.whole, found.block], how),
+        Finding.measured("2bw-profiling-cost", found.profiling_s / 60, cost),
     ]

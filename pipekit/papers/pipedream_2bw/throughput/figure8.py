@@ -1,8 +1,8 @@
 """Figure 8 of PipeDream-2BW: depth, microbatch and batch, and what they are good for (5.4)."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -13,6 +13,7 @@ from pipekit.clusters.papers import two_bw_v100
 from pipekit.models.gpt import LAYOUTS
 from pipekit.models.transformer import Block
 from pipekit.papers.findings import Finding
+from pipekit.papers.pace import in_turns
 from pipekit.papers.pipedream_2bw.profiles import ProfileOf, gpt_profile, headless_profile
 from pipekit.papers.pipedream_2bw.settings import FIGURE8, SEQUENCE
 from pipekit.papers.pipedream_2bw.systems import TWO_BW, Pipelines
@@ -23,17 +24,12 @@ from pipekit.planning.sweep import block_balance
 def figure8(
     batches: Sequence[int], profile_of: ProfileOf = gpt_profile, longest: int = 32
 ) -> pd.DataFrame:
-    """Return the simulated throughput of Figure 8's configurations.
+    """Return the simulated throughput of Figure 8's configurations by global batch, in sequences.
 
-    Args:
-        batches: global batch sizes, in sequences.
-        profile_of: one of :mod:`pipekit.papers.pipedream_2bw.profiles`.
-        longest: microbatches of a batch, even; more are not simulated but added at the price of the
-            last ones, since a pipeline that is full repeats itself.
-
-    Returns:
-        Columns depth, rows (of a microbatch), batch and throughput (sequences/s); where a batch has
-        fewer microbatches than stages there is no row.
+    Microbatches of a batch beyond the ``longest``, which is even, are not simulated but added at
+    the price of the last ones, since a pipeline that is full repeats itself. Columns depth, rows
+    (of a microbatch), batch and throughput (sequences/s); where a batch has fewer microbatches than
+    stages there is no row.
     """
     cluster, found = two_bw_v100(), []
     for depth, rows in FIGURE8:
@@ -55,13 +51,7 @@ def figure8(
 
 
 def compute_and_bytes(size: str, depths: Sequence[int], rows: int) -> pd.DataFrame:
-    """Return seconds of compute and bytes to the next stage, a microbatch, of a middle stage (5.4).
-
-    Args:
-        size: of the GPT.
-        depths: that divide its blocks, above 2.
-        rows: of the microbatch.
-    """
+    """Return a middle stage's seconds of compute and bytes to the next, a microbatch (5.4)."""
     profile, found = gpt_profile(size, rows), []
     for depth in depths:
         first, length, *_ = block_balance(profile, depth)
@@ -76,40 +66,33 @@ def block_rates(
 ) -> list[float]:
     """Return the samples a second, measured here, of one block's forward and backward (5.4).
 
-    On one core, in its own seconds: what other programs take of it does not count.
-
-    Args:
-        rows: samples of a microbatch, tried in turns.
-        hidden: of the block.
-        heads: of the block.
-        tokens: of a sample.
-        repeats: of each, of which the fastest counts.
+    On one core, in its own seconds: what other programs take of it does not count. Rows of a
+    microbatch take turns, and the fastest of each counts.
     """
     block = Block(hidden, heads, causal=True, norm="pre")
-    best = dict.fromkeys(rows, float("inf"))
-    for _ in range(1 + repeats):
-        for count in rows:
-            x = torch.randn(count, tokens, hidden, requires_grad=True)
-            start = time.thread_time()
-            block(x).sum().backward()
-            best[count] = min(best[count], time.thread_time() - start)
-    return [count / best[count] for count in rows]
+
+    inputs = [torch.randn(count, tokens, hidden, requires_grad=True) for count in rows]
+
+    def passes(x: torch.Tensor) -> None:
+        block(x).sum().backward()
+
+    took = in_turns([partial(passes, x) for x in inputs], 1 + repeats)
+    return [count / least for count, least in zip(rows, took.min(axis=0), strict=True)]
 
 
 def block_finding(rows: Sequence[int], hidden: int, tokens: int, repeats: int) -> Finding:
     """Return :func:`block_rates` with 8 heads."""
     measured = block_rates(rows, hidden, 8, tokens, repeats)
     note = f"b = {list(rows)}, one block of hidden size {hidden}, {tokens} tokens, one core"
-    return Finding("2bw-sec54-larger-b-faster", measured, "measured", note)
+    return Finding.measured("2bw-sec54-larger-b-faster", measured, note)
 
 
 @dataclass(frozen=True)
 class Figure8:
     """Throughput over the batch, one curve a depth and microbatch.
 
-    Attributes:
-        curves: of :func:`figure8`.
-        headless: the same at the largest batch, as if the logits took no time.
+    ``curves`` are of :func:`figure8`; ``headless`` the same at the largest batch, as if the logits
+    took no time.
     """
 
     curves: pd.DataFrame
@@ -154,37 +137,28 @@ class Figure8:
 
     def findings(self) -> list[Finding]:
         """Return what depth, microbatch and batch are good for."""
-        table, cluster = self.by_configuration, two_bw_v100()
+        table, workers, figure = self.by_configuration, two_bw_v100().workers, "figure8.svg"
         steps, last = float(table.diff().min().min()), table.iloc[-1]
         shared = table[["(8, 1)", "(8, 32)"]].dropna()
         larger = bool((shared["(8, 32)"] > shared["(8, 1)"]).all())
         without = self.headless.set_index(["depth", "rows"])["throughput"]
+        holds = steps > 0 and larger and bool(self.across_servers.all())
+        note = (
+            f"rises with the batch: {steps > 0}; b = 32 above b = 1: {larger}; d = 4 below d = "
+            f"8 at {self._below}. Equal blocks leave the logits (two more blocks) on the last "
+            "stage: 8 stages of 3 blocks suffer more than 4 of 6. Without their time d = 4 "
+            f"would have {without[4, 1] / without[8, 1]:.2f} of the throughput of d = 8 at "
+            f"{table.index[-1]} sequences, in place of {last['(4, 1)'] / last['(8, 1)']:.2f}"
+        )
         return [
-            Finding(
-                "2bw-fig8-throughput-vs-batch",
-                steps > 0 and larger and bool(self.across_servers.all()),
-                "simulated",
-                f"rises with the batch: {steps > 0}; b = 32 above b = 1: {larger}; d = 4 below d = "
-                f"8 at {self._below}. Equal blocks leave the logits (two more blocks) on the last "
-                "stage: 8 stages of 3 blocks suffer more than 4 of 6. Without their time d = 4 "
-                f"would have {without[4, 1] / without[8, 1]:.2f} of the throughput of d = 8 at "
-                f"{table.index[-1]} sequences, in place of {last['(4, 1)'] / last['(8, 1)']:.2f}",
-                "figure8.svg",
-            ),
-            Finding("2bw-sec54-accumulation-raises", steps, "simulated", figure="figure8.svg"),
-            Finding(
-                "2bw-fig8-cross-server-w", [cluster.workers // depth for depth in (4, 8)], "exact"
-            ),
+            Finding.simulated("2bw-fig8-throughput-vs-batch", holds, note, figure),
+            Finding.simulated("2bw-sec54-accumulation-raises", steps, figure=figure),
+            Finding.exact("2bw-fig8-cross-server-w", [workers // depth for depth in (4, 8)]),
         ]
 
 
 def run_figure8(doublings: int, longest: int) -> Figure8:
-    """Return Figure 8 for batches from 64 sequences on.
-
-    Args:
-        doublings: of the batch.
-        longest: see :func:`figure8`.
-    """
+    """Return Figure 8 for batches from 64 sequences on; ``longest`` as for :func:`figure8`."""
     batches = [64 * 2**k for k in range(doublings + 1)]
     headless = figure8(batches[-1:], headless_profile, longest)
     return Figure8(figure8(batches, longest=longest), headless)
@@ -195,9 +169,6 @@ def compute_finding() -> Finding:
     parts = compute_and_bytes("1.3B", [4, 6, 8, 12, 24], rows=8)
     numbers = 8 * SEQUENCE * LAYOUTS["1.3B"].hidden
     whole = parts["compute_s"] * parts["depth"]
-    return Finding(
-        "2bw-sec54-compute-comm-ratio",
-        bool((parts["bytes"] == 2 * numbers).all() and (whole / whole[0] - 1).abs().max() < 1e-12),
-        "exact",
-        f"{numbers:,} numbers of 2 bytes pass on at every depth; compute is {whole[0]:.3f} s / d",
-    )
+    stay = (parts["bytes"] == 2 * numbers).all() and (whole / whole[0] - 1).abs().max() < 1e-12
+    note = f"{numbers:,} numbers of 2 bytes pass on at every depth; compute is {whole[0]:.3f} s / d"
+    return Finding.exact("2bw-sec54-compute-comm-ratio", bool(stay), note)

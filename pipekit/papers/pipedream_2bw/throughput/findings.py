@@ -22,15 +22,13 @@ WAYS = [2, 4, 8, 16, 32]
 
 def model_finding() -> Finding:
     """Return the parameters of our GPTs."""
-    counted = {}
+    counted = []
     for size in PRINTED_PARAMETERS:
         gpt = models.PUBLISHED[f"gpt-{size}"].build(device="meta")
         # Megatron counts the head's weights, which are the embedding's, once.
-        counted[size] = (
-            sum(p.numel() for p in gpt.parameters()) - gpt[-1].get_parameter("weight").numel()
-        )
-    note = f"layouts {LAYOUTS}"
-    return Finding("2bw-setup-models", list(counted.values()), "exact", note)
+        head = gpt[-1].get_parameter("weight").numel()
+        counted.append(sum(p.numel() for p in gpt.parameters()) - head)
+    return Finding.exact("2bw-setup-models", counted, f"layouts {LAYOUTS}")
 
 
 def hardware_finding(cluster: Cluster, server: Cluster) -> Finding:
@@ -42,7 +40,7 @@ def hardware_finding(cluster: Cluster, server: Cluster) -> Finding:
         and cluster.device.memory_bytes == 16 * 2**30
         and server.workers == 8
     )
-    return Finding("2bw-setup-hardware", as_printed, "simulated", str(cluster))
+    return Finding.simulated("2bw-setup-hardware", as_printed, str(cluster))
 
 
 def why_tensor(found: Figure6) -> str:
@@ -71,10 +69,10 @@ def tensor_findings(found: Figure6) -> list[Finding]:
     one_server, two = (max(found.over(TWO_BW, TENSOR_MP, letter)) for letter in "ac")
     spread = [float((simulated[p][TWO_BW] / simulated[p][TENSOR_MP]).max()) for p in "ac"]
     return [
-        Finding("2bw-abstract-20x", two, "simulated", network, "figure6c.svg"),
-        Finding("2bw-sec52-tensor-mp-20x", two, "simulated", network),
-        Finding("2bw-sec52-tensor-mp-1-3x", one_server, "emulated", why),
-        Finding("2bw-intro-speedup-range", spread, "simulated", why),
+        Finding.simulated("2bw-abstract-20x", two, network, "figure6c.svg"),
+        Finding.simulated("2bw-sec52-tensor-mp-20x", two, network),
+        Finding.emulated("2bw-sec52-tensor-mp-1-3x", one_server, why),
+        Finding.simulated("2bw-intro-speedup-range", spread, why),
     ]
 
 
@@ -84,22 +82,19 @@ def inter_layer_findings(found: Figure6) -> list[Finding]:
     inter, flush, ours = (
         rates.recomputed_early(job, system) for system in (INTER_LAYER, FLUSH, TWO_BW)
     )
-    early = (
-        "recomputed when the backward begins (4.1); if stages recomputed while they wait for their "
-        f"gradient, as GPipe's, 2BW would be {inter / ours:.2f} times as fast as inter-layer MP "
-        f"and Flush {inter / flush:.2f}"
-    )
     why = (
         "stages are unequal by the logits, as with equal numbers of blocks in the paper; without "
-        f"their time {{:.2f}}. Also simulated: {early}"
+        "their time {:.2f}. Also simulated: recomputed when the backward begins (4.1); if stages "
+        "recomputed while they wait for their gradient, as GPipe's, 2BW would be "
+        f"{inter / ours:.2f} times as fast as inter-layer MP and Flush {inter / flush:.2f}"
     ).format
     ratio, even = found.over(FLUSH, INTER_LAYER, "a"), found.balanced(FLUSH, INTER_LAYER)
     best = max(found.over(TWO_BW, INTER_LAYER, "a"))
-    best_even = max(found.balanced(TWO_BW, INTER_LAYER))
+    best_why = why(max(found.balanced(TWO_BW, INTER_LAYER)))
     return [
-        Finding("2bw-sec52-flush-4-1x", ratio[SMALL], "emulated", why(even[SMALL])),
-        Finding("2bw-sec52-flush-5-3x", ratio[LARGE], "emulated", why(even[LARGE])),
-        Finding("2bw-sec52-2bw-6-1x", best, "emulated", why(best_even), "ratios.svg"),
+        Finding.emulated("2bw-sec52-flush-4-1x", ratio[SMALL], why(even[SMALL])),
+        Finding.emulated("2bw-sec52-flush-5-3x", ratio[LARGE], why(even[LARGE])),
+        Finding.emulated("2bw-sec52-2bw-6-1x", best, best_why, "ratios.svg"),
     ]
 
 
@@ -116,35 +111,31 @@ def gpipe_and_flush_findings(found: Figure6) -> list[Finding]:
     ours = max(found.most(TWO_BW, GPIPE, which) for which in both)
     gains = [found.most(TWO_BW, FLUSH, which, "b") for which in both]
     equal = found.jobs["b"][FIGURE6["b"].batches[SMALL]]
-    closed = (equal.microbatches + equal.depth - 1) / equal.microbatches
+    small = [gains[SMALL], (equal.microbatches + equal.depth - 1) / equal.microbatches]
     others = " and ".join(f"{found.most(TWO_BW, FLUSH, which, 'c'):.2f}" for which in both)
-    note = f"2.2B, 64 GPUs; 3.8B: {others} for the two batches"
+    note, percent = f"2.2B, 64 GPUs; 3.8B: {others} for the two batches", 100 * (gains[LARGE] - 1)
     return [
-        Finding("2bw-intro-gpipe-3-2x", ours, "simulated", why, "ratios.svg"),
-        Finding("2bw-sec52-gpipe-2-1x", flush[SMALL], "simulated", why),
-        Finding("2bw-sec52-gpipe-3x", flush, "simulated", why),
-        Finding("2bw-sec52-2bw-over-flush-1-6", [gains[SMALL], closed], "simulated", note),
-        Finding("2bw-sec52-2bw-over-flush-15pct", 100 * (gains[LARGE] - 1), "simulated", note),
+        Finding.simulated("2bw-intro-gpipe-3-2x", ours, why, "ratios.svg"),
+        Finding.simulated("2bw-sec52-gpipe-2-1x", flush[SMALL], why),
+        Finding.simulated("2bw-sec52-gpipe-3x", flush, why),
+        Finding.simulated("2bw-sec52-2bw-over-flush-1-6", small, note),
+        Finding.simulated("2bw-sec52-2bw-over-flush-15pct", percent, note),
     ]
 
 
 def panel_findings(found: Figure6) -> list[Finding]:
     """Return the least ratio of each pair that a panel shows in order."""
     flush, gpipe, tensor = (TWO_BW, FLUSH), (FLUSH, GPIPE), (TWO_BW, TENSOR_MP)
+    note = f"tensor MP simulated. {why_tensor(found)}"
     pairs = {
-        "a": [flush, gpipe, (FLUSH, INTER_LAYER), tensor],
-        "b": [flush, gpipe],
-        "c": [flush, gpipe, tensor],
+        "a": ("emulated", note, [flush, gpipe, (FLUSH, INTER_LAYER), tensor]),
+        "b": ("simulated", "", [flush, gpipe]),
+        "c": ("simulated", "", [flush, gpipe, tensor]),
     }
+    least = {p: [min(found.over(*pair, p)) for pair in own] for p, (_, _, own) in pairs.items()}
     return [
-        Finding(
-            f"2bw-fig6{letter}",
-            [min(found.over(*pair, letter)) for pair in own],
-            "emulated" if letter == "a" else "simulated",
-            f"tensor MP simulated. {why_tensor(found)}" if letter == "a" else "",
-            f"figure6{letter}.svg",
-        )
-        for letter, own in pairs.items()
+        Finding(f"2bw-fig6{p}", least[p], label, why, f"figure6{p}.svg")
+        for p, (label, why, _) in pairs.items()
     ]
 
 
@@ -157,12 +148,8 @@ def shrinking_gain_finding() -> Finding:
             gains[depth, count] = slots / (3 * count)  # 2BW: a forward and a backward in 3 slots
             forms[depth, count] = (count + depth - 1) / count
     shrinking = all(gains[d, d] > gains[d, 2 * d] > gains[d, 4 * d] for d in (8, 16))
-    return Finding(
-        "2bw-sec52-gain-shrinks-with-batch",
-        shrinking and gains == forms,
-        "exact",
-        "; ".join(f"d = {d}, m = {m}: {gain:.3f}" for (d, m), gain in gains.items()),
-    )
+    told = "; ".join(f"d = {d}, m = {m}: {gain:.3f}" for (d, m), gain in gains.items())
+    return Finding.exact("2bw-sec52-gain-shrinks-with-batch", shrinking and gains == forms, told)
 
 
 def tensor_rates() -> pd.DataFrame:
@@ -199,41 +186,26 @@ def tensor_figure(table: pd.DataFrame) -> go.Figure:
 
 def tensor_finding(table: pd.DataFrame) -> Finding:
     """Return :func:`beyond_a_server` of :func:`tensor_rates`."""
-    return Finding(
-        "2bw-tensor-mp-limit", beyond_a_server(table), "simulated", figure="tensor_mp.svg"
-    )
+    return Finding.simulated("2bw-tensor-mp-limit", beyond_a_server(table), figure="tensor_mp.svg")
 
 
 def link_finding(bandwidths: Mapping[str, float], messages: int) -> Finding:
-    """Return a message's time over bytes / bandwidth on the engine's links, the farthest from 1.
-
-    Args:
-        bandwidths: bytes/s of each link, by name.
-        messages: on each.
-    """
+    """Return a message's time over bytes / bandwidth on the engine's links, the farthest from 1."""
     sent = gpt_profile("2.2B", 8).layers[1].output_bytes
     took = {
         name: rates.link_seconds(sent, bandwidth, messages) / (sent / bandwidth)
         for name, bandwidth in bandwidths.items()
     }
-    return Finding(
-        "2bw-comm-time-model",
-        max(took.values(), key=lambda ratio: abs(ratio - 1)),
-        "emulated",
-        ", ".join(f"{name}: {ratio:.3f}" for name, ratio in took.items())
-        + f"; {sent:,.0f} bytes, the activations of 8 sequences of the 2.2B GPT",
-    )
+    farthest = max(took.values(), key=lambda ratio: abs(ratio - 1))
+    ratios = ", ".join(f"{name}: {ratio:.3f}" for name, ratio in took.items())
+    note = f"{ratios}; {sent:,.0f} bytes, the activations of 8 sequences of the 2.2B GPT"
+    return Finding.emulated("2bw-comm-time-model", farthest, note)
 
 
 def bert_finding(letters: str, slower: Sequence[str]) -> Finding:
-    """Return whether the systems stand in the same order with BERT.
-
-    Args:
-        letters: of the panels that were tried.
-        slower: orders that do not hold.
-    """
+    """Return whether the systems stand in the same order with BERT, or are ``slower`` somewhere."""
     why = "with fewer words, all the logits of the smaller batch fit, and GPipe needs one flush"
     note = f"panels {letters}: 2BW > Flush > GPipe > inter-layer MP, 2BW > tensor MP"
     if slower:
         note += f", but not {'; '.join(sorted(slower))}: {why}"
-    return Finding("2bw-bert-similar", not slower, "simulated", note)
+    return Finding.simulated("2bw-bert-similar", not slower, note)

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from tqdm.auto import tqdm
 
-from pipekit import plots
+from pipekit.papers.drawing import named_rows
 from pipekit.papers.pipedream_2bw.profiles import ProfileOf, headless_profile
 from pipekit.papers.pipedream_2bw.settings import FIGURE6
 from pipekit.papers.pipedream_2bw.systems import (
@@ -63,10 +63,8 @@ def sizes(jobs: Panels) -> pd.DataFrame:
 class Figure6:
     """Sequences a second of every system: panel a emulated, b and c simulated.
 
-    Attributes:
-        jobs: what each panel runs.
-        simulated: by panel, a row a batch and a column a system.
-        emulated: panel a on the real engine; tensor model parallelism stays simulated.
+    ``simulated`` has, by panel, a row a batch and a column a system; ``emulated`` is panel a on the
+    real engine; tensor model parallelism stays simulated.
     """
 
     jobs: Panels
@@ -90,10 +88,7 @@ class Figure6:
 
     @cached_property
     def _without_logits(self) -> pd.DataFrame:
-        panel = FIGURE6["a"]
-        return rates.rates(
-            (rates.job(panel, batch, headless_profile) for batch in panel.batches), SYSTEMS
-        )
+        return rates.panel_rates(FIGURE6["a"], headless_profile)
 
     def balanced(self, one: str, other: str) -> list[float]:
         """Return panel a's ratios (simulated) if the logits, on the last stage, took no time."""
@@ -103,58 +98,42 @@ class Figure6:
         """Yield each panel's name, figure and numbers."""
         for letter, table in self.rates.items():
             panel = FIGURE6[letter]
-            numbers = table.reset_index().melt("batch", var_name="system", value_name="throughput")
-            places = numbers["system"].map(SYSTEMS.index)
-            numbers["batch"] = "batch " + numbers["batch"].astype(str)
             ahead = " and ".join(f"{ratio:.2f}" for ratio in self.over(TWO_BW, FLUSH, letter))
-            figure = plots.points(
-                numbers.assign(place=places),
-                x="place",
-                y="throughput",
-                color="batch",
+            figure, _ = named_rows(
+                table.rename(index="batch {}".format).T,
+                "throughput",
                 title=f"GPT {panel.model}, {panel.cluster.workers} GPUs: 2BW is {ahead} times as "
                 "fast as Flush",
                 label="emulated; tensor MP simulated" if letter == "a" else "simulated",
-                x_title=f"system; {panel.depth}-way model parallelism",
-                y_title="sequences/s",
+                x_title=f"sequences/s, {panel.depth}-way model parallelism",
             )
-            places_x = list(range(len(SYSTEMS)))
-            figure.update_xaxes(tickvals=places_x, ticktext=SYSTEMS, range=[-0.4, 4.4])
-            figure.update_yaxes(range=[0, 1.1 * numbers["throughput"].max()])
-            yield f"figure6{letter}", figure, numbers
+            yield f"figure6{letter}", figure, table.reset_index()
 
     def ratios(self) -> pd.DataFrame:
         """Return the paper's maxima over panels and batches beside ours."""
         over, most = self.over, self.most
-        small, large = SMALL, LARGE
-
-        def both(one: str, other: str, letters: str = "abc") -> float:
-            return max(most(one, other, which, letters) for which in (small, large))
-
+        tensor = max(most(TWO_BW, TENSOR_MP, which, "c") for which in (SMALL, LARGE))
+        gpipe = max(most(TWO_BW, GPIPE, which) for which in (SMALL, LARGE))
         rows = [
             ("2BW / tensor MP, one server", 1.3, max(over(TWO_BW, TENSOR_MP, "a")), "emulated"),
-            ("2BW / tensor MP, 3.8B", 20, both(TWO_BW, TENSOR_MP, "c"), "simulated"),
-            ("Flush / inter-layer, small", 4.1, over(FLUSH, INTER_LAYER, "a")[small], "emulated"),
-            ("Flush / inter-layer, large", 5.3, over(FLUSH, INTER_LAYER, "a")[large], "emulated"),
+            ("2BW / tensor MP, 3.8B", 20, tensor, "simulated"),
+            ("Flush / inter-layer, small", 4.1, over(FLUSH, INTER_LAYER, "a")[SMALL], "emulated"),
+            ("Flush / inter-layer, large", 5.3, over(FLUSH, INTER_LAYER, "a")[LARGE], "emulated"),
             ("2BW / inter-layer", 6.1, max(over(TWO_BW, INTER_LAYER, "a")), "emulated"),
-            ("2BW / GPipe", 3.2, both(TWO_BW, GPIPE), "simulated"),
-            ("Flush / GPipe, small", 2.1, most(FLUSH, GPIPE, small), "simulated"),
-            ("Flush / GPipe, large", 3, most(FLUSH, GPIPE, large), "simulated"),
-            ("2BW / Flush, small", 1.6, most(TWO_BW, FLUSH, small, "b"), "simulated"),
-            ("2BW / Flush, 2048", 1.15, most(TWO_BW, FLUSH, large, "b"), "simulated"),
+            ("2BW / GPipe", 3.2, gpipe, "simulated"),
+            ("Flush / GPipe, small", 2.1, most(FLUSH, GPIPE, SMALL), "simulated"),
+            ("Flush / GPipe, large", 3, most(FLUSH, GPIPE, LARGE), "simulated"),
+            ("2BW / Flush, small", 1.6, most(TWO_BW, FLUSH, SMALL, "b"), "simulated"),
+            ("2BW / Flush, 2048", 1.15, most(TWO_BW, FLUSH, LARGE, "b"), "simulated"),
         ]
         return pd.DataFrame(rows, columns=["ratio", "paper", "ours", "label"])
 
 
 def figure6(jobs: Panels, faster: float) -> Figure6:
-    """Simulate all panels, and emulate panel a.
+    """Simulate all panels, and emulate panel a, sped up.
 
     Inter-layer model parallelism does one microbatch after another, so that its smaller batch
     stands for both.
-
-    Args:
-        jobs: of :func:`panels`.
-        faster: by how much the emulations are sped up.
     """
     simulated = {letter: rates.rates(own.values(), SYSTEMS) for letter, own in jobs.items()}
     small, large = FIGURE6["a"].batches
@@ -169,19 +148,14 @@ def figure6(jobs: Panels, faster: float) -> Figure6:
 
 def ratio_figure(ratios: pd.DataFrame) -> go.Figure:
     """Draw :meth:`Figure6.ratios`."""
-    numbers = ratios.assign(place=ratios.index)
     close = int(((ratios["ours"] / ratios["paper"] - 1).abs() <= 0.15).sum())
-    figure = plots.points(
-        numbers.melt(["place", "ratio", "label"], ["paper", "ours"], "whose", "times as fast"),
-        x="times as fast",
-        y="place",
-        color="whose",
+    figure, _ = named_rows(
+        ratios.set_index("ratio")[["paper", "ours"]],
+        "times as fast",
         title=f"{close} of {len(ratios)} ratios are within 15 % of the paper's",
         label="paper, emulated, simulated",
-        y_title=" ",
     )
-    names, decades = ratios["ratio"].tolist(), [1, 2, 5, 10, 20]
-    figure.update_yaxes(tickvals=numbers["place"].tolist(), ticktext=names, range=[9.5, -0.5])
+    decades = [1, 2, 5, 10, 20]
     figure.update_xaxes(type="log", range=[-0.1, 1.4], tickvals=decades, ticktext=decades)
     return figure.update_layout(margin={"l": 230})
 
@@ -189,18 +163,10 @@ def ratio_figure(ratios: pd.DataFrame) -> go.Figure:
 def slower_with(
     profile_of: ProfileOf, letters: str
 ) -> Iterator[tuple[str, pd.DataFrame, list[str]]]:
-    """Yield a panel's rates with another network, and which expected orders do not hold.
-
-    Args:
-        profile_of: the network's costs; one of :mod:`pipekit.papers.pipedream_2bw.profiles`.
-        letters: of the panels.
-    """
+    """Yield a panel's rates with another network, and which expected orders do not hold."""
     expected = [(TWO_BW, FLUSH), (FLUSH, GPIPE), (GPIPE, INTER_LAYER), (TWO_BW, TENSOR_MP)]
     for letter in letters:
-        panel = FIGURE6[letter]
-        table = rates.rates(
-            (rates.job(panel, batch, profile_of) for batch in panel.batches), SYSTEMS
-        )
+        table = rates.panel_rates(FIGURE6[letter], profile_of)
         wrong = [
             f"{one} / {other}, panel {letter}, batch {batch}"
             for one, other in expected

@@ -13,8 +13,8 @@ from pipekit.emulation import emulate
 from pipekit.papers.pace import emulate_at_pace
 from pipekit.papers.pipedream_2bw.profiles import ProfileOf, gpt_profile
 from pipekit.papers.pipedream_2bw.settings import Panel
-from pipekit.papers.pipedream_2bw.systems import TENSOR_MP, TWO_BW, Pipelines
-from pipekit.papers.steady import backward_ends, mean_interval
+from pipekit.papers.pipedream_2bw.systems import SYSTEMS, TENSOR_MP, TWO_BW, Pipelines
+from pipekit.papers.timelines import backward_ends, mean_interval
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
@@ -25,13 +25,7 @@ second waits for no sum of gradients."""
 
 
 def job(panel: Panel, batch: int, profile_of: ProfileOf = gpt_profile) -> Pipelines:
-    """Return what a panel runs for one of its batch sizes (sequences).
-
-    Args:
-        panel: of Figure 6.
-        batch: sequences of a global batch.
-        profile_of: one of :mod:`pipekit.papers.pipedream_2bw.profiles`.
-    """
+    """Return what a panel runs for one of its batch sizes (sequences)."""
     rows = panel.microbatch_rows
     profile = profile_of(panel.model, rows)
     return Pipelines(
@@ -81,12 +75,9 @@ def recomputed_early(job: Pipelines, system: str) -> float:
 
 
 def emulated(job: Pipelines, system: str, faster: float) -> float:
-    """Return a batch's seconds on the real engine, with waits for compute and links slowed down.
+    """Return a batch's seconds on the real engine, with waits for compute and links sped up alike.
 
-    Args:
-        job: what to run.
-        system: one with pipelines, or inter-layer model parallelism.
-        faster: by how much all of it, compute and links, is sped up; the result is as if not.
+    The result is as if nothing were sped up. Any system but tensor model parallelism.
     """
     batches = _batches(system)
     table = job.schedule(system, batches)
@@ -103,6 +94,11 @@ def rates(jobs: Iterable[Pipelines], systems: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows).T.rename_axis("batch")
 
 
+def panel_rates(panel: Panel, profile_of: ProfileOf) -> pd.DataFrame:
+    """Return :func:`rates` of all systems for a panel with another network."""
+    return rates((job(panel, batch, profile_of) for batch in panel.batches), SYSTEMS)
+
+
 def on_links(job: Pipelines, level: str, bandwidth: float) -> Pipelines:
     """Return the same with another bandwidth (bytes/s) for a level of the cluster."""
     return replace(job, cluster=job.cluster.calibrated(level, bandwidth, "as supposed"))
@@ -117,13 +113,7 @@ def tensor_mp_rate(size: str, ways: int, batch: int, rows: int) -> float:
 
 
 def link_seconds(size: float, bandwidth: float, repeats: int) -> float:
-    """Return how long the engine's slowed link takes for a message, the fastest of several.
-
-    Args:
-        size: bytes.
-        bandwidth: bytes/s.
-        repeats: messages, one at a time.
-    """
+    """Return how long the engine's slowed link takes for a message, the fastest of several."""
     stage = LayerProfile("stage", 5e-3, 5e-3, output_bytes=size)
     profile = Profile((stage, stage), input_bytes=size)
     run = emulate(schedules.model_parallel(2, repeats), profile, cluster=flat(2, bandwidth))

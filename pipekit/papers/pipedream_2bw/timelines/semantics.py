@@ -7,15 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pipekit import oracle
-from pipekit.cores import available_cores
 from pipekit.datasets import Batch
-from pipekit.engine import Pipeline, Run
-from pipekit.engine.updates.weight_versions import OptimizerFactory
-from pipekit.papers.differences import relative_difference
+from pipekit.engine import OptimizerFactory, Pipeline, Run
+from pipekit.papers.judged import judged
 from pipekit.schedules import Schedule, replicate
-
-Weights = dict[str, Tensor]
 
 
 class Momentum(Optimizer):
@@ -40,11 +35,9 @@ class Momentum(Optimizer):
 class Compared(NamedTuple):
     """A training by the engine beside the same by its equation.
 
-    Attributes:
-        difference: relative 2-norm of the final weights' difference.
-        losses_equal: whether the losses have the same bits.
-        run: the engine's.
-        states: optimizer state tensors a parameter, in the stage that has the most.
+    ``difference`` is the relative 2-norm of the final weights' difference; losses are equal if they
+    have the same bits; ``states`` are optimizer state tensors a parameter, in the stage that has
+    the most.
     """
 
     difference: float
@@ -65,18 +58,10 @@ def against_equation(
     width: int = 1,
     transport: str = "threads",
 ) -> Compared:
-    """Train by a schedule and by its update equation.
+    """Train by a schedule and by its update equation, a name of :mod:`pipekit.oracle`.
 
-    Args:
-        model: the layers.
-        batches: each of ``width * microbatches`` microbatches.
-        schedule: of one pipeline, from the number of batches.
-        method: the equation's name in :mod:`pipekit.oracle`; "sequential" is plain training.
-        balance: layers of each stage.
-        microbatches: of one pipeline in a batch, m.
-        optimizer: makes an optimizer.
-        width: pipelines side by side, w.
-        transport: of the engine.
+    The schedule is of one pipeline, from the number of batches; with ``width`` pipelines side by
+    side a batch has ``width * microbatches`` microbatches. "sequential" is plain training.
     """
     made: list[Optimizer] = []
 
@@ -84,51 +69,20 @@ def against_equation(
         made.append(optimizer(parameters))
         return made[-1]
 
-    same: dict[str, Any] = {"balance": balance, "loss": nn.MSELoss()}
-    pipeline = Pipeline(
-        model,
-        lambda n: replicate(schedule(n), width),
-        optimizer=watched if transport == "threads" else optimizer,
-        transport=transport,
-        **same,
-    )
-    run = pipeline.train(batches)
-    truth = oracle.train(
+    found = judged(
         model,
         batches,
-        method=method,
+        lambda n: replicate(schedule(n), width),
+        method,
+        balance=balance,
         replicas=[width] * len(balance),
         microbatches=microbatches * width,
-        optimizer=optimizer,
-        threads=max(1, available_cores() // (width * len(balance))),
-        **same,
+        optimizer=watched if transport == "threads" else optimizer,
+        loss=nn.MSELoss(),
+        transport=transport,
     )
-    difference = relative_difference(dict(pipeline.state_dict()), truth.weights[-1])
     states = max((_states(each) for each in made), default=0.0)
-    return Compared(difference, run.losses == truth.losses, run, states)
-
-
-def by_hand(model: nn.Sequential, batches: Sequence[Batch], lr: float, delay: int) -> list[Weights]:
-    """Return W(0), W(1), ... of W(t+1) = W(t) - lr grad f(W(t - delay)), batches not cut.
-
-    A version before the first is W(0).  Nothing of the engine or the oracle is used.
-    """
-    weights = [{name: p.detach().clone() for name, p in model.named_parameters()}]
-    loss = nn.MSELoss()
-    for t, (x, y) in enumerate(batches):
-        read = {
-            name: value.clone().requires_grad_()
-            for name, value in weights[max(t - delay, 0)].items()
-        }
-        output = torch.func.functional_call(model, read, (x,))
-        gradients = torch.autograd.grad(loss(output, y), list(read.values()))
-        weights.append(
-            {
-                name: torch.add(value, gradient, alpha=-lr)
-                for (name, value), gradient in zip(weights[-1].items(), gradients, strict=True)
-            }
-        )
-    return weights
+    return Compared(found.difference, found.losses_equal, found.run, states)
 
 
 def rows_of_microbatches(
@@ -157,11 +111,9 @@ def crossing_bytes(run: Run, width: int) -> tuple[int, int]:
     Worker ``w * width + r`` belongs to pipeline r (:func:`replicate`).
     """
     traffic = run.traffic
-    changes = traffic["source"] % width != traffic["destination"] % width
-    weights = traffic["purpose"] == "weights"
-    return int(traffic.loc[changes & ~weights, "bytes"].sum()), int(
-        traffic.loc[changes & weights, "bytes"].sum()
-    )
+    changes = traffic[traffic["source"] % width != traffic["destination"] % width]
+    weights = changes["purpose"] == "weights"
+    return int(changes.loc[~weights, "bytes"].sum()), int(changes.loc[weights, "bytes"].sum())
 
 
 def _states(optimizer: Optimizer) -> float:

@@ -49,8 +49,9 @@ def test_speedups_are_over_one_machine(emulated: dict[Setting, Runs]) -> None:
     table = runs.speedups(emulated)
     assert table["BSP"].tolist() == pytest.approx([2] * 9)
     assert table["PipeDream (paper)"].isna().tolist() == [False] * 7 + [True] * 2
-    assert runs.speedup_figure(table).layout.title.text.startswith("4 of the 10 predicted")
-    assert len(runs.speedup_points(table)) == 7 * 2 * 3
+    figure, points = runs.speedup_figure(table)
+    assert figure.layout.title.text.startswith("4 of the 10 predicted")
+    assert len(points) == 7 * 2 * 3
 
 
 def test_bytes_that_nobody_accounts_for_are_refused(emulated: dict[Setting, Runs]) -> None:

@@ -2,8 +2,7 @@
 
 from pipekit import schedules
 from pipekit.papers.pipedream.timelines import start_up
-from pipekit.papers.three_ways import ThreeWays
-from pipekit.papers.timelines import EQUAL_SLOTS
+from pipekit.papers.timelines import EQUAL_SLOTS, ThreeWays
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 

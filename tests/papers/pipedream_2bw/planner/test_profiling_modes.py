@@ -1,4 +1,4 @@
-from collections.abc import Callable
+import time
 
 import pytest
 
@@ -9,18 +9,13 @@ def test_a_step_is_predicted_from_an_earlier_one_and_from_one_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whole, one block's model, a block, whole again: 9 s each to warm up, then two rounds."""
-    took = iter([9.0] * 4 + [5.0, 2.0, 1.5, 4.0] + [6.0, 3.0, 1.0, 5.0])
-    ran = []
-
-    def seconds(run: Callable[[], object]) -> float:
-        ran.append(run())
-        return next(took)
-
-    monkeypatch.setattr(profiling_modes, "_seconds", seconds)
+    took = [9.0] * 4 + [5.0, 2.0, 1.5, 4.0] + [6.0, 3.0, 1.0, 5.0]
+    now = iter([end for seconds in took for end in (0.0, seconds)])
+    monkeypatch.setattr(time, "thread_time", lambda: next(now))
     found = profiling_modes.prediction_errors(
         layers=3, hidden=8, heads=2, vocabulary=16, tokens=4, rows=2, repeats=2
     )
-    assert len(ran) == 12
+    assert not list(now)
     assert found.whole == pytest.approx(5 / 4 - 1)
     assert found.block == pytest.approx(abs((2 + 2 * 1) / 4 - 1))
     assert found.profiling_s == 11

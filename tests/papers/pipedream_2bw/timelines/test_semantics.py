@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from pipekit import oracle, schedules
-from pipekit.engine.updates.weight_versions import OptimizerFactory
+from pipekit.engine import OptimizerFactory
 from pipekit.papers.differences import bit_equal
+from pipekit.papers.pipedream.staleness.study import Study
 from pipekit.papers.pipedream_2bw.timelines import semantics
 
 torch.manual_seed(0)
@@ -51,7 +52,7 @@ def test_equations_by_hand_are_the_oracles(method: str, delay: int) -> None:
     judge = oracle.train(
         model, data, method=method, balance=[2, 2], optimizer=SGD, loss=nn.MSELoss()
     )
-    hand = semantics.by_hand(model, data, 0.1, delay)
+    hand = Study(model, [2, 2], data, nn.MSELoss(), 0.1).replay([delay] * 2)
     assert all(bit_equal(a, b) for a, b in zip(hand, judge.weights, strict=True))
 
 

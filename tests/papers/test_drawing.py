@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from pipekit.papers.named_rows import named_rows
+from pipekit.papers.drawing import named_rows
 
 
 def test_rows_stand_in_the_tables_order_from_the_top() -> None:

@@ -1,6 +1,7 @@
 """Four pipeline methods train one network on digits: what the quickstart runs and draws."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -11,14 +12,8 @@ from torch import nn
 from pipekit import plots, schedules
 from pipekit.datasets import Dataset
 from pipekit.models import convnet
-from pipekit.papers.comparison import accuracy_curves, excerpt, loss_curves
-from pipekit.papers.training import (
-    Method,
-    PipelineTraining,
-    Recipe,
-    Training,
-    train_pipeline,
-)
+from pipekit.papers.quickstart.comparison import accuracy_curves, excerpt, loss_curves
+from pipekit.papers.training import Method, PipelineTraining, Recipe, Training, train_pipeline
 from pipekit.traces import Trace
 
 METHODS: Mapping[str, Method] = {
@@ -39,16 +34,7 @@ WINDOW = 20
 def digits_recipe(
     data: Dataset, batch_rows: int, epochs: int, lr: float, momentum: float, seed: int = 0
 ) -> Recipe:
-    """Return how a small convolutional network is trained by SGD.
-
-    Args:
-        data: images of digits.
-        batch_rows: examples of an update.
-        epochs: passes over the training images.
-        lr: learning rate.
-        momentum: of SGD.
-        seed: of the weights and of the order.
-    """
+    """Return how a small convolutional network is trained by SGD on images of digits."""
     torch.manual_seed(seed)
     model = convnet()
     for layer in model:
@@ -63,14 +49,7 @@ def digits_recipe(
 def train_all(
     recipes: Iterable[Recipe], depths: Sequence[int], microbatches: int, transport: str
 ) -> Iterator[PipelineTraining]:
-    """Train by all of :data:`METHODS` at each depth, one recipe after another.
-
-    Args:
-        recipes: what is trained.
-        depths: in stages.
-        microbatches: of a batch.
-        transport: "threads" or "distributed".
-    """
+    """Train by all of :data:`METHODS` at each depth, one recipe after another."""
     for recipe in recipes:
         for stages in depths:
             for name, method in METHODS.items():
@@ -85,15 +64,21 @@ def train_all(
                 )
 
 
+def over_other_transport(
+    training: PipelineTraining, microbatches: int, transport: str
+) -> tuple[str, PipelineTraining]:
+    """Train one epoch again over the transport that was not used; also return its name."""
+    other = {"threads": "distributed", "distributed": "threads"}[transport]
+    once, name, stages = replace(training.recipe, epochs=1), training.name, training.stages
+    balance = BALANCE.get(stages, "auto")
+    again = train_pipeline(once, name, METHODS[name], stages, microbatches, balance, other)
+    return other, again
+
+
 def plan_and_run(
     training: PipelineTraining, microbatches: int
 ) -> tuple[str, go.Figure, pd.DataFrame]:
-    """Return an epoch's beginning as planned and as executed: file name, figure and numbers.
-
-    Args:
-        training: whose last epoch is shown.
-        microbatches: length of the timelines.
-    """
+    """Return an epoch's beginning as planned and as executed: file name, figure and numbers."""
     planned = excerpt(Trace.from_schedule(training.run.schedule), microbatches)
     executed = excerpt(training.run.trace, microbatches)
     titles = [f"{training.name}, as planned", f"{training.name}, as executed"]
@@ -103,12 +88,7 @@ def plan_and_run(
 
 
 def loss_figure(trainings: Sequence[Training], loop: Training) -> go.Figure:
-    """Draw the losses of trainings and of their plain loop; the title names the farthest.
-
-    Args:
-        trainings: pipelines.
-        loop: the plain loop that they are compared with.
-    """
+    """Draw the losses of trainings and of their plain loop; the title names the farthest."""
 
     def apart(training: Training) -> float:
         return training.last_epoch_loss - loop.last_epoch_loss

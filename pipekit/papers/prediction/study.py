@@ -14,7 +14,7 @@ from pipekit.clusters import V100, flat
 from pipekit.datasets import mnist
 from pipekit.models import convnet, gpt, token_loss
 from pipekit.papers.costs import published
-from pipekit.papers.prediction import (
+from pipekit.papers.prediction.runs import (
     MethodCase,
     TrainedModel,
     cases,
@@ -32,7 +32,7 @@ RECOMPUTATIONS: tuple[Recompute, ...] = ("never", "except_last", "always")
 
 
 def published_profiles(names: Iterable[str]) -> dict[str, Profile]:
-    """Return profiles of published networks, reckoned for a V100, by name."""
+    """Return profiles of published networks, estimated for a V100, by name."""
     return {name: published(name, ROWS.get(name, 2), V100) for name in names}
 
 
@@ -77,13 +77,7 @@ def trained_models() -> list[TrainedModel]:
 def emulate_all(
     profiles: Mapping[str, Profile], grid: Sequence[MethodCase], bandwidth: float
 ) -> pd.DataFrame:
-    """Return a row for each network, method and depth, with free links and with others.
-
-    Args:
-        profiles: by network.
-        grid: methods and depths.
-        bandwidth: bytes/s of each worker's link.
-    """
+    """Return a row for each network, method and depth, with free links and others (bytes/s)."""
     runs = [
         (name, case, links)
         for name in profiles
@@ -116,12 +110,6 @@ def weigh_all(
     """Return the peak bytes of each model, method and recomputation, on two stages.
 
     PipeDream cuts no minibatch: for it "all but the last microbatch" would be none.
-
-    Args:
-        models: what is trained.
-        profiles: by the model's name.
-        methods: by name.
-        microbatches: of a batch.
     """
     grid = cases(methods, [2], [microbatches], 3)
     runs = [

@@ -10,8 +10,8 @@ from torch import nn
 
 from pipekit.clusters import flat
 from pipekit.models import convnet
-from pipekit.papers import prediction
-from pipekit.papers.prediction import MethodCase, TrainedModel, cases
+from pipekit.papers.prediction import runs as prediction
+from pipekit.papers.prediction.runs import MethodCase, TrainedModel, cases
 from pipekit.profiling import Profile
 
 

@@ -1,8 +1,8 @@
 import pandas as pd
 import pytest
 
-from pipekit.papers import prediction_study as study
-from pipekit.papers.prediction import MethodCase
+from pipekit.papers.prediction import study
+from pipekit.papers.prediction.runs import MethodCase
 from pipekit.profiling import Profile
 
 

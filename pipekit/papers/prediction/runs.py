@@ -29,16 +29,9 @@ from pipekit.traces import Trace
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What is trained in a comparison.
+    """What is trained in a comparison, with one microbatch, [rows, ...].
 
-    Attributes:
-        name: for tables.
-        module: the layers.
-        inputs: of one microbatch, [rows, ...].
-        targets: likewise.
-        loss: of a microbatch.
-        optimizer: makes an optimizer.
-        optimizer_states: tensors of a parameter's size that it keeps for each.
+    The optimizer keeps so many tensors of a parameter's size for each.
     """
 
     name: str
@@ -57,13 +50,9 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class MethodCase:
-    """One row of a comparison.
+    """One row of a comparison: a name in :data:`.by_name.METHODS`, one worker a stage.
 
-    Attributes:
-        method: a name in :data:`pipekit.schedules.methods.by_name.METHODS`.
-        stages: one worker each.
-        microbatches: of a batch; 1 for methods that update after every minibatch.
-        batches: how many are run.
+    A batch has 1 microbatch where a method updates after every minibatch.
     """
 
     method: str
@@ -116,14 +105,7 @@ def measured_row(
     """Profile, simulate and really train a case; return the repeat whose error is the median.
 
     A shared machine is not equally fast from one minute to the next: every run is predicted from a
-    profile taken just before it.
-
-    Args:
-        model: what is trained.
-        case: how.
-        repeats: how many predictions and runs.
-        split: which layers each stage has; by default stages of equal time.
-        passes: of each profile.
+    profile taken just before it, of so many passes. Stages take equal time unless split.
     """
     split = split or _equal_stages(profiled(model, case.stages, passes), case.stages)
     pipeline = _pipeline(model, case, split)

@@ -30,7 +30,7 @@ def difference_row(training: Training, reference: Training) -> dict[str, object]
     """Return how far a training is from another, one row of a table (measured).
 
     Weights are compared after the first and after the last epoch: between the two, a difference in
-    the last bit grows.  ``loss`` is the mean of the last epoch's batches.
+    the last bit grows. ``loss`` is the mean of the last epoch's batches.
     """
     first, last = ((training.weights[e], reference.weights[e]) for e in (0, -1))
     points = 100 * (training.accuracies[-1] - reference.accuracies[-1])

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pipekit.datasets import mnist
-from pipekit.papers import comparison, four_methods
+from pipekit.papers.quickstart import comparison, four_methods
 from pipekit.papers.training import PipelineTraining
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from pipekit import schedules
 from pipekit.datasets import digits
-from pipekit.papers import comparison
+from pipekit.papers.quickstart import comparison
 from pipekit.papers.training import PipelineTraining, Recipe, train_pipeline
 from pipekit.traces import Trace
 

@@ -1,0 +1,1 @@
+"""How good the predictions of seconds and bytes are: what the notebook of that name runs."""

@@ -1,0 +1,1 @@
+"""What the quickstart trains, compares and draws."""
