@@ -75,7 +75,7 @@ def lower(schedule: Schedule, skips: Skips = ()) -> tuple[tuple[Step, ...], ...]
     update_of = schedule.update_of
     lowered = []
     for tasks in schedule.workers:
-        batch_ends, update_ends = _ends(tasks, schedule)
+        last_of_batches, last_of_updates = batch_ends(tasks, schedule), update_ends(tasks, schedule)
         steps = []
         for position, (task, slot) in enumerate(zip(tasks, weight_slots(tasks).slots, strict=True)):
             op, stage, k, _ = task
@@ -86,8 +86,8 @@ def lower(schedule: Schedule, skips: Skips = ()) -> tuple[tuple[Step, ...], ...]
                     _at(out_of.get((op, stage), ()), k),
                     slot,
                     update_of[stage][k],
-                    (stage, k) in batch_ends,
-                    position in update_ends,
+                    (stage, k) in last_of_batches,
+                    position in last_of_updates,
                 )
             )
         lowered.append(tuple(steps))
@@ -151,20 +151,21 @@ def slot_count(steps: Sequence[Step], stage: int) -> int:
     return 1 + max((step.slot for step in steps if step.task.stage == stage), default=0)
 
 
-def _ends(tasks: Sequence[Task], schedule: Schedule) -> tuple[set[tuple[int, int]], set[int]]:
-    """Return what ends batches and updates on one worker.
-
-    That is (stage, microbatch) of the last microbatch of each batch, and the position of the last
-    task that adds a gradient for each update.
-    """
-    batch_of, update_of = schedule.batch_of, schedule.update_of
-    last_of_batch: dict[tuple[int, int], int] = {}
-    last_of_update: dict[tuple[int, int], int] = {}
-    for position, (op, stage, microbatch, _) in enumerate(tasks):
+def batch_ends(tasks: Sequence[Task], schedule: Schedule) -> set[tuple[int, int]]:
+    """Return (stage, microbatch) of the last microbatch of each batch in a worker's list."""
+    last: dict[tuple[int, int], int] = {}
+    for op, stage, microbatch, _ in tasks:
         if op is Op.FORWARD:
-            key = stage, batch_of[microbatch]
-            last_of_batch[key] = max(microbatch, last_of_batch.get(key, 0))
-        elif OPS[op].adds_gradient:
-            last_of_update[stage, update_of[stage][microbatch]] = position
-    batch_ends = {(stage, microbatch) for (stage, _), microbatch in last_of_batch.items()}
-    return batch_ends, set(last_of_update.values())
+            key = stage, schedule.batch_of[microbatch]
+            last[key] = max(microbatch, last.get(key, 0))
+    return {(stage, microbatch) for (stage, _), microbatch in last.items()}
+
+
+def update_ends(tasks: Sequence[Task], schedule: Schedule) -> set[int]:
+    """Return the positions of the last task in a worker's list that adds to each update's sum."""
+    last = {
+        (stage, schedule.update_of[stage][microbatch]): position
+        for position, (op, stage, microbatch, _) in enumerate(tasks)
+        if OPS[op].adds_gradient
+    }
+    return set(last.values())

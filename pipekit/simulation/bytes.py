@@ -8,7 +8,7 @@ import pandas as pd
 from pipekit.schedules import OPS, Schedule, Task
 from pipekit.schedules.weight_slots import weight_slots
 from pipekit.simulation.costs import StageCosts
-from pipekit.simulation.events import Times
+from pipekit.simulation.work import Times
 from pipekit.traces.memory import PARTS, Memory
 
 _WEIGHTS, _GRADIENTS, _OPTIMIZER, _ACTIVATIONS, _RECOMPUTE = range(len(PARTS))

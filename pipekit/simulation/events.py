@@ -8,33 +8,20 @@ bucket by bucket, one at a time, each as soon as all of them have it; the update
 import heapq
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import pandas as pd
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic, Transfer, all_reduce_bytes
-from pipekit.schedules import MAIN, OPS, Message, Op, Payload, Schedule, lower, sums
+from pipekit.schedules import OPS, RECEIVERS, SENDERS, Op, Payload, Schedule, sums
 from pipekit.schedules.dependencies import NOBODY
-from pipekit.simulation.costs import StageCosts, skips_of
+from pipekit.schedules.lower import update_ends
+from pipekit.simulation.costs import StageCosts
+from pipekit.simulation.work import Route, Times, recomputed, routes, seconds
+from pipekit.traces import TRANSFERS
 
 _UNKNOWN = -1.0
 _PURPOSE = {payload: payload.value for payload in Payload}  # .value takes as long as a send
-
-
-class Times(NamedTuple):
-    """What happened when, in seconds.
-
-    Attributes:
-        starts: ``starts[w][i]``: when task ``i`` of worker ``w`` began to compute.
-        ends: likewise, when it had computed.
-        recomputed: likewise, when the recomputation before it began, or None.
-        transfers: (source, destination, purpose, stage, microbatch, start, end, bytes) of each
-            message, as in :attr:`pipekit.traces.Trace.transfers`.
-    """
-
-    starts: list[list[float]]
-    ends: list[list[float]]
-    recomputed: list[list[float | None]]
-    transfers: list[tuple[int, int, str, int, int, float, float, float]]
 
 
 def run(schedule: Schedule, costs: Sequence[StageCosts], cluster: Cluster | None) -> Times:
@@ -48,18 +35,30 @@ class _Run:
     def __init__(
         self, schedule: Schedule, costs: Sequence[StageCosts], cluster: Cluster | None
     ) -> None:
-        self.costs, self.skips, self.graph = costs, skips_of(costs), schedule.dependencies
-        ends = [(skip.source, skip.destination) for skip in self.skips]
-        self.steps = [step for steps in lower(schedule, ends) for step in steps]
+        self.costs, self.graph = costs, schedule.dependencies
+        self.tasks, self.update_of = self.graph.tasks, schedule.update_of
+        self.seconds, self.again = seconds(schedule, costs), recomputed(schedule, costs)
+        self.routes: dict[Op, list[list[Route]]] = {op: [[] for _ in costs] for op in Op}
+        messages = {op: [0] * len(costs) for op in Op}  # that a task of a stage receives
+        for route in routes(schedule, costs):
+            for op in SENDERS[route.payload]:
+                self.routes[op][route.source].append(route)
+            for op in RECEIVERS[route.payload]:
+                messages[op][route.destination] += 1
         self.traffic = None if cluster is None else Traffic(cluster)
-        self.seconds = [{op: cost.seconds(op) for op in Op} for cost in costs]
         workers = len(schedule.workers)
         self.following, self.stops = self.graph.first[:-1], self.graph.first[1:]
         self.free, self.computing = [0.0] * workers, [False] * workers
-        self.newest_slot: list[dict[int, int]] = [{} for _ in range(workers)]  # by stage
         # Of each task: how many of its messages are not under way, and when the last one arrives.
-        self.unsent = [len(step.receives) for step in self.steps]
-        self.arrival = [0.0] * len(self.steps)
+        self.unsent = [messages[op][stage] for op, stage, _, _ in self.tasks]
+        self.arrival = [0.0] * len(self.tasks)
+        # The tasks after which a worker has added all its gradients to a sum with others.
+        self.complete = {
+            first + position
+            for first, tasks in zip(self.graph.first, schedule.workers, strict=False)
+            for position in update_ends(tasks, schedule)
+            if costs[tasks[position].stage].buckets
+        }
         self.sums = sums(schedule)
         self.updates = schedule.updates
         self.lanes = [_Lane(cost) for cost in costs]
@@ -68,12 +67,10 @@ class _Run:
         # A heap: when a worker's task ends, (when, worker, ()); when gradients can be summed, or
         # are, (when, NOBODY, (stage, update, bucket)).
         self.events: list[tuple[float, int, tuple[int, ...]]] = []
-        self.times = Times(
-            [[] for _ in range(workers)],
-            [[] for _ in range(workers)],
-            [[] for _ in range(workers)],
-            [],
-        )
+        self.starts: list[list[float]] = [[] for _ in range(workers)]
+        self.ends: list[list[float]] = [[] for _ in range(workers)]
+        self.recomputed: list[list[float | None]] = [[] for _ in range(workers)]
+        self.transfers: list[tuple[int, int, str, int, int, float, float, float]] = []
 
     def finish(self) -> Times:
         for worker in range(len(self.free)):
@@ -83,67 +80,56 @@ class _Run:
             if summed:
                 self._sum(now, *summed)
                 continue
-            step = self.steps[self.following[worker]]
+            op, stage, microbatch, _ = self.tasks[self.following[worker]]
             self.following[worker] += 1
             self.computing[worker] = False
-            for message, receiver in step.sends:
-                self._send(message, step.task.stage, worker, receiver, now)
+            for route in self.routes[op][stage]:
+                self._send(route, microbatch, worker, now)
             self._advance(worker)
-        return self.times
+        transfers = pd.DataFrame(self.transfers, columns=TRANSFERS)
+        return Times(self.starts, self.ends, self.recomputed, transfers)
 
     def _advance(self, worker: int) -> None:
         """Start a worker's next task, if it is idle and knows when its data arrives."""
         number = self.following[worker]
         if self.computing[worker] or number == self.stops[worker]:
             return
-        step = self.steps[number]
-        op, stage, _, version = step.task
-        rule, cost = OPS[op], self.costs[stage]
-        duration = self.seconds[stage][op]
-        if rule.is_pass:
+        op, stage, microbatch, version = self.tasks[number]
+        if OPS[op].is_pass:
             ready = _UNKNOWN if self.unsent[number] else self.arrival[number]
         else:
             ready = self._summed(stage, version)
-            if step.slot != self.newest_slot[worker].get(stage, 0):
-                duration += cost.whole.copy_s
-        recomputed = self.times.recomputed[worker]
+        recomputed = self.recomputed[worker]
         if len(recomputed) == number - self.graph.first[worker]:  # else done, while waiting
-            again = rule.own is Op.FORWARD and step.recomputed(cost.recompute)
+            again = self.again[number]
             recomputed.append(self.free[worker] if again else None)
             if again:
-                self.free[worker] += cost.whole.forward_s
+                self.free[worker] += self.costs[stage].whole.forward_s
         if ready == _UNKNOWN:
             return
         start = max(self.free[worker], ready)
-        end = self.free[worker] = start + duration
+        end = self.free[worker] = start + self.seconds[number]
         self.computing[worker] = True
-        if not rule.is_pass:
-            self.newest_slot[worker][stage] = step.slot
-        self.times.starts[worker].append(start)
-        self.times.ends[worker].append(end)
+        self.starts[worker].append(start)
+        self.ends[worker].append(end)
         heapq.heappush(self.events, (end, worker, ()))
-        if step.ends_update and cost.buckets:
-            self._computing(stage, step.update, op, start)
+        if number in self.complete:
+            self._computing(stage, self.update_of[stage][microbatch], op, start)
 
-    def _send(self, message: Message, sender: int, worker: int, receiver: int, now: float) -> None:
-        """Send what a task of stage ``sender`` has computed."""
-        payload, stage, microbatch, skip = message
-        number = self.graph.receivers[payload][stage][microbatch]
+    def _send(self, route: Route, microbatch: int, worker: int, now: float) -> None:
+        """Send what a worker's task has computed."""
+        payload, source, destination, size = route
+        number = self.graph.receivers[payload][destination][microbatch]
+        receiver = self.graph.worker_of[number]
         self.unsent[number] -= 1
         if receiver == worker:
             self.arrival[number] = max(self.arrival[number], now)
             return
-        if skip != MAIN:
-            size = self.skips[skip].bytes
-        elif payload is Payload.ACTIVATION:
-            size = self.costs[stage].input_bytes
-        else:
-            size = self.costs[stage].whole.output_bytes
         sent = Transfer(now, now, now)
         if self.traffic is not None:
             sent = self.traffic.send(worker, receiver, size, now)
-        self.times.transfers.append(
-            (worker, receiver, _PURPOSE[payload], sender, microbatch, sent.start, sent.end, size)
+        self.transfers.append(
+            (worker, receiver, _PURPOSE[payload], source, microbatch, sent.start, sent.end, size)
         )
         self.arrival[number] = max(self.arrival[number], sent.arrival)
         if number == self.following[receiver]:
@@ -195,9 +181,7 @@ class _Run:
         last = self.updates[stage][update - 1][-1]
         for place, worker in enumerate(workers):
             neighbour = workers[(place + 1) % len(workers)]
-            self.times.transfers.append(
-                (worker, neighbour, "weights", stage, last, start, end, each)
-            )
+            self.transfers.append((worker, neighbour, "weights", stage, last, start, end, each))
         return arrival
 
 

@@ -7,10 +7,11 @@ from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import OPS, Op, Payload, Schedule, check
+from pipekit.simulation import events, longest_path
 from pipekit.simulation.bytes import memory
 from pipekit.simulation.costs import StageCosts, stage_costs
-from pipekit.simulation.events import Times, run
-from pipekit.traces import COLUMNS, RECOMPUTE, TRANSFERS, Trace
+from pipekit.simulation.work import Times
+from pipekit.traces import COLUMNS, RECOMPUTE, Trace
 
 
 def simulate(
@@ -48,13 +49,16 @@ def simulate(
     workers = len(schedule.workers)
     if cluster is not None:
         cluster.require_room(workers)
-    times = run(schedule, costs, cluster)
+    if cluster is None and not any(cost.buckets for cost in costs):
+        times = longest_path.run(schedule, costs)
+    else:
+        times = events.run(schedule, costs, cluster)
     return Trace(
         _events(schedule, costs, times),
         "simulated",
         schedule.name,
         workers,
-        transfers=pd.DataFrame(times.transfers, columns=TRANSFERS),
+        transfers=times.transfers,
         memory=memory(schedule, costs, times, optimizer_states),
     )
 

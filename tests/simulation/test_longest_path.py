@@ -1,0 +1,65 @@
+"""Where nobody waits for a link, the longest path gives what following every event gives."""
+
+from typing import get_args
+
+from hypothesis import given, reject
+from hypothesis import strategies as st
+from pandas.testing import assert_frame_equal
+
+from pipekit.plans import Plan, Recompute
+from pipekit.profiling import LayerProfile, Profile, SkipProfile
+from pipekit.schedules import Schedule, gpipe, inference
+from pipekit.simulation import events, longest_path, simulate
+from pipekit.simulation.costs import stage_costs
+from pipekit.traces import TRANSFERS
+from tests.schedules.strategies import training_methods
+
+seconds = st.floats(0, 9, allow_subnormal=False)
+
+
+@given(training_methods, st.data())
+def test_it_is_what_the_events_give_to_the_bit(schedule: Schedule, data: st.DataObject) -> None:
+    if any(len(workers) > 1 for workers in schedule.stage_workers):
+        reject()  # their gradients are summed over links, which takes turns
+    layers = tuple(
+        LayerProfile(
+            f"layer {stage}",
+            data.draw(seconds),
+            data.draw(seconds),
+            output_bytes=stage,
+            update_s=data.draw(seconds),
+            copy_s=data.draw(st.sampled_from([0.0, 0.5])),
+            backward_input_s=data.draw(seconds),
+            backward_weight_s=data.draw(seconds),
+        )
+        for stage in range(schedule.stages)
+    )
+    ends = st.lists(st.integers(0, schedule.stages - 1), min_size=2, max_size=2, unique=True).map(
+        sorted
+    )
+    skips = data.draw(st.lists(ends, max_size=3)) if schedule.stages > 1 else []
+    profile = Profile(
+        layers,
+        skips=tuple(SkipProfile(str(n), a, b, 10.0) for n, (a, b) in enumerate(skips)),
+    )
+    recompute = data.draw(st.sampled_from(get_args(Recompute)))
+    plan = Plan.by_hand([1] * schedule.stages, recompute=recompute)
+    costs = stage_costs(schedule, profile, plan)
+    fast, followed = longest_path.run(schedule, costs), events.run(schedule, costs, None)
+    assert fast[:3] == followed[:3]
+    in_order = [times.transfers.sort_values(TRANSFERS) for times in (fast, followed)]
+    assert_frame_equal(*(frame.reset_index(drop=True) for frame in in_order), check_dtype=False)
+
+
+def test_one_worker_sends_nothing_and_nobody_does_without_stages_behind() -> None:
+    trace = simulate(inference(1, 3), Profile.uniform(1))
+    assert trace.transfers is not None
+    assert list(trace.transfers.columns) == TRANSFERS
+    assert trace.transfers.empty
+
+
+def test_messages_are_listed_as_they_leave() -> None:
+    transfers = simulate(gpipe(3, 2), Profile.uniform(3, 1, 2)).transfers
+    assert transfers is not None
+    assert transfers["start_s"].is_monotonic_increasing
+    assert len(transfers) == 8
