@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Literal
@@ -124,6 +124,17 @@ class Plan:
             )
         )
         return cls("by hand", stages, microbatch_rows=rows)
+
+    def with_replicas(self, replicas: Sequence[int]) -> "Plan":
+        """Return the plan with other numbers of workers a stage.
+
+        In a schedule with two directions a stage is on twice as many as the plan may say.
+        """
+        stages = (
+            replace(stage, replicas=count)
+            for stage, count in zip(self.stages, replicas, strict=True)
+        )
+        return replace(self, stages=tuple(stages))
 
     @property
     def balance(self) -> list[int]:

@@ -85,10 +85,10 @@ class TestApp:
 class TestMethods:
     @pytest.mark.parametrize("name", METHODS)
     def test_every_method_is_executable_and_updates_once_a_batch(self, name: str) -> None:
-        schedule = METHODS[name](4, 4, 5)
+        schedule = METHODS[name](4, 8, 5)
         schedules.check(schedule)
         assert len(schedule.batches) == 5
-        assert schedule.microbatches == (5 if name in PER_MINIBATCH else 20)
+        assert schedule.microbatches == (5 if name in PER_MINIBATCH else 40)
 
     def test_names_mean_the_functions_of_that_name(self) -> None:
         assert METHODS["2bw"](2, 3, 4) == schedules.two_bw(2, 3, 4)
@@ -106,7 +106,8 @@ class TestSchedule:
         picture, _, facts = printed("schedule", "gpipe", "--stages", "3").rstrip().rpartition("\n")
         assert schedules.parse(picture) == schedules.gpipe(3, 4, 2)
         assert facts == (
-            "GPipe: bubble 33.3% of 36 slots; at most, a worker: weight versions 1 1 1, "
+            "GPipe: bubble 33.3 % of makespan, 27.3 % of spans, 36 slots; at most, a worker: weight "
+            "versions 1 1 1, "
             "microbatches in flight 4 4 4 (exact)"
         )
 

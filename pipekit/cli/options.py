@@ -31,6 +31,16 @@ MemoryBytes = Annotated[
     float | None,
     typer.Option(help="Bytes of each worker, with --bandwidth; no limit.", show_default=False),
 ]
+METHODS = (
+    "gpipe, flush, eager, 2bw, zb-h1, zb-h2, interleaved, interleaved-zero-bubble, looped-bfs, "
+    "hanayo, zb-v, v-half, v-min, chimera, dualpipe, dualpipe-v, model-parallel, pipedream, "
+    "pipedream-vertical-sync, pipedream-no-stashing"
+)
+"""The methods by name, as help lists them: their own list would load what takes seconds."""
+STAGES = (
+    "One worker each; of interleaved, interleaved-zero-bubble, looped-bfs, hanayo, zb-v, v-half, "
+    "v-min and dualpipe-v one for two."
+)
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")]
 Replicas = Annotated[
     str | None,

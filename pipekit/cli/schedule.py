@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import Replicas
+from pipekit.cli.options import METHODS, STAGES, Replicas
 
 if TYPE_CHECKING:
     from pipekit.schedules import Schedule
@@ -19,13 +19,11 @@ def schedule(
         list[str],
         typer.Argument(
             metavar="METHOD...",
-            help="gpipe, flush, interleaved, 2bw, model-parallel, pipedream, "
-            "pipedream-vertical-sync, pipedream-no-stashing, or a file with a picture or a CSV "
-            "table.",
+            help=f"{METHODS}, or a file with a picture or a CSV table.",
             show_default=False,
         ),
     ],
-    stages: Annotated[int, typer.Option(help="One worker each; of interleaved, one for two.")] = 4,
+    stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
     microbatches: Annotated[int, typer.Option(help="In each batch.")] = 4,
     batches: Annotated[int, typer.Option(help="One update each.")] = 2,
@@ -97,16 +95,16 @@ def chosen_schedule(
     """
     from pipekit.reading import read_text
     from pipekit.schedules import ScheduleError, parse, read_csv
-    from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+    from pipekit.schedules.methods import by_name
 
-    if name in PER_MINIBATCH:
+    if name in by_name.PER_MINIBATCH:
         passes = microbatches * batches if minibatches is None else minibatches
-        return METHODS[name](stages, 1, passes)
-    if name in METHODS:
-        return METHODS[name](stages, microbatches, batches)
+        return by_name.METHODS[name](stages, 1, passes)
+    if name in by_name.METHODS:
+        return by_name.METHODS[name](stages, microbatches, batches)
     file = Path(name)
     if not file.is_file():
-        raise ValueError(f"{name!r} is no file and none of the methods {', '.join(METHODS)}")
+        raise ValueError(f"{name!r} is no file and none of the methods {METHODS}")
     try:
         return read_csv(file) if file.suffix == ".csv" else parse(read_text(file))
     except ScheduleError as error:
@@ -115,13 +113,13 @@ def chosen_schedule(
 
 def _facts(schedule: "Schedule") -> str:
     from pipekit.schedules import check
-    from pipekit.traces import Trace
+    from pipekit.traces import Trace, describe_bubbles
 
     report = check(schedule)
     trace = Trace.from_schedule(schedule)
     return (
-        f"{schedule.name}: bubble {trace.bubble:.1%} of {trace.makespan_s:g} slots; at most, a "
-        f"worker: weight versions {_list(report.peak_versions)}, microbatches in flight "
+        f"{schedule.name}: {describe_bubbles(trace.bubbles())}, {trace.makespan_s:g} slots; "
+        f"at most, a worker: weight versions {_list(report.peak_versions)}, microbatches in flight "
         f"{_list(report.peak_in_flight)} (exact)"
     )
 

@@ -84,6 +84,7 @@ def simulate(
     from pipekit.clusters import flat
     from pipekit.plans import Plan
     from pipekit.profiling import Profile
+    from pipekit.schedules.methods.by_name import METHODS
 
     if output is not None and not output.name.endswith(SUFFIXES):
         raise ValueError(f"--output must end in {', '.join(SUFFIXES)}, not {output.name!r}")
@@ -95,6 +96,8 @@ def simulate(
     )
     count = microbatches or (used.microbatches if used.microbatches > 1 else 8)
     schedule = chosen_schedule(method, used.replicas, count, batches, None)
+    if method in METHODS:  # built for the plan; with two directions, a stage has two workers
+        used = used.with_replicas([len(homes) for homes in schedule.stage_workers])
     links = None
     if cluster is not None or bandwidth is not None:
         asked = workers or (used.workers if bandwidth is not None else None)
@@ -109,12 +112,15 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from pipekit.traces import describe_bubbles
+
     assert trace.memory is not None
     assert trace.transfers is not None
     count = trace.frame["microbatch"].max() + 1
     typer.echo(
         f"{trace.name}: {trace.makespan_s:.4g} s, {trace.makespan_s / count * 1e3:.4g} ms a "
-        f"microbatch of {plan.microbatch_rows} rows, {trace.bubble:.1%} idle (simulated)"
+        f"microbatch of {plan.microbatch_rows} rows, "
+        f"{describe_bubbles(trace.bubbles())} (simulated)"
     )
     typer.echo(f"the costs of the {len(costs)} layers are {costs.provenance.get('label')}")
     table = Table()

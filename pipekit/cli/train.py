@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import Quiet, Replicas
+from pipekit.cli.options import METHODS, STAGES, Quiet, Replicas
 
 if TYPE_CHECKING:
     from pipekit.datasets import Dataset
@@ -39,14 +39,8 @@ def train(
             show_default=False,
         ),
     ] = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="gpipe, flush, interleaved, 2bw, model-parallel, pipedream, "
-            "pipedream-vertical-sync or pipedream-no-stashing."
-        ),
-    ] = "flush",
-    stages: Annotated[int, typer.Option(help="One worker each; of interleaved, one for two.")] = 4,
+    method: Annotated[str, typer.Option(help=f"{METHODS}.")] = "flush",
+    stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
     transport: Annotated[
         Transport, typer.Option(help="A thread a worker, or a process.")
@@ -129,21 +123,21 @@ def train(
     from pipekit.choices import require_choice
     from pipekit.cli import trained
     from pipekit.engine.transports.distributed import torchrun
-    from pipekit.schedules.methods.by_name import METHODS, parse_replicas
+    from pipekit.schedules.methods import by_name
     from pipekit.workloads import WORKLOADS
 
     if resume and checkpoints is None:
         raise ValueError("--resume needs the folder of the checkpoints: name it, --checkpoints")
     require_choice("model", model, WORKLOADS)
-    require_choice("method", method, METHODS)
+    require_choice("method", method, by_name.METHODS)
     workload = WORKLOADS[model]
     data = _data(workload, text)
-    split = stages if replicas is None else parse_replicas(replicas)
+    split = stages if replicas is None else by_name.parse_replicas(replicas)
     shown = not torchrun.launched() or torchrun.rank() == 0
     torch.manual_seed(seed)
     pipeline = pipekit.Pipeline(
         workload.build(),
-        lambda batches: METHODS[method](split, microbatches, batches),
+        lambda batches: by_name.METHODS[method](split, microbatches, batches),
         optimizer=partial(torch.optim.Adam, lr=lr),
         loss=workload.loss,
         transport=transport.value,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ def table(epochs: Sequence[Epoch], metric: Metric, data: str) -> Table:
         "loss (nats)",
         f"test {metric.name}",
         "wall (s)",
-        "bubble",
+        "bubble (makespan, spans, steady)",
         "weight versions",
         *(["skipped updates"] if last.loss_scales else []),
     ):
@@ -56,11 +57,17 @@ def table(epochs: Sequence[Epoch], metric: Metric, data: str) -> Table:
             f"{sum(run.losses) / len(run.losses):.4f}" if run.losses else "",
             metric.shown(score),
             f"{run.wall_s:.2f}",
-            f"{run.trace.bubble:.0%}" if trained else "",
+            _bubbles(run.trace) if trained else "",
             " ".join(map(str, run.weight_buffers)),
             *([str(len(run.skipped_updates))] if run.loss_scales else []),
         )
     return made
+
+
+def _bubbles(trace: Trace) -> str:
+    """Return the three bubbles of all workers; a run of few batches has no steady one."""
+    shares = trace.bubbles().loc["all"]
+    return ", ".join("-" if isnan(share) else f"{share:.0%}" for share in shares)
 
 
 def write(run: Run, data: str, folder: Path) -> list[Path]:

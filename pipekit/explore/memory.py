@@ -68,6 +68,7 @@ def see(
         recompute=recompute,
         optimizer_states=states,
     )
+    planned = planned.with_replicas([len(each) for each in schedule.stage_workers])
     trace = simulate(schedule, profile, planned, cluster, optimizer_states=states)
     memory, capacity = trace.memory, worker.memory_bytes
     assert memory is not None

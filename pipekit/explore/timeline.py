@@ -119,7 +119,8 @@ def _simulated(
         output_bytes=ACTIVATION_BYTES,
         parameter_bytes=WEIGHT_BYTES,
     )
-    plan = Plan.by_hand([LAYERS // parts] * len(workers), replicas=workers, recompute=recompute)
+    homes = [len(each) for each in schedule.stage_workers]
+    plan = Plan.by_hand([LAYERS // parts] * len(homes), replicas=homes, recompute=recompute)
     links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
     return schedule, simulate(schedule, profile, plan, links)
 

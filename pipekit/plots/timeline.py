@@ -8,7 +8,7 @@ from plotly.subplots import make_subplots
 from pipekit.plots import style, units
 from pipekit.plots.bars import bars
 from pipekit.schedules import Schedule
-from pipekit.traces import Trace
+from pipekit.traces import Trace, describe_bubbles
 
 MOST_EVENTS = 20_000
 NUMBER_PX, LEAST_NUMBER_PX = 12, 8
@@ -24,7 +24,8 @@ def timeline(
     """Draw a schedule in time slots, or a trace in its own time.
 
     Bars carry the microbatch (from 0), where there is room; hovering tells the rest.  The title
-    gives the bubble fraction, the makespan, and whether they are measured, simulated or exact.
+    gives the three bubbles (:meth:`Trace.bubbles`), the makespan, and whether they are measured,
+    simulated or exact.
 
     Args:
         source: what to draw; a schedule is drawn by :meth:`Trace.from_schedule`.
@@ -159,16 +160,14 @@ def time_scale(unit: str, longest: float) -> tuple[float, str]:
 
 
 def summary(trace: Trace, name: str | None = None) -> str:
-    """Return a trace's title: bubble, makespan, and what kind of numbers they are.
+    """Return a trace's title: its bubbles, makespan, and what kind of numbers they are.
 
     Args:
         trace: what is drawn.
         name: in place of the trace's own.
     """
     scale, unit = time_scale(trace.unit, trace.makespan_s)
-    percent = 100 * trace.bubble
-    bubble = f"{percent:.0f}" if percent >= 10 else f"{percent:z.1f}"
     return (
-        f"{name or trace.name}: bubble {bubble} %, {trace.makespan_s * scale:.4g} {unit} "
-        f"({trace.label})"
+        f"{name or trace.name}: {describe_bubbles(trace.bubbles())}, "
+        f"{trace.makespan_s * scale:.4g} {unit} ({trace.label})"
     )

@@ -13,14 +13,26 @@ from pipekit.schedules.lower import (
     slot_count,
 )
 from pipekit.schedules.methods.asp import asp
+from pipekit.schedules.methods.bidirectional.chimera import chimera
+from pipekit.schedules.methods.bidirectional.dualpipe import dualpipe
+from pipekit.schedules.methods.bidirectional.dualpipe_v import dualpipe_v
+from pipekit.schedules.methods.eager import eager
 from pipekit.schedules.methods.flush import flush
 from pipekit.schedules.methods.gpipe import gpipe
+from pipekit.schedules.methods.hanayo import hanayo
 from pipekit.schedules.methods.inference import inference
 from pipekit.schedules.methods.interleaved import interleaved
+from pipekit.schedules.methods.looped_bfs import looped_bfs
 from pipekit.schedules.methods.model_parallel import model_parallel
 from pipekit.schedules.methods.pipedream import optimal_in_flight, pipedream
 from pipekit.schedules.methods.replicate import replicate
 from pipekit.schedules.methods.two_bw import two_bw
+from pipekit.schedules.methods.zero_bubble.interleaved_zero_bubble import interleaved_zero_bubble
+from pipekit.schedules.methods.zero_bubble.v_half import v_half
+from pipekit.schedules.methods.zero_bubble.v_min import v_min
+from pipekit.schedules.methods.zero_bubble.zb_h1 import zb_h1
+from pipekit.schedules.methods.zero_bubble.zb_h2 import zb_h2
+from pipekit.schedules.methods.zero_bubble.zb_v import zb_v
 from pipekit.schedules.ops import ADDING, OPS, PASSES, RECEIVERS, SENDERS, Op, OpRule, Payload
 from pipekit.schedules.schedule import Schedule, parse, read_csv
 from pipekit.schedules.sums import Sum, sum_order, sums
@@ -50,11 +62,18 @@ __all__ = [
     "asp",
     "boundaries",
     "check",
+    "chimera",
     "draw",
+    "dualpipe",
+    "dualpipe_v",
+    "eager",
     "flush",
     "gpipe",
+    "hanayo",
     "inference",
     "interleaved",
+    "interleaved_zero_bubble",
+    "looped_bfs",
     "loss_versions",
     "lower",
     "model_parallel",
@@ -70,4 +89,9 @@ __all__ = [
     "sum_order",
     "sums",
     "two_bw",
+    "v_half",
+    "v_min",
+    "zb_h1",
+    "zb_h2",
+    "zb_v",
 ]

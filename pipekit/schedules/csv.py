@@ -15,6 +15,8 @@ _HEADER = re.compile(
     r"# ?(.*); ([0-9]{1,6}) workers; stashing (on|off)(?:; batches of ([1-9][0-9]{0,8}))?\s"
 )
 _COLUMNS = ["worker", "op", "stage", "microbatch", "version"]
+_OVERLAPS = "overlaps"
+"""A column of tables that have any: 1 for a task that runs together with the next, else 0."""
 
 
 def write(schedule: Table) -> str:
@@ -22,10 +24,15 @@ def write(schedule: Table) -> str:
     rows = [
         (w, task.op.name, *task[1:]) for w, tasks in enumerate(schedule.workers) for task in tasks
     ]
+    frame = pd.DataFrame(rows, columns=_COLUMNS)
+    if schedule.overlaps:
+        firsts = {one for one, _ in schedule.overlaps}
+        each = (task for tasks in schedule.workers for task in tasks)
+        frame[_OVERLAPS] = [int(task in firsts) for task in each]
     header = f"# {schedule.title}; {len(schedule.workers)} workers; "
     header += f"stashing {'on' if schedule.stashing else 'off'}"
     header += f"; batches of {schedule.batch_size}\n" if schedule.batch_size else "\n"
-    text: str = header + pd.DataFrame(rows, columns=_COLUMNS).to_csv(index=False)
+    text: str = header + frame.to_csv(index=False)
     return text
 
 
@@ -48,6 +55,8 @@ def read(source: str | os.PathLike[str]) -> Contents:
     # Without a header, every worker has a task.
     count = int(header[2]) if header else frame["worker"].nunique()
     lists: list[list[Task]] = [[] for _ in range(count)]
+    overlaps = list(frame[_OVERLAPS]) if _OVERLAPS in frame.columns else ["0"] * len(frame)
+    firsts: list[tuple[int, int]] = []  # of tasks that run together: worker and position
     for number, (worker, op, *rest) in enumerate(
         frame[_COLUMNS].itertuples(index=False, name=None), start=1
     ):
@@ -55,11 +64,21 @@ def read(source: str | os.PathLike[str]) -> Contents:
         try:
             stage, microbatch, version = map(int, rest)
             task, w = Task(Op[op], stage, microbatch, version), int(worker)
+            is_first = bool(int(overlaps[number - 1]))
         except (KeyError, ValueError):
             raise ScheduleError(f"row {number} of the CSV is not a task: {row}") from None
         if w not in range(count):
             raise ScheduleError(
                 f"row {number} of the CSV is not a task of worker 0 to {count - 1}: {row}"
             )
+        if is_first:
+            firsts.append((w, len(lists[w])))
         lists[w].append(task)
-    return Contents(tuple(map(tuple, lists)), name, stashing, batch_size)
+    for w, position in firsts:
+        if position + 1 == len(lists[w]):
+            raise ScheduleError(
+                f"the last task of worker {w} in the CSV, {lists[w][-1]}, runs together with the "
+                f"next, and there is none"
+            )
+    pairs = frozenset((lists[w][i], lists[w][i + 1]) for w, i in firsts)
+    return Contents(tuple(map(tuple, lists)), name, stashing, batch_size, pairs)

@@ -4,7 +4,7 @@ Everything that has to know in which order tasks can run, or who sends to whom, 
 the proof, the replay, the time slots, what workers run, traces and the simulation.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise, starmap
 
@@ -28,6 +28,7 @@ class Dependencies:
         workers: every worker's tasks.
         stages: how many they have.
         microbatches: how many they have.
+        overlaps: pairs of them that run together.
 
     Attributes:
         tasks: all tasks.
@@ -38,16 +39,24 @@ class Dependencies:
         source: for each pass the one whose message it receives, say that of the stage before;
             NOTHING if it is at that end of the pipeline.
         target: likewise the one that receives its message.
+        partner: for each task the one that it runs together with, or NOTHING.
         senders: for each payload and stage, which passes send it, or would at the pipeline's end.
         receivers: likewise, which receive it.
         adders: for each stage, which passes add to the gradient of its weights.
 
     Raises:
         ScheduleError: a pass stands in the table twice, or a backward both whole and in parts; or
-            something counts from below 0, or up to more than so few tasks can be.
+            something counts from below 0, or up to more than so few tasks can be; or tasks cannot
+            run together.
     """
 
-    def __init__(self, workers: Sequence[Sequence[Task]], stages: int, microbatches: int) -> None:
+    def __init__(
+        self,
+        workers: Sequence[Sequence[Task]],
+        stages: int,
+        microbatches: int,
+        overlaps: Collection[tuple[Task, Task]] = (),
+    ) -> None:
         self.tasks = [task for tasks in workers for task in tasks]
         self.worker_of = [worker for worker, tasks in enumerate(workers) for _ in tasks]
         self.first = [0]
@@ -64,6 +73,7 @@ class Dependencies:
         self.adders = [self._one_of(ADDING, s) for s in every]
         self.own = self._owned()
         self.source, self.target = self._linked()
+        self.partner = self._paired(overlaps)
 
     @cached_property
     def updates(self) -> tuple[tuple[range, ...], ...]:
@@ -180,6 +190,26 @@ class Dependencies:
                     _join(target, zip(senders, receivers, strict=True))
                     _join(source, zip(receivers, senders, strict=True))
         return source, target
+
+    def _paired(self, overlaps: Collection[tuple[Task, Task]]) -> Row:
+        partner = [NOTHING] * len(self.tasks)
+        numbers = {task: number for number, task in enumerate(self.tasks)} if overlaps else {}
+        for one, other in overlaps:
+            first, second = numbers.get(one, NOBODY), numbers.get(other, NOBODY)
+            side_by_side = first != NOBODY and second == first + 1
+            if (
+                not side_by_side
+                or self.worker_of[first] != self.worker_of[second]
+                or one.op is not Op.FORWARD
+                or OPS[other.op].own is not Op.FORWARD
+            ):
+                raise ScheduleError(
+                    f"{one} and {other} cannot run together: that can a forward and, right behind "
+                    f"it on the same worker, a backward, whole or for the input",
+                    [(one, None), (other, None)],
+                )
+            partner[first], partner[second] = second, first
+        return partner
 
 
 def _join(ends: Row, pairs: Iterable[tuple[int, int]]) -> None:

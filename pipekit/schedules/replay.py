@@ -82,6 +82,11 @@ class _State:
         graph = self.graph
         if not (self.done[graph.own[number]] and self.done[graph.source[number]]):
             return False
+        partner = graph.partner[number]
+        if partner > number and not (
+            self.done[graph.own[partner]] and self.done[graph.source[partner]]
+        ):
+            return False
         if not OPS[graph.tasks[number].op].is_pass:
             return self._missing_sum(number) is None
         return self.capacity is None or self._room(number)
@@ -122,11 +127,17 @@ class _State:
 
     def _missing(self, number: int) -> Task | None:
         """Return a task that a worker's next one still waits for, or None."""
+        if not OPS[self.graph.tasks[number].op].is_pass:
+            return self._missing_sum(number)
+        missing = self._missing_data(number)
+        partner = self.graph.partner[number]
+        return missing or (self._missing_data(partner) if partner > number else None)
+
+    def _missing_data(self, number: int) -> Task | None:
+        """Return a task whose output a pass still waits for, or None."""
         graph = self.graph
         task = graph.tasks[number]
         rule = OPS[task.op]
-        if not rule.is_pass:
-            return self._missing_sum(number)
         if not self.done[graph.own[number]]:
             assert rule.own
             return self._named(graph.own[number], task._replace(op=rule.own))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from pipekit.schedules import csv, text
+from pipekit.schedules import csv, text, torch_csv
 from pipekit.schedules.dependencies import Dependencies
 from pipekit.schedules.ops import OPS
 from pipekit.schedules.task import Task
@@ -26,12 +26,16 @@ class Schedule:
             (PipeDream, section 3.4); False declares that they may differ.
         batch_size: microbatches that each batch of the data is split into; None: as many as each
             update sums.  A stage on several workers may sum several batches.
+        overlaps: forwards and backwards that are meant to run together, each pair side by side in a
+            worker's list (DeepSeek-V3 Technical Report, section 3.2.1).  What they take then is the
+            simulation's to say; engines may run them one after the other.
     """
 
     workers: tuple[tuple[Task, ...], ...]
     name: str = field(default="schedule", compare=False)
     stashing: bool = True
     batch_size: int | None = None
+    overlaps: frozenset[tuple[Task, Task]] = frozenset()
 
     @cached_property
     def stages(self) -> int:
@@ -49,9 +53,10 @@ class Schedule:
 
         Raises:
             ScheduleError: a pass stands in the table twice, or a backward both whole and in parts;
-                or something counts from below 0, or up to more than so few tasks can be.
+                something counts from below 0, or up to more than so few tasks can be; or tasks
+                cannot run together.
         """
-        return Dependencies(self.workers, self.stages, self.microbatches)
+        return Dependencies(self.workers, self.stages, self.microbatches, self.overlaps)
 
     @property
     def updates(self) -> tuple[tuple[range, ...], ...]:
@@ -121,6 +126,45 @@ class Schedule:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(written)
         return written
+
+    def to_torch_csv(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the table as torch.distributed.pipelining's CSV, and write it to a given ``path``.
+
+        It is what ``_PipelineScheduleRuntime._load_csv`` reads (``compute_only``): passes without
+        updates, since torch leaves these to the training loop.
+
+        Raises:
+            ScheduleError: torch has no such tables: more than one batch or weight version, or a
+                stage on several workers; the message says what to use.
+        """
+        written = torch_csv.write(self)
+        if path is not None:
+            with open(path, "w", encoding="utf-8", newline="") as file:
+                file.write(written)
+        return written
+
+    @classmethod
+    def from_torch_csv(
+        cls, source: str | os.PathLike[str], batches: int = 1, name: str = "torch"
+    ) -> "Schedule":
+        """Read a schedule of torch.distributed.pipelining, as its ``_dump_csv`` writes it.
+
+        Every microbatch of batch ``t`` reads version ``t``, and the updates follow each batch.
+
+        Args:
+            source: a file's path, or the CSV text itself (recognised by its line breaks).
+            batches: how many batches, one after the other.
+            name: the schedule's.
+
+        Raises:
+            ScheduleError: a cell is no pass; the message gives its line.
+            OSError: there is no such file, or it cannot be opened.
+        """
+        written = str(source)
+        if "\n" not in written:
+            with open(source, encoding="utf-8", newline="") as file:
+                written = file.read()
+        return cls(*torch_csv.read(written, batches, name))
 
     def __str__(self) -> str:
         return text.draw(self)

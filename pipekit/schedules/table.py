@@ -13,6 +13,7 @@ class Contents(NamedTuple):
     name: str = "schedule"
     stashing: bool = True
     batch_size: int | None = None
+    overlaps: frozenset[tuple[Task, Task]] = frozenset()
 
 
 class Table(Protocol):
@@ -36,6 +37,10 @@ class Table(Protocol):
     @property
     def batch_size(self) -> int | None:
         """Microbatches of a batch of the data, if that is not what an update sums."""
+
+    @property
+    def overlaps(self) -> frozenset[tuple[Task, Task]]:
+        """Pairs of tasks that run together."""
 
     @property
     def dependencies(self) -> Dependencies:

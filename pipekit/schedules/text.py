@@ -10,6 +10,7 @@ that takes no time (``^5``: one that sums up to microbatch 5 rather than to the 
 gradient has been added here).  A pass reads the newest version at that point, and a backward that
 of its forward, unless it says ``F4:1`` for version 1.  ``F3@2`` is a pass of stage 2 on a worker
 whose row begins with another stage.
+``F5&`` runs together with the next pass of its row; they are drawn one after the other.
 """
 
 import re
@@ -23,7 +24,7 @@ from pipekit.schedules.time_slots import PAPER_SLOTS, slots
 
 _ROW = re.compile(r"worker (\d{1,9})(?: stage (\d{1,9}))?$")
 _PASS = "".join(op.value for op in PASSES)
-_CELL = re.compile(rf"([{_PASS}])(\d{{1,9}})(?:@(\d{{1,9}}))?(?::(\d{{1,9}}))?$")
+_CELL = re.compile(rf"([{_PASS}])(\d{{1,9}})(?:@(\d{{1,9}}))?(?::(\d{{1,9}}))?(&?)$")
 _UPDATE = re.compile(r"(.*)\^(\d{0,9})(?:@(\d{1,9}))?$")
 _NO_STASHING = "; backward may read another version than forward"
 _BATCHES = re.compile(r"; batches of ([1-9]\d{0,8})$")
@@ -37,6 +38,8 @@ class _Reader:
         self.newest: dict[int, int] = {}
         self.forward: dict[tuple[int, int], int] = {}
         self.last_added: dict[int, int] = {}
+        self.overlaps: list[tuple[Task, Task]] = []
+        self.waiting: Task | None = None  # runs together with the next
 
     def version(self, op: Op, stage: int, microbatch: int) -> int:
         """Return the version that a pass without a note reads."""
@@ -45,7 +48,8 @@ class _Reader:
             return self.forward.get((stage, microbatch), newest)
         return newest
 
-    def ran(self, task: Task) -> Task:
+    def ran(self, task: Task, overlaps: bool = False) -> Task:
+        """Note a task, and whether it runs together with the next."""
         op, stage, microbatch, version = task
         rule = OPS[op]
         if not rule.is_pass:
@@ -54,6 +58,9 @@ class _Reader:
             self.forward[stage, microbatch] = version
         if rule.adds_gradient:
             self.last_added[stage] = max(microbatch, self.last_added.get(stage, -1))
+        if self.waiting:
+            self.overlaps.append((self.waiting, task))
+        self.waiting = task if overlaps else None
         return task
 
 
@@ -68,6 +75,7 @@ def draw(schedule: Table, durations: Mapping[Op, int] = PAPER_SLOTS) -> str:  # 
         ScheduleError: the workers would wait for one another for ever.
     """
     rows = []
+    firsts = {one for one, _ in schedule.overlaps}
     for worker, (tasks, times) in enumerate(
         zip(schedule.workers, slots(schedule, {**durations, Op.UPDATE: 0}), strict=True)
     ):
@@ -80,7 +88,8 @@ def draw(schedule: Table, durations: Mapping[Op, int] = PAPER_SLOTS) -> str:  # 
                 cells[-1] += _update_label(task, reader)
             else:
                 cells += ["."] * (start - len(cells))
-                cells += [_label(task, reader)] + ["-"] * (end - start - 1)
+                together = "&" if task in firsts else ""
+                cells += [_label(task, reader) + together] + ["-"] * (end - start - 1)
             reader.ran(task)
         name = f"worker {worker}" + (f" stage {stage}" if stage != worker else "")
         rows.append([name, *cells])
@@ -101,6 +110,7 @@ def read(text: str) -> Contents:
     """Read a picture; see :func:`pipekit.schedules.parse`."""
     name, stashing, batch_size = "schedule", True, None
     workers: dict[int, tuple[Task, ...]] = {}
+    overlaps: list[tuple[Task, Task]] = []
     for number, written in enumerate(text.splitlines(), start=1):
         line = written.strip()
         if line.startswith("#"):
@@ -125,9 +135,16 @@ def read(text: str) -> Contents:
             skipped = len(written) - len(written.lstrip()) + len(label) + len(bar)
             placed = [(skipped + cell.start() + 1, cell[0]) for cell in re.finditer(r"\S+", cells)]
             workers[worker] = tuple(_read(placed, reader, number))
+            if reader.waiting:
+                raise ScheduleError(
+                    f"line {number}: nothing follows {reader.waiting.label}& to run together with",
+                    line=number,
+                )
+            overlaps += reader.overlaps
     if sorted(workers) != list(range(len(workers))):
         raise ScheduleError(f"workers must be numbered 0, 1, 2, ..., not {sorted(workers)}")
-    return Contents(tuple(workers[w] for w in sorted(workers)), name, stashing, batch_size)
+    rows = tuple(workers[w] for w in sorted(workers))
+    return Contents(rows, name, stashing, batch_size, frozenset(overlaps))
 
 
 def _label(task: Task, reader: _Reader) -> str:
@@ -156,13 +173,13 @@ def _read(cells: Iterable[tuple[int, str]], reader: _Reader, line: int) -> Itera
                 raise ScheduleError(
                     f"line {line}: cannot read {cell!r}; a cell is '.', '-', or a pass like 'F3', "
                     f"'B3', 'I3', 'W3', 'F3:1' (version 1) or 'F3@2' (stage 2), with '^' after it "
-                    f"for an update",
+                    f"for an update, or '&' if it runs together with the next",
                     line=line,
                     column=column,
                 )
             op, microbatch, stage = Op(found[1]), int(found[2]), int(found[3] or reader.stage)
             version = int(found[4]) if found[4] else reader.version(op, stage, microbatch)
-            yield reader.ran(Task(op, stage, microbatch, version))
+            yield reader.ran(Task(op, stage, microbatch, version), bool(found[5]))
         for last, stage in reversed(updates):
             if not last and stage not in reader.last_added:
                 raise ScheduleError(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.ops import OPS, Op
 from pipekit.schedules.replay import order
 from pipekit.schedules.table import Table
@@ -20,7 +21,9 @@ PAPER_SLOTS: Mapping[Op, float] = {
 
 
 def slots(
-    schedule: Table, durations: Mapping[Op, float] = PAPER_SLOTS
+    schedule: Table,
+    durations: Mapping[Op, float] = PAPER_SLOTS,
+    overlap: float | None = None,
 ) -> list[NDArray[np.float64]]:
     """Return, for each worker, an array [tasks, 2] of start and end slots, from 0.
 
@@ -31,6 +34,10 @@ def slots(
         schedule: the table.
         durations: slots of each op; by default a backward takes two, as in PipeDream-2BW's Figure
             2, its two parts one each, and an update none.  What is not named is by default, too.
+        overlap: what tasks that run together take (``schedule.overlaps``), as a share of what they
+            take one after the other.  They begin when all data is there, and what they give is
+            there at their end; in the result each has its share of their time.  None: they run
+            one after the other, as any tasks.
 
     Raises:
         ScheduleError: the workers would wait for one another for ever.
@@ -42,6 +49,17 @@ def slots(
     free = [0.0] * len(schedule.workers)
     for number in order(graph):
         op, worker = graph.tasks[number].op, graph.worker_of[number]
+        partner = graph.partner[number]
+        if overlap is not None and partner != NOTHING:
+            if partner > number:
+                both = (number, partner)
+                data = (ends[need[n]] for n in both for need in (graph.own, graph.source))
+                start = max(free[worker], *data)
+                middle = start + overlap * lasting[op]
+                end = middle + overlap * lasting[graph.tasks[partner].op]
+                times[number], times[partner] = (start, middle), (middle, end)
+                ends[number] = ends[partner] = free[worker] = end
+            continue
         if OPS[op].is_pass:
             start = max(free[worker], ends[graph.own[number]], ends[graph.source[number]])
         else:

@@ -14,7 +14,7 @@ import pandas as pd
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic, Transfer, all_reduce_bytes
 from pipekit.schedules import OPS, RECEIVERS, SENDERS, Op, Payload, Schedule, sums
-from pipekit.schedules.dependencies import NOBODY
+from pipekit.schedules.dependencies import NOBODY, NOTHING
 from pipekit.schedules.lower import update_ends
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.work import Route, Times, recomputed, routes, seconds
@@ -24,20 +24,41 @@ _UNKNOWN = -1.0
 _PURPOSE = {payload: payload.value for payload in Payload}  # .value takes as long as a send
 
 
-def run(schedule: Schedule, costs: Sequence[StageCosts], cluster: Cluster | None) -> Times:
-    """Return when everything happens; ``cluster`` None: links cost nothing."""
-    return _Run(schedule, costs, cluster).finish()
+def run(
+    schedule: Schedule,
+    costs: Sequence[StageCosts],
+    cluster: Cluster | None,
+    overlap: float | None = None,
+) -> Times:
+    """Return when everything happens.
+
+    Args:
+        schedule: the table.
+        costs: of its stages.
+        cluster: None: links cost nothing.
+        overlap: see :func:`pipekit.simulation.simulate`.
+    """
+    return _Run(schedule, costs, cluster, overlap).finish()
 
 
 class _Run:
     """The state of a run; tasks go by their numbers in the schedule's graph."""
 
     def __init__(
-        self, schedule: Schedule, costs: Sequence[StageCosts], cluster: Cluster | None
+        self,
+        schedule: Schedule,
+        costs: Sequence[StageCosts],
+        cluster: Cluster | None,
+        overlap: float | None,
     ) -> None:
         self.costs, self.graph = costs, schedule.dependencies
         self.tasks, self.update_of = self.graph.tasks, schedule.update_of
         self.seconds, self.again = seconds(schedule, costs), recomputed(schedule, costs)
+        # Of each task the one that it runs together with, so that one waits for the data of both.
+        self.partner = [NOTHING] * len(self.tasks) if overlap is None else self.graph.partner
+        for number, partner in enumerate(self.partner):
+            if partner != NOTHING:
+                self.seconds[number] *= overlap or 0.0
         self.routes: dict[Op, list[list[Route]]] = {op: [[] for _ in costs] for op in Op}
         messages = {op: [0] * len(costs) for op in Op}  # that a task of a stage receives
         for route in routes(schedule, costs):
@@ -80,11 +101,11 @@ class _Run:
             if summed:
                 self._sum(now, *summed)
                 continue
-            op, stage, microbatch, _ = self.tasks[self.following[worker]]
+            number = self.following[worker]
             self.following[worker] += 1
             self.computing[worker] = False
-            for route in self.routes[op][stage]:
-                self._send(route, microbatch, worker, now)
+            if self.partner[number] <= number:
+                self._send_all(worker, number, now)
             self._advance(worker)
         transfers = pd.DataFrame(self.transfers, columns=TRANSFERS)
         return Times(self.starts, self.ends, self.recomputed, transfers)
@@ -97,6 +118,9 @@ class _Run:
         op, stage, microbatch, version = self.tasks[number]
         if OPS[op].is_pass:
             ready = _UNKNOWN if self.unsent[number] else self.arrival[number]
+            partner = self.partner[number]
+            if partner > number and ready != _UNKNOWN:
+                ready = _UNKNOWN if self.unsent[partner] else max(ready, self.arrival[partner])
         else:
             ready = self._summed(stage, version)
         recomputed = self.recomputed[worker]
@@ -116,6 +140,13 @@ class _Run:
         if number in self.complete:
             self._computing(stage, self.update_of[stage][microbatch], op, start)
 
+    def _send_all(self, worker: int, number: int, now: float) -> None:
+        """Send what a task has computed, and before it what the one has that it ran with."""
+        for each in filter(lambda n: n != NOTHING, (self.partner[number], number)):
+            op, stage, microbatch, _ = self.tasks[each]
+            for route in self.routes[op][stage]:
+                self._send(route, microbatch, worker, now)
+
     def _send(self, route: Route, microbatch: int, worker: int, now: float) -> None:
         """Send what a worker's task has computed."""
         payload, source, destination, size = route
@@ -132,7 +163,7 @@ class _Run:
             (worker, receiver, _PURPOSE[payload], source, microbatch, sent.start, sent.end, size)
         )
         self.arrival[number] = max(self.arrival[number], sent.arrival)
-        if number == self.following[receiver]:
+        if self.following[receiver] in (number, self.partner[number]):
             self._advance(receiver)
 
     def _summed(self, stage: int, version: int) -> float:

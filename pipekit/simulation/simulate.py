@@ -21,6 +21,7 @@ def simulate(
     cluster: Cluster | None = None,
     *,
     optimizer_states: float = 0.0,
+    overlap: float | None = None,
 ) -> Trace:
     """Return when every task of a schedule runs, and what lies in memory when.
 
@@ -36,6 +37,10 @@ def simulate(
         cluster: the links; None: they cost nothing.
         optimizer_states: what the optimizer keeps, in tensors of a parameter's size: 0 for plain
             SGD, 1 with momentum, 2 for Adam.
+        overlap: what tasks that run together take (``schedule.overlaps``), as a share of what they
+            take one after the other.  They wait for the data of both, and what they give leaves at
+            their end; in the trace each has its share of their time.  None: they run one after the
+            other, as the engine runs them.
 
     Returns:
         A trace in seconds, labelled "simulated", with its transfers and its memory.
@@ -49,10 +54,11 @@ def simulate(
     workers = len(schedule.workers)
     if cluster is not None:
         cluster.require_room(workers)
-    if cluster is None and not any(cost.buckets for cost in costs):
+    overlap = overlap if schedule.overlaps else None
+    if cluster is None and overlap is None and not any(cost.buckets for cost in costs):
         times = longest_path.run(schedule, costs)
     else:
-        times = events.run(schedule, costs, cluster)
+        times = events.run(schedule, costs, cluster, overlap)
     return Trace(
         _events(schedule, costs, times),
         "simulated",

@@ -12,6 +12,7 @@ from pipekit.schedules import Op, Schedule
 from pipekit.schedules.time_slots import PAPER_SLOTS, slots
 from pipekit.traces import perfetto
 from pipekit.traces.breakdown import breakdown
+from pipekit.traces.bubbles import bubbles
 from pipekit.traces.memory import Memory
 from pipekit.traces.record import Record
 
@@ -47,7 +48,10 @@ class Trace:
 
     @classmethod
     def from_schedule(
-        cls, schedule: Schedule, durations: Mapping[Op, float] = PAPER_SLOTS
+        cls,
+        schedule: Schedule,
+        durations: Mapping[Op, float] = PAPER_SLOTS,
+        overlap: float | None = None,
     ) -> "Trace":
         """Return the events of a schedule in time slots, as the papers draw it.
 
@@ -55,12 +59,13 @@ class Trace:
             schedule: the table.
             durations: slots of each op; by default a backward takes two, whole or in its two parts,
                 and an update none.
+            overlap: of tasks that run together; see :func:`pipekit.schedules.slots`.
 
         Raises:
             ScheduleError: the workers would wait for one another for ever.
         """
         tasks = [(w, t) for w, tasks in enumerate(schedule.workers) for t in tasks]
-        times = np.concatenate([np.empty((0, 2)), *slots(schedule, durations)])
+        times = np.concatenate([np.empty((0, 2)), *slots(schedule, durations, overlap)])
         frame = pd.DataFrame(
             {
                 "worker": [w for w, _ in tasks],
@@ -84,13 +89,31 @@ class Trace:
 
     @property
     def bubble(self) -> float:
-        """Fraction of all workers' time in which they compute nothing, waits and sends included.
+        """The bubble of the makespan: the share of all workers' time in which they compute nothing.
 
-        For GPipe in equal slots this is (K-1)/(T+K-1) (GPipe, section 3.2).
+        Waits and sends are included.  For GPipe in equal slots this is (K-1)/(T+K-1) (GPipe,
+        section 3.2).  See :meth:`bubbles` for the others.
         """
         total = self.makespan_s * self.workers
         busy = float((self.frame["end_s"] - self.frame["start_s"]).sum())
         return 1.0 - busy / total if total else 0.0
+
+    def bubbles(self) -> pd.DataFrame:
+        """Return the three shares of time in which workers compute nothing, each between 0 and 1.
+
+        - ``makespan``: of the time from the run's first event to its last (:attr:`bubble`), which
+          is what a single batch costs;
+        - ``span``: of the time from a worker's own first event to its own last, which is what the
+          zero-bubble papers count: workers that begin one after the other may end so, too;
+        - ``steady``: of the time from the end of a worker's first update to the end of its last
+          one before its last forward: what remains in the long run, where a batch begins before
+          the one before it has left the pipeline.
+
+        Returns:
+            A row a worker (0, 1, ...) and a row "all", a column each; NaN where there is no such
+            time: a steady period needs two updates with a forward after them.
+        """
+        return bubbles(self.frame, self.workers, self.makespan_s)
 
     def breakdown(self) -> pd.DataFrame:
         """Return what all workers' time went into, in percent, as in GPipe's Figure 4.

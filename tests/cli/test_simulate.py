@@ -27,7 +27,10 @@ def test_help_has_examples(printed: Printed) -> None:
 
 def test_it_prints_seconds_idle_time_and_peaks(printed: Printed, profile: str) -> None:
     text = printed(f"simulate gpipe {profile} --microbatches 8 --batches 1")
-    assert "GPipe: 0.33 s, 41.25 ms a microbatch of 1 rows, 27.3% idle (simulated)" in text
+    assert (
+        "GPipe: 0.33 s, 41.25 ms a microbatch of 1 rows, bubble 27.3 % of makespan, 15.8 % of spans (simulated)"
+        in text
+    )
     assert "the costs of the 4 layers are exact" in text
     peaks = [line.split()[-2] for line in text.splitlines() if line.startswith("│")]
     # 2 MB of weights; of 8 microbatches an input and an output of 1 MB each; and in the first

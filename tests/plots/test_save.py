@@ -43,7 +43,10 @@ def test_the_folder_is_made_and_a_dot_in_the_name_stays(tmp_path: Path) -> None:
 
 def test_the_svg_holds_title_workers_microbatches_and_versions_as_text(tmp_path: Path) -> None:
     found = words(save(timeline(SCHEDULE, versions=True), tmp_path / "2bw", FRAME)["svg"])
-    assert "PipeDream-2BW: bubble 16 %, 57 slots (exact)" in found
+    assert (
+        "PipeDream-2BW: bubble 15.8 % of makespan, 8.6 % of spans, 0.0 % steady, 57 slots (exact)"
+        in found
+    )
     assert {"worker 0", "worker 3", "time (slots)", "forward", "update"} <= set(found)
     text = " ".join(found)
     assert all(f"{k}" in text for k in range(16))

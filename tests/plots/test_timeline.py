@@ -75,16 +75,17 @@ def test_edges_get_thin_where_bars_are_only_pixels_wide() -> None:
 def test_the_title_states_bubble_makespan_unit_and_label() -> None:
     # (K-1)/(T+K-1) = 3/7 (GPipe, section 3.2)
     assert (
-        timeline(schedules.gpipe(4, 4)).layout.title.text == "GPipe: bubble 43 %, 21 slots (exact)"
+        timeline(schedules.gpipe(4, 4)).layout.title.text
+        == "GPipe: bubble 42.9 % of makespan, 27.3 % of spans, 21 slots (exact)"
     )
     text = timeline(measured(), title="GPipe on 2 cores").layout.title.text
-    assert text == "GPipe on 2 cores: bubble 50 %, 2 s (measured)"
+    assert text == "GPipe on 2 cores: bubble 50.0 % of makespan, 0.0 % of spans, 2 s (measured)"
 
 
 def test_a_bubble_that_rounding_made_negative_is_0() -> None:
     frame = measured().frame.iloc[:1].assign(end_s=1 + 1e-12, start_s=0.0)
     trace = Trace(pd.concat([frame, frame.assign(worker=1)]), "simulated", "full", 2)
-    assert ": bubble 0.0 %," in timeline(trace).layout.title.text
+    assert ": bubble 0.0 % of makespan, 0.0 % of spans," in timeline(trace).layout.title.text
 
 
 @pytest.mark.parametrize(
@@ -164,8 +165,8 @@ def test_both_parts_of_a_backward_have_their_styles() -> None:
 def test_compare_stacks_timelines_with_one_legend() -> None:
     figure = compare(schedules.flush(2, 4), measured(), titles=["schedule", "run"])
     assert [note.text for note in figure.layout.annotations] == [
-        "schedule: bubble 20 %, 15 slots (exact)",
-        "run: bubble 50 %, 2 s (measured)",
+        "schedule: bubble 20.0 % of makespan, 11.1 % of spans, 15 slots (exact)",
+        "run: bubble 50.0 % of makespan, 0.0 % of spans, 2 s (measured)",
     ]
     shown = [bar.name for bar in figure.data if bar.showlegend]
     assert sorted(shown) == ["backward", "forward", "idle", "recompute", "update"]

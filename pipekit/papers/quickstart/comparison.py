@@ -108,8 +108,9 @@ def speed_table(trainings: Iterable[PipelineTraining]) -> pd.DataFrame:
             "method": training.name,
             "stages": training.stages,
             "seed": training.recipe.seed,
-            "bubble, % (exact)": 100 * Trace.from_schedule(training.run.schedule).bubble,
-            "bubble, % (measured)": 100 * training.run.trace.bubble,
+            "bubble of makespan, % (exact)": 100
+            * Trace.from_schedule(training.run.schedule).bubble,
+            "bubble of makespan, % (measured)": 100 * training.run.trace.bubble,
             "examples/s (measured)": examples_per_s(training),
         }
         for training in trainings

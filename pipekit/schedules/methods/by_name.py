@@ -3,17 +3,30 @@
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 from pipekit.schedules import (
     Schedule,
     ScheduleError,
+    chimera,
+    dualpipe,
+    dualpipe_v,
+    eager,
     flush,
     gpipe,
+    hanayo,
     interleaved,
+    interleaved_zero_bubble,
+    looped_bfs,
     model_parallel,
     pipedream,
     replicate,
     two_bw,
+    v_half,
+    v_min,
+    zb_h1,
+    zb_h2,
+    zb_v,
 )
 
 Method = Callable[[int | Sequence[int], int, int], Schedule]
@@ -21,6 +34,14 @@ Method = Callable[[int | Sequence[int], int, int], Schedule]
 
 ``stages`` says how many there are, or on how many workers each of them is.
 """
+
+
+class _Looped(Protocol):
+    __name__: str
+
+    def __call__(
+        self, stages: int, microbatches: int, batches: int, *, workers: int
+    ) -> Schedule: ...
 
 
 def _in_pipelines(method: Callable[[int, int, int], Schedule]) -> Method:
@@ -41,16 +62,21 @@ def _in_pipelines(method: Callable[[int, int, int], Schedule]) -> Method:
 
 
 _STAGES_A_WORKER = 2
-"""Of interleaved, where nothing else is said."""
+"""Of methods with several, where nothing else is said."""
 
 
-def _interleaved(stages: int, microbatches: int, batches: int) -> Schedule:
-    if stages % _STAGES_A_WORKER:
-        raise ScheduleError(
-            f"interleaved has two stages a worker: use an even number of stages, not {stages} "
-            f"(schedules.interleaved() can have more a worker)"
-        )
-    return interleaved(stages, microbatches, batches, workers=stages // _STAGES_A_WORKER)
+def _looped(name: str, method: _Looped) -> Method:
+    """Return a method that can have any number of stages a worker, with two."""
+
+    def made(stages: int, microbatches: int, batches: int) -> Schedule:
+        if stages % _STAGES_A_WORKER:
+            raise ScheduleError(
+                f"{name} has two stages a worker: use an even number of stages, not {stages} "
+                f"(schedules.{method.__name__}() can have more a worker)"
+            )
+        return method(stages, microbatches, batches, workers=stages // _STAGES_A_WORKER)
+
+    return _in_pipelines(made)
 
 
 def _unsplit(method: Callable[[int | Sequence[int], int], Schedule]) -> Method:
@@ -62,12 +88,35 @@ _PIPEDREAM: dict[str, Callable[[int | Sequence[int], int], Schedule]] = {
     "pipedream-vertical-sync": partial(pipedream, vertical_sync=True),
     "pipedream-no-stashing": partial(pipedream, stashing=False),
 }
+_STRAIGHT: dict[str, Callable[[int, int, int], Schedule]] = {
+    "gpipe": gpipe,
+    "flush": flush,
+    "eager": eager,
+    "2bw": two_bw,
+    "zb-h1": zb_h1,
+    "zb-h2": zb_h2,
+}
+_LOOPED: dict[str, _Looped] = {
+    "interleaved": interleaved,
+    "interleaved-zero-bubble": interleaved_zero_bubble,
+    "looped-bfs": looped_bfs,
+    "hanayo": hanayo,
+}
+_V: dict[str, Callable[[int, int, int], Schedule]] = {
+    "zb-v": zb_v,
+    "v-half": v_half,
+    "v-min": v_min,
+    "dualpipe-v": dualpipe_v,
+}
+_TWO_WAYS: dict[str, Callable[[int, int, int], Schedule]] = {
+    "chimera": chimera,
+    "dualpipe": dualpipe,
+}
 
 METHODS: dict[str, Method] = {
-    "gpipe": _in_pipelines(gpipe),
-    "flush": _in_pipelines(flush),
-    "interleaved": _in_pipelines(_interleaved),
-    "2bw": _in_pipelines(two_bw),
+    **{name: _in_pipelines(method) for name, method in _STRAIGHT.items()},
+    **{name: _looped(name, method) for name, method in _LOOPED.items()},
+    **{name: _in_pipelines(method) for name, method in (_V | _TWO_WAYS).items()},
     "model-parallel": _in_pipelines(
         lambda stages, microbatches, batches: model_parallel(stages, batches)
     ),
@@ -80,8 +129,11 @@ PER_MINIBATCH = frozenset({"model-parallel", *_PIPEDREAM})
 
 
 def stages_a_worker(name: str) -> int:
-    """Return how many stages each worker of a method has."""
-    return _STAGES_A_WORKER if name == "interleaved" else 1
+    """Return how many stages a method has for each worker.
+
+    With two directions that is one, which has two copies.
+    """
+    return _STAGES_A_WORKER if name in _LOOPED or name in _V else 1
 
 
 def parse_replicas(text: str) -> list[int]:

@@ -1,9 +1,9 @@
 """GPipe: all forwards, all backwards, one synchronous update (GPipe, section 3.2, Figure 2c)."""
 
-from pipekit.schedules.methods.arguments import require_positive, split_batches
+from pipekit.schedules.flushed import flushed
+from pipekit.schedules.methods.arguments import require_positive
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Task
 
 
 def gpipe(stages: int, microbatches: int, batches: int = 1) -> Schedule:
@@ -21,13 +21,14 @@ def gpipe(stages: int, microbatches: int, batches: int = 1) -> Schedule:
         ScheduleError: a count is below 1.
     """
     require_positive(stages=stages, microbatches=microbatches, batches=batches)
-
-    def worker(stage: int) -> list[Task]:
-        tasks = []
-        for t, batch in enumerate(split_batches(microbatches, batches)):
-            tasks += [Task(Op.FORWARD, stage, k, t) for k in batch]
-            tasks += [Task(Op.BACKWARD, stage, k, t) for k in batch]
-            tasks.append(Task(Op.UPDATE, stage, batch[-1], t + 1))
-        return tasks
-
-    return Schedule(tuple(tuple(worker(s)) for s in range(stages)), "GPipe")
+    return Schedule(
+        *flushed(
+            "GPipe",
+            (
+                [(op, stage, k) for op in (Op.FORWARD, Op.BACKWARD) for k in range(microbatches)]
+                for stage in range(stages)
+            ),
+            microbatches,
+            batches,
+        )
+    )

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.methods.arguments import require_positive, split_batches
+from pipekit.schedules.flushed import Pass, flushed
+from pipekit.schedules.methods.arguments import require_positive
 from pipekit.schedules.methods.one_f_one_b import alternate
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Task
 
 
 def interleaved(stages: int, microbatches: int, batches: int = 1, *, workers: int) -> Schedule:
@@ -34,40 +34,60 @@ def interleaved(stages: int, microbatches: int, batches: int = 1, *, workers: in
     Raises:
         ScheduleError: a count is below 1, or the workers cannot share the stages equally.
     """
-    require_positive(stages=stages, microbatches=microbatches, batches=batches, workers=workers)
+    require_loop(stages, workers, "interleaved", "flush")
+    require_positive(microbatches=microbatches, batches=batches)
+    return Schedule(
+        *flushed(
+            "interleaved 1F1B",
+            (
+                # Each worker behind needs one forward to have work at once, and one more so that
+                # messages have time to arrive.
+                interleaved_passes(range(worker, stages, workers), microbatches, workers, ahead=2)
+                for worker in range(workers)
+            ),
+            microbatches,
+            batches,
+        )
+    )
+
+
+def require_loop(stages: int, workers: int, method: str, straight: str) -> None:
+    """Raise ScheduleError unless the workers have equally many stages in a loop, two or more.
+
+    Args:
+        stages: how many stages.
+        workers: how many workers share them.
+        method: what cannot be done otherwise.
+        straight: the method for one stage a worker.
+    """
+    require_positive(stages=stages, workers=workers)
     if stages % workers or stages == workers:
         raise ScheduleError(
-            f"{stages} stages cannot be interleaved on {workers} workers: use a multiple of "
-            f"{workers} from {2 * workers} (one stage a worker is flush)"
+            f"{stages} stages cannot be {method} on {workers} workers: use a multiple of "
+            f"{workers} from {2 * workers} (one stage a worker is {straight})"
         )
 
-    def worker(number: int) -> list[Task]:
-        tasks = []
-        for t, batch in enumerate(split_batches(microbatches, batches)):
-            own = range(number, stages, workers)
-            tasks += [Task(op, stage, k, t) for op, stage, k in _passes(own, batch, workers)]
-            tasks += [Task(Op.UPDATE, stage, batch[-1], t + 1) for stage in reversed(own)]
-        return tasks
 
-    return Schedule(tuple(tuple(worker(w)) for w in range(workers)), "interleaved 1F1B")
+def interleaved_passes(
+    own: range, microbatches: int, workers: int, *, ahead: int
+) -> Iterator[Pass]:
+    """Yield the passes of a batch on the worker that has the stages ``own``.
 
-
-def _passes(own: range, batch: range, workers: int) -> Iterator[tuple[Op, int, int]]:
-    """Yield ``(op, stage, microbatch)`` as a worker that has the stages ``own`` runs a batch."""
-    rounds = _rounds(batch, workers)
+    Before it alternates, it runs all but one of its stages for a round of microbatches, and
+    ``ahead`` forwards for each worker behind.
+    """
+    rounds = _rounds(microbatches, workers)
     order = {
         Op.FORWARD: [(stage, k) for some in rounds for stage in own for k in some],
         Op.BACKWARD: [(stage, k) for some in rounds for stage in reversed(own) for k in some],
     }
-    # To the last stage a round passes all other stages of a worker; beyond that each worker behind
-    # needs one forward to have work at once, and one more so that messages have time to arrive.
     behind = workers - 1 - own[0]
-    in_flight = (len(own) - 1) * len(rounds[0]) + 2 * behind + 1
-    for op, position in alternate(range(len(own) * len(batch)), in_flight):
+    in_flight = (len(own) - 1) * len(rounds[0]) + ahead * behind + 1
+    for op, position in alternate(range(len(own) * microbatches), in_flight):
         yield op, *order[op][position]
 
 
-def _rounds(batch: range, workers: int) -> list[list[int]]:
+def _rounds(microbatches: int, workers: int) -> list[list[int]]:
     """Return a batch in parts of ``workers`` microbatches or more, the larger ones first."""
-    parts = np.array_split(batch, max(1, len(batch) // workers))
+    parts = np.array_split(range(microbatches), max(1, microbatches // workers))
     return [part.tolist() for part in parts]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from pipekit.schedules.flushed import Pass
 from pipekit.schedules.ops import Op
 
 
@@ -28,3 +29,9 @@ def alternate(microbatches: range, in_flight: int) -> Iterator[tuple[Op, int]]:
         yield Op.BACKWARD, k
     for k in microbatches[len(microbatches) - warm_up :]:
         yield Op.BACKWARD, k
+
+
+def stage_passes(stage: int, microbatches: int, in_flight: int) -> Iterator[Pass]:
+    """Yield the passes of a batch on a worker that has one stage; see :func:`alternate`."""
+    for op, k in alternate(range(microbatches), in_flight):
+        yield op, stage, k

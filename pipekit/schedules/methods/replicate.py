@@ -38,4 +38,13 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
         for tasks in schedule.workers
         for pipeline in range(width)
     )
-    return Schedule(workers, f"{width} x {schedule.name}", schedule.stashing)
+    return Schedule(
+        workers,
+        f"{width} x {schedule.name}",
+        schedule.stashing,
+        overlaps=frozenset(
+            (copied(one, pipeline), copied(other, pipeline))
+            for one, other in schedule.overlaps
+            for pipeline in range(width)
+        ),
+    )

@@ -68,9 +68,9 @@ def test_the_memory_table_says_what_was_measured_and_what_is_exact(
 
 def test_the_speed_table_has_gpipes_bubble(trainings: list[PipelineTraining]) -> None:
     flush = comparison.speed_table(trainings).iloc[0]
-    assert flush["bubble, % (exact)"] == pytest.approx(100 * (2 - 1) / (4 + 2 - 1))
+    assert flush["bubble of makespan, % (exact)"] == pytest.approx(100 * (2 - 1) / (4 + 2 - 1))
     run = trainings[0].run
-    assert flush["bubble, % (measured)"] == 100 * run.trace.bubble
+    assert flush["bubble of makespan, % (measured)"] == 100 * run.trace.bubble
     seconds = statistics.median(trainings[0].epoch_s)
     assert flush["examples/s (measured)"] == pytest.approx(80 / seconds)  # 4 batches of 20 rows
 

@@ -1,0 +1,1 @@
+"""Microbatches from both ends of the pipeline, and DualPipe folded into a V."""

@@ -1,0 +1,1 @@
+"""Backwards in two parts, so that the part for the weights fills bubbles."""

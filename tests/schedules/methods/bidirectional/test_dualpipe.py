@@ -1,0 +1,106 @@
+"""DualPipe and DualPipeV against DeepSeek's figure, code and table of formulas."""
+
+from collections import Counter
+
+import pytest
+
+from pipekit.schedules import Op, ScheduleError, dualpipe, dualpipe_v, slots, v_min
+from tests.schedules.timing import Costs, every_costs, makespan, peaks
+
+
+def idle(p: int, m: int, costs: Costs, overlapped: float) -> float:
+    """The most that a worker idles in the makespan, if F and B together take ``overlapped``."""
+    f, i, w = costs
+    schedule, overlap = dualpipe(p, m), overlapped / costs.work
+    durations = {Op.FORWARD: f, Op.BACKWARD: i + w, Op.BACKWARD_INPUT: i, Op.BACKWARD_WEIGHT: w}
+    times = slots(schedule, durations, overlap)
+    busy = min((each[:, 1] - each[:, 0]).sum() for each in times)
+    return float(makespan(schedule, costs, overlap) - busy)
+
+
+def letters(schedule: object, worker: int, count: int) -> str:
+    """A worker's first passes, with 0 for the stage that it begins with and 1 for the other."""
+    tasks = schedule.workers[worker][:count]  # type: ignore[attr-defined]
+    return " ".join(f"{t.op.value}{int(t.stage != tasks[0].stage)}" for t in tasks)
+
+
+def test_the_phases_of_deepseeks_figure() -> None:
+    """8 workers and 20 microbatches: the first row and the middle one of Figure 5."""
+    schedule = dualpipe(8, 20)
+    assert letters(schedule, 0, 17) == "F0 F0 F0 F0 F0 F0 F0 F1 I1 W1 F1 I1 W1 F1 I1 W1 F1"
+    assert letters(schedule, 3, 11) == "F0 F1 F0 F1 F0 F1 F0 F1 F0 B1 F1"
+    assert Counter(task.op for task in schedule.workers[0])[Op.BACKWARD_WEIGHT] == 7
+    pairs = Counter(schedule.dependencies.worker_of[n] for n in paired(schedule))
+    assert pairs == {0: 13, 1: 13, 2: 13, 3: 13, 4: 13, 5: 13, 6: 13, 7: 13} | pairs
+
+
+def paired(schedule: object) -> list[int]:
+    graph = schedule.dependencies  # type: ignore[attr-defined]
+    return [n for n, other in enumerate(graph.partner) if other > n]
+
+
+@pytest.mark.parametrize("p", [2, 4, 6, 8])
+def test_half_of_the_microbatches_go_each_way_and_every_stage_has_two_copies(p: int) -> None:
+    m = 2 * p + 2
+    schedule = dualpipe(p, m)
+    assert schedule.stage_workers == tuple(tuple(sorted((s, p - 1 - s))) for s in range(p))
+    for worker, tasks in enumerate(schedule.workers):
+        down = {t.microbatch for t in tasks if t.op is Op.FORWARD and t.stage == worker}
+        assert down == set(range(m // 2))
+    assert peaks(schedule) == (p + 1,) * p
+
+
+@pytest.mark.parametrize("p", [2, 4, 6, 8])
+def test_the_bubble(p: int) -> None:
+    """(p/2 - 1)(F&B + F - 2 W) of the makespan, if W <= I <= F.
+
+    DeepSeek prints (p/2 - 1)(F&B + B - 3 W) with B the whole backward, I + W: the same if I = F,
+    as its figure has it; with I < F it is too little, and with I > F it is too much.
+    """
+    found = 0
+    for m in (2 * p, 2 * p + 4):
+        for costs in every_costs(4):
+            f, i, w = costs
+            for overlapped in (costs.work, max(f, i + w)):
+                if w > i:
+                    continue
+                found += 1
+                ours = (p / 2 - 1) * (overlapped + f - 2 * w)
+                theirs = (p / 2 - 1) * (overlapped + (i + w) - 3 * w)
+                real = idle(p, m, costs, overlapped)
+                if i <= f:
+                    assert real == pytest.approx(ours)
+                    assert real >= theirs - 1e-9
+                else:
+                    assert ours - 1e-9 <= real <= theirs + 1e-9
+    assert found == 160
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+def test_dualpipe_v_is_one_half_of_dualpipe_folded(p: int) -> None:
+    m = 2 * p + 3
+    folded, whole = dualpipe_v(2 * p, m), dualpipe(2 * p, 2 * m)
+    for w in range(p):
+        one = [(t.op, t.stage) for t in folded.workers[w] if t.op is not Op.UPDATE]
+        other = [(t.op, t.stage) for t in whole.workers[w] if t.op is not Op.UPDATE]
+        assert one == other
+    assert len(folded.overlaps) == len(whole.overlaps) // 2
+
+
+def test_it_is_shorter_with_overlap_and_no_longer_without() -> None:
+    schedule = dualpipe_v(8, 16)
+    one = Costs()
+    assert makespan(schedule, one, 2 / 3) < makespan(schedule, one) <= makespan(schedule, one, 1.0)
+    assert v_min(8, 16).overlaps == frozenset()
+
+
+@pytest.mark.parametrize(("stages", "m"), [(3, 8), (4, 6), (4, 9)])
+def test_what_dualpipe_refuses(stages: int, m: int) -> None:
+    with pytest.raises(ScheduleError, match="use an even number"):
+        dualpipe(stages, m)
+
+
+@pytest.mark.parametrize(("stages", "m"), [(3, 8), (4, 3)])
+def test_what_dualpipe_v_refuses(stages: int, m: int) -> None:
+    with pytest.raises(ScheduleError, match=r"use an even number of stages|use microbatches >= 4"):
+        dualpipe_v(stages, m)

@@ -1,0 +1,144 @@
+"""Tables from torch.distributed.pipelining and for it; torch generates and judges them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipekit import schedules
+from pipekit.schedules import Op, Schedule, ScheduleError, check, parse, read_csv
+from pipekit.traces import Trace
+from tests.schedules.methods.test_all_methods import METHODS
+from tests.schedules.reference import finishes
+from tests.schedules.torch_tables import NAMES, corrected, generated, validated
+
+V = ("zb_v", "dualpipe_v")
+LOOPS = ("interleaved", "looped_bfs", "interleaved_zero_bubble")
+
+
+def torchs(name: str, p: int, m: int) -> tuple[str, int, int]:
+    """A table of torch's, its stages and its microbatches, of which some take only certain ones."""
+    stages = p if name in ("gpipe", "1f1b") else 2 * p
+    m = {"1f1b": p + m, "dualpipe_v": 2 * p + m}.get(name, m)
+    if name in LOOPS:
+        m *= p
+    text = generated(name, p, stages, m)
+    return corrected(text) if name == "1f1b" else text, stages, m
+
+
+@pytest.mark.parametrize("p", [1, 2, 4])
+def test_the_check_finds_the_mistake_in_torchs_table_of_1f1b(p: int) -> None:
+    text = generated("1f1b", p, p, p + 2)
+    if text == corrected(text):
+        pytest.skip("this torch has none")
+    with pytest.raises(ScheduleError, match=f"no worker has F0 of stage {p - 1}|F{p + 2} of stage"):
+        check(Schedule.from_torch_csv(text))
+
+
+@given(st.sampled_from(sorted(NAMES)), st.integers(1, 4), st.integers(1, 6), st.integers(1, 2))
+def test_all_that_torch_generates_is_read_proved_drawn_and_written_again(
+    name: str, p: int, m: int, batches: int
+) -> None:
+    text, stages, m = torchs(name, p, m)
+    schedule = Schedule.from_torch_csv(text, batches, name)
+    check(schedule, joint_updates=True)
+    assert finishes(schedule)
+    assert (schedule.stages, schedule.microbatches) == (stages, m * batches)
+    assert parse(str(schedule)) == schedule == read_csv(schedule.to_csv())
+    assert Trace.from_schedule(schedule).bubble < 1
+    if batches == 1:
+        again = schedule.to_torch_csv()
+        assert Schedule.from_torch_csv(again) == schedule
+        assert validated(again, p, stages, m) == validated(text, p, stages, m)
+        assert again.replace("\r", "").split() == [
+            ",".join(cell for cell in line.split(",") if cell and "REDUCE" not in cell)
+            for line in text.replace("\r", "").split()
+        ]
+
+
+OURS: dict[str, Callable[[int, int], Schedule]] = {
+    "gpipe": schedules.gpipe,
+    "1f1b": schedules.flush,
+    "interleaved": lambda p, m: schedules.interleaved(2 * p, m, workers=p),
+    "interleaved_zero_bubble": lambda p, m: schedules.interleaved_zero_bubble(2 * p, m, workers=p),
+    "zb_v": lambda p, m: schedules.zb_v(2 * p, m),
+    "dualpipe_v": lambda p, m: schedules.dualpipe_v(2 * p, m),
+}
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+def test_ours_are_the_same(name: str, p: int) -> None:
+    if p == 1 and name in LOOPS:
+        pytest.skip("one worker has no loop")
+    for more in (1, 2, 3):
+        text, _, m = torchs(name, p, more)
+        assert OURS[name](p, m) == Schedule.from_torch_csv(text)
+
+
+def test_torchs_looped_bfs_is_ours_with_backwards_reversed() -> None:
+    text, _, m = torchs("looped_bfs", 3, 2)
+    reversed_ = Schedule.from_torch_csv(text)
+    ours = schedules.looped_bfs(6, m, workers=3)
+    for one, other in zip(ours.workers, reversed_.workers, strict=True):
+        back = [t._replace(microbatch=m - 1 - t.microbatch) for t in other if t.op is Op.BACKWARD]
+        assert [t for t in one if t.op is Op.BACKWARD] == back
+        assert [t for t in one if t.op is Op.FORWARD] == [t for t in other if t.op is Op.FORWARD]
+
+
+@given(
+    st.sampled_from(sorted(set(METHODS) - {"chimera", "dualpipe"})),
+    st.integers(1, 4),
+    st.integers(1, 6),
+)
+def test_torch_accepts_ours(name: str, p: int, m: int) -> None:
+    schedule = METHODS[name](p, m, 1)
+    homes = validated(schedule.to_torch_csv(), p, schedule.stages, schedule.microbatches)
+    assert homes == {stage: home for stage, (home,) in enumerate(schedule.stage_workers)}
+
+
+def test_it_is_written_and_read_as_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "schedule.csv"
+    text = schedules.zb_h1(2, 2).to_torch_csv(path)
+    assert text == "0F0,0F1,0I0,0W0,0I1,0W1\r\n1F0,1I0,1F1,1I1,1W0,1W1\r\n"
+    assert Schedule.from_torch_csv(path) == schedules.zb_h1(2, 2)
+    assert Schedule.from_torch_csv("0F0,,(0F1;0B0)OVERLAP_F_B,0B1\n") == parse(
+        "worker 0 | F0 . F1& B0 - B1 -^"
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (schedules.flush(2, 2, 2), "F2 of stage 0 is of weight version 1"),
+        (schedules.two_bw(2, 2, 2), "U2 of stage 0 is of weight version 2"),
+        (schedules.chimera(2, 2), "use dualpipe_v in place of dualpipe, zb_v or hanayo in place"),
+        (schedules.replicate(schedules.flush(1, 2), 2), "stage 0 is on workers 0 and 1"),
+    ],
+)
+def test_what_torch_has_no_table_for(schedule: Schedule, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        schedule.to_torch_csv()
+
+
+def test_messages_that_torch_has_added_are_left_out() -> None:
+    text = (
+        "0UNSHARD,0F0,0SEND_F0,0WAIT_SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0\n"
+    )
+    assert Schedule.from_torch_csv(text) == schedules.flush(2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0F0,0X0\n", "line 1, cell 2: '0X0' is no pass such as 2F0"),
+        ("0F0\n0SENT_F0\n", "line 2, cell 1: '0SENT_F0' is no pass"),
+        ("(0F1;0B0;0B1)OVERLAP_F_B\n", "line 1, cell 1"),
+        (",,\n", "the CSV has no pass"),
+    ],
+)
+def test_what_cannot_be_read(text: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        Schedule.from_torch_csv(text)
