@@ -12,6 +12,7 @@ from pipekit.papers.timelines import (
     mean_interval,
     memory_of,
     most_active,
+    run_three_ways,
     starts,
     update_ends,
 )
@@ -59,3 +60,17 @@ def test_batches_that_end_in_a_flush_all_take_equally_long() -> None:
 def test_a_group_of_microbatches_ends_with_its_last_backward() -> None:
     assert backward_ends(FLUSH) == [6, 9, 15, 18, 24, 27]
     assert backward_ends(FLUSH, stage=1, group=2) == [7, 16, 25]
+
+
+def test_three_ways_to_see_a_schedule_have_one_bubble() -> None:
+    table = schedules.gpipe(2, 2)
+    slots, simulated, emulated = run_three_ways(
+        table, Profile.uniform(2, 0.02, 0.02), slots=EQUAL_SLOTS
+    )
+    assert [each.label for each in (slots, simulated, emulated)] == [
+        "exact",
+        "simulated",
+        "emulated",
+    ]
+    assert abs(emulated.bubble - 1 / 3) < 0.05
+    assert abs(simulated.bubble - slots.bubble) < 1e-9

@@ -1,1 +1,5 @@
-"""A pipelined module for training loops of the user's own."""
+"""A pipelined module for training loops of the user's own, and the order of its backwards."""
+
+from pipekit.engine.module.backward_order import Place, link
+
+__all__ = ["Place", "link"]

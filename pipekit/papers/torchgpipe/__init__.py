@@ -1,1 +1,6 @@
-"""What the notebooks of torchgpipe compute: one module for each group of tables and figures."""
+"""What torchgpipe's notebooks compute (Kim et al., "torchgpipe", 2020): a folder a notebook.
+
+Letters are the paper's: m microbatches on n devices, here called stages, of which each has a
+worker; U-Net (B, C) has B convolutions a cell and at first C channels.  ``findings`` are the values
+of the paper's claims; ``picture`` is the name of the figure that shows them.
+"""

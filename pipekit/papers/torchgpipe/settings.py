@@ -183,6 +183,9 @@ class Protocol:
         )
 
 
+plain_sgd = Protocol().optimizer
+"""Makes the paper's optimizer."""
+
 CUDA = "10.1.243"
 """Of all runs (section 4); in no model of ours."""
 

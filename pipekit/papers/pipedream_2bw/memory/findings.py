@@ -22,7 +22,7 @@ from pipekit.papers.pipedream_2bw.memory.formulas import (
 from pipekit.papers.pipedream_2bw.profiles import gpt_profile
 from pipekit.papers.pipedream_2bw.settings import PRINTED_PARAMETERS
 from pipekit.papers.pipedream_2bw.systems import FLUSH, GPIPE, TABLES, TWO_BW
-from pipekit.papers.torchgpipe.recompute import OneStage
+from pipekit.papers.torchgpipe.memory.recomputation import OneStage
 from pipekit.plans import Recompute
 
 Small = Callable[..., EqualStages]

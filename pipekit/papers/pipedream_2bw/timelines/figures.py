@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from pipekit import schedules
 from pipekit.papers.findings import Finding
-from pipekit.papers.gpipe.bubble import bubble
-from pipekit.papers.gpipe.partition import splits
+from pipekit.papers.gpipe.timelines.bubble import bubble
+from pipekit.papers.gpipe.timelines.partition import splits
 from pipekit.papers.pipedream_2bw.timelines import closed_forms as forms
 from pipekit.papers.timelines import starts
 from pipekit.schedules import Op, Schedule

@@ -1,0 +1,175 @@
+"""The bars of GPipe's Figure 3: AmoebaNet-D and ResNet-101 on more accelerators (section 4.2).
+
+The paper's machines are estimated by the roofline, with the sizes that it prints: minibatches of
+128 images in 16 microbatches (Table 1), 12 bytes a parameter (4.1), 8 GB an accelerator (4).  Its
+partitioner minimises the variance of a *static* estimate of each layer's cost (3.1, 3.2): here its
+operations.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from statistics import fmean
+from types import MappingProxyType
+
+from torch import nn
+
+from pipekit.clusters import Cluster
+from pipekit.clusters.papers import TPU_V2_CORE, gpipe_tpu_v2
+from pipekit.models import amoebanet_d, resnet101
+from pipekit.papers.costs import estimated, images, with_costs
+from pipekit.papers.gpipe.scenarios import (
+    MICROBATCHES,
+    MINIBATCH,
+    PIXELS,
+    Scenario,
+    naive,
+    pipeline,
+)
+from pipekit.papers.gpipe.timelines.partition import least_variance
+from pipekit.papers.pace import emulate_at_pace
+from pipekit.papers.timelines import memory_of
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+
+DTYPE, DTYPE_BYTES = "bfloat16", 2
+STATE_BYTES = 12
+"""Of a parameter: itself, its moving average and its momentum (section 4.1)."""
+
+AMOEBANET, RESNET = "AmoebaNet-D (4, 512)", "ResNet-101"
+NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = MappingProxyType(
+    {AMOEBANET: partial(amoebanet_d, 3 * 4, 512), RESNET: resnet101}
+)
+"""By name; GPipe counts the normal cells of one group, of which there are three."""
+
+ACCELERATORS: Mapping[str, Sequence[int]] = MappingProxyType(
+    {AMOEBANET: (2, 4, 8), RESNET: (1, 2, 4, 8)}
+)
+"""Of Figure 3's panels: of the baseline, the first number."""
+
+
+@cache
+def profile_of(network: str, efficiency: float = 0.5, memory_efficiency: float = 0.75) -> Profile:
+    """Return a network's costs on a TPU-v2 core, for one of Table 1's microbatches.
+
+    An update reads the gradient, and reads and writes the 12 bytes of each parameter; as any other
+    pass that computes little, it takes as long as its bytes.  The efficiencies are those of
+    :meth:`Profile.analytic`.
+    """
+    profile = estimated(
+        NETWORKS[network],
+        images(MINIBATCH // MICROBATCHES, PIXELS),
+        TPU_V2_CORE,
+        dtype=DTYPE,
+        efficiency=efficiency,
+        memory_efficiency=memory_efficiency,
+    )
+    a_byte = (2 * STATE_BYTES / DTYPE_BYTES + 1) / TPU_V2_CORE.memory_bandwidth / memory_efficiency
+    return with_costs(profile, update_s=lambda layer: layer.parameter_bytes * a_byte)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A scenario of Figure 3 with sizes that can be simulated and emulated.
+
+    Attributes:
+        scenario: how the network is trained.
+        profile: of the network.
+        plan: which layers each stage has.
+        cluster: the accelerators.
+    """
+
+    scenario: Scenario
+    profile: Profile
+    plan: Plan
+    cluster: Cluster
+
+    def simulated(self, batches: int = 1) -> Trace:
+        """Return the simulated trace of so many minibatches."""
+        states = STATE_BYTES / DTYPE_BYTES - 2  # weights and gradients are counted anyway
+        schedule = self.scenario.schedule(batches)
+        return simulate(schedule, self.profile, self.plan, self.cluster, optimizer_states=states)
+
+    def emulated(self, slower: float) -> Trace:
+        """Return the emulated trace of one minibatch, in the profile's own seconds.
+
+        It takes ``slower`` times as long, so that the engine's own tenths of a millisecond count
+        little.
+        """
+        schedule = self.scenario.schedule()
+        return emulate_at_pace(schedule, self.profile, self.plan, self.cluster, 1 / slower).trace
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes on any accelerator; the optimizer's state is there from the 2nd batch."""
+        return max(memory_of(self.simulated(batches=2)).peak_bytes)
+
+    @property
+    def stages(self) -> list[LayerProfile]:
+        """The costs of each stage, for a microbatch."""
+        profile = self.profile.scaled(self.plan.microbatch_rows)
+        return [profile.stage(stage.first, stage.stop) for stage in self.plan.stages]
+
+    @property
+    def imbalance(self) -> float:
+        """The slowest stage's time over the mean."""
+        seconds = [stage.forward_s + stage.backward_s for stage in self.stages]
+        return max(seconds) / fmean(seconds)
+
+
+def sized(profile: Profile, scenario: Scenario, rows: int, by: str = "operations") -> Bar:
+    """Return a scenario with microbatches of so many images, whether they fit or not.
+
+    Stages are balanced ``by`` a key of :data:`pipekit.papers.gpipe.timelines.partition.COST`.
+    """
+    layers = least_variance(profile, scenario.stages, by)
+    plan = Plan.by_hand(layers, rows=rows, recompute=scenario.recompute)
+    adjusted = replace(scenario, minibatch=rows * scenario.microbatches)
+    return Bar(adjusted, profile, plan, gpipe_tpu_v2(scenario.stages))
+
+
+def fitting(profile: Profile, scenario: Scenario, by: str = "operations") -> Bar:
+    """Return a scenario with the sizes that fit its accelerators; arguments as :func:`sized`.
+
+    With GPipe, Table 1's microbatches; without, the largest power of two up to Table 1's minibatch.
+
+    Raises:
+        ValueError: not a single image fits.
+    """
+    rows = profile.rows if scenario.pipelined else MINIBATCH
+    while rows:
+        found = sized(profile, scenario, rows, by)
+        if found.peak_bytes <= found.cluster.device.memory_bytes:
+            return found
+        rows //= 2
+    raise ValueError(f"{scenario.name} does not fit {TPU_V2_CORE}: use more stages")
+
+
+def bars(
+    network: str,
+    profile: Profile | None = None,
+    by: str = "operations",
+    microbatches: int = MICROBATCHES,
+) -> list[Bar]:
+    """Return a panel of Figure 3: the baseline, and GPipe on each number of accelerators.
+
+    ``network`` is a key of :data:`ACCELERATORS`; ``profile`` its costs, if not those of
+    :func:`profile_of`; ``by`` as for :func:`sized`.
+    """
+    counts = ACCELERATORS[network]
+    scenarios = [naive(counts[0]), *(pipeline(k, microbatches) for k in counts)]
+    return [fitting(profile or profile_of(network), each, by) for each in scenarios]
+
+
+def speedups(panel: Sequence[Bar], traces: Sequence[Trace]) -> list[float]:
+    """Return how many times as many images a second as the first bar each one trains."""
+    pairs = zip(panel, traces, strict=True)
+    rates = [bar.scenario.minibatch / trace.makespan_s for bar, trace in pairs]
+    return [rate / rates[0] for rate in rates]
+
+
+def simulated_speedups(panel: Sequence[Bar]) -> list[float]:
+    """Return the same by simulation."""
+    return speedups(panel, [bar.simulated() for bar in panel])

@@ -1,0 +1,92 @@
+"""ResNet-101 really trained on this machine's cores (GPipe, section 4.2: one partition)."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import pandas as pd
+import torch
+from torch import nn
+
+from pipekit.engine import Pipeline
+from pipekit.models import resnet101
+from pipekit.papers.findings import Finding
+from pipekit.papers.gpipe.scenarios import Scenario, naive, pipeline
+from pipekit.papers.gpipe.speed.bars import RESNET, profile_of
+from pipekit.papers.gpipe.timelines.partition import least_variance
+from pipekit.traces import Trace
+from pipekit.traces.breakdown import ALL
+
+SCENARIOS = naive(1), pipeline(1, 1), pipeline(1, 4), pipeline(2, 4)
+
+
+def trained(
+    scenarios: Sequence[Scenario], *, rows: int, pixels: int, repeats: int, seed: int
+) -> list[Trace]:
+    """Train on random images, really: each accelerator is a core of this machine.
+
+    A worker's operators have a single thread if OMP_NUM_THREADS is 1, as a notebook sets it.
+
+    Args:
+        scenarios: what to train by, in turns, so that whatever slows the machine slows all.
+        rows: images of a minibatch.
+        pixels: of an image's side.
+        repeats: minibatches of each, besides one to warm up.
+        seed: of weights and images.
+
+    Returns:
+        The trace of each scenario's fastest minibatch.
+    """
+    torch.manual_seed(seed)
+    batch = torch.randn(rows, 3, pixels, pixels), torch.randint(1000, (rows,))
+    pipelines = [
+        Pipeline(
+            resnet101(),
+            scenario.schedule(),
+            balance=least_variance(profile_of(RESNET), scenario.stages),
+            optimizer=partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+            loss=nn.CrossEntropyLoss(),
+            recompute=scenario.recompute,
+        )
+        for scenario in scenarios
+    ]
+    rounds = [[each.train([batch]).trace for each in pipelines] for _ in range(1 + repeats)]
+    return [min(each, key=lambda t: t.makespan_s) for each in zip(*rounds[1:], strict=True)]
+
+
+def table(scenarios: Sequence[Scenario], traces: Sequence[Trace]) -> pd.DataFrame:
+    """Return a row a scenario; the first is the baseline."""
+    return pd.DataFrame(
+        {
+            "scenario": scenario.name,
+            "microbatches": scenario.microbatches,
+            "seconds a minibatch": trace.makespan_s,
+            "over naive-1": traces[0].makespan_s / trace.makespan_s,
+            "update (%)": trace.breakdown().loc[ALL, "update"],
+            "recompute (%)": trace.breakdown().loc[ALL, "recompute"],
+        }
+        for scenario, trace in zip(scenarios, traces, strict=True)
+    )
+
+
+def findings(table: pd.DataFrame, how: str, emulated_update: float) -> list[Finding]:
+    """Return what section 4.2 claims of one partition, and of the update's time.
+
+    Args:
+        table: of :data:`SCENARIOS`.
+        how: it was measured, in words.
+        emulated_update: percent of a step's time, K = 2.
+    """
+    over, recompute = table["over naive-1"], table["recompute (%)"]
+    note = (
+        f"{how}; in 4 microbatches {over[2]:.3f}; recomputation is {recompute[1]:.1f} % of the step"
+    )
+    update = (
+        "SGD with momentum, K = 1 and 2, the largest; larger minibatches make it smaller. "
+        f"Emulated, for TPU-v2 and 128 images: {emulated_update:.2f} (K = 2)"
+    )
+    largest = float(table["update (%)"][1:].max())
+    return [
+        Finding.measured("gpipe-sec42-pipeline1-throughput", float(over[1]), note),
+        Finding.measured("gpipe-sec42-recompute-overhead-25", 100 * (1 / float(over[1]) - 1), note),
+        Finding.measured("gpipe-sec42-weight-update-small", largest, update),
+    ]

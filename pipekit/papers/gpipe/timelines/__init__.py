@@ -1,0 +1,1 @@
+"""The pipeline itself: sections 2.2 and 3, and Figure 2."""

@@ -1,0 +1,125 @@
+"""The memory of torchgpipe's Table 1: what is alive with and without its components (4.1)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+import plotly.graph_objects as go
+import torch
+
+from pipekit import PipelinedModule, models
+from pipekit.papers.drawing import named_rows
+from pipekit.papers.findings import Finding
+from pipekit.papers.torchgpipe.ablation import checkpointing
+from pipekit.papers.torchgpipe.ablation.components import ROWS, live_bytes
+from pipekit.papers.torchgpipe.ablation.streams import copies_of
+from pipekit.papers.torchgpipe.ablation.table1 import ALL, NAMES, Table1
+from pipekit.papers.torchgpipe.graph import edges, equality
+from pipekit.papers.torchgpipe.settings import TABLE1, printed_cell
+
+PAPER, LIVE = "GiB (paper, reserved)", "GiB (simulated, live)"
+SMALL = "MB (measured, live, small U-Net)"
+ARRIVING = "GiB of all microbatches' arriving gradients (exact)"
+
+
+@dataclass(frozen=True)
+class SmallUNet:
+    """A U-Net (5, C) that is really trained, cut as Table 1's.
+
+    Attributes:
+        channels: C.
+        pixels: of an image's side.
+        rows: of a microbatch.
+    """
+
+    channels: int
+    pixels: int
+    rows: int
+
+    def live_mb(self) -> dict[str, float]:
+        """Return the MB of all devices at their peaks by row of Table 1, measured.
+
+        Streams change nothing that lives.
+        """
+        model, x = models.unet(5, self.channels), torch.rand(self.rows, 3, self.pixels, self.pixels)
+        balance, m = TABLE1.balance, TABLE1.microbatches
+        alike = {(has.order, has.portals) for has in ROWS.values()}
+        peaks = {
+            (order, portals): checkpointing.total_peak(
+                model, x, balance, m, in_order=order, portals=portals
+            )
+            for order, portals in sorted(alike)
+        }
+        return {name: peaks[has.order, has.portals] / 1e6 for name, has in ROWS.items()}
+
+    def modules(self, seed: int) -> pd.DataFrame:
+        """Return what :class:`pipekit.PipelinedModule` does without each row's missing components.
+
+        A row each: whether its backwards keep their order, and how far its numbers are from those
+        with all components.
+        """
+        model, x = models.unet(5, self.channels), torch.rand(8, 3, self.pixels, self.pixels)
+        steps, orders = {}, {}
+        for name, has in ROWS.items():
+            module = PipelinedModule(
+                model, TABLE1.balance, chunks=8, without=has.missing, trace=True
+            )
+            steps[name] = equality.step(module, x, seed)
+            orders[name] = edges.follows_the_order(edges.device_orders(module.trace), 8)
+        differences = [equality.largest_difference(steps[name], steps[ALL]) for name in ROWS]
+        return pd.DataFrame(
+            {
+                "components": NAMES,
+                "backwards in order (measured)": orders.values(),
+                "largest |difference| to all components (exact)": differences,
+            }
+        )
+
+
+def frame(table: Table1, live_mb: Mapping[str, float]) -> pd.DataFrame:
+    """Return a row for each of Table 1's: paper's bytes, simulated, measured, arriving.
+
+    ``live_mb`` was measured on a small U-Net.
+    """
+    rows = []
+    for name, has in ROWS.items():
+        arriving = copies_of(table.traces[name]).query("purpose == 'gradient'")["bytes"].sum()
+        live = sum(live_bytes(TABLE1, table.profile, has))
+        printed = printed_cell(1, f"{name}-memory")
+        rows.append((name, printed, live / 2**30, live_mb[name], float(arriving) / 2**30))
+    return pd.DataFrame(rows, columns=["components", PAPER, LIVE, SMALL, ARRIVING])
+
+
+def figure(memory: pd.DataFrame) -> go.Figure:
+    """Draw each row's bytes over those with the order alone; see :func:`frame`."""
+    kinds = {"paper, reserved": PAPER, "simulated, live": LIVE, "measured, live, small": SMALL}
+    times = {name: (memory[column] / memory[column][1]).tolist() for name, column in kinds.items()}
+    points, _ = named_rows(
+        pd.DataFrame(times, index=NAMES),
+        "times",
+        title=f"Without the order {times['measured, live, small'][0]:.1f} times as much is alive",
+        label="paper, simulated, measured",
+        x_title="bytes of all devices over those with the order alone",
+    )
+    return points
+
+
+def findings(memory: pd.DataFrame, small: SmallUNet, picture: str) -> list[Finding]:
+    """Return what Table 1 claims of memory.
+
+    ``memory`` is what :func:`frame` returned for the ``small`` U-Net.
+    """
+    rows = memory.set_index("components")
+    live, arriving = rows[SMALL], rows[ARRIVING]
+    cause = (
+        f"tensors that are alive, on a CPU, U-Net (5, {small.channels}), {small.pixels} pixels, "
+        f"microbatches of {small.rows} rows: streams do not show there. On a GPU each has memory "
+        "of its own; with one for each microbatch, arriving gradients are kept in memory m times: "
+        f"{arriving['dep-streams']:.1f} GiB at the paper's size, {arriving[ALL]:.1f} with portals"
+    )
+    baseline, ordered, streams, portals = values = live.tolist()
+    pattern = [baseline - ordered, streams - ordered, streams - portals]
+    claims = [f"torchgpipe-table1-{name}-memory" for name in NAMES]
+    each = [Finding.measured(claim, values, cause, picture) for claim in claims]
+    shape = "torchgpipe-table1-memory-pattern"
+    return [*each, Finding.measured(shape, pattern, f"MB; {cause}", picture)]

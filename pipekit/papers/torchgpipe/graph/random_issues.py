@@ -1,0 +1,60 @@
+"""What autograd makes of passes that are issued in any order (torchgpipe, section 3.2.2)."""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from pipekit.engine.module import Place, link
+
+
+def out_of_order(m: int, n: int, issues: int, in_order: bool, seed: int = 0) -> int:
+    """Return in how many random issues autograd reaches some device's backwards out of order.
+
+    A pass is issued after those that the graph makes it wait for, which has the edges of Fork and
+    Join only if ``in_order``.
+    """
+    rng = random.Random(seed)
+    wrong = 0
+    for _ in range(issues):
+        noted = _Noted()
+        passes = list(_random_issue(m, n, in_order, rng))
+        (y,) = link(noted, [torch.ones(1, requires_grad=True)], [torch.ones(1)], passes, in_order)
+        y.backward()
+        orders = [[k for stage, k in noted.order if stage == s] for s in range(n)]
+        wrong += any(order != list(range(m))[::-1] for order in orders)
+    return wrong
+
+
+def _random_issue(m: int, n: int, in_order: bool, rng: random.Random) -> Iterator[Place]:
+    """Yield each stage and microbatch after those that it needs."""
+    left, done = set(product(range(n), range(m))), set[Place]()
+    while left:
+        ready = [
+            (stage, k)
+            for stage, k in sorted(left)
+            if (not stage or (stage - 1, k) in done)
+            and (not in_order or not k or (stage, k - 1) in done)
+        ]
+        place = rng.choice(ready)
+        left.remove(place)
+        done.add(place)
+        yield place
+
+
+class _Noted:
+    """Takes down in which order autograd comes to the passes; its only input has no gradient."""
+
+    def __init__(self) -> None:
+        self.order: list[Place] = []
+
+    def begin(self, gradients: Sequence[Tensor | None]) -> None:
+        pass
+
+    def reached(self, place: Place) -> None:
+        self.order.append(place)
+
+    def differentiate(self) -> list[Tensor | None]:
+        return [None]

@@ -1,0 +1,118 @@
+"""What recomputation saves, and what it costs: one device, really trained (torchgpipe, 2.1)."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pandas as pd
+from torch import Tensor, nn
+
+from pipekit.engine import Loss, OptimizerFactory, Pipeline, measure_memory
+from pipekit.papers.findings import Finding
+from pipekit.papers.torchgpipe.trained import fastest_batch_s, pipeline
+from pipekit.plans import Recompute
+
+MODES: tuple[Recompute, ...] = "never", "except_last", "always"
+
+
+class Kept(NamedTuple):
+    """What a batch holds, really trained on one stage.
+
+    Attributes:
+        peak_bytes: the most at once.
+        intermediate_bytes: the most activations at once, without the batch itself, inputs and
+            targets, which stay in all modes.
+        bytes_per_parameter: of weights and gradients together.
+    """
+
+    peak_bytes: int
+    intermediate_bytes: float
+    bytes_per_parameter: float
+
+
+Held = Mapping[int, Mapping[Recompute, Kept]]
+"""By microbatches and mode."""
+
+
+class OneStage:
+    """A batch on one device, to be trained in each mode of recomputation.
+
+    Args:
+        model: the network.
+        inputs: of the batch, [rows, ...].
+        targets: likewise.
+        microbatches: m.
+        loss: of a microbatch.
+        optimizer: makes an optimizer.
+    """
+
+    def __init__(
+        self,
+        model: nn.Sequential,
+        inputs: Tensor,
+        targets: Tensor,
+        microbatches: int,
+        *,
+        loss: Loss,
+        optimizer: OptimizerFactory,
+    ) -> None:
+        self._parameters = sum(p.numel() for p in model.parameters())
+        self._batch = inputs, targets
+        how = {"balance": [len(model)], "optimizer": optimizer, "loss": loss}
+        self._pipelines = {
+            mode: pipeline(model, 1, microbatches, recompute=mode, **how) for mode in MODES
+        }
+
+    def held(self) -> dict[Recompute, Kept]:
+        """Return the bytes of a batch in each mode (measured)."""
+        return {mode: self._held(each) for mode, each in self._pipelines.items()}
+
+    def seconds(self, rounds: int) -> dict[Recompute, float]:
+        """Return the seconds of the fastest batch in each mode, timed so many rounds (measured)."""
+        pairs = {mode: (each, self._batch) for mode, each in self._pipelines.items()}
+        return fastest_batch_s(pairs, rounds)
+
+    def _held(self, pipeline: Pipeline) -> Kept:
+        memory = measure_memory(pipeline.train([self._batch], memory=True))
+        frame = memory.frame
+        kept = frame["activations"] + frame["recompute"]
+        return Kept(
+            memory.peak_bytes[0],
+            float(kept.max()) - sum(tensor.nbytes for tensor in self._batch),
+            float(frame["weights"].max() + frame["gradients"].max()) / self._parameters,
+        )
+
+
+def effects(held: Held, seconds: Mapping[Recompute, float]) -> pd.DataFrame:
+    """Return a row for each m and mode: what a batch holds, and for m = 2 its ``seconds``."""
+    return pd.DataFrame(
+        {
+            "m": m,
+            "mode": mode,
+            "intermediate activations (MB)": each.intermediate_bytes / 1e6,
+            "peak (MB)": each.peak_bytes / 1e6,
+            "seconds": seconds[mode] if m == 2 else None,
+            "label": "measured",
+        }
+        for m, modes in held.items()
+        for mode, each in modes.items()
+    )
+
+
+def findings(held: Held, seconds: Mapping[Recompute, float], picture: str) -> list[Finding]:
+    """Return what section 2.1 claims of memory; arguments as for :func:`effects`."""
+    least = min(
+        modes["never"].intermediate_bytes / modes["except_last"].intermediate_bytes / m
+        for m, modes in held.items()
+    )
+    peaks = {m: [modes[mode].peak_bytes for mode in MODES] for m, modes in held.items()}
+    equal = all(always == except_last for _, except_last, always in peaks.values())
+    gain = [peaks[2][2] / peaks[2][1], seconds["always"] / seconds["except_last"]]
+    (size,) = {each.bytes_per_parameter for modes in held.values() for each in modes.values()}
+    default = "the least of m = 2, 4, 8, the default mode, without the batch (inputs and targets)"
+    others = f"m = 2, one device; equal peaks at m = 4 and 8 too: {equal}"
+    counted = "counted in real training with plain SGD"
+    return [
+        Finding.measured("torchgpipe-memory-factor-m", least, default, picture),
+        Finding.measured("torchgpipe-last-microbatch-no-memory-gain", gain, others, picture),
+        Finding.exact("torchgpipe-bytes-per-param-8", size, counted),
+    ]

@@ -1,0 +1,132 @@
+"""Small cells of torchgpipe's Tables 2 and 4, really trained on this machine."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from pipekit import models
+from pipekit.clusters.papers import P40
+from pipekit.papers.timelines import as_drawn
+from pipekit.papers.torchgpipe.settings import plain_sgd
+from pipekit.papers.torchgpipe.speed.rates import blocks
+from pipekit.papers.torchgpipe.trained import fastest_batch_s, pipeline
+from pipekit.plans import Plan, Recompute
+from pipekit.profiling import Profile
+from pipekit.simulation import simulate
+
+
+class Small(NamedTuple):
+    """A benchmark that this machine can really train.
+
+    Attributes:
+        stages: one worker each.
+        microbatches: of a batch.
+        recompute: which are recomputed.
+        batch: rows.
+    """
+
+    stages: int
+    microbatches: int
+    recompute: Recompute
+    batch: int
+
+
+def measured(
+    model: nn.Sequential,
+    image: Tensor,
+    target: Tensor,
+    cells: Mapping[str, Small],
+    *,
+    loss: nn.Module,
+    rounds: int,
+) -> pd.DataFrame:
+    """Really train some cells in turn, a few batches each of so many ``rounds``, by plain SGD.
+
+    The first cell is the baseline.  The fastest batch counts.
+
+    Args:
+        model: the network; its partition is by :func:`blocks`, of its costs estimated for the P40.
+        image: one row of input, [1, ...].
+        target: its target, [1, ...].
+        cells: by name.
+        loss: of a microbatch.
+        rounds: how many times each is timed.
+
+    Returns:
+        A row a cell: cell, rows/s, speedup, and the speedup simulated for stages of equal
+        time and free links.
+    """
+    costs, pairs = Profile.analytic(model, image, P40), {}
+    for name, cell in cells.items():
+        batch = _rows(image, cell.batch), _rows(target, cell.batch)
+        balance, recompute = blocks(costs, cell.stages), cell.recompute
+        how = {"balance": balance, "recompute": recompute, "optimizer": plain_sgd, "loss": loss}
+        pairs[name] = pipeline(model, cell.stages, cell.microbatches, **how), batch
+        pairs[name][0].train([batch])  # to warm up
+    seconds = fastest_batch_s(pairs, rounds)
+    rate = {name: cell.batch / seconds[name] for name, cell in cells.items()}
+    equal = {name: _equal(cell) for name, cell in cells.items()}
+    first = next(iter(cells))
+    rows = [
+        (name, rate[name], rate[name] / rate[first], equal[name] / equal[first]) for name in cells
+    ]
+    return pd.DataFrame(rows, columns=["cell", "rows/s", "speedup", "speedup (simulated)"])
+
+
+def small_networks(
+    unet_size: Sequence[int], amoebanet_size: Sequence[int], pixels: int, rows: int, rounds: int
+) -> pd.DataFrame:
+    """Really train a U-Net and an AmoebaNet-D, both small, as Tables 2 and 4 do the large ones.
+
+    Args:
+        unet_size: B and C.
+        amoebanet_size: L and F.
+        pixels: of an image's side.
+        rows: of a microbatch.
+        rounds: how often each U-Net is timed; each AmoebaNet-D half as often.
+
+    Returns:
+        The rows of :func:`measured`, with the network.
+    """
+    image = torch.rand(1, 3, pixels, pixels)
+    unet = measured(
+        models.unet(*unet_size),
+        image,
+        torch.rand(1, 1, pixels, pixels),
+        {
+            "naive-1": Small(1, 1, "never", rows),
+            "pipeline-1, m = 2": Small(1, 2, "except_last", 2 * rows),
+            "pipeline-2, m = 4": Small(2, 4, "except_last", 4 * rows),
+        },
+        loss=nn.BCEWithLogitsLoss(),
+        rounds=rounds,
+    )
+    amoebanet = measured(
+        models.amoebanet_d(*amoebanet_size),
+        image,
+        torch.randint(1000, (1,)),
+        {
+            "m = 1, n = 2": Small(2, 1, "always", rows),
+            "m = 4, n = 2": Small(2, 4, "except_last", 4 * rows),
+        },
+        loss=nn.CrossEntropyLoss(),
+        rounds=rounds // 2,
+    )
+    both = [unet.assign(network="U-Net"), amoebanet.assign(network="AmoebaNet-D")]
+    return pd.concat(both, ignore_index=True).assign(label="measured")
+
+
+def _rows(one: Tensor, count: int) -> Tensor:
+    return one.expand(count, *one.shape[1:]).contiguous()
+
+
+def _equal(cell: Small) -> float:
+    """Return rows a second with equal stages, of which all together take 3 s a row."""
+    rows = cell.batch / cell.microbatches
+    stage = Profile.uniform(cell.stages, rows / cell.stages, 2 * rows / cell.stages)
+    plan = Plan.by_hand([1] * cell.stages, recompute=cell.recompute)
+    trace = simulate(as_drawn(cell.stages, cell.microbatches), stage, plan)
+    return cell.batch / trace.makespan_s

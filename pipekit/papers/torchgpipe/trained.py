@@ -1,0 +1,39 @@
+"""Small networks trained as torchgpipe trains them: GPipe's tasks in its order, on CPU workers."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import pandas as pd
+from torch import nn
+
+from pipekit.datasets import Batch
+from pipekit.engine import Pipeline
+from pipekit.papers.timelines import as_drawn, fastest_interval, update_ends
+
+BATCHES = 3
+"""Of a run that is timed."""
+
+K = TypeVar("K", bound=str)
+
+
+def pipeline(model: nn.Sequential, stages: int, microbatches: int, **how: Any) -> Pipeline:
+    """Return a pipeline of m microbatches on n workers; ``how`` are its further arguments."""
+    schedule = partial(as_drawn, stages, microbatches)
+    return Pipeline(model, schedule, devices=["cpu"] * stages, **how)
+
+
+def fastest_batch_s(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> dict[K, float]:
+    """Return the seconds of the fastest batch of each pipeline (measured).
+
+    They train in turn, :data:`BATCHES` batches each round, so that whatever slows the machine slows
+    all.
+    """
+    found = pd.DataFrame(
+        {
+            name: fastest_interval(update_ends(each.train([batch] * BATCHES).trace))
+            for name, (each, batch) in pairs.items()
+        }
+        for _ in range(rounds)
+    )
+    return {name: float(found[name].min()) for name in pairs}
