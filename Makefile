@@ -48,8 +48,9 @@ chromium: ## install Debian's Chromium
 	  $(SUDO) apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
 	fi
 
-benchmark: $(STAMP) ## time engine (beside torch.distributed.pipelining), planners, simulator
+benchmark: $(STAMP) ## time engine (beside torch.distributed.pipelining and DDP), planners, simulator
 	.venv/bin/python experiments/benchmarks/engine.py
+	.venv/bin/python experiments/benchmarks/networks.py
 	.venv/bin/python experiments/benchmarks/planning.py
 	.venv/bin/python experiments/benchmarks/simulation.py
 

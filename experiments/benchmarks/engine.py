@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import pandas as pd
+import peers
 import torch
 import typer
-from peers import Peers
+from crew import Crew
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -156,9 +157,9 @@ def ours(case: Case, stamps: Path, contestant: Contestant) -> list[Tensor]:
     return list(pipeline.state_dict().values())
 
 
-def train(case: Case, stamps: Path, contestant: Contestant, peers: Peers) -> list[Tensor]:
+def train(case: Case, stamps: Path, contestant: Contestant, crew: Crew) -> list[Tensor]:
     if contestant.engine == TORCH:
-        return peers.train(case, contestant.schedule, stamps)
+        return peers.train(crew, case, contestant.schedule, stamps)
     share_cores(1 if contestant.engine == "serial, all cores" else case.stages)
     if contestant.engine.startswith("serial"):
         return serial(case, stamps)
@@ -168,7 +169,7 @@ def train(case: Case, stamps: Path, contestant: Contestant, peers: Peers) -> lis
 def measure(
     case: Case,
     entered: list[Contestant],
-    peers: Peers,
+    crew: Crew,
     repeats: int,
     done: Callable[[], object],
 ) -> pd.DataFrame:
@@ -181,7 +182,7 @@ def measure(
         for contestant in rotated(entered, 3 * repeat):
             with tempfile.TemporaryDirectory(prefix="pipekit-benchmark-") as folder:
                 stamps = Path(folder, "stamps")
-                weights[contestant] = train(case, stamps, contestant, peers)
+                weights[contestant] = train(case, stamps, contestant, crew)
                 times[contestant] = microseconds(case, stamps)
             done()
         for contestant in entered:
@@ -325,7 +326,7 @@ def main(
     load = os.getloadavg()[0]
     tables = []
     with ExitStack() as stack, torch.random.fork_rng():
-        crews = {count: stack.enter_context(Peers(count)) for count in depths}
+        crews = {count: stack.enter_context(Crew(count)) for count in depths}
         cases = [Case(w, s, m) for w in width or [16, 512] for s in depths for m in sizes]
         entered = {case: contestants(case, schedule or list(METHODS)) for case in cases}
         total = repeats * sum(map(len, entered.values()))
