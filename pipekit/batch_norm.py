@@ -1,5 +1,7 @@
 """Batch norm for microbatches: statistics of each, running averages of the whole batch."""
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,13 +36,18 @@ class DeferredBatchNorm(_BatchNorm):
         track_running_stats: bool = True,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        self.begin()
+
+    def begin(self) -> None:
+        """Make room for the statistics of a batch, beside the running averages."""
+        like = next((t for t in (self.running_mean, self.weight) if t is not None), torch.empty(0))
         # Of the batch so far; no part of the state, as batches end before anybody saves it.
         for name, shape in {
-            "batch_mean": (num_features,),
-            "batch_squares": (num_features,),
+            "batch_mean": (self.num_features,),
+            "batch_squares": (self.num_features,),
             "batch_count": (),
         }.items():
-            self.register_buffer(name, torch.zeros(shape), persistent=False)
+            self.register_buffer(name, like.detach().new_zeros(shape), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` [rows, channels, ...] normalised."""
@@ -93,27 +100,23 @@ def forget_batch(module: nn.Module) -> None:
 
 
 def convert_batch_norm(module: nn.Module) -> nn.Module:
-    """Make every batch norm in ``module`` a :class:`DeferredBatchNorm`, in place.
+    """Make every batch norm in ``module`` a :class:`DeferredBatchNorm`, and return the module.
 
-    Weights, running averages and their names stay.
+    The norms stay where they are, however often each is used, with their weights, running averages,
+    names and hooks.
 
-    Returns:
-        The module, or if it is a batch norm itself, what takes its place.
+    Raises:
+        TypeError: a batch norm computes otherwise than PyTorch's.
     """
-    for name, child in module.named_children():
-        setattr(module, name, convert_batch_norm(child))
-    if type(module) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
-        return module
-    assert isinstance(module, _BatchNorm)
-    twin = DeferredBatchNorm(
-        module.num_features,
-        module.eps,
-        module.momentum,
-        module.affine,
-        module.track_running_stats,
-    )
-    twin._parameters = module._parameters
-    twin._buffers.update(module._buffers)
-    twin.train(module.training)
-    where = next((t.device for t in module.state_dict().values()), None)
-    return twin.to(where)
+    for name, norm in module.named_modules():
+        if not isinstance(norm, _BatchNorm) or isinstance(norm, DeferredBatchNorm):
+            continue
+        if type(norm).forward is not _BatchNorm.forward:
+            raise TypeError(
+                f"{name or 'the module'} is a {type(norm).__name__}, which computes otherwise than "
+                f"PyTorch's batch norm: put nn.BatchNorm2d in its place, or leave out "
+                f"deferred_batch_norm"
+            )
+        norm.__class__ = DeferredBatchNorm
+        cast(DeferredBatchNorm, norm).begin()
+    return module

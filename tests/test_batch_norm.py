@@ -87,3 +87,38 @@ def test_outside_a_pipeline_it_is_ordinary() -> None:
 def test_channels_are_needed() -> None:
     with pytest.raises(ValueError, match=r"expected \[rows, channels, ...\]"):
         DeferredBatchNorm(3)(torch.ones(3))
+
+
+class Own(nn.BatchNorm1d):
+    """A subclass that computes as PyTorch's own does."""
+
+
+class Activated(nn.BatchNorm1d):
+    """One that does not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).relu()
+
+
+def test_a_norm_that_is_used_twice_is_converted_wherever_it_is() -> None:
+    norm = Own(3)
+    calls: list[nn.Module] = []
+    norm.register_forward_hook(lambda module, *_: calls.append(module))
+    model = convert_batch_norm(nn.Sequential(norm, nn.Tanh(), nn.Sequential(norm)))
+    assert isinstance(norm, DeferredBatchNorm)
+    assert model.get_submodule("2.0") is model.get_submodule("0") is norm
+    model(torch.randn(4, 3))
+    assert calls == [norm, norm]
+
+
+def test_it_is_converted_in_its_own_precision() -> None:
+    norm = convert_batch_norm(nn.BatchNorm1d(3).double())
+    ordinary = nn.BatchNorm1d(3).double()
+    x = torch.randn(4, 3, dtype=torch.float64)
+    torch.testing.assert_close(norm(x), ordinary(x))
+    torch.testing.assert_close(norm.state_dict(), ordinary.state_dict())
+
+
+def test_a_norm_that_computes_otherwise_is_refused() -> None:
+    with pytest.raises(TypeError, match="1 is a Activated, which computes otherwise"):
+        convert_batch_norm(nn.Sequential(nn.Linear(3, 3), Activated(3)))

@@ -1,6 +1,7 @@
 """A pipelined module, for people with a training loop of their own (torchgpipe, section 3)."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -21,12 +22,13 @@ from pipekit.engine.module.minibatch import Minibatch, ModuleRuntime
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.record import as_trace
 from pipekit.engine.transports.threads import ThreadWorker
+from pipekit.layers.twin import twin
 from pipekit.partition.checks import require_balance, require_ties_on_one_device
 from pipekit.partition.cut import cut
 from pipekit.partition.partition import partition, sequence_of
 from pipekit.partition.probe import probe
 from pipekit.plans import Recompute
-from pipekit.schedules import Op, Skips, Step, gpipe, lower
+from pipekit.schedules import Op, Step, gpipe, lower
 from pipekit.traces import Trace
 from pipekit.trees import Tree, differentiable, leaves, refill, tree_map
 
@@ -104,20 +106,33 @@ class PipelinedModule(nn.Module):
         self.balance, self.chunks, self.checkpoint = list(balance), chunks, checkpoint
         self.devices = resolve_for_workers(devices, len(balance))
         require_ties_on_one_device(cut(sequential, self.balance), self.devices)
-        self._without, self._recorded = frozenset(without), trace or memory
+        arguments.require_watchers(observers, "threads")
+        self._without, self._observers = frozenset(without), tuple(observers)
+        self._trace, self._memory = trace, memory
         if deferred_batch_norm:
             convert_batch_norm(sequential)
-        for name, layer in sequential.named_children():
+        for name, layer in sequential._modules.items():  # children() leaves out second uses
             self.add_module(name, layer)
-        run = skips.inlined(sequential) if "portals" in self._without else sequential
+        self._assemble()
+
+    def _assemble(self) -> None:
+        """Make of the layers and the arguments what is not pickled with them."""
+        run = nn.Sequential(OrderedDict(self._modules.items()))  # type: ignore[arg-type]
+        if "portals" in self._without:
+            run = skips.inlined(run)
         self._skips = skips.between(skips.links(run), self.balance)
-        ends = [(skip.source, skip.destination) for skip in self._skips]
-        self._steps = cache(lambda chunks: _passes(len(self.balance), chunks, ends))
-        # In a tuple, so that the layers have one name only.
-        self._stages = tuple(cut(run, self.balance))
+        self._steps: dict[int, list[Step]] = {}  # by the number of microbatches
+        layers = cut(run, self.balance)
+        # In tuples, so that the layers have one name only.
+        self._stages = tuple(_separated(layers))
+        self._twins = [
+            pair
+            for stage, own in zip(self._stages, layers, strict=True)
+            for pair in zip(stage.modules(), own.modules(), strict=True)
+            if stage is not own
+        ]
         for stage, device in zip(self._stages, self.devices, strict=True):
             stage.to(device)
-        arguments.require_watchers(observers, "threads")
         self._runtime = ModuleRuntime(
             modules=self._stages,
             clocks=[Clock(device) for device in self.devices],
@@ -125,12 +140,20 @@ class PipelinedModule(nn.Module):
                 ThreadWorker(device, copy_streams="streams" not in self._without)
                 for device in self.devices
             ],
-            trace=trace,
-            memory=memory,
-            observers=tuple(observers),
+            trace=self._trace,
+            memory=self._memory,
+            observers=self._observers,
         )
         self._configs: dict[bool, list[PassConfig]] = {}  # in training, and in evaluation
         self._last: Minibatch | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        made = {"_skips", "_steps", "_stages", "_twins", "_runtime", "_configs", "_last"}
+        return {name: value for name, value in self.__dict__.items() if name not in made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._assemble()
 
     def forward(self, x: Tree) -> Tree:
         """Return what the sequence returns for ``x``; on the last device.
@@ -144,6 +167,8 @@ class PipelinedModule(nn.Module):
         """
         rows = _rows(x)
         inputs = split(tree_map(Tensor.detach, x), min(self.chunks, rows))
+        for copied, original in self._twins:
+            copied.training = original.training
         if self.training not in self._configs:
             self._configs[self.training] = self._probe(inputs[0])
         given = differentiable(x)
@@ -155,7 +180,7 @@ class PipelinedModule(nn.Module):
             self._runtime,
             configs,
             self.checkpoint if self.training else "never",
-            self._steps(len(inputs)),
+            self._passes(len(inputs)),
             inputs,
             keeps,
         )
@@ -165,7 +190,7 @@ class PipelinedModule(nn.Module):
         except BaseException:
             forget_batch(self)
             raise
-        if self._recorded:
+        if self._trace or self._memory:
             self._last = minibatch
         if not keeps:
             return output
@@ -190,10 +215,10 @@ class PipelinedModule(nn.Module):
         return len(self._modules)
 
     def __getitem__(self, index: int) -> nn.Module:
-        return list(self.children())[index]
+        return list(self)[index]
 
     def __iter__(self) -> Iterator[nn.Module]:
-        return self.children()
+        return (layer for layer in self._modules.values() if layer is not None)
 
     def cuda(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse to move the layers.
@@ -214,9 +239,32 @@ class PipelinedModule(nn.Module):
         Raises:
             TypeError: a device is given.
         """
-        if "device" in kwargs or any(not isinstance(arg, (torch.dtype, bool)) for arg in args):
+        device, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        if device is not None:
             self.cuda()
         return super().to(*args, **kwargs)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PipelinedModule":
+        """Convert all tensors, as every method does that does so, a parent module's too.
+
+        Raises:
+            TypeError: it would move them to another device.
+        """
+        for device in self.devices:
+            if fn(torch.empty(0, device=device)).device != device:
+                self.cuda()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _passes(self, chunks: int) -> list[Step]:
+        """Return all passes of so many microbatches with their messages."""
+        if chunks not in self._steps:
+            ends = [(skip.source, skip.destination) for skip in self._skips]
+            lowered = lower(gpipe(len(self.balance), chunks), ends)
+            self._steps[chunks] = [
+                step for steps in lowered for step in steps if step.task.op is not Op.UPDATE
+            ]
+        return self._steps[chunks]
 
     def _probe(self, sample: Tree) -> list[PassConfig]:
         """Return how each stage's passes are run."""
@@ -256,10 +304,16 @@ def _rows(x: Tree) -> int:
     return counts.pop()
 
 
-def _passes(stages: int, chunks: int, ends: Skips) -> list[Step]:
-    """Return all passes of a minibatch with their messages."""
-    lowered = lower(gpipe(stages, chunks), ends)
-    return [step for steps in lowered for step in steps if step.task.op is not Op.UPDATE]
+def _separated(stages: Sequence[nn.Sequential]) -> Iterator[nn.Sequential]:
+    """Yield stages of which none runs a module of another one, in a thread beside it.
+
+    Where they share a module, the later stage gets a copy with the same tensors.
+    """
+    known: set[nn.Module] = set()
+    for stage in stages:
+        own = {each for layer in stage for each in layer.modules()}
+        yield stage if known.isdisjoint(own) else twin(stage, stage.parameters())
+        known |= own
 
 
 def _clock_cycles(stages: int, chunks: int) -> Iterator[Place]:

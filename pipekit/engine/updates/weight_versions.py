@@ -7,7 +7,6 @@ optimizer works on aliases of the parameters, so that autograd's version check, 
 what the schedule's check has proved, does not see the edit.
 """
 
-import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
@@ -19,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.engine.updates.buckets import Bucket, Gradients, parameter_buckets
+from pipekit.layers.twin import twin
 
 OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
 LRSchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -202,15 +202,7 @@ class WeightVersions:
 
     def _copy(self) -> nn.Sequential:
         """Return a copy with weights of its own; buffers and frozen parameters are shared."""
-        newest = self.newest
-        shared: Iterable[Tensor] = [
-            *newest.buffers(),
-            *(p for p in newest.parameters() if not p.requires_grad),
-        ]
-        twin = copy.deepcopy(newest, {id(tensor): tensor for tensor in shared})
-        for module, original in zip(twin.modules(), newest.modules(), strict=True):
-            module._buffers = original._buffers  # so that a layer may also replace a buffer
-        return twin
+        return twin(self.newest, (p for p in self.newest.parameters() if not p.requires_grad))
 
     def _slots_of(self, update: int) -> list[int]:
         return [slot for slot, owner in self._owner.items() if owner == update]

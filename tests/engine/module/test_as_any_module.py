@@ -1,0 +1,135 @@
+"""What any module can be: used twice, moved, copied, pickled, let go of."""
+
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit import PipelinedModule
+from pipekit.skips import Skippable
+from tests.engine.examples import data, different, mixed, mlp
+
+
+def test_a_layer_that_is_used_twice_keeps_both_names() -> None:
+    layer = nn.Linear(6, 6)
+    plain = nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(6, 3))
+    model = PipelinedModule(plain, [2, 2], chunks=2)
+    assert list(model.state_dict()) == list(plain.state_dict())
+    assert len(model) == len(list(model)) == 4
+    assert model[2] is layer
+    x, _ = data(1)[0]
+    gradients = []
+    for each in (model, plain):
+        each.zero_grad()
+        each(x).sum().backward()
+        assert layer.weight.grad is not None
+        gradients.append(layer.weight.grad.clone())
+    torch.testing.assert_close(*gradients)
+    other = PipelinedModule(copy.deepcopy(plain), [1, 3], chunks=2)
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(x), model(x))
+
+
+COPIES: dict[str, Callable[[PipelinedModule], PipelinedModule]] = {
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    "deepcopy": copy.deepcopy,
+}
+
+
+class Marked(Skippable):
+    stashes = ("x",)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.stash("x", x)
+        return x
+
+
+class Read(Skippable):
+    pops = ("x",)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.pop("x")
+
+
+@pytest.mark.parametrize("without", [(), ("portals",)])
+@pytest.mark.parametrize("how", COPIES)
+def test_it_is_copied(how: str, without: tuple[str, ...]) -> None:
+    layers = nn.Sequential(Marked(), *mixed()[:2], nn.Linear(8, 6), Read().isolate(""))
+    model = PipelinedModule(
+        layers, [2, 2, 1], chunks=2, without=without, deferred_batch_norm=True, trace=True
+    )
+    x, _ = data(1)[0]
+    model(x).sum().backward()
+    twin = COPIES[how](model)
+    assert not {id(p) for p in model.parameters()} & {id(p) for p in twin.parameters()}
+    for each in (model, twin):
+        each(x).sum().backward()
+    assert different(dict(model.state_dict()), dict(twin.state_dict())) == []
+    assert len(twin.trace.frame) == len(model.trace.frame) > 0
+    with torch.no_grad():
+        next(twin.parameters()).zero_()
+    assert not torch.equal(twin(x), model(x))
+
+
+def test_no_way_moves_it() -> None:
+    model = PipelinedModule(mlp(6, 6, 3), [1, 1], chunks=2)
+    parent = nn.Sequential(model)
+    elsewhere = torch.empty(0, device="meta")
+    moves: list[Callable[[], object]] = [
+        lambda: model.to(tensor=elsewhere),
+        lambda: model.to(elsewhere),
+        lambda: model.to_empty(device="meta"),
+        lambda: parent.to("meta"),
+        lambda: parent.to_empty(device="meta"),
+    ]
+    for move in moves:
+        with pytest.raises(TypeError, match="devices of their own"):
+            move()
+    assert {p.device.type for p in model.parameters()} == {"cpu"}
+    assert parent.to("cpu").half() is parent
+    assert {p.dtype for p in model.parameters()} == {torch.float16}
+
+
+class Remembered(nn.Module):
+    """Knows which of its outputs are in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.outputs: list[weakref.ref[Tensor]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x).tanh()
+        self.outputs.append(weakref.ref(y))
+        return y
+
+    @property
+    def alive(self) -> int:
+        return sum(output() is not None for output in self.outputs)
+
+
+@pytest.mark.parametrize("checkpoint", ["never", "always"])
+def test_a_forward_without_a_backward_is_let_go_of(checkpoint: str) -> None:
+    """At once, and not when Python next looks for circles."""
+    layer = Remembered()
+    layers = nn.Sequential(layer, nn.Linear(6, 6), nn.Linear(6, 3))
+    model = PipelinedModule(layers, [2, 1], chunks=2, checkpoint=checkpoint)  # type: ignore[arg-type]
+    x, _ = data(1)[0]
+    model(x)
+    gc.collect()
+    gc.disable()
+    try:
+        output = model(x)
+        assert layer.alive == (2 if checkpoint == "never" else 0)
+        del output
+        assert layer.alive == 0
+        output = model(x)
+        output.sum().backward()
+        assert layer.alive == 0
+    finally:
+        gc.enable()
