@@ -141,7 +141,7 @@ class ModelStages:
                 yield config
             elif worker in workers:
                 replica = self._replicas.get((worker, config.index))
-                # Weights are the same on all workers; running statistics are the first one's.
+                # Weights and running statistics are the same on all; other buffers may not be.
                 if replica is None or any(True for _ in config.module.buffers()):
                     replica = copy.deepcopy(config)
                 yield replica
@@ -149,7 +149,8 @@ class ModelStages:
     def take(self, reports: Sequence[Report]) -> None:
         """Let the stages be as workers have left them.
 
-        The workers of a stage have the same weights; of their buffers the first one's stay.
+        The workers of a stage have the same weights and running statistics; of other buffers the
+        first one's stay.
         """
         self._replicas = {
             (worker, config.index): config

@@ -133,7 +133,7 @@ def train(
     weights = {number: stage.weights for number, stage in stages.items()}
     view = WorkerView(index, device, clock, weights, updates.waiting_bytes)
     try:
-        Worker(view, execute, transport, observers).run(steps)
+        Worker(view, execute, transport, observers, updates.average_statistics).run(steps)
     finally:
         weights_bytes = updates.close()
     transport.finish()

@@ -36,7 +36,8 @@ class Input:
         given = (x, dict(skips))
         cut = [t.detach().requires_grad_(t.requires_grad) for t in leaves(given)]
         self._own: list[Tensor] = [_Editable.apply(t) for t in cut] if editable else []
-        main, self._popped = refill(given, cut)
+        main, popped = refill(given, cut)
+        self._popped = {n: t for n, t in popped.items() if isinstance(t, Tensor)}  # not None
         self._cut = differentiable(main)
         self.tree, self.skips = refill(given, self._own if editable else cut)
 

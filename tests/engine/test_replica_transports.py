@@ -1,6 +1,9 @@
 """Stages on several workers train to the same bits whatever the transport, and whoever is faster."""
 
+import copy
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +14,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
 from pipekit import Pipeline, schedules
-from tests.engine.examples import OPTIMIZERS, data, different, mixed, mlp
+from tests.engine.examples import OPTIMIZERS, Batches, data, different, mixed, mlp, sgd
 from tests.engine.gloo import over_gloo
+from tests.engine.shared_tables import two_directions
 from tests.engine.test_replicas import BALANCES, TRANSPORTS, Weights, replicated
 from tests.engine.updates.test_ties import tied
 
@@ -128,10 +132,99 @@ def test_evaluation_uses_one_of_each_stage_and_leaves_no_trace() -> None:
     assert different(weights[0], weights[1]) == []
 
 
-def test_running_statistics_are_the_first_replicas() -> None:
+def test_counts_of_batches_are_the_first_replicas() -> None:
     pipe = replicated(mixed(), [3], [8])
     pipe.train(data(7))
     assert pipe.state_dict()["1.num_batches_tracked"] == 3, "minibatches 0, 3 and 6"
+
+
+def normed(momentum: float | None = 0.1) -> nn.Sequential:
+    """Statistics of the data alone, and a buffer of another kind, infinite in places."""
+    model = nn.Sequential(nn.BatchNorm1d(6, momentum=momentum), *mlp(6, 3))
+    model[0].register_buffer("mask", torch.tensor([0.0, -torch.inf, 1 / 3]))
+    return model
+
+
+def own_statistics(batches: Batches, norm: nn.Module) -> nn.Module:
+    for x, _ in batches:
+        norm(x)
+    return norm
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_running_statistics_are_the_mean_of_all_replicas(momentum: float | None) -> None:
+    """Those of two runs, the second of which begins with the mean of the first."""
+    batches, worker = data(7), [normed(momentum)[0] for _ in range(3)]
+    for _ in range(2):
+        for place, norm in enumerate(worker):
+            own_statistics(batches[place::3], norm)
+        for name in ("running_mean", "running_var"):
+            mean = torch.stack([norm.get_buffer(name) for norm in worker]).mean(0)
+            for norm in worker:
+                norm.get_buffer(name).copy_(mean)
+        for norm in worker[1:]:
+            norm.get_buffer("num_batches_tracked").copy_(
+                worker[0].get_buffer("num_batches_tracked")
+            )
+    found = {}
+    for how in ("threads", "distributed", "gloo"):
+
+        def run(how: str = how) -> Weights:
+            transport = "threads" if how == "threads" else "distributed"
+            pipe = replicated(normed(momentum), [3], [2], transport=transport)
+            pipe.train(batches)
+            pipe.train(batches)
+            return pipe.state_dict()
+
+        found[how] = over_gloo(run, 3)[2] if how == "gloo" else run()
+    for weights in found.values():
+        assert different(weights, found["threads"]) == []
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            torch.testing.assert_close(weights[f"0.{name}"], worker[0].get_buffer(name))
+        assert torch.equal(weights["0.mask"], normed()[0].get_buffer("mask"))
+
+
+def test_statistics_of_two_directions_are_the_mean_of_both() -> None:
+    layers = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    down, up = (copy.deepcopy(layers[0]) for _ in range(2))
+    batches = data(2)
+    pipe = Pipeline(
+        layers, two_directions(2, 4, 2), balance=[2, 2], optimizer=sgd, loss=nn.MSELoss()
+    )
+    pipe.train(batches)
+    for x, _ in batches:
+        for k, part in enumerate(x.split(2)):
+            (up if k % 2 else down)(part)
+    mean = (down.get_buffer("running_mean") + up.get_buffer("running_mean")) / 2
+    torch.testing.assert_close(pipe.state_dict()["0.running_mean"], mean)
+
+
+def test_other_stages_go_on_with_the_mean(tmp_path: Path) -> None:
+    """A checkpoint in the midst of a run has each worker's own."""
+    batches = data(12)
+
+    def pipe(replicas: list[int], balance: list[int]) -> Pipeline:
+        return replicated(normed(), replicas, balance)
+
+    class Stop(Exception):
+        pass
+
+    def until(n: int) -> Iterator[Any]:
+        yield from batches[:n]
+        raise Stop
+
+    class Part(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return until(9)
+
+    first = pipe([3], [2])
+    with pytest.raises(Stop):
+        first.train(Part(batches), checkpoints=tmp_path, every=6)
+    other = pipe([1, 1], [1, 1])
+    other.resume(tmp_path)
+    each = [own_statistics(batches[place:6:3], normed()[0]) for place in range(3)]
+    mean = torch.stack([norm.get_buffer("running_mean") for norm in each]).mean(0)
+    torch.testing.assert_close(other.state_dict()["0.running_mean"], mean)
 
 
 def test_memory_can_be_followed() -> None:

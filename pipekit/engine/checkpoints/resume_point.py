@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import nn
 from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.stage import StageConfig
+from pipekit.engine.updates.running_statistics import merged
 from pipekit.layers.buffers import named_buffers, set_buffers
 from pipekit.schedules import Boundary, Schedule
 
@@ -59,7 +61,8 @@ class ResumePoint:
         checkpoint: where it lies.
         about: what is common to its parts.
         boundary: after which it was written.
-        stages: for each stage the part of its first worker, less the older weights.
+        stages: for each stage the part of its first worker, less the older weights, with the
+            running statistics of all of its workers.
         losses: of the microbatches of the run before the boundary.
     """
 
@@ -74,12 +77,16 @@ class ResumePoint:
         """Read a complete checkpoint."""
         stages: list[checkpoints.Content] = []
         losses: list[tuple[int, float]] = []
+        buffers: dict[int, list[dict[str, torch.Tensor]]] = defaultdict(list)
         for part in checkpoints.parts_of(home):
             content = checkpoints.load(part)
             losses += content["losses"]
+            buffers[part.stage].append(content["buffers"])
             if part.stage == len(stages):
                 del content["older"]
                 stages.append(content)
+        for index, stage in enumerate(stages):
+            stage["buffers"] = merged(buffers[index])
         return cls(home, stages[0]["about"], Boundary(*stages[0]["boundary"]), stages, losses)
 
     @property

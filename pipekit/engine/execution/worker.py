@@ -18,6 +18,7 @@ class Worker:
         execute: executes one step.
         transport: to the other workers.
         observers: watch it, in this order.
+        conclude: called after the last step, before the observers are told of the end.
     """
 
     def __init__(
@@ -26,9 +27,10 @@ class Worker:
         execute: Callable[[Step], None],
         transport: Transport,
         observers: Sequence[Observer] = (),
+        conclude: Callable[[], None] = lambda: None,
     ) -> None:
         self._view, self._execute, self._transport = view, execute, transport
-        self._observers = observers
+        self._observers, self._conclude = observers, conclude
         self._tell_before = listeners(observers, Observer.before_step, view.number)
         self._tell_after = listeners(observers, Observer.after_step, view.number)
 
@@ -43,6 +45,7 @@ class Worker:
             for observer in self._observers:
                 observer.begin(self._view)
             self.execute(steps)
+            self._conclude()
             for observer in self._observers:
                 observer.end(self._view.number)
         finally:

@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 import torch
 
+from pipekit.devices import synchronize
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
@@ -14,6 +16,7 @@ from pipekit.engine.updates.buckets import Gradients
 from pipekit.engine.updates.comm_thread import CommThread
 from pipekit.engine.updates.global_update import GlobalUpdate
 from pipekit.engine.updates.reducer import Reducer
+from pipekit.engine.updates.running_statistics import average
 from pipekit.engine.updates.sum_turns import SumTurns
 from pipekit.engine.updates.tied_sum import TiedSum
 from pipekit.engine.updates.weights import UpdatedStage
@@ -99,6 +102,23 @@ class UpdateSynchronizer:
         else:
             weights.skip(slot)
 
+    def average_statistics(self) -> None:
+        """Give norms of stages on several workers the same running statistics on all of them.
+
+        It is the last thing that a run does; in the traffic it does not count.
+        """
+        for index, members in enumerate(self._config.stage_workers):
+            if index not in self._stages or len(members) == 1:
+                continue
+            weights = self._stages[index].weights
+            channel = self._transport.channel(members)
+            all_reduce = DirectAllReduce(members, self._worker, channel)
+            behind = len(self._config.sums[index]) * len(weights.buckets())
+            work = partial(average, weights.modules[0], index, members, all_reduce, behind)
+            synchronize(self._device)
+            self._comm().submit(work).result()
+            synchronize(self._device)
+
     def close(self) -> Counter[int]:
         """Sum no more; return the bytes of gradients that were sent, by receiver."""
         self._turns.end()
@@ -137,21 +157,24 @@ class UpdateSynchronizer:
         config, members = self._config, self._config.stage_workers[index]
         if len(members) == 1 or not stage.weights.buckets():
             return None
-        if not self._comm_thread:
-            # One for all stages, whose sums take turns.
-            name = f"pipekit sums of worker {self._worker}"
-            self._comm_thread = CommThread(name, self._device, config.workers)
         return Reducer(
             index,
             self._worker,
             stage.weights,
             config.sums[index],
             self._all_reduce(members),
-            self._comm_thread,
+            self._comm(),
             self._device,
             self._turns.advance,
             self._first_update(index),
         )
+
+    def _comm(self) -> CommThread:
+        """Return the thread in which the stages' sums take turns."""
+        if not self._comm_thread:
+            name = f"pipekit sums of worker {self._worker}"
+            self._comm_thread = CommThread(name, self._device, self._config.workers)
+        return self._comm_thread
 
     def _first_update(self, stage: int) -> int:
         """Return the first update of a stage that this run makes."""
