@@ -24,7 +24,9 @@ Where stage s is on r_s workers (PipeDream 3.2, 3.3), worker k mod r_s of them h
 PipeDream r_s minibatches in a row, on the same weights, make one update with the mean of their
 gradients, so that t counts rounds of r_s minibatches, and n - s + 1 above becomes the number of
 rounds in flight, ceil((r_s + ... + r_n) / r_s).  Gradients are summed for each worker first, and
-then over the workers in their order.
+then over the workers in their order.  Where microbatches are shared out in another way (half of
+them come from the pipeline's other end, say), or a worker adds them up in another order, ``shares``
+says so.
 
 With a loss scale, S(t) being the scale after t updates, the losses of update t+1 are multiplied by
 S(v), v being the version that the last stage reads for them, and its gradient, once summed, by
@@ -130,6 +132,7 @@ def train(
     microbatches: int = 1,
     replicas: Sequence[int] | None = None,
     in_flight: Sequence[int] | None = None,
+    shares: Sequence[Sequence[Sequence[int]]] | None = None,
     optimizer: Callable[[list[nn.Parameter]], Optimizer],
     loss: Callable[[Any, Any], Tensor],
     seed: int = 0,
@@ -152,6 +155,8 @@ def train(
             and ASP.
         replicas: workers of each stage; by default one each.
         in_flight: rounds of minibatches in flight in each stage of PipeDream; by default as above.
+        shares: for each stage and each of its workers, the microbatches of a batch (from 0) whose
+            gradients that worker adds up, in this order; by default as above, in their own order.
         optimizer: makes the optimizer of one stage from all its parameters.  A stage without
             parameters gets none.
         loss: of (output, target), averaged over rows unless its ``reduction`` is ``"sum"``.
@@ -172,6 +177,12 @@ def train(
     """
     replicas = list(replicas or [1] * len(balance))
     _check_arguments(model, method, balance, microbatches, replicas)
+    for share in shares or ():
+        if sorted(chain.from_iterable(share)) != list(range(microbatches)):
+            raise ValueError(
+                f"shares {share} do not have each of the {microbatches} microbatches of a batch "
+                f"once; name for each stage and worker those that it has"
+            )
     in_flight = in_flight or [math.ceil(sum(replicas[s:]) / r) for s, r in enumerate(replicas)]
     version_read = _VERSION_READ[method]
     rounds = replicas if method.startswith("pipedream") else [1] * len(balance)
@@ -185,9 +196,13 @@ def train(
         )
     averaged = getattr(loss, "reduction", "mean") != "sum"
     stages = [
-        _Stage(named, width, length, optimizer, lr_scheduler, averaged)
-        for named, width, length in zip(
-            _stage_parameters(model, balance), replicas, rounds, strict=True
+        _Stage(named, width, length, optimizer, lr_scheduler, averaged, own)
+        for named, width, length, own in zip(
+            _stage_parameters(model, balance),
+            replicas,
+            rounds,
+            shares or [None] * len(balance),
+            strict=True,
         )
     ]
     weights = [_snapshot(model)]
@@ -271,6 +286,7 @@ class _Stage:
         optimizer: makes its optimizer.
         lr_scheduler: makes the scheduler of that.
         averaged: whether the loss is a mean.
+        shares: the microbatches of a batch that each worker has, in its order; None: in turn.
     """
 
     def __init__(
@@ -281,13 +297,15 @@ class _Stage:
         optimizer: Callable[[list[nn.Parameter]], Optimizer],
         lr_scheduler: Callable[[Optimizer], LRScheduler] | None,
         averaged: bool,
+        shares: Sequence[Sequence[int]] | None,
     ) -> None:
+        self._shares = shares
         self._parameters, self._width, self._length = parameters, width, length
         self._averaged = averaged
         self.optimizer = optimizer(list(parameters.values())) if parameters else None
         self._scheduler = lr_scheduler(self.optimizer) if lr_scheduler and self.optimizer else None
         self._past = [self._copy()]
-        self._sums: list[Weights] = [{} for _ in range(width)]  # of each worker
+        self._taken: dict[int, Weights] = {}  # by microbatch, since the last update
         self._batches: set[int] = set()  # since the last update
 
     def load(self, version: int) -> None:
@@ -304,12 +322,12 @@ class _Stage:
         self.load(-1)
 
     def take_gradients(self, microbatch: int, batch: int) -> None:
-        """Add a microbatch's gradients to the sum of its worker."""
+        """Note a microbatch's gradients."""
         self._batches.add(batch)
-        own = self._sums[microbatch % self._width]
+        own = self._taken[microbatch] = {}
         for name, parameter in self._parameters.items():
             if parameter.grad is not None:
-                own[name] = own[name] + parameter.grad if name in own else parameter.grad
+                own[name] = parameter.grad
             parameter.grad = None
 
     def ends_round(self) -> bool:
@@ -319,14 +337,25 @@ class _Stage:
     def sum_gradients(self) -> None:
         """Sum over the workers, in order, and average over the batches since the last update."""
         for name, parameter in self._parameters.items():
-            for own in self._sums:
-                if name in own:
-                    before = parameter.grad
-                    parameter.grad = own[name] if before is None else before + own[name]
+            for share in self._of_workers():
+                own: Tensor | None = None
+                for microbatch in share:
+                    gradient = self._taken[microbatch].get(name)
+                    if gradient is not None:
+                        own = gradient if own is None else own + gradient
+                if own is not None:
+                    parameter.grad = own if parameter.grad is None else parameter.grad + own
             if parameter.grad is not None and self._averaged and len(self._batches) > 1:
                 parameter.grad = parameter.grad / len(self._batches)
-        self._sums = [{} for _ in range(self._width)]
+        self._taken = {}
         self._batches.clear()
+
+    def _of_workers(self) -> list[list[int]]:
+        """Return the microbatches since the last update that each worker has, in its order."""
+        if self._shares is None:
+            return [[k for k in self._taken if k % self._width == w] for w in range(self._width)]
+        first = min(self._taken)
+        return [[first + k for k in share] for share in self._shares]
 
     def update(self, made: bool) -> None:
         """Add a version: that of an optimizer's step, or if that is not ``made``, the newest."""

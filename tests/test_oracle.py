@@ -608,3 +608,37 @@ def test_result_does_not_depend_on_the_callers_random_state() -> None:
 def test_wrong_input_is_explained(method: str, balance: list[int], m: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         train(method, balance, microbatches=m)
+
+
+def test_shares_are_the_order_in_which_workers_sum() -> None:
+    """Gradients 1e8, 1, -1e8 and 1 in float32: their sum depends on who adds which, and when."""
+    slopes = torch.tensor([[1e8], [1.0], [-1e8], [1.0]])
+    model = nn.Sequential(nn.Linear(1, 1, bias=False))
+
+    def gradient(shares: list[list[int]] | None) -> float:
+        run = oracle.train(
+            model,
+            [(slopes, torch.zeros(4, 1))],
+            method="sequential",
+            balance=[1],
+            microbatches=4,
+            shares=shares and [shares],
+            optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+            loss=SumLoss(),
+        )
+        return run.gradients[0]["0.weight"].item()
+
+    assert gradient(None) == gradient([[0, 1, 2, 3]]) == 1
+    assert gradient([[3, 2, 1, 0]]) == 0
+    assert gradient([[0, 2], [1, 3]]) == 2
+    with pytest.raises(ValueError, match="each of the 4 microbatches of a batch once"):
+        gradient([[0, 1], [1, 3]])
+
+
+class SumLoss(nn.Module):
+    """The sum of the outputs."""
+
+    reduction = "sum"
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (output + target).sum()
