@@ -12,20 +12,7 @@ from pipekit.schedules import Op, Schedule, ScheduleError, check, parse, read_cs
 from pipekit.traces import Trace
 from tests.schedules.methods.test_all_methods import METHODS
 from tests.schedules.reference import finishes
-from tests.schedules.torch_tables import NAMES, corrected, generated, validated
-
-V = ("zb_v", "dualpipe_v")
-LOOPS = ("interleaved", "looped_bfs", "interleaved_zero_bubble")
-
-
-def torchs(name: str, p: int, m: int) -> tuple[str, int, int]:
-    """A table of torch's, its stages and its microbatches, of which some take only certain ones."""
-    stages = p if name in ("gpipe", "1f1b") else 2 * p
-    m = {"1f1b": p + m, "dualpipe_v": 2 * p + m}.get(name, m)
-    if name in LOOPS:
-        m *= p
-    text = generated(name, p, stages, m)
-    return corrected(text) if name == "1f1b" else text, stages, m
+from tests.schedules.torch_tables import LOOPS, NAMES, corrected, generated, torchs, validated
 
 
 @pytest.mark.parametrize("p", [1, 2, 4])

@@ -77,3 +77,16 @@ def validated(text: str, ranks: int, stages: int, microbatches: int) -> dict[int
     }
     found: dict[int, int] = theirs._validate_schedule(order, ranks, stages, microbatches)
     return found
+
+
+LOOPS = ("interleaved", "looped_bfs", "interleaved_zero_bubble")
+
+
+def torchs(name: str, p: int, m: int) -> tuple[str, int, int]:
+    """A table of torch's, its stages and its microbatches, of which some take only certain ones."""
+    stages = p if name in ("gpipe", "1f1b") else 2 * p
+    m = {"1f1b": p + m, "dualpipe_v": 2 * p + m}.get(name, m)
+    if name in LOOPS:
+        m *= p
+    text = generated(name, p, stages, m)
+    return corrected(text) if name == "1f1b" else text, stages, m

@@ -1,0 +1,121 @@
+"""Every method that flushes trains as sequential training does, to the bit, over both transports.
+
+The judge is the oracle, which knows no schedules: it is told which worker adds up which microbatches'
+gradients, and that is all.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pipekit import Pipeline, Schedule, oracle
+from pipekit.schedules import ADDING
+from tests.engine.examples import data, different, nesterov
+from tests.engine.updates.test_ties import tied
+from tests.schedules.methods.test_all_methods import METHODS
+from tests.schedules.torch_tables import torchs
+
+BATCHES = 3
+TORCHS = [
+    "1f1b",
+    "dualpipe_v",
+    "gpipe",
+    "interleaved",
+    "interleaved_zero_bubble",
+    "looped_bfs",
+    "zb_v",
+]
+FOLDED = {"dualpipe": 1, "chimera": 2}
+"""Half of the workers, where 2 would be many."""
+
+
+def made(name: str) -> Schedule:
+    """A method of ours on two workers (Chimera on four), or a table of torch's."""
+    if name.startswith("torch's "):
+        text, _, _ = torchs(name.removeprefix("torch's "), 2, 3)
+        return Schedule.from_torch_csv(text, BATCHES, name)
+    return METHODS[name](FOLDED.get(name, 2), 3, BATCHES)
+
+
+def shares(schedule: Schedule) -> list[list[list[int]]]:
+    """For each stage and worker, the microbatches of the first batch in the order of their sums."""
+    return [
+        [
+            [
+                task.microbatch
+                for task in schedule.workers[worker]
+                if task.op in ADDING and task.stage == stage and task.version == 0
+            ]
+            for worker in workers
+        ]
+        for stage, workers in enumerate(schedule.stage_workers)
+    ]
+
+
+def network(stages: int) -> nn.Sequential:
+    """A layer a stage: linear ones with dropout, the last without."""
+    torch.manual_seed(5)
+    inner = (nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.2)) for _ in range(stages - 1))
+    return nn.Sequential(*inner, nn.Linear(6, 3))
+
+
+def both(
+    schedule: Schedule, model: nn.Sequential, balance: list[int], transport: str, **options: Any
+) -> None:
+    """Train by the schedule and by the equation, and compare."""
+    microbatches = len(schedule.batches[0])
+    batches = data(BATCHES, rows=2 * microbatches)
+    how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
+    recompute = how.pop("recompute", "never")
+    pipe = Pipeline(
+        model, schedule, balance=balance, transport=transport, recompute=recompute, **how
+    )
+    run = pipe.train(batches)
+    truth = oracle.train(
+        model,
+        batches,
+        method="sequential",
+        balance=balance,
+        microbatches=microbatches,
+        replicas=[len(workers) for workers in schedule.stage_workers],
+        shares=shares(schedule),
+        **how,
+    )
+    assert run.losses == truth.losses
+    weights = pipe.state_dict()
+    assert different({n: weights[n] for n in truth.weights[-1]}, truth.weights[-1]) == []
+    pipe.close()
+
+
+NAMES = [*sorted(METHODS), *(f"torch's {name}" for name in TORCHS)]
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_weights_are_sequential_trainings(name: str, transport: str) -> None:
+    schedule = made(name)
+    both(schedule, network(schedule.stages), [1] * schedule.stages, transport)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recomputed_and_clipped(name: str) -> None:
+    schedule = made(name)
+    both(
+        schedule,
+        network(schedule.stages),
+        [1] * schedule.stages,
+        "threads",
+        recompute="except_last",
+        clip_norm=0.1,
+    )
+
+
+@pytest.mark.parametrize("name", ["zb_h2", "zb_v", "v_min", "chimera", "dualpipe", "dualpipe_v"])
+def test_stages_that_share_weights(name: str) -> None:
+    schedule = METHODS[name](1, 3, BATCHES)
+    if schedule.stages < 2:
+        schedule = METHODS[name](2, 3, BATCHES)
+    model = tied(("0.weight", "4.weight"))
+    both(schedule, model, [3, len(model) - 3], "threads")
