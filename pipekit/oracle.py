@@ -195,13 +195,14 @@ def train(
             "no gradient in common to clip or scale and no weight to share; give all as many"
         )
     averaged = getattr(loss, "reduction", "mean") != "sum"
+    order: Sequence[Sequence[Sequence[int]] | None] = shares or [None for _ in balance]
     stages = [
         _Stage(named, width, length, optimizer, lr_scheduler, averaged, own)
         for named, width, length, own in zip(
             _stage_parameters(model, balance),
             replicas,
             rounds,
-            shares or [None] * len(balance),
+            order,
             strict=True,
         )
     ]

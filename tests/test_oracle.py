@@ -622,7 +622,7 @@ def test_shares_are_the_order_in_which_workers_sum() -> None:
             method="sequential",
             balance=[1],
             microbatches=4,
-            shares=shares and [shares],
+            shares=None if shares is None else [shares],
             optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
             loss=SumLoss(),
         )
