@@ -4,11 +4,11 @@ import copy
 import os
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +21,15 @@ from pipekit.engine import arguments
 from pipekit.engine.checkpoints.progress import TrainingProgress
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.stage import StageConfig
+from pipekit.engine.inference import Metric, Metrics, Unlabelled, output_alone, results
 from pipekit.engine.model_stages import ModelStages
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.run import Run
 from pipekit.engine.tables import Tables
 from pipekit.engine.transports import by_name as transports
 from pipekit.engine.updates.weight_versions import LRSchedulerFactory, OptimizerFactory
-from pipekit.engine.workers import Workers, is_mean
+from pipekit.engine.work import Report
+from pipekit.engine.workers import Workers
 from pipekit.layers.autocast import DTYPES
 from pipekit.loss_scale import LossScale
 from pipekit.partition.checks import require_balance
@@ -248,42 +250,77 @@ class Pipeline:
         self._failed = False
         return point.position.runs
 
+    @overload
     def evaluate(
         self,
         batches: Iterable[tuple[Any, Any]],
-        metric: Callable[[Any, Any], Any] | None = None,
+        metric: Metric | None = None,
         observers: Watchers = (),
-    ) -> float:
+    ) -> float: ...
+
+    @overload
+    def evaluate(
+        self,
+        batches: Iterable[tuple[Any, Any]],
+        metric: Mapping[str, Metric],
+        observers: Watchers = (),
+    ) -> dict[str, float]: ...
+
+    def evaluate(
+        self,
+        batches: Iterable[tuple[Any, Any]],
+        metric: Metric | Mapping[str, Metric] | None = None,
+        observers: Watchers = (),
+    ) -> float | dict[str, float]:
         """Return the mean over all rows of ``metric(output, target)``, by default the loss.
 
         The layers are in evaluation mode; the batches stream through the pipeline.
 
         Args:
             batches: pairs (input, target), each [rows, ...].
-            metric: gives a number for the rows of a batch.
+            metric: gives a number for the rows of a batch; or several by name, e.g.
+                ``{"loss": loss, "accuracy": accuracy}``, all of the same outputs.
             observers: watch the workers, as those of :meth:`train` do.
+
+        Returns:
+            The mean; of several metrics each under its name.
 
         Raises:
             ValueError: there are no batches, or one cannot be read.
         """
+        named = metric if isinstance(metric, Mapping) else {"": metric or self._loss}
+        metrics = Metrics(dict(named))
+        means = metrics.means(self._infer(arguments.sized(batches), metrics, observers))
+        return means if isinstance(metric, Mapping) else means[""]
+
+    def predict(self, inputs: Iterable[Any], observers: Watchers = ()) -> list[Any]:
+        """Return the model's outputs in evaluation mode, on the CPU: one for each input.
+
+        Args:
+            inputs: each [rows, ...], a tensor or a structure of tensors, without a target.
+            observers: watch the workers, as those of :meth:`train` do.
+
+        Raises:
+            ValueError: there are no inputs, or one cannot be read.
+        """
+        batches = Unlabelled(arguments.sized(inputs))
+        return results(self._infer(batches, output_alone, observers))
+
+    def _infer(
+        self, batches: arguments.Batches, function: Callable[[Any, Any], Any], observers: Watchers
+    ) -> list[Report]:
+        """Run the layers forward; the last stage's worker calls a function of output and target."""
         arguments.require_watchers(observers, self._transport)
-        batches = arguments.sized(batches)
         schedule = self._tables.inference(len(batches))
         self._require_sound()
-        ready = self._workers.ready(schedule, iter(batches), self._progress.resume_point)
-        loss = metric or self._loss
-        reports = self._workers.run(
+        return self._workers.run(
             schedule,
-            ready,
-            loss=loss,
+            self._workers.ready(schedule, iter(batches), self._progress.resume_point),
+            loss=function,
             first_microbatch=self._progress.position.microbatches,
             training=False,
             observers=tuple(observers),
         )
-        rows = max((report.rows for report in reports), key=len)  # not all workers see all data
-        values = [value for report in reports for _, value in sorted(report.losses)]
-        weights = rows if is_mean(loss) else [1] * len(rows)
-        return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(rows)
 
     def state_dict(self) -> "OrderedDict[str, Tensor]":
         """Return the newest weights and buffers under the names of the unsplit model."""

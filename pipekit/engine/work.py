@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from pipekit.devices import Clock, peak_bytes, reset_peak_bytes, synchronize
 from pipekit.engine.batches import Feed
@@ -24,6 +26,7 @@ from pipekit.engine.observers.traffic_counter import TrafficCounter
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.schedules import OPS, Message, Op, Step, slot_count
+from pipekit.trees import tree_map
 
 LossListener = Callable[[int, float], None]
 """Is told of (microbatch, weighted loss) on the worker that has the last stage."""
@@ -68,6 +71,7 @@ class Report:
         sent_bytes: by receiver and purpose ("activation", "gradient", "weights").
         loss_scales: of each update, if losses are scaled.
         skipped: updates that were not made, likewise.
+        results: of inference, on the last stage: (microbatch, what was made of its output).
     """
 
     stages: list[StageConfig]
@@ -79,6 +83,7 @@ class Report:
     sent_bytes: dict[tuple[int, str], int]
     loss_scales: list[float]
     skipped: list[int]
+    results: list[tuple[int, Any]] = field(default_factory=list)
 
 
 def train(
@@ -159,7 +164,7 @@ def train(
 def evaluate(
     assignment: WorkerAssignment, config: RunConfig, transport: Transport, feed: Feed
 ) -> Report:
-    """Execute a worker's forwards; its losses are then what the loss gives for each microbatch.
+    """Execute a worker's forwards; its results are what the loss gives for each microbatch.
 
     Args:
         assignment: what it is to do.
@@ -189,7 +194,8 @@ def evaluate(
     return Report(
         stages=[],
         record=Record(),
-        losses=[(microbatch, loss.item()) for microbatch, loss in ends.losses],
+        losses=[],
+        results=[(k, tree_map(_to_host, value)) for k, value in ends.results],
         weight_slots=len(stages),
         most_pending=0,
         rows=feed.rows,
@@ -230,3 +236,7 @@ def _most_pending(steps: Sequence[Step], config: RunConfig) -> int:
             pending += (op is Op.FORWARD) - OPS[op].adds_gradient
             most = max(most, pending)
     return most
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    return tensor.cpu()

@@ -1,6 +1,6 @@
 """Where microbatches enter a pipeline and where they leave it."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -71,17 +71,17 @@ class EvaluationIO:
     """The ends of a pipeline that evaluates: what comes out is compared here.
 
     Args:
-        config: what is common to all workers; its loss is the metric.
+        config: what is common to all workers; its loss is any function of output and target.
         feed: the run's batches.
         device: where outputs come.
 
     Attributes:
-        losses: (microbatch, metric) in the order in which they came.
+        results: (microbatch, what the loss gives) in the order in which they came.
     """
 
     def __init__(self, config: RunConfig, feed: Feed, device: torch.device) -> None:
         self._config, self._feed, self._device = config, feed, device
-        self.losses: list[tuple[int, Tensor]] = []
+        self.results: list[tuple[int, Any]] = []
 
     def input(self, microbatch: int) -> Tree:
         """Return a microbatch's rows."""
@@ -95,8 +95,7 @@ class EvaluationIO:
         target, _ = self._feed.target(microbatch)
         there = to_device(target, self._device)
         with autocast(self._device, self._config.autocast):
-            value = self._config.loss(output, there)
-        self.losses.append((microbatch, torch.as_tensor(value)))
+            self.results.append((microbatch, self._config.loss(output, there)))
 
     def output_gradients(self, microbatch: int) -> None:
         """Give none: there are no backwards."""

@@ -1,0 +1,70 @@
+"""Forward passes alone: what a function makes of each batch's output, in the batches' order."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipekit.engine.config import Loss
+from pipekit.engine.work import Report
+from pipekit.engine.workers import is_mean
+from pipekit.trees import Tree
+
+Metric = Callable[[Any, Any], Any]
+"""``metric(output, target)`` of some rows, one number."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Metrics of the same rows, in the place of a loss; it can be sent to another process.
+
+    Attributes:
+        metrics: each with its name.
+    """
+
+    metrics: Mapping[str, Metric | Loss]
+
+    def __call__(self, output: Any, target: Any) -> list[Tensor]:
+        """Return their numbers."""
+        return [torch.as_tensor(metric(output, target)) for metric in self.metrics.values()]
+
+    def means(self, reports: Sequence[Report]) -> dict[str, float]:
+        """Return each metric's mean over all rows; one that sums counts its rows itself."""
+        rows = max((report.rows for report in reports), key=len)  # not all workers see all data
+        values = results(reports)
+        means = {}
+        for place, (name, metric) in enumerate(self.metrics.items()):
+            weights = rows if is_mean(metric) else [1] * len(rows)
+            weighted = (v[place].item() * weight for v, weight in zip(values, weights, strict=True))
+            means[name] = sum(weighted) / sum(rows)
+        return means
+
+
+def output_alone(output: Tree, target: Tree) -> Tree:
+    """Return the output, where nothing is to be compared with it."""
+    return output
+
+
+def results(reports: Sequence[Report]) -> list[Any]:
+    """Return what the workers made of each batch's output, in the batches' order."""
+    by_microbatch = {k: value for report in reports for k, value in report.results}
+    return [by_microbatch[k] for k in sorted(by_microbatch)]
+
+
+class Unlabelled:
+    """Inputs as batches whose target is empty.
+
+    Args:
+        inputs: each [rows, ...]; they can be counted.
+    """
+
+    def __init__(self, inputs: Any) -> None:
+        self._inputs = inputs
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return ((each, ()) for each in self._inputs)

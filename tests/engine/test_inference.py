@@ -1,0 +1,59 @@
+"""Forward passes alone: outputs, and several metrics of them at once."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit import Pipeline, schedules
+from tests.engine.examples import data, mixed, mlp, pipeline
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+
+
+class Twice(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"once": x, "twice": 2 * x}
+
+
+def largest(output: Tensor, target: Tensor) -> Tensor:
+    return output.max()
+
+
+@TRANSPORTS
+def test_outputs_are_the_unsplit_models(transport: str) -> None:
+    model = mixed().eval()
+    inputs = [x for x, _ in data(rows=[4, 1, 5])]
+    outputs = pipeline(mixed(), "flush", [4, 4], transport=transport).predict(inputs)
+    with torch.no_grad():
+        assert all(map(torch.equal, outputs, map(model, inputs)))
+    assert len(outputs) == 3
+
+
+def test_outputs_may_be_structures_and_inputs_are_read_as_they_are_needed() -> None:
+    model = nn.Sequential(nn.Linear(6, 3), Twice())
+    pipe = Pipeline(
+        model,
+        schedules.flush(2, 1),
+        balance=[1, 1],
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+        loss=nn.MSELoss(),
+    )
+    (output,) = pipe.predict(x for x in [torch.ones(2, 6)])
+    assert torch.equal(output["twice"], 2 * output["once"])
+    assert not output["once"].requires_grad
+
+
+@TRANSPORTS
+def test_several_metrics_come_by_name_each_as_if_alone(transport: str) -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)
+    batches = data(rows=[4, 2, 7])
+    summed = nn.MSELoss(reduction="sum")  # over rows of 3 numbers
+    found = pipe.evaluate(batches, {"loss": nn.MSELoss(), "sum": summed, "max": largest})
+    assert found["loss"] == pipe.evaluate(batches)
+    assert found["sum"] == pytest.approx(3 * found["loss"])
+    assert found["max"] == pipe.evaluate(batches, largest)
+
+
+def test_nothing_to_predict_is_refused() -> None:
+    with pytest.raises(ValueError, match="no batches to run"):
+        pipeline(mlp(6, 6, 3), "flush", [1, 1]).predict([])
