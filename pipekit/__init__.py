@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pipekit.profiling.measured import profile
     from pipekit.schedules import Schedule, ScheduleError
     from pipekit.simulation.simulate import simulate
+    from pipekit.torch_pipelining import torch_runtime
     from pipekit.traces import Memory, Trace
 
 _HOMES = {
@@ -56,6 +57,7 @@ _HOMES = {
     "profile": "profiling.measured",
     "simulate": "simulation",
     "stages": "partition.stages",
+    "torch_runtime": "torch_pipelining",
 }
 """The module of each function and class."""
 
@@ -116,6 +118,7 @@ __all__ = [
     "simulation",
     "skips",
     "stages",
+    "torch_runtime",
     "traces",
 ]
 
