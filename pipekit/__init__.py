@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pipekit.layers.pass_state import is_checkpointing, is_recomputing
     from pipekit.ledger import claims
     from pipekit.loss_scale import LossScale
+    from pipekit.mean_over import MeanOver
     from pipekit.partition.stages import stages
     from pipekit.planning import plan
     from pipekit.plans import Plan
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "DeferredBatchNorm": "batch_norm",
     "LossScale": "loss_scale",
+    "MeanOver": "mean_over",
     "Memory": "traces",
     "Pipeline": "engine",
     "PipelinedModule": "engine",
@@ -86,6 +88,7 @@ _MODULES = {
 __all__ = [
     "DeferredBatchNorm",
     "LossScale",
+    "MeanOver",
     "Memory",
     "Pipeline",
     "PipelinedModule",

@@ -1,7 +1,7 @@
 """Batches cut into microbatches, handed to the workers that need them."""
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -122,13 +122,19 @@ class Feed:
         needs: what the workers here take.
         caller: the streams of the thread that the batches would be read in, were it not busy:
             what they are made of may be on its way there.
+        count: how many count in a target, if the loss is a mean over these and not over rows.
     """
 
     def __init__(
-        self, batches: Iterable[Batch], needs: Needs, caller: ThreadStreams | None = None
+        self,
+        batches: Iterable[Batch],
+        needs: Needs,
+        caller: ThreadStreams | None = None,
+        count: Callable[[Tree], float] | None = None,
     ) -> None:
         self._batches: Iterator[Batch] = iter(batches)
         self._needs, self._caller = needs, caller or ThreadStreams()
+        self._count = count
         self._lock = threading.Lock()
         self._inputs: dict[int, tuple[Tree, Sequence[torch.Event]]] = {}
         self._targets: dict[int, tuple[tuple[Tree, float], Sequence[torch.Event]]] = {}
@@ -169,11 +175,22 @@ class Feed:
             inputs = split(batch.input, batch.parts)
             self._keep(self._inputs, self._needs.inputs, here, inputs, made)
         if not self._needs.targets.isdisjoint(here):
-            weights = [n / batch.rows for n in rows]
+            weights = self._weights(batch)
             parts = list(zip(split(batch.target, batch.parts), weights, strict=True))
             self._keep(self._targets, self._needs.targets, here, parts, made)
         self.shapes += [tuple((n, *shape) for shape in batch.row_shapes) for n in rows]
         self.rows += rows
+
+    def _weights(self, batch: Batch) -> list[float]:
+        """Return what each microbatch's loss is multiplied by, to add up to that of the batch."""
+        if self._count is None:
+            return [rows / batch.rows for rows in batch.microbatch_rows]
+        counted = self._count(batch.target)
+        if not counted:
+            raise ValueError(
+                "a batch has nothing that the loss counts: leave it out, its mean is undefined"
+            )
+        return [1 / counted] * batch.parts
 
     @staticmethod
     def _keep(

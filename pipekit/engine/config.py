@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pipekit.clusters import Cluster
 from pipekit.engine.observers.observer import Watchers
+from pipekit.mean_over import MeanOver
 from pipekit.partition.ties import Tie
 from pipekit.schedules import Boundary, Sum
 
@@ -99,6 +100,11 @@ class RunConfig:
     checkpoints: CheckpointConfig | None = None
     resume: ResumeConfig | None = None
     observers: Watchers = ()
+
+    @property
+    def count(self) -> Callable[[Any], float] | None:
+        """How many count in a target, if the loss is a mean over these and not over rows."""
+        return self.loss.count if isinstance(self.loss, MeanOver) else None
 
     @property
     def busy(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from pipekit.engine.config import Loss
 from pipekit.engine.work import Report
 from pipekit.engine.workers import is_mean
+from pipekit.mean_over import MeanOver
 from pipekit.trees import Tree
 
 Metric = Callable[[Any, Any], Any]
@@ -26,20 +28,31 @@ class Metrics:
 
     metrics: Mapping[str, Metric | Loss]
 
-    def __call__(self, output: Any, target: Any) -> list[Tensor]:
-        """Return their numbers."""
-        return [torch.as_tensor(metric(output, target)) for metric in self.metrics.values()]
+    def __call__(self, output: Any, target: Any) -> list[tuple[Tensor, Tensor]]:
+        """Return their numbers, each with how many count if it is a mean over these."""
+        return [
+            (torch.as_tensor(metric(output, target)), torch.tensor(_counted(metric, target)))
+            for metric in self.metrics.values()
+        ]
 
     def means(self, reports: Sequence[Report]) -> dict[str, float]:
-        """Return each metric's mean over all rows; one that sums counts its rows itself."""
+        """Return each metric's mean over all rows, or over what it counts."""
         rows = max((report.rows for report in reports), key=len)  # not all workers see all data
         values = results(reports)
         means = {}
         for place, (name, metric) in enumerate(self.metrics.items()):
+            numbers = [value[place][0].item() for value in values]
+            counts = [value[place][1].item() for value in values]
+            if isinstance(metric, MeanOver):
+                means[name] = sum(numbers) / sum(counts)
+                continue
             weights = rows if is_mean(metric) else [1] * len(rows)
-            weighted = (v[place].item() * weight for v, weight in zip(values, weights, strict=True))
-            means[name] = sum(weighted) / sum(rows)
+            means[name] = sum(map(mul, numbers, weights)) / sum(rows)
         return means
+
+
+def _counted(metric: Metric, target: Any) -> float:
+    return metric.count(target) if isinstance(metric, MeanOver) else 1.0
 
 
 def output_alone(output: Tree, target: Tree) -> Tree:

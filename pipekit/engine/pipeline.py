@@ -52,7 +52,8 @@ class Pipeline:
         optimizer: makes an optimizer from a list of parameters, e.g.
             ``lambda p: torch.optim.SGD(p, lr=0.1)``; called once for every stage.
         loss: ``loss(output, target)`` of a microbatch, one number.  A mean over rows (anything
-            whose ``reduction`` is not "sum") stays the mean over the whole batch.
+            whose ``reduction`` is not "sum") stays the mean over the whole batch; one over other
+            things, say tokens that are no padding, does as a :class:`pipekit.MeanOver`.
         transport: "threads", all workers in this process; or "distributed", one process each,
             started here (linked by shared memory, GPUs by NCCL) or by ``torchrun`` (by gloo, NCCL).
         devices: one for each worker; by default the GPUs in turn, or the CPU.

@@ -172,7 +172,7 @@ class ThreadRunner:
         caller = ThreadStreams([worker.device for worker in workers])
         before = caller.record_events()
         needs = Needs.of(chain.from_iterable(worker.steps for worker in workers))
-        feed = Feed(batches, needs, caller)
+        feed = Feed(batches, needs, caller, config.count)
         calendar = None if config.cluster is None else Calendar(config.cluster)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
 

@@ -85,7 +85,7 @@ class TorchrunRunner:
             )
         cores = torch.get_num_threads()
         share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", config.workers)))
-        feed = Feed(batches, Needs.of(own.steps))
+        feed = Feed(batches, Needs.of(own.steps), count=config.count)
         transport = DistributedTransport(own, config, feed, read_ahead=True)
 
         dist.barrier()

@@ -134,7 +134,8 @@ class _WorkerProcess:
             self._random_state = torch.get_rng_state()
         torch.set_rng_state(self._random_state)
         needs = Needs.of(assignment.steps)
-        feed = Feed(received_batches(self._mailbox, workers if needs.inputs else None), needs)
+        batches = received_batches(self._mailbox, workers if needs.inputs else None)
+        feed = Feed(batches, needs, count=config.count)
         transport = self._transport(assignment, config, task.store, feed)
         on_loss = self._report_loss if task.watched else None
         return run(assignment, config, transport, feed, on_loss)
