@@ -11,21 +11,13 @@ PIXELS, MINIBATCH, MICROBATCHES = 224, 128, 16
 
 @dataclass(frozen=True)
 class Scenario:
-    """How a network is trained.
+    """How a network is trained."""
 
-    Attributes:
-        name: as printed: "naive-1" without GPipe, "pipeline-4" with it, on so many accelerators.
-        stages: K, each on an accelerator of its own.
-        microbatches: T, of a minibatch; without GPipe 1.
-        recompute: which microbatches are recomputed; without GPipe none.
-        minibatch: its images.
-    """
-
-    name: str
-    stages: int
-    microbatches: int
-    recompute: Recompute
-    minibatch: int = MINIBATCH
+    name: str  # as printed: "naive-1" without GPipe, "pipeline-4" with it, on so many accelerators
+    stages: int  # K, each on an accelerator of its own
+    microbatches: int  # T, of a minibatch; without GPipe 1
+    recompute: Recompute  # which microbatches are recomputed; without GPipe none
+    minibatch: int = MINIBATCH  # its images
 
     @property
     def rows(self) -> int:

@@ -21,23 +21,14 @@ from pipekit.plans import Plan, Recompute
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One cell of a table.
+    """One cell of a table."""
 
-    Attributes:
-        name: as the ledger calls it: "m4-n2", "pipeline-2".
-        network: a key of :data:`pipekit.models.PUBLISHED`.
-        microbatches: m.
-        batch: rows of a batch.
-        balance: layers of each stage, counted in our networks.
-        recompute: which microbatches are recomputed.
-    """
-
-    name: str
-    network: str
-    microbatches: int
-    batch: int
-    balance: tuple[int, ...]
-    recompute: Recompute
+    name: str  # as the ledger calls it: "m4-n2", "pipeline-2"
+    network: str  # a key of :data:`pipekit.models.PUBLISHED`
+    microbatches: int  # m
+    batch: int  # rows of a batch
+    balance: tuple[int, ...]  # layers of each stage, counted in our networks
+    recompute: Recompute  # which microbatches are recomputed
 
     @property
     def stages(self) -> int:
@@ -61,21 +52,15 @@ def unet_balance(published: Sequence[int], convolutions: int) -> tuple[int, ...]
     so are stash and max-pool two, and upsampling and joining two; here each is one.  A cut within
     one of ours goes to its nearer end.
 
-    Args:
-        published: layers of each stage, as in the repository.
-        convolutions: B.
-
     Raises:
         ValueError: the layers are not as many as that U-Net has.
     """
     cell = [4] * convolutions
     sizes = [*([*cell, 2] * DEPTH), *cell, *([2, *cell] * DEPTH), 1]
     ends = [0, *accumulate(sizes)]
-    if sum(published) != ends[-1]:
-        raise ValueError(
-            f"a U-Net of {convolutions} convolutions has {ends[-1]} layers there, not "
-            f"{sum(published)}"
-        )
+    if (found := sum(published)) != ends[-1]:
+        what = f"a U-Net of {convolutions} convolutions has {ends[-1]} layers there"
+        raise ValueError(f"{what}, not {found}")
     cuts = [
         min(range(len(ends)), key=lambda layer: abs(ends[layer] - cut))
         for cut in (0, *accumulate(published))
@@ -157,19 +142,12 @@ TABLE1 = Benchmark("table1", "unet-5-64", 8, 128, unet_balance([34, 76, 70, 61],
 
 @dataclass(frozen=True)
 class Protocol:
-    """How the speed benchmarks were run (section 4.2.1).
+    """How the speed benchmarks were run (section 4.2.1)."""
 
-    Attributes:
-        epochs: of a run.
-        dropped: of them, the first ones that do not count.
-        images: of an epoch, at random.
-        image: channels, height and width.
-    """
-
-    epochs: int = 10
-    dropped: str = "first"
-    images: int = 10_000
-    image: tuple[int, int, int] = (3, 224, 224)
+    epochs: int = 10  # of a run
+    dropped: str = "first"  # of them, the first ones that do not count
+    images: int = 10_000  # of an epoch, at random
+    image: tuple[int, int, int] = (3, 224, 224)  # channels, height and width
 
     def optimizer(self, parameters: list[Parameter]) -> SGD:
         """Return plain SGD; the learning rate is the repository's."""

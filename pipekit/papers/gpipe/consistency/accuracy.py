@@ -17,14 +17,18 @@ from tqdm import tqdm
 from pipekit import plots
 from pipekit.datasets import digits
 from pipekit.papers.differences import relative_difference
+from pipekit.papers.drawing import with_line
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.consistency.gradients import OPTIMIZER, network
 from pipekit.papers.training import Recipe, Training, train_pipeline, train_plain
-from pipekit.plots import style
 from pipekit.schedules import gpipe
 
+Ints = Sequence[int]
 PLAIN, GPIPE, BFLOAT16 = "plain loop, unsplit minibatches", "GPipe", "GPipe, bfloat16"
 BATCH_ROWS = 64
+
+LEVELS = ("baseline: mean", 0, "solid"), ("mean + 2 std", 2, "dot"), ("mean - 2 std", -2, "dot")
+"""Lines of the figure."""
 
 
 def recipe(seed: int, epochs: int) -> Recipe:
@@ -56,19 +60,15 @@ def in_bfloat16(model: nn.Sequential) -> nn.Sequential:
 
 @dataclass(frozen=True)
 class Study:
-    """All trainings of the study, measured.
+    """All trainings of the study, measured."""
 
-    Attributes:
-        trainings: a row each: ``what``, ``partitions`` (0: no engine), ``seed``, final
-            ``accuracy`` (%) and ``loss`` (mean of the last epoch).
-        from_split_loop: the largest relative difference of GPipe's final weights from a plain loop
-            with the same seed over the same microbatches.
-        from_unsplit_loop: likewise, over unsplit minibatches.
-    """
-
+    # a row each: ``what``, ``partitions`` (0: no engine), ``seed``, final ``accuracy`` (%) and
+    # ``loss`` (mean of the last epoch)
     trainings: pd.DataFrame
+    # the largest relative difference of GPipe's final weights from a plain loop with the same seed
+    # over the same microbatches
     from_split_loop: float = 0.0
-    from_unsplit_loop: float = 0.0
+    from_unsplit_loop: float = 0.0  # likewise, over unsplit minibatches
 
     def baseline(self, column: str) -> pd.Series:
         """Return the accuracies or losses of the baseline's trainings."""
@@ -98,22 +98,8 @@ class Study:
         return float((four[BFLOAT16] - four[GPIPE]).abs().max() / self.baseline("loss").std())
 
 
-def train_all(
-    seeds: Sequence[int],
-    fresh: Sequence[int],
-    stages: Sequence[int],
-    microbatches: int,
-    epochs: int,
-) -> Study:
-    """Carry out the study of 4.3.1.
-
-    Args:
-        seeds: of the baseline.
-        fresh: of GPipe's trainings.
-        stages: numbers of partitions.
-        microbatches: T.
-        epochs: of each training.
-    """
+def train_all(seeds: Ints, fresh: Ints, stages: Ints, microbatches: int, epochs: int) -> Study:
+    """Carry out the study of 4.3.1: ``seeds`` are the baseline's, ``fresh`` those of GPipe."""
     baseline = tqdm(seeds, desc="baseline", unit="run")
     rows = [_row(PLAIN, 0, train_plain(recipe(seed, epochs))) for seed in baseline]
     from_split, from_unsplit = [0.0], [0.0]
@@ -178,18 +164,10 @@ def figure(study: Study) -> go.Figure:
     title = f"Any number of partitions: {far:.1f} standard deviations from the baseline"
     drawn = plots.points(named, x, y, "series", title=title, label="measured")
     base = study.baseline("accuracy")
-    levels = [("baseline: mean", 0, "solid"), ("mean ± 2 std", 2, "dot"), ("", -2, "dot")]
-    for name, deviation, dash in levels:
-        drawn.add_scatter(
-            x=[0, shown["partitions"].max()],
-            y=[base.mean() + deviation * base.std()] * 2,
-            name=name,
-            mode="lines",
-            line={"color": style.GREY, "dash": dash, "width": 1.5},
-            showlegend=bool(name),
-        )
-    drawn.update_yaxes(range=None, autorange=True)
-    return drawn
+    ends = [0, shown["partitions"].max()]
+    for name, deviation, dash in LEVELS:
+        with_line(drawn, ends, [base.mean() + deviation * base.std()] * 2, name, dash)
+    return drawn.update_yaxes(range=None, autorange=True)
 
 
 def findings(study: Study, cause: str, epochs: int, picture: str) -> list[Finding]:

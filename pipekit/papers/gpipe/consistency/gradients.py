@@ -96,10 +96,7 @@ def weight_differences(
 def findings(gradients: pd.DataFrame, batches: Sequence[Batch], microbatches: int) -> list[Finding]:
     """Return what the abstract and sections 3.2 and 4 claim of gradients and updates.
 
-    Args:
-        gradients: what :func:`gradient_differences` returned for K = 1, 2, 4, 8.
-        batches: minibatches of images [N, 1, 8, 8], one step each.
-        microbatches: T.
+    ``gradients`` is what :func:`gradient_differences` returned for K = 1, 2, 4, 8.
     """
     apart = gradients["from one backward, unsplit"]
     rounding = f"K = 1, 2, 4, 8, T = {microbatches}; from one backward over the unsplit minibatch "

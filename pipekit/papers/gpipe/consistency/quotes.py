@@ -37,23 +37,11 @@ def figure1() -> pd.DataFrame:
     """
     googlenet = {
         "model": "googlenet",
-        "parameters (M)": winners()[0],
+        "parameters (M)": numbers(load()["gpipe-intro-36x-params"].conditions)[0],
         "top-1 (%)": numbers(load()["gpipe-intro-winners-acc"].value)[0],
         "label": "paper",
     }
     return pd.concat([pd.DataFrame([googlenet]), table2()], ignore_index=True)
-
-
-def winners() -> tuple[float, float]:
-    """Return the millions of parameters of ImageNet's winners in 2014 and 2017 (section 1)."""
-    googlenet, senet = numbers(load()["gpipe-intro-36x-params"].conditions)
-    return googlenet, senet
-
-
-def accelerator_memory() -> tuple[float, float]:
-    """Return the gigabytes of an accelerator in 2014 and 2018 (section 1)."""
-    before, after = re.findall(r"(\d+)GB", load()["gpipe-intro-accelerator-memory"].claim)
-    return float(before), float(after)
 
 
 def table3() -> pd.DataFrame:
@@ -87,11 +75,14 @@ def draw_figure1() -> tuple[go.Figure, pd.DataFrame]:
 
 def findings(picture: str) -> list[Finding]:
     """Return the paper's claims that are arithmetic on its own numbers."""
-    (googlenet, senet), (before, after), transfer = winners(), accelerator_memory(), table3()
+    transfer = table3()
     best = transfer["accuracy (%)"]
     wins = int((best > transfer["earlier best (%)"]).sum())
     errors = [round(100 - best[name], 6) for name in ("cifar10", "cifar100")]
     printed = f"of the {len(figure1())} points that the text prints"
+    googlenet, senet = numbers(load()["gpipe-intro-36x-params"].conditions)
+    memory = load()["gpipe-intro-accelerator-memory"].claim
+    before, after = (float(gb) for gb in re.findall(r"(\d+)GB", memory))
     quotient = "quotient of the paper's own two numbers"
     return [
         Finding.exact("gpipe-fig1-accuracy-vs-size", size_and_accuracy(), printed, picture),

@@ -22,35 +22,20 @@ from pipekit.schedules import Schedule, gpipe, replicate
 
 @dataclass(frozen=True)
 class ImageNet:
-    """Training AmoebaNet-B (6, 512) on ImageNet (4.3.2).
+    """Training AmoebaNet-B (6, 512) on ImageNet (4.3.2)."""
 
-    Attributes:
-        batch_rows: images of a minibatch; the paper prints none.
-        decay: of RMSProp's moving average.
-        eps: of RMSProp.
-        l2: weight of the L2 regularisation.
-        label_smoothing: of the loss.
-        auxiliary_weight: of the auxiliary head's loss; our AmoebaNet has no such head.
-        dropout: probability, of the final layer.
-        partitions: K, replicated by data parallelism.
-        pixels: of an image's side.
-        lr_an_image: initial learning rate, times the minibatch.
-        lr_decay: what multiplies it every ``lr_decay_epochs``.
-        lr_decay_epochs: see ``lr_decay``.
-    """
-
-    batch_rows: int
-    decay: float = 0.9
-    eps: float = 0.1
-    l2: float = 4e-5
-    label_smoothing: float = 0.1
-    auxiliary_weight: float = 0.4
-    dropout: float = 0.5
-    partitions: int = 4
-    pixels: int = 480
-    lr_an_image: float = 0.00125
-    lr_decay: float = 0.97
-    lr_decay_epochs: int = 3
+    batch_rows: int  # images of a minibatch; the paper prints none
+    decay: float = 0.9  # of RMSProp's moving average
+    eps: float = 0.1  # of RMSProp
+    l2: float = 4e-5  # weight of the L2 regularisation
+    label_smoothing: float = 0.1  # of the loss
+    auxiliary_weight: float = 0.4  # of the auxiliary head's loss; our AmoebaNet has no such head
+    dropout: float = 0.5  # probability, of the final layer
+    partitions: int = 4  # K, replicated by data parallelism
+    pixels: int = 480  # of an image's side
+    lr_an_image: float = 0.00125  # initial learning rate, times the minibatch
+    lr_decay: float = 0.97  # what multiplies it every ``lr_decay_epochs``
+    lr_decay_epochs: int = 3  # see ``lr_decay``
 
     def optimizer(self, parameters: list[nn.Parameter]) -> Optimizer:
         """Return the optimizer of a stage's parameters."""
@@ -95,22 +80,14 @@ class FineTuning:
     """Training on another data set, all but the last layer from ImageNet (4.3.3).
 
     Learning rate and L2 weight were chosen for each data set on held-out images.
-
-    Attributes:
-        steps: updates.
-        batch_rows: images of a minibatch.
-        momentum: of SGD; not printed, 0.9 is usual.
-        runs: whose accuracies are averaged.
-        augmentations: of the images.
-        pixels: of an image's side.
     """
 
-    steps: int = 20_000
-    batch_rows: int = 256
-    momentum: float = 0.9
-    runs: int = 5
-    augmentations: Sequence[str] = ("cutout", "flip")
-    pixels: int = 480
+    steps: int = 20_000  # updates
+    batch_rows: int = 256  # images of a minibatch
+    momentum: float = 0.9  # of SGD; not printed, 0.9 is usual
+    runs: int = 5  # whose accuracies are averaged
+    augmentations: Sequence[str] = ("cutout", "flip")  # of the images
+    pixels: int = 480  # of an image's side
 
     def pipeline(
         self, model: nn.Sequential, classes: int, lr: float, l2: float, microbatches: int = 16

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -16,17 +15,20 @@ from pipekit.clusters import gpipe_tpu_v2
 from pipekit.ledger import claims
 from pipekit.models import PUBLISHED, amoebanet_d
 from pipekit.papers.costs import images
+from pipekit.papers.drawing import named_rows, with_line
 from pipekit.papers.findings import Finding, printed
 from pipekit.papers.gpipe.memory import accelerators
 from pipekit.papers.gpipe.memory.accelerators import BUDGET_BYTES, GB, Cut, amoebanet, held
 from pipekit.papers.gpipe.scenarios import MINIBATCH, PIXELS, Scenario, named
 from pipekit.papers.hooks import noted
-from pipekit.plots import style
 from pipekit.profiling import Profile
 
 COLUMNS = ("naive-1", "pipeline-1", "pipeline-2", "pipeline-4", "pipeline-8")
 STEP = 16
 """F of the table are all multiples of it."""
+
+SERIES = {"parameters": "parameters, 12 bytes each", "total": "with activations"}
+"""Of the figure, by their columns in the table."""
 
 ROW_PX, END_GB = 22, 12
 """Of the figure: a row, and the end of the axis; what is longer is cut off there."""
@@ -34,23 +36,14 @@ ROW_PX, END_GB = 22, 12
 
 @dataclass(frozen=True)
 class Column:
-    """A column of Table 1 as printed, and as the memory model has it.
+    """A column of Table 1 as printed, and as the memory model has it."""
 
-    Attributes:
-        scenario: how it was trained.
-        layers: L, normal cells of a group.
-        filters: F.
-        parameters: how many, as printed.
-        parameter_gb: total peak memory of parameters, in GB, as printed.
-        activation_gb: total peak memory of activations, in GB, as printed.
-    """
-
-    scenario: Scenario
-    layers: int
-    filters: int
-    parameters: float
-    parameter_gb: float
-    activation_gb: float
+    scenario: Scenario  # how it was trained
+    layers: int  # L, normal cells of a group
+    filters: int  # F
+    parameters: float  # how many, as printed
+    parameter_gb: float  # total peak memory of parameters, in GB, as printed
+    activation_gb: float  # total peak memory of activations, in GB, as printed
 
     @classmethod
     def of(cls, name: str) -> "Column":
@@ -170,50 +163,25 @@ def naive_cause(table: Table1) -> str:
 
 
 def figure(table: Table1) -> tuple[go.Figure, pd.DataFrame]:
-    """Return what every accelerator of every column holds, beside the budget, and its rows.
+    """Return what every accelerator of every column holds, beside the budget, and the rows drawn.
 
     The paper prints totals over the accelerators, of which the mean is marked.
     """
     boards = {name: own.held for name, own in table.items()}
     rows = pd.concat(boards, names=["column", "accelerator"]).reset_index()
-    places = list(range(len(rows)))
     piped = [own for own in table.values() if own.scenario.pipelined]
     ratios = [own.own_activation_gb / own.activation_gb for own in piped]
     title = f"With GPipe activations are {min(ratios):.2f} to {max(ratios):.2f} times the paper's"
-    drawn = go.Figure(layout=style.layout(ROW_PX * len(rows), f"{title} (simulated)"))
-    drawn.layout.margin.l = 168  # names and totals stand beside the bars
-    base = pd.Series(0.0, index=rows.index)
-    for part, look in (
-        ("parameters", style.PARTS["weights"]._replace(name="parameters, 12 bytes each")),
-        ("activations", style.PARTS["activations"]),
-    ):
-        line = {"color": look.edge, "width": 1}
-        drawn.add_bar(
-            name=look.name,
-            orientation="h",
-            y=places,
-            base=base.to_numpy(),
-            x=rows[part].to_numpy(),
-            width=0.8,
-            marker={"color": look.color, "line": line, "pattern": style.pattern(look)},
-        )
-        base = base + rows[part]
-    ends, budget, grey = [-0.6, len(rows) - 0.4], BUDGET_BYTES / GB, {"color": style.GREY}
-    dashes = {**grey, "dash": "dash", "width": 1.5}
-    name = f"budget, {budget:g} GB"
-    drawn.add_scatter(name=name, mode="lines", x=[budget] * 2, y=ends, line=dashes)
-    drawn.add_scatter(
-        name="mean of the column (paper)",
-        mode="markers",
-        x=[table[name].mean_gb for name in rows["column"]],
-        y=places,
-        marker={**grey, "symbol": "diamond", "size": 8},
-    )
-    names = [f"{row.column}, {row.accelerator}: {row.total:.1f}" for row in rows.itertuples()]
-    ticks: dict[str, Any] = {"tickvals": places, "ticktext": names, "showgrid": False}
-    drawn.update_xaxes(style.axis("GB at most on each accelerator", range=[0, END_GB]))
-    drawn.update_yaxes(style.axis(range=ends[::-1], **ticks))
-    return drawn, rows
+    numbers = rows[["parameters", "total"]].rename(columns=SERIES)
+    numbers["mean of the column (paper)"] = [table[name].mean_gb for name in rows["column"]]
+    numbers.index = [
+        f"{row.column}, {row.accelerator}: {row.total:.1f}" for row in rows.itertuples()
+    ]
+    gb, budget = "GB at most on each accelerator", BUDGET_BYTES / GB
+    drawn, _ = named_rows(numbers, gb, title=title, label="simulated, paper")
+    drawn.update_xaxes(range=[0, END_GB]).update_layout(height=ROW_PX * len(rows) + 120)
+    ends = drawn.layout.yaxis.range
+    return with_line(drawn, [budget] * 2, ends, f"budget, {budget:g} GB"), rows
 
 
 def setup_findings() -> list[Finding]:

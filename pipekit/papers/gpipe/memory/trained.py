@@ -68,14 +68,8 @@ def comparison(
 ) -> pd.DataFrame:
     """Look for the widest network that fits a budget twice: by the memory model, by training.
 
-    Whatever is narrower than a network that fits is taken to fit too.
-
-    Args:
-        scenarios: the columns of the table.
-        budget_mb: of an accelerator, in MB; gradients count.
-        layers: L of all networks.
-        filters: F to try, increasing.
-        pixels: of an image's side.
+    Whatever is narrower than a network that fits is taken to fit too.  The budget is that of an
+    accelerator; gradients count.
 
     Returns:
         Two rows a column, for the widest network that fits in training and the next: column,

@@ -72,19 +72,12 @@ def profile_of(network: str, efficiency: float = 0.5, memory_efficiency: float =
 
 @dataclass(frozen=True)
 class Bar:
-    """A scenario of Figure 3 with sizes that can be simulated and emulated.
+    """A scenario of Figure 3 with sizes that can be simulated and emulated."""
 
-    Attributes:
-        scenario: how the network is trained.
-        profile: of the network.
-        plan: which layers each stage has.
-        cluster: the accelerators.
-    """
-
-    scenario: Scenario
-    profile: Profile
-    plan: Plan
-    cluster: Cluster
+    scenario: Scenario  # how the network is trained
+    profile: Profile  # of the network
+    plan: Plan  # which layers each stage has
+    cluster: Cluster  # the accelerators
 
     def simulated(self, batches: int = 1) -> Trace:
         """Return the simulated trace of so many minibatches."""

@@ -43,19 +43,12 @@ CUT, CUT_BY_TIME, FUSED = "cut by operations", "cut by time", "all fused"
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel of Figure 3.
+    """A panel of Figure 3."""
 
-    Attributes:
-        network: of :data:`pipekit.papers.gpipe.speed.bars.NETWORKS`.
-        bars: the baseline first.
-        slower: how many times as slow as simulated everything was emulated.
-        traces: emulated, of each bar.
-    """
-
-    network: str
-    bars: list[Bar]
-    slower: float
-    traces: list[Trace]
+    network: str  # of :data:`pipekit.papers.gpipe.speed.bars.NETWORKS`
+    bars: list[Bar]  # the baseline first
+    slower: float  # how many times as slow as simulated everything was emulated
+    traces: list[Trace]  # emulated, of each bar
 
     @property
     def emulated(self) -> list[float]:

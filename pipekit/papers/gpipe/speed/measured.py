@@ -24,17 +24,9 @@ def trained(
 ) -> list[Trace]:
     """Train on random images, really: each accelerator is a core of this machine.
 
-    A worker's operators have a single thread if OMP_NUM_THREADS is 1, as a notebook sets it.
-
-    Args:
-        scenarios: what to train by, in turns, so that whatever slows the machine slows all.
-        rows: images of a minibatch.
-        pixels: of an image's side.
-        repeats: minibatches of each, besides one to warm up.
-        seed: of weights and images.
-
-    Returns:
-        The trace of each scenario's fastest minibatch.
+    A worker's operators have a single thread if OMP_NUM_THREADS is 1, as a notebook sets it.  The
+    scenarios take turns, so that whatever slows the machine slows all.  Of ``repeats`` minibatches
+    of each, besides one to warm up, the trace of the fastest is returned.
     """
     torch.manual_seed(seed)
     batch = torch.randn(rows, 3, pixels, pixels), torch.randint(1000, (rows,))
@@ -71,10 +63,8 @@ def table(scenarios: Sequence[Scenario], traces: Sequence[Trace]) -> pd.DataFram
 def findings(table: pd.DataFrame, how: str, emulated_update: float) -> list[Finding]:
     """Return what section 4.2 claims of one partition, and of the update's time.
 
-    Args:
-        table: of :data:`SCENARIOS`.
-        how: it was measured, in words.
-        emulated_update: percent of a step's time, K = 2.
+    The table is of :data:`SCENARIOS`; ``how`` they were measured, in words; ``emulated_update`` in
+    percent of a step's time, K = 2.
     """
     over, recompute = table["over naive-1"], table["recompute (%)"]
     note = (

@@ -107,11 +107,8 @@ def findings(
 ) -> list[Finding]:
     """Return what section 3.2 claims: what a forward waits for, which weights a minibatch reads.
 
-    Args:
-        traces: of any kind; no forward may be early.
-        drawn: in slots; no forward may be late either.
-        trained: by GPipe's schedule on four stages, as many minibatches each.
-        microbatches: of a minibatch of these.
+    No forward of any trace may be early, and none of those ``drawn`` in slots late.  The runs that
+    were ``trained`` are GPipe's on four stages, as many minibatches each.
     """
     runs = [run.trace for run in trained]
     waits = [forward_waits(trace) for trace in (*traces, *runs, *drawn)]

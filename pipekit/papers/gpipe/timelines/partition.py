@@ -36,9 +36,7 @@ def cost_errors(rows: Sequence[int]) -> list[int]:
 
     By hand there is a multiplication and an addition for each weight that an output value needs.
     The estimate, c_i in section 3.1, sees shapes alone: nothing is computed.
-
-    Args:
-        rows: sizes of the microbatches to try each layer with.
+    Each layer is tried with microbatches of so many ``rows``.
     """
     errors = []
     with torch.device("meta"):

@@ -64,17 +64,9 @@ def loss_place(
 ) -> tuple[bool, float]:
     """Train on one minibatch and return where its loss is computed, and whether it is the loss.
 
-    Args:
-        model: without dropout or batch norm.
-        batch: one minibatch.
-        stages: K.
-        microbatches: T.
-        loss: of a microbatch, a mean.
-
-    Returns:
-        Whether the last layer's worker computes the loss, on the device of that layer's output, and
-        no worker before it does; and the relative difference from the loss of the unsplit
-        minibatch, all outputs concatenated.
+    That is, whether the last layer's worker computes it, on the device of that layer's output, and
+    no worker before does; and the relative difference from the loss of the unsplit minibatch, all
+    outputs concatenated.  The model has neither dropout nor batch norm; the loss is a mean.
     """
 
     def place(_: nn.Module, __: Tensor, output: Tensor) -> tuple[bool, int, str]:
@@ -101,12 +93,9 @@ def boundary_bytes(
 ) -> tuple[int, int]:
     """Return the bytes that a minibatch sends where it should not, and those too many or too few.
 
-    Arguments are those of :func:`loss_place`; layers pass on one tensor.
-
-    Returns:
-        Bytes between workers that are no neighbours; and, summed over all pairs of neighbours and
-        both directions, how far the bytes are from one activation, or one gradient, for each
-        microbatch.
+    That is, bytes between workers that are no neighbours; and, summed over all pairs of neighbours
+    and both directions, how far the bytes are from one activation, or one gradient, for each
+    microbatch.  The layers pass on one tensor.
     """
     pipeline = Pipeline(model, gpipe(stages, microbatches), optimizer=TakeGradient, loss=loss)
     traffic = pipeline.train([batch], trace=False).traffic

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate, pairwise
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -31,15 +32,10 @@ Flow = tuple[Tensor, dict[str, Tensor]]
 
 
 class Backward(NamedTuple):
-    """A batch on one device.
+    """A batch on one device."""
 
-    Attributes:
-        order: what its backward did, by the paper's names: ["B2", "F'1", "B1", ...].
-        peak_bytes: most bytes at once: weights, gradients, and what waits for its backward.
-    """
-
-    order: list[str]
-    peak_bytes: int
+    order: list[str]  # what its backward did, by the paper's names: ["B2", "F'1", "B1", ...]
+    peak_bytes: int  # most bytes at once: weights, gradients, and what waits for its backward
 
 
 def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) -> Backward:
@@ -47,11 +43,8 @@ def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) ->
 
     The gradients of all outputs are there at once, as those of a last device are, and those of the
     others when the host is ahead of the devices.  Recomputations draw new random numbers.
-
-    Args:
-        layers: of the device; gradients are added to their parameters.
-        inputs: what each microbatch receives, as :func:`received` returns it.
-        in_order: whether Fork and Join bind each microbatch to the next.
+    Gradients are added to the layers' parameters; ``inputs`` are what each microbatch receives,
+    as :func:`received` returns it; with ``in_order`` Fork and Join bind each one to the next.
     """
     device = _Device(layers)
     outputs: list[Tensor] = []
@@ -78,23 +71,15 @@ def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) ->
     return Backward(device.order, device.peak_bytes)
 
 
-class _OneVersion(NamedTuple):
-    """The weights of a device that are never updated."""
-
-    modules: list[nn.Module]
-    parameters: list[list[nn.Parameter]]
-    optimizer: None = None
-
-    def all_gradients(self) -> list[Tensor]:
-        return [p.grad for p in self.parameters[0] if p.grad is not None]
-
-
 class _Device:
     """What the nodes of one device share."""
 
     def __init__(self, layers: nn.Sequential) -> None:
         self.layers, self.order, self.peak_bytes = layers, list[str](), 0
-        self.held = StageMemory(_OneVersion([layers], [list(layers.parameters())]), self._look)
+        parameters = list(layers.parameters())
+        weights: Any = SimpleNamespace(modules=[layers], parameters=[parameters], optimizer=None)
+        weights.all_gradients = lambda: (p.grad for p in parameters if p.grad is not None)
+        self.held = StageMemory(weights, self._look)
         self._flows: dict[int, Flow] = {}
         self._graphs: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 

@@ -20,17 +20,11 @@ from pipekit.traces import RECOMPUTE, Trace
 
 
 class Components(NamedTuple):
-    """Which components are there (section 3.2.2, 3.2.3, 3.3).
+    """Which components are there (section 3.2.2, 3.2.3, 3.3)."""
 
-    Attributes:
-        order: of backwards, by Fork and Join.
-        streams: of their own for copies.
-        portals: for skip connections; without them, each stage hands them to the next.
-    """
-
-    order: bool
-    streams: bool
-    portals: bool
+    order: bool  # of backwards, by Fork and Join
+    streams: bool  # of their own for copies
+    portals: bool  # for skip connections; without them, each stage hands them to the next
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -58,12 +52,7 @@ def simulated(
 ) -> Trace:
     """Return a batch on devices that have some of the components (simulated).
 
-    Args:
-        cell: what is run.
-        profile: of its network, with skips.
-        cluster: its links.
-        has: the components.
-        balance: layers of each stage; by default those published.
+    The profile has the network's skips; by default the published ``balance`` counts.
     """
     table = as_drawn(cell.stages, cell.microbatches)
     costs = stage_costs(table, carried(profile, has), cell.plan(balance))

@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from pipekit.clusters import Cluster
 from pipekit.papers.torchgpipe.ablation.streams import Copy, Issue, Pass, Stream
@@ -12,14 +13,7 @@ from pipekit.traces import RECOMPUTE
 FORWARD, BACKWARD = "FORWARD", "BACKWARD"
 
 
-class _Way(NamedTuple):
-    """What goes from one stage to another for each microbatch, in bytes; gradients go back."""
-
-    source: int
-    destination: int
-    size: float
-
-
+@dataclass(frozen=True)
 class Host:
     """Issues a batch.
 
@@ -32,26 +26,23 @@ class Host:
     Without streams of their own, copies are issued to the computing streams of both devices, and
     hold up both (section 3.1: "two-way synchronization"); with them, only the link.
 
-    Args:
-        costs: of each stage; what their skips are decides what is copied where.
-        microbatches: m; all but the last are recomputed.
-        cluster: the links.
-        order: whether Fork and Join are there.
-        streams: whether copies have streams of their own.
     """
 
-    def __init__(
-        self,
-        costs: Sequence[StageCosts],
-        microbatches: int,
-        cluster: Cluster,
-        *,
-        order: bool,
-        streams: bool,
-    ) -> None:
-        self.costs, self.cluster, self.order, self.streams = costs, cluster, order, streams
-        self.stages, self.microbatches = len(costs), microbatches
-        self.ways = _ways(costs)
+    costs: Sequence[StageCosts]  # of each stage; their skips decide what is copied where
+    microbatches: int  # m; all but the last are recomputed
+    cluster: Cluster  # the links
+    order: bool  # whether Fork and Join are there
+    streams: bool  # whether copies have streams of their own
+
+    @cached_property
+    def _ways(self) -> list[tuple[int, int, float]]:
+        """From which stage to which go how many bytes a microbatch; gradients go back."""
+        sizes: dict[tuple[int, int], float] = defaultdict(float)
+        for stage, cost in enumerate(self.costs[:-1]):
+            sizes[stage, stage + 1] += cost.whole.output_bytes
+        for skip in skips_of(self.costs):
+            sizes[skip.source, skip.destination] += skip.bytes
+        return [(*ends, size) for ends, size in sizes.items()]
 
     def issues(self) -> Iterator[Issue]:
         """Yield everything in the order of issue."""
@@ -67,7 +58,7 @@ class Host:
 
     def _cycles(self) -> list[list[tuple[int, int]]]:
         """Return (stage, microbatch) of each clock cycle."""
-        m, n = self.microbatches, self.stages
+        m, n = self.microbatches, len(self.costs)
         return [[(s, t - s) for s in range(n) if 0 <= t - s < m] for t in range(m + n - 1)]
 
     def _ordered(self) -> Iterator[Pass]:
@@ -83,7 +74,7 @@ class Host:
         The loss gives the last device all its gradients at once; to the others they come one by
         one.  The last microbatch is not recomputed: nothing holds it back.
         """
-        last, stages = self.microbatches - 1, list(reversed(range(self.stages)))
+        last, stages = self.microbatches - 1, list(reversed(range(len(self.costs))))
         yield from (Pass(RECOMPUTE, stages[0], k) for k in reversed(range(last)))
         yield from (Pass(BACKWARD, stage, last) for stage in stages)
         for stage in stages:
@@ -96,16 +87,16 @@ class Host:
         whole = self.costs[stage].whole
         if op == BACKWARD:
             seconds, purpose = whole.backward_s, "gradient"
-            senders = [way.destination for way in self.ways if way.source == stage]
+            senders = [end for source, end, _ in self._ways if source == stage]
         else:
             seconds, purpose = whole.forward_s, "activation"
-            senders = [way.source for way in self.ways if way.destination == stage]
+            senders = [source for source, end, _ in self._ways if end == stage]
         needs = tuple(Copy(purpose, sender, stage, k) for sender in senders)
         return Issue(Pass(op, stage, k), seconds, (("compute", stage),), needs)
 
     def _copies(self, purpose: str, stage: int, k: int) -> Iterator[Issue]:
         """Yield the copies into a stage before its forward, or back from it after its backward."""
-        for source, destination, size in self.ways:
+        for source, destination, size in self._ways:
             if destination == stage:
                 made = Pass(FORWARD, source, k)
                 if purpose == "gradient":
@@ -116,13 +107,3 @@ class Host:
                 if not self.streams:
                     streams = ("compute", source), ("compute", destination)
                 yield Issue(Copy(purpose, source, destination, k), seconds, streams, (made,), size)
-
-
-def _ways(costs: Sequence[StageCosts]) -> list[_Way]:
-    """Return what goes where for each microbatch."""
-    sizes: dict[tuple[int, int], float] = defaultdict(float)
-    for stage, cost in enumerate(costs[:-1]):
-        sizes[stage, stage + 1] += cost.whole.output_bytes
-    for skip in skips_of(costs):
-        sizes[skip.source, skip.destination] += skip.bytes
-    return [_Way(*ends, size) for ends, size in sizes.items()]

@@ -24,17 +24,11 @@ ARRIVING = "GiB of all microbatches' arriving gradients (exact)"
 
 @dataclass(frozen=True)
 class SmallUNet:
-    """A U-Net (5, C) that is really trained, cut as Table 1's.
+    """A U-Net (5, C) that is really trained, cut as Table 1's."""
 
-    Attributes:
-        channels: C.
-        pixels: of an image's side.
-        rows: of a microbatch.
-    """
-
-    channels: int
-    pixels: int
-    rows: int
+    channels: int  # C
+    pixels: int  # of an image's side
+    rows: int  # of a microbatch
 
     def live_mb(self) -> dict[str, float]:
         """Return the MB of all devices at their peaks by row of Table 1, measured.

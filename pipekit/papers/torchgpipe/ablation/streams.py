@@ -37,21 +37,15 @@ class Copy(NamedTuple):
 
 
 class Issue(NamedTuple):
-    """A kernel as the host issues it.
+    """A kernel as the host issues it."""
 
-    Attributes:
-        kernel: what is done.
-        seconds: it takes.
-        streams: all those that it holds up: it begins as the first in each of them.
-        needs: what must be over, in whatever streams it is; what was never issued is not needed.
-        size: bytes that a copy moves.
-    """
-
-    kernel: Pass | Copy
-    seconds: float
+    kernel: Pass | Copy  # what is done
+    seconds: float  # it takes
+    # all those that it holds up: it begins as the first in each of them
     streams: tuple[Stream, ...]
+    # what must be over, in whatever streams it is; what was never issued is not needed
     needs: tuple[Pass | Copy, ...] = ()
-    size: float = 0.0
+    size: float = 0.0  # bytes that a copy moves
 
 
 def run(issues: Iterable[Issue], name: str, devices: int) -> Trace:

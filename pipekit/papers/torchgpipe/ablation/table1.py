@@ -31,16 +31,11 @@ OWN = "own partition"
 
 @dataclass(frozen=True)
 class Table1:
-    """Table 1, simulated; its last two rows are emulated, too.
+    """Table 1, simulated; its last two rows are emulated, too."""
 
-    Attributes:
-        profile: of a microbatch on a P40.
-        links: between the P40s.
-        emulated_s: seconds of a batch by row, for those that pipekit's engine can run.
-    """
-
-    profile: Profile
-    links: Cluster
+    profile: Profile  # of a microbatch on a P40
+    links: Cluster  # between the P40s
+    # seconds of a batch by row, for those that pipekit's engine can run
     emulated_s: Mapping[str, float]
 
     @cached_property

@@ -47,13 +47,8 @@ def journals(
 ) -> list[Journal]:
     """Run a minibatch and return what each device did in it, each with one small stage.
 
-    All microbatches but the last are recomputed.
-
-    Args:
-        devices: n.
-        microbatches: m.
-        stock: whether all layers recompute by ``torch.utils.checkpoint``, instead of the engine.
-        backward_s: seconds that a backward of the last device waits, in place of computing.
+    All microbatches but the last are recomputed, by the engine, or (``stock``) all of them by
+    ``torch.utils.checkpoint``.  A backward of the last device waits for ``backward_s``.
     """
     written = [Journal() for _ in range(devices)]
     seconds = [0.0] * (devices - 1) + [backward_s]

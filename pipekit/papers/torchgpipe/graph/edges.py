@@ -88,21 +88,6 @@ def backward_nodes(output: Tensor) -> list[Any]:
     return sorted(passes, key=lambda node: int(node._sequence_nr()))
 
 
-def issued(output: Tensor) -> list[PaperTask]:
-    """Return the forwards in the order in which they were issued, as autograd numbered them."""
-    return [_at("F", node) for node in backward_nodes(output)]
-
-
-def autograd_edges(output: Tensor) -> Edges:
-    """Return which backward waits for which in autograd's graph of a pipelined module's output."""
-    return {
-        (_at("B", node), _at("B", before))
-        for node in backward_nodes(output)
-        for before, _ in node.next_functions
-        if hasattr(before, "place")
-    }
-
-
 def device_orders(trace: Trace) -> list[list[PaperTask]]:
     """Return what each device did in a minibatch, in order."""
     orders: list[list[PaperTask]] = [[] for _ in range(trace.workers)]
@@ -120,7 +105,14 @@ def run(model: PipelinedModule, x: Tensor) -> tuple[Edges, list[list[PaperTask]]
         forwards as they were issued.
     """
     y = model(x)
-    edges, order = autograd_edges(y), issued(y)
+    nodes = backward_nodes(y)
+    order = [_at("F", node) for node in nodes]  # as autograd numbered them
+    edges = {
+        (_at("B", node), _at("B", before))
+        for node in nodes
+        for before, _ in node.next_functions
+        if hasattr(before, "place")
+    }
     y.square().mean().backward()
     return edges, device_orders(model.trace), order
 

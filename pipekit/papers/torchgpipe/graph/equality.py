@@ -146,7 +146,7 @@ def mlp(seed: int = 0) -> nn.Sequential:
 
 
 def _balance(model: nn.Sequential, n: int) -> list[int]:
-    return [len(model) // n + (stage < len(model) % n) for stage in range(n)]
+    return [len(part) for part in torch.arange(len(model)).tensor_split(n)]
 
 
 def _linear(width: int) -> nn.Linear:

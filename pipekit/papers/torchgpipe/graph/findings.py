@@ -73,11 +73,8 @@ def figure_findings(found1: Edges, found2: Edges, picture1: str, picture2: str) 
 def order_findings(found2: Edges, largest: int, issues: int, seed: int) -> list[Finding]:
     """Return what section 2.1 and Algorithm 1 claim of the order of tasks.
 
-    Args:
-        found2: what :func:`edges.found2` returned for m = 4 and n = 3.
-        largest: most microbatches and devices.
-        issues: random orders of issue that autograd's order is tried on.
-        seed: of these.
+    ``found2`` is what :func:`edges.found2` returned for m = 4 and n = 3; m and n go up to
+    ``largest``; autograd's order is tried on so many random ``issues``.
     """
     swept = f"m and n from 1 to {largest}"
     sizes = product(range(1, largest + 1), repeat=2)

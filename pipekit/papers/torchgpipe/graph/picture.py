@@ -1,5 +1,7 @@
 """Figures 1 and 2 of torchgpipe, drawn from edges."""
 
+from math import nan
+
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -34,16 +36,14 @@ def draw(edges: Edges, title: str) -> go.Figure:
     figure = go.Figure()
     for label, dash, crossing in ("data", "solid", False), ("order on a device", "dash", True):
         chosen = [edge for edge in sorted(edges) if (edge[0].i != edge[1].i) == crossing]
-        for number, (a, b) in enumerate(chosen):
-            figure.add_scatter(
-                x=[x(a), x(b)],
-                y=[-a.i, -b.i],
-                mode="lines",
-                line={"color": style.GREY, "dash": dash, "width": 1.5},
-                name=label,
-                showlegend=number == 0,
-                hoverinfo="skip",
-            )
+        figure.add_scatter(
+            x=[place for a, b in chosen for place in (x(a), x(b), nan)],
+            y=[place for a, b in chosen for place in (-a.i, -b.i, nan)],
+            mode="lines",
+            line={"color": style.GREY, "dash": dash, "width": 1.5},
+            name=label,
+            hoverinfo="skip",
+        )
     for j in range(1, n + 1):
         own = [t for t in tasks if t.j == j]
         figure.add_scatter(

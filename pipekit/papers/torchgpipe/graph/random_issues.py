@@ -1,11 +1,12 @@
 """What autograd makes of passes that are issued in any order (torchgpipe, section 3.2.2)."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from pipekit.engine.module import Place, link
 
@@ -19,12 +20,15 @@ def out_of_order(m: int, n: int, issues: int, in_order: bool, seed: int = 0) -> 
     rng = random.Random(seed)
     wrong = 0
     for _ in range(issues):
-        noted = _Noted()
+        order: list[Place] = []
+        noted: Any = SimpleNamespace(
+            begin=lambda _: None, reached=order.append, differentiate=lambda: [None]
+        )
         passes = list(_random_issue(m, n, in_order, rng))
         (y,) = link(noted, [torch.ones(1, requires_grad=True)], [torch.ones(1)], passes, in_order)
         y.backward()
-        orders = [[k for stage, k in noted.order if stage == s] for s in range(n)]
-        wrong += any(order != list(range(m))[::-1] for order in orders)
+        orders = [[k for stage, k in order if stage == s] for s in range(n)]
+        wrong += any(each != list(range(m))[::-1] for each in orders)
     return wrong
 
 
@@ -42,19 +46,3 @@ def _random_issue(m: int, n: int, in_order: bool, rng: random.Random) -> Iterato
         left.remove(place)
         done.add(place)
         yield place
-
-
-class _Noted:
-    """Takes down in which order autograd comes to the passes; its only input has no gradient."""
-
-    def __init__(self) -> None:
-        self.order: list[Place] = []
-
-    def begin(self, gradients: Sequence[Tensor | None]) -> None:
-        pass
-
-    def reached(self, place: Place) -> None:
-        self.order.append(place)
-
-    def differentiate(self) -> list[Tensor | None]:
-        return [None]

@@ -1,6 +1,8 @@
 """What recomputation saves, and what it costs: one device, really trained (torchgpipe, 2.1)."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import pandas as pd
@@ -15,51 +17,36 @@ MODES: tuple[Recompute, ...] = "never", "except_last", "always"
 
 
 class Kept(NamedTuple):
-    """What a batch holds, really trained on one stage.
+    """What a batch holds, really trained on one stage."""
 
-    Attributes:
-        peak_bytes: the most at once.
-        intermediate_bytes: the most activations at once, without the batch itself, inputs and
-            targets, which stay in all modes.
-        bytes_per_parameter: of weights and gradients together.
-    """
-
-    peak_bytes: int
+    peak_bytes: int  # the most at once
+    # the most activations at once, without the batch itself, inputs and targets, which stay in all
+    # modes
     intermediate_bytes: float
-    bytes_per_parameter: float
+    bytes_per_parameter: float  # of weights and gradients together
 
 
 Held = Mapping[int, Mapping[Recompute, Kept]]
 """By microbatches and mode."""
 
 
+@dataclass(frozen=True)
 class OneStage:
-    """A batch on one device, to be trained in each mode of recomputation.
+    """A batch on one device, to be trained in each mode of recomputation."""
 
-    Args:
-        model: the network.
-        inputs: of the batch, [rows, ...].
-        targets: likewise.
-        microbatches: m.
-        loss: of a microbatch.
-        optimizer: makes an optimizer.
-    """
+    model: nn.Sequential
+    inputs: Tensor  # of the batch, [rows, ...]
+    targets: Tensor
+    microbatches: int  # m
+    loss: Loss
+    optimizer: OptimizerFactory
 
-    def __init__(
-        self,
-        model: nn.Sequential,
-        inputs: Tensor,
-        targets: Tensor,
-        microbatches: int,
-        *,
-        loss: Loss,
-        optimizer: OptimizerFactory,
-    ) -> None:
-        self._parameters = sum(p.numel() for p in model.parameters())
-        self._batch = inputs, targets
-        how = {"balance": [len(model)], "optimizer": optimizer, "loss": loss}
-        self._pipelines = {
-            mode: pipeline(model, 1, microbatches, recompute=mode, **how) for mode in MODES
+    @cached_property
+    def _pipelines(self) -> dict[Recompute, Pipeline]:
+        how = {"balance": [len(self.model)], "optimizer": self.optimizer, "loss": self.loss}
+        return {
+            mode: pipeline(self.model, 1, self.microbatches, recompute=mode, **how)
+            for mode in MODES
         }
 
     def held(self) -> dict[Recompute, Kept]:
@@ -68,17 +55,20 @@ class OneStage:
 
     def seconds(self, rounds: int) -> dict[Recompute, float]:
         """Return the seconds of the fastest batch in each mode, timed so many rounds (measured)."""
-        pairs = {mode: (each, self._batch) for mode, each in self._pipelines.items()}
+        pairs = {
+            mode: (each, (self.inputs, self.targets)) for mode, each in self._pipelines.items()
+        }
         return fastest_batch_s(pairs, rounds)
 
     def _held(self, pipeline: Pipeline) -> Kept:
-        memory = measure_memory(pipeline.train([self._batch], memory=True))
+        memory = measure_memory(pipeline.train([(self.inputs, self.targets)], memory=True))
         frame = memory.frame
         kept = frame["activations"] + frame["recompute"]
+        parameters = sum(p.numel() for p in self.model.parameters())
         return Kept(
             memory.peak_bytes[0],
-            float(kept.max()) - sum(tensor.nbytes for tensor in self._batch),
-            float(frame["weights"].max() + frame["gradients"].max()) / self._parameters,
+            float(kept.max()) - self.inputs.nbytes - self.targets.nbytes,
+            float(frame["weights"].max() + frame["gradients"].max()) / parameters,
         )
 
 

@@ -62,11 +62,8 @@ def figure(table: pd.DataFrame) -> tuple[go.Figure, pd.DataFrame]:
 def naive_finding(row: Row, error: float, trained_rows: int, picture: str) -> Finding:
     """Return naive-1's memory: simulated, or measured if the paper's batch is really trained.
 
-    Args:
-        row: naive-1's.
-        error: of the memory model on small U-Nets.
-        trained_rows: of a real batch of the full size; 0: none is trained.
-        picture: shows Table 3.
+    ``error`` is the memory model's on small U-Nets; a real batch of the full size has
+    ``trained_rows``, 0 if none is trained.
     """
     note = (
         f"small U-Nets really trained: measured and simulated peaks differ by {error:.1%} at most"

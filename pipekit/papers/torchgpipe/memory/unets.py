@@ -67,27 +67,16 @@ def peak_bytes(profile: Profile, plan: Plan, microbatches: int) -> list[int]:
 
 
 class Row(NamedTuple):
-    """A row of Table 3, simulated.
+    """A row of Table 3, simulated."""
 
-    Attributes:
-        name: "pipeline-2".
-        size: (B, C).
-        parameters: counted.
-        total: GiB of all devices.
-        fullest: of the fullest device.
-        weights: of weights and gradients, all devices.
-        by_size: GiB of all devices with the partition by :func:`by_size`.
-        as_published: whether that is the published partition.
-    """
-
-    name: str
-    size: tuple[int, int]
-    parameters: int
-    total: float
-    fullest: float
-    weights: float
-    by_size: float
-    as_published: bool
+    name: str  # "pipeline-2"
+    size: tuple[int, int]  # (B, C)
+    parameters: int  # counted
+    total: float  # GiB of all devices
+    fullest: float  # of the fullest device
+    weights: float  # of weights and gradients, all devices
+    by_size: float  # GiB of all devices with the partition by :func:`by_size`
+    as_published: bool  # whether that is the published partition
 
 
 def size_of(network: str) -> tuple[int, int]:

@@ -40,19 +40,12 @@ def blocks(profile: Profile, stages: int) -> list[int]:
 
 
 class Throughput(NamedTuple):
-    """Rows a second of a benchmark.
+    """Rows a second of a benchmark."""
 
-    Attributes:
-        simulated: with the published partition.
-        emulated: likewise.
-        blocks: simulated, with the partition by :func:`blocks`.
-        peak_bytes: most bytes on a device, simulated with the published partition.
-    """
-
-    simulated: float
-    emulated: float
-    blocks: float
-    peak_bytes: int
+    simulated: float  # with the published partition
+    emulated: float  # likewise
+    blocks: float  # simulated, with the partition by :func:`blocks`
+    peak_bytes: int  # most bytes on a device, simulated with the published partition
 
 
 def throughput(cell: Benchmark, profile: Profile, faster: float) -> Throughput:
@@ -74,13 +67,9 @@ def throughput(cell: Benchmark, profile: Profile, faster: float) -> Throughput:
 def simulated(
     cell: Benchmark, profile: Profile, cluster: Cluster | None, balance: Sequence[int] | None = None
 ) -> Trace:
-    """Return a simulated batch of a benchmark.
+    """Return a simulated batch of a benchmark; without a cluster links cost nothing.
 
-    Args:
-        cell: what is run.
-        profile: of its network, for any rows.
-        cluster: its links; None: they cost nothing.
-        balance: layers of each stage; by default those published.
+    The profile is for any rows; by default the published ``balance`` counts.
     """
     table = as_drawn(cell.stages, cell.microbatches)
     return simulate(table, profile, cell.plan(balance), cluster)

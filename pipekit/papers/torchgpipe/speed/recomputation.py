@@ -57,11 +57,8 @@ def overlaps(trace: Trace, copy_s: float) -> bool:
 def findings(trace: Trace, copy_s: float, picture: str, most: int = 8) -> list[Finding]:
     """Return what section 2.1 claims of which microbatches are recomputed, and when.
 
-    Args:
-        trace: what :func:`emulated` returned for 4 stages and 4 microbatches.
-        copy_s: seconds to copy a gradient in it.
-        picture: shows it.
-        most: microbatches and stages that are counted, from 1.
+    The trace is what :func:`emulated` returned for 4 stages and 4 microbatches, where a gradient's
+    copy takes ``copy_s``; up to ``most`` microbatches and stages are counted.
     """
     sizes = range(1, most + 1)
     except_last, always = counts(sizes, sizes, "except_last"), counts(sizes, sizes, "always")

@@ -19,19 +19,12 @@ from pipekit.simulation import simulate
 
 
 class Small(NamedTuple):
-    """A benchmark that this machine can really train.
+    """A benchmark that this machine can really train."""
 
-    Attributes:
-        stages: one worker each.
-        microbatches: of a batch.
-        recompute: which are recomputed.
-        batch: rows.
-    """
-
-    stages: int
-    microbatches: int
-    recompute: Recompute
-    batch: int
+    stages: int  # one worker each
+    microbatches: int  # of a batch
+    recompute: Recompute  # which are recomputed
+    batch: int  # rows
 
 
 def measured(
@@ -45,19 +38,12 @@ def measured(
 ) -> pd.DataFrame:
     """Really train some cells in turn, a few batches each of so many ``rounds``, by plain SGD.
 
-    The first cell is the baseline.  The fastest batch counts.
-
-    Args:
-        model: the network; its partition is by :func:`blocks`, of its costs estimated for the P40.
-        image: one row of input, [1, ...].
-        target: its target, [1, ...].
-        cells: by name.
-        loss: of a microbatch.
-        rounds: how many times each is timed.
+    The network is cut by :func:`blocks`, of its costs estimated for the P40; image and target are
+    one row, [1, ...].  The fastest batch counts.
 
     Returns:
-        A row a cell: cell, rows/s, speedup, and the speedup simulated for stages of equal
-        time and free links.
+        A row a cell: cell, rows/s, speedup over the first, and the speedup simulated for stages of
+        equal time and free links.
     """
     costs, pairs = Profile.analytic(model, image, P40), {}
     for name, cell in cells.items():
@@ -79,17 +65,10 @@ def measured(
 def small_networks(
     unet_size: Sequence[int], amoebanet_size: Sequence[int], pixels: int, rows: int, rounds: int
 ) -> pd.DataFrame:
-    """Really train a U-Net and an AmoebaNet-D, both small, as Tables 2 and 4 do the large ones.
+    """Really train a U-Net (B, C) and an AmoebaNet-D (L, F), as Tables 2 and 4 do the large ones.
 
-    Args:
-        unet_size: B and C.
-        amoebanet_size: L and F.
-        pixels: of an image's side.
-        rows: of a microbatch.
-        rounds: how often each U-Net is timed; each AmoebaNet-D half as often.
-
-    Returns:
-        The rows of :func:`measured`, with the network.
+    The rows are those of :func:`measured`, with the network; there are ``rows`` in a microbatch.
+    Each U-Net is timed so many ``rounds``, each AmoebaNet-D half as often.
     """
     image = torch.rand(1, 3, pixels, pixels)
     unet = measured(

@@ -11,11 +11,6 @@ def test_tables_are_read_from_the_ledger() -> None:
     assert len(quotes.figure1()) == 8
 
 
-def test_numbers_of_section_1_are_read_from_the_ledger() -> None:
-    assert quotes.winners() == (4, 145.8)
-    assert quotes.accelerator_memory() == (12, 32)
-
-
 def test_commas_separate_thousands_only_inside_numbers() -> None:
     assert quotes.numbers("20,000 steps, 480x480, 4e") == [20000, 480, 480, 4]
 

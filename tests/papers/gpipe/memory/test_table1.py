@@ -35,9 +35,10 @@ def test_every_column_has_what_the_paper_prints_and_what_the_model_counts(
 def test_the_figure_shows_every_accelerator_beside_the_paper(table: table1.Table1) -> None:
     drawn, rows = table1.figure(table)
     assert len(rows) == 1 + 1 + 2 + 4 + 8
-    assert drawn.layout.title.text.endswith("times the paper's (simulated)")
-    parameters, activations, budget, paper = drawn.data
-    assert [*activations.base] == [*parameters.x]
+    assert drawn.layout.title.text.endswith("times the paper's (simulated, paper)")
+    parameters, total, paper, budget = drawn.data
+    assert [*parameters.x] == rows["parameters"].tolist()
+    assert [*total.x] == rows["total"].tolist()
     assert set(budget.x) == {8}
     assert paper.x[-1] == pytest.approx((24.62 + 26.24) / 8)
 
