@@ -36,7 +36,6 @@ from tqdm import tqdm
 from pipekit import Pipeline, Schedule, WorkerDied, schedules
 from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.papers.pipedream.checkpoints import (
-    Counted,
     Struck,
     differences,
     kill,
@@ -159,9 +158,9 @@ def train(
     begun = checkpoints.newest(folder) is not None
     torch.manual_seed(draw.getrandbits(32) if begun else 2)
     for epoch in range(pipeline.resume(folder), EPOCHS):
-        batches: Counted = Paced()
+        batches: Paced | Struck = Paced()
         if fatal is not None and fatal // BATCHES == epoch:
-            batches = Struck(batches, fatal % BATCHES, partial(kill_one, draw))
+            batches = Struck(Paced(), fatal % BATCHES, partial(kill_one, draw))
         pipeline.train(batches, trace=False, checkpoints=folder, every=setting.every)
 
 

@@ -57,8 +57,26 @@ def rows_figure(traces: Sequence[Trace], titles: Sequence[str], rows: Sequence[s
 
 
 def with_line(
-    figure: go.Figure, x: Sequence[float], y: Sequence[float], name: str, dash: str = "dash"
+    figure: go.Figure,
+    x: Sequence[float],
+    y: Sequence[float],
+    name: str,
+    dash: str = "dash",
+    **panel: int,
 ) -> go.Figure:
-    """Add a grey line to compare with, at the end of the legend."""
+    """Add a grey line to compare with, at the end of the legend, in a panel (``row``, ``col``)."""
     line = {"color": style.GREY, "dash": dash, "width": 1.5}
-    return figure.add_scatter(x=x, y=y, name=name, mode="lines", line=line, legendrank=2000)
+    shown = {"name": name, "mode": "lines", "line": line, "legendrank": 2000}
+    return figure.add_scatter(x=x, y=y, **shown, **panel)
+
+
+def accuracies(
+    frame: pd.DataFrame, x: str, color: str, target: float, title: str, label: str = "measured"
+) -> go.Figure:
+    """Draw the mean "accuracy" (%) over seeds over ``x``, in a band from the worst to the best.
+
+    The frame has a row for each seed and point; the target (%) is marked.
+    """
+    y_title = "test accuracy (%), mean and range of seeds"
+    figure = plots.bands(frame, x, "accuracy", color, title=title, label=label, y_title=y_title)
+    return with_line(figure, [0, frame[x].max()], [target] * 2, f"target {target:.3g} %")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,18 +20,10 @@ from pipekit.papers.pipedream.timelines.messages import MessageCounter
 Epoch = Sequence[tuple[Tensor, Tensor]]
 
 
-class Counted(Protocol):
-    """Batches that can be counted before they are read."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-
 class Struck:
     """Batches; beside the training, ``strike`` is called when it comes to number ``at``."""
 
-    def __init__(self, batches: Counted, at: int, strike: Callable[[], object]) -> None:
+    def __init__(self, batches: Any, at: int, strike: Callable[[], object]) -> None:
         self._batches, self._at, self._strike = batches, at, strike
 
     def __len__(self) -> int:
@@ -109,9 +101,9 @@ def restart(
 
     def train(pipeline: Pipeline, where: Path, strike: Callable[[], object] | None = None) -> None:
         for number in range(pipeline.resume(where), len(epochs)):
-            batches: Counted = epochs[number]
+            batches: Epoch | Struck = epochs[number]
             if strike and number + 1 == len(epochs):
-                batches = Struck(batches, len(batches) // 2, strike)
+                batches = Struck(epochs[number], len(batches) // 2, strike)
             pipeline.train(batches, trace=False, checkpoints=where)
 
     train(build("threads"), folder / "whole")

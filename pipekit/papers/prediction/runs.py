@@ -4,7 +4,7 @@ import math
 import statistics
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from pipekit.clusters import Cluster, flat, local
 from pipekit.emulation import emulate
-from pipekit.engine import Pipeline
-from pipekit.engine.config import Loss
-from pipekit.engine.updates.weight_versions import OptimizerFactory
+from pipekit.engine import Loss, OptimizerFactory, Pipeline
+from pipekit.papers.timelines import memory_of
 from pipekit.planning import plan
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
@@ -156,9 +155,8 @@ def memory_traces(
 ) -> tuple[Trace, Trace]:
     """Return a simulated and a measured trace of a case, both with their memory."""
     split = _equal_stages(costs, case.stages, recompute)
-    schedule = case.schedule(case.batches)
-    simulated = simulate(schedule, costs, split, optimizer_states=model.optimizer_states)
-    batches = model.batches(case.microbatches, case.batches)
+    states, batches = model.optimizer_states, model.batches(case.microbatches, case.batches)
+    simulated = simulate(case.schedule(case.batches), costs, split, optimizer_states=states)
     return simulated, _pipeline(model, case, split).train(batches, memory=True).trace
 
 
@@ -167,21 +165,13 @@ def memory_row(
 ) -> dict[str, Any]:
     """Simulate and measure the peak bytes of a case; return those of the worker farthest off."""
     traces = memory_traces(model, costs, case, recompute)
-    ours, theirs = (trace.memory.peak_bytes for trace in traces if trace.memory is not None)
+    megabytes = [memory_of(trace).peak_bytes for trace in traces]
     predicted, found = max(
-        zip(ours, theirs, strict=True), key=lambda pair: abs(pair[0] / pair[1] - 1)
+        ((a / 1e6, b / 1e6) for a, b in zip(*megabytes, strict=True)),
+        key=lambda pair: abs(pair[0] / pair[1] - 1),
     )
-    return {
-        "model": model.name,
-        "method": case.method,
-        "stages": case.stages,
-        "microbatches": case.microbatches,
-        "recompute": recompute,
-        "predicted (MB)": predicted / 1e6,
-        "found (MB)": found / 1e6,
-        "error": predicted / found - 1,
-        "label": "measured",
-    }
+    row = _row(model.name, case, predicted, found, "measured", "MB")
+    return row | {"recompute": recompute}
 
 
 def every_split(model: TrainedModel, case: MethodCase, repeats: int) -> pd.DataFrame:
@@ -195,14 +185,11 @@ def every_split(model: TrainedModel, case: MethodCase, repeats: int) -> pd.DataF
     costs = profiled(model, 2, passes=30)
     choice = plan(costs, flat(2, math.inf), method="pipedream", replicate=False)
     splits = [Plan.by_hand([n, len(costs) - n], rows=costs.rows) for n in range(1, len(costs))]
-    pipelines = [_pipeline(model, case, split) for split in splits]
-    for pipeline in pipelines:
+    pipelines = [(split, _pipeline(model, case, split)) for split in splits]
+    for _, pipeline in pipelines:
         pipeline.train(model.batches(case.microbatches, case.batches))  # to warm up
     rounds = [
-        [
-            _predict_and_run(model, case, split, pipeline, passes=5)
-            for split, pipeline in zip(splits, pipelines, strict=True)
-        ]
+        [_predict_and_run(model, case, *each, passes=5) for each in pipelines]
         for _ in range(repeats)
     ]
     return pd.DataFrame(
@@ -216,32 +203,28 @@ def every_split(model: TrainedModel, case: MethodCase, repeats: int) -> pd.DataF
     )
 
 
+def slower_than_best(splits: pd.DataFrame) -> float:
+    """Return by how much the planner's cut of :func:`every_split` is slower, relatively."""
+    seconds = splits["at one speed (s)"]
+    return float(seconds[splits["chosen"]].iloc[0] / seconds.min() - 1)
+
+
 def verdicts(
     emulated: pd.DataFrame, measured: pd.DataFrame, memory: pd.DataFrame, splits: pd.DataFrame
 ) -> pd.DataFrame:
     """Return a row for each thing that was to be reached: what was, and whether it was."""
     counts = pd.concat([emulated["counts agree"], measured["counts agree"]])
-    off = {
-        "emulated seconds": emulated["error"].abs(),
-        "measured seconds": measured["error"].abs(),
-        "peak bytes": memory["error"].abs(),
-    }
-    seconds = splits["at one speed (s)"]
-    chosen = seconds[splits["chosen"]].iloc[0] / seconds.min() - 1
+    run, trained, peak = (table["error"].abs() for table in (emulated, measured, memory))
     rows = [
-        ("emulated seconds, mean error", off["emulated seconds"].mean(), 0.02),
-        ("emulated seconds, worst error", off["emulated seconds"].max(), 0.05),
-        ("measured seconds, mean error", off["measured seconds"].mean(), 0.08),
-        ("peak bytes, worst error", off["peak bytes"].max(), 0.05),
-        ("chosen plan, slower than the best", chosen, 0.05),
+        ("emulated seconds, mean error", run.mean(), 0.02),
+        ("emulated seconds, worst error", run.max(), 0.05),
+        ("measured seconds, mean error", trained.mean(), 0.08),
+        ("peak bytes, worst error", peak.max(), 0.05),
+        ("chosen plan, slower than the best", slower_than_best(splits), 0.05),
         ("runs whose counts are not the schedule's", float((~counts).mean()), 0.0),
     ]
-    return pd.DataFrame(
-        [
-            {"what": what, "found": found, "at most": limit, "reached": found <= limit}
-            for what, found, limit in rows
-        ]
-    )
+    table = pd.DataFrame(rows, columns=["what", "found", "at most"])
+    return table.assign(reached=table["found"] <= table["at most"])
 
 
 def _equal_stages(costs: Profile, stages: int, recompute: Recompute = "never") -> Plan:
@@ -264,15 +247,14 @@ def _counts_agree(schedule: Schedule, versions: Any, in_flight: Any) -> bool:
     return bool(report.peak_versions == versions and report.peak_in_flight == in_flight)
 
 
-def _row(name: str, case: MethodCase, predicted: float, found: float, label: str) -> dict[str, Any]:
+def _row(
+    name: str, case: MethodCase, predicted: float, found: float, label: str, unit: str = "s"
+) -> dict[str, Any]:
     return {
         "model": name,
-        "method": case.method,
-        "stages": case.stages,
-        "microbatches": case.microbatches,
-        "batches": case.batches,
-        "predicted (s)": predicted,
-        "found (s)": found,
+        **asdict(case),
+        f"predicted ({unit})": predicted,
+        f"found ({unit})": found,
         "error": predicted / found - 1,
         "label": label,
     }

@@ -1,12 +1,13 @@
 """How good predictions are, as a study: what is run, and how its tables are drawn."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import partial
 
 import pandas as pd
 import plotly.graph_objects as go
 import torch
 from torch import nn
+from torch.optim import SGD, Adam
 from tqdm.auto import tqdm
 
 from pipekit import plots
@@ -21,6 +22,7 @@ from pipekit.papers.prediction.runs import (
     emulated_row,
     measured_row,
     memory_row,
+    slower_than_best,
 )
 from pipekit.plans import Recompute
 from pipekit.profiling import Profile
@@ -39,38 +41,18 @@ def published_profiles(names: Iterable[str]) -> dict[str, Profile]:
 def trained_models() -> list[TrainedModel]:
     """Return a convolutional network, an MLP and a GPT with data, loss and optimizer."""
     digits = mnist(rows=64, test_rows=16)
+    images = digits.train_inputs[:32], digits.train_targets[:32]
     torch.manual_seed(0)
     words = torch.randint(256, (8, 65))
-    layers = [layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.ReLU())]
-    wide = nn.Sequential(*layers)
+    wide = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.ReLU())))
+    numbers = torch.rand(64, 512), torch.rand(64, 512)
+    momentum, sgd = partial(SGD, lr=0.01, momentum=0.9), partial(SGD, lr=0.01)
+    language = gpt(6, 128, 4, vocabulary=256, sequence=64)
+    next_words = words[:, :-1], words[:, 1:]
     return [
-        TrainedModel(
-            "convnet on MNIST",
-            convnet(),
-            digits.train_inputs[:32],
-            digits.train_targets[:32],
-            nn.CrossEntropyLoss(),
-            lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
-            1,
-        ),
-        TrainedModel(
-            "MLP 8 x 512",
-            wide,
-            torch.rand(64, 512),
-            torch.rand(64, 512),
-            nn.MSELoss(),
-            lambda p: torch.optim.SGD(p, lr=0.01),
-            0,
-        ),
-        TrainedModel(
-            "GPT 6 x 128",
-            gpt(6, 128, 4, vocabulary=256, sequence=64),
-            words[:, :-1],
-            words[:, 1:],
-            token_loss,
-            torch.optim.Adam,
-            2,
-        ),
+        TrainedModel("convnet on MNIST", convnet(), *images, nn.CrossEntropyLoss(), momentum, 1),
+        TrainedModel("MLP 8 x 512", wide, *numbers, nn.MSELoss(), sgd, 0),
+        TrainedModel("GPT 6 x 128", language, *next_words, token_loss, Adam, 2),
     ]
 
 
@@ -79,26 +61,20 @@ def emulate_all(
 ) -> pd.DataFrame:
     """Return a row for each network, method and depth, with free links and others (bytes/s)."""
     runs = [
-        (name, case, links)
-        for name in profiles
+        (name, costs, case, links)
+        for name, costs in profiles.items()
         for case in grid
         for links in (None, flat(case.stages, bandwidth))
     ]
-    return _table(
-        emulated_row(name, profiles[name], case, links)
-        for name, case, links in tqdm(runs, desc="emulating", unit="run")
-    )
+    return pd.DataFrame([emulated_row(*run) for run in tqdm(runs, desc="emulating", unit="run")])
 
 
 def measure_all(
     models: Sequence[TrainedModel], grid: Sequence[MethodCase], repeats: int, passes: int
 ) -> pd.DataFrame:
-    """Return a measured row for each model and method; see :func:`.prediction.measured_row`."""
-    runs = [(model, case) for model in models for case in grid]
-    return _table(
-        measured_row(model, case, repeats, passes=passes)
-        for model, case in tqdm(runs, desc="measuring", unit="case")
-    )
+    """Return a measured row for each model and method; see :func:`.runs.measured_row`."""
+    runs = tqdm([(model, case) for model in models for case in grid], desc="measuring", unit="case")
+    return pd.DataFrame([measured_row(*run, repeats, passes=passes) for run in runs])
 
 
 def weigh_all(
@@ -111,73 +87,44 @@ def weigh_all(
 
     PipeDream cuts no minibatch: for it "all but the last microbatch" would be none.
     """
-    grid = cases(methods, [2], [microbatches], 3)
     runs = [
-        (model, case, recompute)
+        (model, profiles[model.name], case, recompute)
         for model in models
-        for case in grid
+        for case in cases(methods, [2], [microbatches], 3)
         for recompute in RECOMPUTATIONS
         if case.method != "pipedream" or recompute != "except_last"
     ]
-    return _table(
-        memory_row(model, profiles[model.name], case, recompute)
-        for model, case, recompute in tqdm(runs, desc="weighing", unit="case")
-    )
-
-
-def _table(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    return pd.DataFrame(list(rows))
+    return pd.DataFrame([memory_row(*run) for run in tqdm(runs, desc="weighing", unit="case")])
 
 
 def emulated_figure(table: pd.DataFrame) -> go.Figure:
     """Draw :func:`emulate_all`."""
-    worst = table["error"].abs().max()
-    title = f"Simulated and emulated agree within {worst:.1%}"
+    title = f"Simulated and emulated agree within {table['error'].abs().max():.1%}"
     return _beside_found(table, "method", title, "simulated, emulated")
 
 
 def measured_figure(table: pd.DataFrame) -> go.Figure:
     """Draw :func:`measure_all`."""
-    mean = table["error"].abs().mean()
-    title = f"Simulated and measured differ by {mean:.1%} on average"
+    title = f"Simulated and measured differ by {table['error'].abs().mean():.1%} on average"
     return _beside_found(table, "model", title, "simulated, measured")
 
 
 def _beside_found(table: pd.DataFrame, color: str, title: str, label: str) -> go.Figure:
-    return plots.points(
-        table,
-        x="predicted (s)",
-        y="found (s)",
-        color=color,
-        title=title,
-        label=label,
-        diagonal=True,
-        log=True,
-    )
+    columns = "predicted (s)", "found (s)", color
+    return plots.points(table, *columns, title=title, label=label, diagonal=True, log=True)
 
 
 def split_curve(splits: pd.DataFrame) -> pd.DataFrame:
-    """Return :func:`.prediction.every_split` as rows: layers of the first stage, time, seconds."""
-    return splits.assign(layers=range(1, len(splits) + 1)).melt(
-        id_vars="layers",
-        value_vars=["predicted (s)", "found (s)", "at one speed (s)"],
-        var_name="time",
-        value_name="seconds",
-    )
+    """Return :func:`.runs.every_split` as rows: layers of the first stage, time, seconds."""
+    seconds = ["predicted (s)", "found (s)", "at one speed (s)"]
+    layers = splits.assign(**{"layers of the first stage": range(1, len(splits) + 1)})
+    found = f"{splits['batches'].iloc[0]} minibatches (s)"
+    return layers.melt("layers of the first stage", seconds, "time", found)
 
 
 def split_figure(splits: pd.DataFrame) -> go.Figure:
     """Draw :func:`split_curve`; the title says how far the planner's cut is from the best."""
-    seconds = splits["at one speed (s)"]
-    chosen = seconds[splits["chosen"]].iloc[0] / seconds.min() - 1
-    batches = splits["batches"].iloc[0]
-    return plots.curves(
-        split_curve(splits),
-        x="layers",
-        y="seconds",
-        color="time",
-        title=f"The planner's cut is {chosen:.1%} from the best of {len(splits)}",
-        label="simulated, measured",
-        x_title="layers of the first stage",
-        y_title=f"{batches} minibatches (s)",
-    )
+    curve = split_curve(splits)
+    x, color, y = curve
+    far = f"The planner's cut is {slower_than_best(splits):.1%} from the best of {len(splits)}"
+    return plots.curves(curve, x, y, color, title=far, label="simulated, measured")

@@ -89,34 +89,19 @@ def plan_and_run(
 
 def loss_figure(trainings: Sequence[Training], loop: Training) -> go.Figure:
     """Draw the losses of trainings and of their plain loop; the title names the farthest."""
-
-    def apart(training: Training) -> float:
-        return training.last_epoch_loss - loop.last_epoch_loss
-
-    farthest = max(trainings, key=lambda training: abs(apart(training)))
-    return plots.curves(
-        loss_curves([*trainings, loop], WINDOW),
-        x="batch",
-        y="loss",
-        color="method",
-        title=f"{farthest.name} trains farthest from the plain loop: {apart(farthest):+.3f} nats "
-        "in the last epoch",
-        label="measured",
-        y_title=f"loss (nats), mean of {WINDOW} batches",
-    )
+    apart = {each.name: each.last_epoch_loss - loop.last_epoch_loss for each in trainings}
+    name, far = max(apart.items(), key=lambda item: abs(item[1]))
+    title = f"{name} trains farthest from the plain loop: {far:+.3f} nats in the last epoch"
+    curves, axes = loss_curves([*trainings, loop], WINDOW), ("batch", "loss", "method")
+    y_title = f"loss (nats), mean of {WINDOW} batches"
+    return plots.curves(curves, *axes, title=title, label="measured", y_title=y_title)
 
 
 def accuracy_figure(trainings: Sequence[Training]) -> go.Figure:
     """Draw the accuracies after each epoch."""
-    frame = accuracy_curves(trainings)
+    frame, y = accuracy_curves(trainings), "accuracy (%)"
     final = frame[frame["epoch"] == frame["epoch"].max()]["accuracy"]
-    figure = plots.curves(
-        frame,
-        x="epoch",
-        y="accuracy",
-        color="method",
-        title=f"All methods reach {final.min():.1f} to {final.max():.1f} % on the test images",
-        label="measured",
-        y_title="accuracy (%)",
-    )
+    title = f"All methods reach {final.min():.1f} to {final.max():.1f} % on the test images"
+    axes = "epoch", "accuracy", "method"
+    figure = plots.curves(frame, *axes, title=title, label="measured", y_title=y)
     return figure.update_xaxes(dtick=1)

@@ -3,7 +3,7 @@
 from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.papers.findings import Finding
 from pipekit.papers.pace import emulate_at_pace
-from pipekit.papers.pipedream.convergence.time_to_accuracy import FIGURES, cluster_of, profile
+from pipekit.papers.pipedream.convergence.time_to_accuracy import FIGURES, machines
 from pipekit.papers.pipedream.table1.rows import Setting
 from pipekit.papers.pipedream.table1.speeds import (
     Window,
@@ -23,18 +23,18 @@ def asp_stall(setting: Setting, delay: int, minibatches: int, faster: float) -> 
     Every gradient goes to every worker, by the same ring as BSP's sums, and may come ``delay``
     updates late; in the emulation time runs ``faster``.
     """
-    costs, workers = profile(setting.model, setting.cluster), setting.workers
+    (costs, cluster), workers = machines(setting), setting.workers
     counted = Window(2 * (delay + 1), minibatches, delay + 1)
     table = asp(workers, counted.minibatches, delay)
     plan = data_parallel(costs, workers)
-    run = emulate_at_pace(table, costs, plan, cluster_of(setting), faster)
+    run = emulate_at_pace(table, costs, plan, cluster, faster)
     return 1 - compute_seconds(costs) / workers / steady_seconds(run.trace, counted)
 
 
 def gradient_seconds(setting: Setting) -> tuple[float, float]:
     """Return the seconds that a minibatch's gradient is on a ring's links, and is computed."""
-    costs = profile(setting.model, setting.cluster)
-    (level,) = cluster_of(setting).levels
+    costs, cluster = machines(setting)
+    (level,) = cluster.levels
     sent = all_reduce_bytes(costs.parameter_bytes, setting.workers)
     return sent / level.used_bandwidth, compute_seconds(costs)
 
@@ -47,12 +47,11 @@ def stalls(minibatches: int, faster: float) -> dict[int, float]:
 def finding(stall: dict[int, float], faster: float) -> Finding:
     """Return whether ASP has no communication overhead, by what :func:`stalls` returned."""
     transfer, compute = gradient_seconds(SETTING)
-    return Finding.emulated(
-        "pipedream-sec52-asp-no-comm",
-        stall[7],
+    note = (
         f"VGG16 on 4A, bandwidth of Table 1's calibration, time {faster:g} times faster; a "
         f"gradient takes {transfer:.2f} s to reach all workers and {compute:.2f} s to compute, so "
         f"the links are the bottleneck at any fixed delay; through a parameter server a worker "
         f"would still send and receive as much as in BSP a minibatch, whose transfer Table 1 "
-        f"itself shows to take longer than computing; only unbounded staleness hides it",
+        f"itself shows to take longer than computing; only unbounded staleness hides it"
     )
+    return Finding.emulated("pipedream-sec52-asp-no-comm", stall[7], note)

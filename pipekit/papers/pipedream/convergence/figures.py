@@ -7,9 +7,9 @@ from functools import cached_property
 import pandas as pd
 import plotly.graph_objects as go
 
+from pipekit.papers.drawing import accuracies
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.convergence import statistics
-from pipekit.papers.pipedream.convergence.bands import banded
 from pipekit.papers.pipedream.convergence.time_to_accuracy import (
     FIGURES,
     Ratio,
@@ -65,11 +65,10 @@ class TimeToAccuracy:
     @cached_property
     def ratios(self) -> dict[str, Ratio]:
         """How many times less PipeDream takes than BSP to the target, Figures 10 and 11."""
-        found = {}
-        for number in EIGHT_MACHINES:
-            ours, theirs = FIGURES[number]
-            found[number] = ratio(self.table, number, ours.name, theirs.name, self.epochs)
-        return found
+        return {
+            number: ratio(self.table, number, ours.name, theirs.name, self.epochs)
+            for number, (ours, theirs) in ((n, FIGURES[n]) for n in EIGHT_MACHINES)
+        }
 
     @cached_property
     def mid_ratios(self) -> dict[str, Ratio]:
@@ -81,7 +80,8 @@ class TimeToAccuracy:
 
     def figure(self, number: str) -> tuple[go.Figure, pd.DataFrame]:
         """Return one of the figures, "10a" to "12", and its numbers."""
-        curve = curves(self.course, FIGURES[number])
+        arms, hours = FIGURES[number], f"simulated hours of {FIGURES[number][0].setting.model}"
+        curve = curves(self.course, arms)
         pairs, target = self.mid_ratios, self.mid
         title = (
             f"Figure 12, proxy: 2-1-1 at {self.mid:.0f} % {pairs[BSP].time:.1f}x as fast as BSP, "
@@ -93,26 +93,19 @@ class TimeToAccuracy:
                 f"Figure {number}, proxy: PipeDream at {target:g} % "
                 f"{self.ratios[number].time:.2f}x as fast as BSP, paper {paper}x"
             )
-        figure = banded(
-            curve,
-            "hours",
-            "curve",
-            target,
-            title=title,
-            label="measured, simulated",
-            x_title=f"simulated hours of {FIGURES[number][0].setting.model} on ImageNet",
-        )
+        figure = accuracies(curve, "hours", "curve", target, title, "measured, simulated")
+        figure.layout.xaxis.title.text = f"{hours} on ImageNet"
         return figure, curve
 
     def product_finding(self) -> Finding:
         """Return whether every seed crosses the target at its epochs times the hours of one."""
         arms = [arm for figure in FIGURES.values() for arm in figure]
-        return Finding.exact(
-            "pipedream-sec2-tta-product",
-            all(is_product(self.course, arm, self.target) for arm in arms),
+        product = all(is_product(self.course, arm, self.target) for arm in arms)
+        note = (
             f"{len(arms)} curves, every seed: where accuracy over hours crosses {self.target:g} % "
-            "is epochs needed times hours an epoch",
+            "is epochs needed times hours an epoch"
         )
+        return Finding.exact("pipedream-sec2-tta-product", product, note)
 
     def eight_machine_findings(self) -> list[Finding]:
         """Return the ratios of Figures 10 and 11, and the best of them."""
@@ -136,22 +129,19 @@ class TimeToAccuracy:
     def figure12_findings(self) -> list[Finding]:
         """Return the ratios of Figure 12, to 48/68 of the target."""
         bsp, asp, later = (self.mid_ratios[name] for name in (BSP, ASP, ASP_LATER))
+        all_three = (
+            f"proxy; PipeDream 2-1-1 to {self.mid:.1f} % over BSP ({bsp}), ASP at delay 3 "
+            f"({asp}) and at delay 7 ({later}), all on 4A; the paper's order PipeDream, BSP, "
+            "ASP needs gradients as late as at delay 7"
+        )
+        delays = (
+            f"proxy at {self.mid:.1f} % (48/68 of the target), delay 7: {later}; delay 3, the "
+            f"shortest there is: {asp}"
+        )
+        times, figure = [each.time for each in (bsp, asp, later)], "figure12.svg"
         return [
-            Finding.simulated(
-                "pipedream-fig12-vgg16-4-16-asp",
-                [bsp.time, asp.time, later.time],
-                f"proxy; PipeDream 2-1-1 to {self.mid:.1f} % over BSP ({bsp}), ASP at delay 3 "
-                f"({asp}) and at delay 7 ({later}), all on 4A; the paper's order PipeDream, BSP, "
-                "ASP needs gradients as late as at delay 7",
-                "figure12.svg",
-            ),
-            Finding.simulated(
-                "pipedream-sec52-asp-7-4x",
-                later.time,
-                f"proxy at {self.mid:.1f} % (48/68 of the target), delay 7: {later}; delay 3, the "
-                f"shortest there is: {asp}",
-                "figure12.svg",
-            ),
+            Finding.simulated("pipedream-fig12-vgg16-4-16-asp", times, all_three, figure),
+            Finding.simulated("pipedream-sec52-asp-7-4x", later.time, delays, figure),
         ]
 
     def hours_findings(self) -> list[Finding]:
@@ -159,14 +149,13 @@ class TimeToAccuracy:
         vgg16 = self.table[self.table["network"] == "vgg16"]
         hours = VGG16_EPOCHS * vgg16.set_index(["cluster", "curve"])["hours an epoch"]
         found = []
-        for cluster, paper, claim in (
-            ("8A", "220", "pipedream-sec52-vgg16-hours-a"),
-            ("8B", "just under 100", "pipedream-sec52-vgg16-hours-b"),
-        ):
-            ours, bsp = hours[cluster, "PipeDream 7-1"], hours[cluster, "BSP, 8 workers"]
+        for cluster, paper in {"a": "220", "b": "just under 100"}.items():
+            ours, bsp = (
+                hours[f"8{cluster.upper()}", name] for name in ("PipeDream 7-1", "BSP, 8 workers")
+            )
             note = (
                 f"{VGG16_EPOCHS} epochs at simulated seconds: PipeDream 7-1 {ours:.0f} h, BSP "
                 f"{bsp:.0f} h, paper {paper} h"
             )
-            found.append(Finding.simulated(claim, ours, note))
+            found.append(Finding.simulated(f"pipedream-sec52-vgg16-hours-{cluster}", ours, note))
         return found

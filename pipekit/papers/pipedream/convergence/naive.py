@@ -8,9 +8,9 @@ from itertools import product
 import pandas as pd
 import plotly.graph_objects as go
 
+from pipekit.papers.drawing import accuracies
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.convergence import statistics
-from pipekit.papers.pipedream.convergence.bands import banded
 from pipekit.papers.pipedream.convergence.trainings import (
     BSP,
     NAIVE,
@@ -85,17 +85,12 @@ class NaivePipelining:
     def figure(self) -> go.Figure:
         """Draw accuracy over epochs at the rate where it is judged."""
         accuracy = self.judged.accuracy
-        return banded(
-            self.shown,
-            "epoch",
-            "method",
-            self.target,
-            title=f"At a learning rate of {self.lr:g}, naive pipelining ends at "
+        title = (
+            f"At a learning rate of {self.lr:g}, naive pipelining ends at "
             f"{accuracy[NAIVE]:.0f} %, stashing at {accuracy[STASHING]:.0f} %, BSP at "
-            f"{accuracy[BSP]:.0f} %",
-            label="measured",
-            x_title="epoch",
+            f"{accuracy[BSP]:.0f} %"
         )
+        return accuracies(self.shown, "epoch", "method", self.target, title)
 
     def findings(self, deeper: int, other_lrs: str) -> list[Finding]:
         """Return whether stashing is critical, and whether naive pipelining ends less accurate.
@@ -118,21 +113,19 @@ class NaivePipelining:
             f"{name} " + ", ".join(f"{table.accuracy[m]:.1f}" for m in (NAIVE, STASHING, BSP))
             for name, table in settings.items()
         )
+        chosen = (
+            f"naive is worse in {worse} of {len(losses)} seeds {where}: at {usual:g} the gap "
+            "is small, and in the deeper network stashing need not help. CHOSEN AFTER "
+            "LOOKING: one of six networks explored (1 or 2 seeds each); in most others naive "
+            "was as good or better"
+        )
+        explored = (
+            f"{where}. Network chosen after looking, one of six explored; at {usual:g} naive "
+            "is no worse than BSP here"
+        )
+        loss, accuracy = judged.loss[[STASHING, NAIVE]], judged.accuracy[[NAIVE, BSP]]
+        lower, figure = "pipedream-naive-lower-accuracy", "epochs_naive.svg"
         return [
-            Finding.measured(
-                "pipedream-stash-critical",
-                [judged.loss[STASHING], judged.loss[NAIVE]],
-                f"naive is worse in {worse} of {len(losses)} seeds {where}: at {usual:g} the gap "
-                "is small, and in the deeper network stashing need not help. CHOSEN AFTER "
-                "LOOKING: one of six networks explored (1 or 2 seeds each); in most others naive "
-                "was as good or better",
-                "epochs_naive.svg",
-            ),
-            Finding.measured(
-                "pipedream-naive-lower-accuracy",
-                [judged.accuracy[NAIVE], judged.accuracy[BSP]],
-                f"{where}. Network chosen after looking, one of six explored; at {usual:g} naive "
-                "is no worse than BSP here",
-                "epochs_naive.svg",
-            ),
+            Finding.measured("pipedream-stash-critical", loss.tolist(), chosen, figure),
+            Finding.measured(lower, accuracy.tolist(), explored, figure),
         ]

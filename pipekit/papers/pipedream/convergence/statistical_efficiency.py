@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 from torch import Tensor
 
 from pipekit.papers.differences import bit_equal, relative_difference
+from pipekit.papers.drawing import accuracies
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.convergence import statistics
-from pipekit.papers.pipedream.convergence.bands import banded
 from pipekit.papers.pipedream.convergence.trainings import (
     ASP,
     ASP_LATER,
@@ -61,34 +61,31 @@ class StatisticalEfficiency:
         own = self.course[self.course["method"].isin(names)]
         return own.sort_values("method", key=lambda m: m.map(list(names).index), kind="stable")
 
-    def _figure(self, names: Sequence[str], title: str) -> tuple[go.Figure, pd.DataFrame]:
-        own = self.of(names)
-        figure = banded(
-            own, "epoch", "method", self.target, title=title, label="measured", x_title="epoch"
-        )
-        return figure, own
-
     def figures(self) -> dict[str, tuple[go.Figure, pd.DataFrame]]:
         """Return accuracy over epochs, three comparisons: figure and numbers by the file's name."""
         need, hybrid = self.epochs, "PipeDream 2-1-1"
-        pipelines = (hybrid, "PipeDream 7-1", "PipeDream 9-5-1-1")
-        return {
-            "epochs_staleness": self._figure(
-                [SGD, STASHING, hybrid, BSP, VERTICAL_SYNC, NAIVE],
+        pipelines = [hybrid, "PipeDream 7-1", "PipeDream 9-5-1-1"]
+        compared = {
+            "epochs_staleness": (
                 f"Epochs to {self.target:g} %: SGD {need[SGD]:.1f}, {hybrid} {need[hybrid]:.1f}, "
                 f"1-1-1-1 {need[STASHING]:.1f}, BSP {need[BSP]:.1f}, vertical sync "
                 f"{need[VERTICAL_SYNC]:.1f}",
+                [SGD, STASHING, hybrid, BSP, VERTICAL_SYNC, NAIVE],
             ),
-            "epochs_asp": self._figure(
-                [hybrid, BSP, ASP, ASP_LATER],
+            "epochs_asp": (
                 f"ASP needs more epochs than BSP: {need[ASP]:.1f} at delay 3 and "
                 f"{need[ASP_LATER]:.1f} at delay 7, BSP {need[BSP]:.1f}",
+                [hybrid, BSP, ASP, ASP_LATER],
             ),
-            "epochs_workers": self._figure(
+            "epochs_workers": (
+                "With more workers BSP makes fewer updates an epoch; PipeDream's last stages not",
                 [*pipelines, BSP, "BSP, 8 workers", "BSP, 16 workers"],
-                "With more workers BSP makes fewer updates an epoch; PipeDream's last stages do "
-                "not",
             ),
+        }
+        courses = {name: self.of(methods) for name, (_, methods) in compared.items()}
+        return {
+            name: (accuracies(courses[name], "epoch", "method", self.target, title), courses[name])
+            for name, (title, _) in compared.items()
         }
 
     def seeds_slower_than_bsp(self, name: str) -> int:
@@ -101,52 +98,47 @@ class StatisticalEfficiency:
         need, by_method = self.epochs, self.summary.set_index("method")
         sgd, stash, bsp = (by_method.loc[name] for name in (SGD, STASHING, BSP))
         slower = all(self.seeds_slower_than_bsp(m) == self.seeds for m in (ASP, ASP_LATER))
+        late = (
+            f"epochs to {self.target:g} %: BSP {need[BSP]:.2f}, ASP {need[ASP]:.2f} at delay "
+            f"3 (workers equally fast, no network) and {need[ASP_LATER]:.2f} at delay 7, each "
+            "seed compared"
+        )
+        between = bool(
+            math.isfinite(stash.epochs)
+            and sgd.epochs <= stash.epochs + max(sgd.epochs_std, stash.epochs_std)
+            and stash.epochs <= bsp.epochs + max(stash.epochs_std, bsp.epochs_std)
+        )
+        ties = (
+            f"epochs to {self.target:g} %: SGD {sgd.epochs:.2f}, stashing {stash.epochs:.2f}, "
+            f"BSP {bsp.epochs:.2f}; ties within one standard deviation"
+        )
+        asp, stashing = "pipedream-sec2-asp-statistical", "pipedream-stash-between-sgd-and-bsp"
         return [
-            Finding.measured(
-                "pipedream-sec2-asp-statistical",
-                self.seeds >= 5 and slower,
-                f"epochs to {self.target:g} %: BSP {need[BSP]:.2f}, ASP {need[ASP]:.2f} at delay "
-                f"3 (workers equally fast, no network) and {need[ASP_LATER]:.2f} at delay 7, each "
-                "seed compared",
-                "epochs_asp.svg",
-            ),
-            Finding.measured(
-                "pipedream-stash-between-sgd-and-bsp",
-                bool(
-                    math.isfinite(stash.epochs)
-                    and sgd.epochs <= stash.epochs + max(sgd.epochs_std, stash.epochs_std)
-                    and stash.epochs <= bsp.epochs + max(stash.epochs_std, bsp.epochs_std)
-                ),
-                f"epochs to {self.target:g} %: SGD {sgd.epochs:.2f}, stashing {stash.epochs:.2f}, "
-                f"BSP {bsp.epochs:.2f}; ties within one standard deviation",
-                "epochs_staleness.svg",
-            ),
+            Finding.measured(asp, self.seeds >= 5 and slower, late, "epochs_asp.svg"),
+            Finding.measured(stashing, between, ties, "epochs_staleness.svg"),
         ]
 
     def vertical_sync_findings(self, sync: "VerticalSync") -> list[Finding]:
         """Return whether vertical sync equals BSP, and whether its staleness is negligible."""
         need, ends, figure = self.epochs, self.each_seed, "epochs_staleness.svg"
-        synced = ends[VERTICAL_SYNC]
+        synced, stashed = ends[VERTICAL_SYNC], ends[STASHING]["accuracy"]
         loss_apart = statistics.distance_in_std(synced["loss"], ends[BSP]["loss"])
-        stashed = ends[STASHING]["accuracy"]
+        differ = (
+            f"the weights differ, so the statement does not hold to the letter; equal to the "
+            f"bit is ASP with delay 3: {sync.is_asp}; epochs to {self.target:g} %: vertical "
+            f"sync {need[VERTICAL_SYNC]:.2f}, BSP {need[BSP]:.2f}"
+        )
+        apart = statistics.distance_in_std(stashed, synced["accuracy"])
+        on_the_way = (
+            f"final accuracy {stashed.mean():.1f} % without and "
+            f"{synced['accuracy'].mean():.1f} % with vertical sync; on the way it is not "
+            f"negligible: {need[STASHING]:.2f} and {need[VERTICAL_SYNC]:.2f} epochs to "
+            f"{self.target:g} %"
+        )
+        equals = [sync.from_bsp, loss_apart]
         return [
-            Finding.measured(
-                "pipedream-vsync-equals-bsp",
-                [sync.from_bsp, loss_apart],
-                f"the weights differ, so the statement does not hold to the letter; equal to the "
-                f"bit is ASP with delay 3: {sync.is_asp}; epochs to {self.target:g} %: vertical "
-                f"sync {need[VERTICAL_SYNC]:.2f}, BSP {need[BSP]:.2f}",
-                figure,
-            ),
-            Finding.measured(
-                "pipedream-vsync-negligible",
-                statistics.distance_in_std(stashed, synced["accuracy"]),
-                f"final accuracy {stashed.mean():.1f} % without and "
-                f"{synced['accuracy'].mean():.1f} % with vertical sync; on the way it is not "
-                f"negligible: {need[STASHING]:.2f} and {need[VERTICAL_SYNC]:.2f} epochs to "
-                f"{self.target:g} %",
-                figure,
-            ),
+            Finding.measured("pipedream-vsync-equals-bsp", equals, differ, figure),
+            Finding.measured("pipedream-vsync-negligible", apart, on_the_way, figure),
         ]
 
 

@@ -10,19 +10,21 @@ SETTING = ["method", "lr", "depth", "width"]
 """The columns that are equal for trainings which differ by their seed alone."""
 
 
-def epochs_to(accuracies: Sequence[float], target: float) -> float:
-    """Return after how many epochs a target is first reached, between two by a straight line.
-
-    The accuracies are those after 0, 1, 2, ... epochs; infinite if it is not reached.
-    """
+def first_reached(accuracies: Sequence[float], target: float, times: Sequence[float]) -> float:
+    """Return when a target is first reached, between two times by a straight line, or infinity."""
     reached = np.flatnonzero(np.asarray(accuracies) >= target)
     if not len(reached):
         return math.inf
-    after = int(reached[0])
-    if after == 0:
-        return 0.0
-    below, above = accuracies[after - 1], accuracies[after]
-    return after - 1 + (target - below) / (above - below)
+    if not (after := int(reached[0])):
+        return times[0]
+    below, above = accuracies[after - 1 : after + 1]
+    before, then = times[after - 1 : after + 1]
+    return before + (target - below) / (above - below) * (then - before)
+
+
+def epochs_to(accuracies: Sequence[float], target: float) -> float:
+    """Return after how many epochs a target is first reached; from 0, the untrained network's."""
+    return first_reached(accuracies, target, range(len(accuracies)))
 
 
 def each_seed(frame: pd.DataFrame, target: float) -> pd.DataFrame:

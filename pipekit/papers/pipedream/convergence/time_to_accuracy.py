@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from pipekit.clusters import Cluster
-from pipekit.papers.pipedream.convergence.statistics import epochs_to
+from pipekit.papers.pipedream.convergence.statistics import epochs_to, first_reached
 from pipekit.papers.pipedream.convergence.trainings import ASP, ASP_LATER, METHODS
 from pipekit.papers.pipedream.settings import DATA
 from pipekit.papers.pipedream.table1.best_cut import best_cut
@@ -62,29 +62,21 @@ def epoch_hours(arm: Arm) -> float:
     configuration as printed.  ASP is taken at the paper's word, that it "has no communication
     overhead" (section 5.2), which is the best that can be said for it.
     """
-    costs = profile(arm.setting.model, arm.setting.cluster)
-    minibatches = DATA["ILSVRC12"].train / costs.rows
-    return minibatches * _minibatch_seconds(costs, arm) / 3600
-
-
-def _minibatch_seconds(costs: Profile, arm: Arm) -> float:
+    costs, cluster = machines(arm.setting)
     if arm.method in (ASP, ASP_LATER):
-        return compute_seconds(costs) / arm.setting.workers
-    replicas = [len(workers) for workers in METHODS[arm.method](arm.setting.workers).stage_workers]
-    cluster = cluster_of(arm.setting)
-    return simulated_seconds(costs, best_cut(costs, cluster, replicas), cluster)
+        seconds = compute_seconds(costs) / arm.setting.workers
+    else:
+        workers = METHODS[arm.method](arm.setting.workers).stage_workers
+        plan = best_cut(costs, cluster, [len(each) for each in workers])
+        seconds = simulated_seconds(costs, plan, cluster)
+    return DATA["ILSVRC12"].train / costs.rows * seconds / 3600
 
 
 @functools.cache
-def profile(model: str, cluster: str) -> Profile:
-    """Return what a minibatch of a network costs on one worker of a cluster, "A" or "B"."""
-    return profile_of(Setting(model, 1, cluster))
-
-
 @functools.cache
-def cluster_of(setting: Setting) -> Cluster:
-    """Return a setting's machines, with the bandwidth of Table 1's calibration."""
-    return calibrated(setting)
+def machines(setting: Setting) -> tuple[Profile, Cluster]:
+    """Return a minibatch's costs on one worker, and the cluster with Table 1's calibration."""
+    return profile_of(setting._replace(workers=1)), calibrated(setting)
 
 
 def factors(summary: pd.DataFrame, figures: Mapping[str, Sequence[Arm]] = FIGURES) -> pd.DataFrame:
@@ -94,23 +86,20 @@ def factors(summary: pd.DataFrame, figures: Mapping[str, Sequence[Arm]] = FIGURE
     infinite where a seed did not reach the target), ``hours an epoch`` (simulated), ``hours``.
     """
     epochs = summary.set_index("method")["epochs"]
-    rows = []
-    for figure, arms in figures.items():
-        for arm in arms:
-            hours = epoch_hours(arm)
-            rows.append(
-                {
-                    "figure": figure,
-                    "curve": arm.name,
-                    "network": arm.setting.model,
-                    "cluster": f"{arm.setting.workers}{arm.setting.cluster}",
-                    "epochs": epochs[arm.method],
-                    "hours an epoch": hours,
-                    "hours": epochs[arm.method] * hours,
-                    "label": "measured x simulated",
-                }
-            )
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(
+        {
+            "figure": figure,
+            "curve": arm.name,
+            "network": arm.setting.model,
+            "cluster": f"{arm.setting.workers}{arm.setting.cluster}",
+            "epochs": epochs[arm.method],
+            "hours an epoch": epoch_hours(arm),
+        }
+        for figure, arms in figures.items()
+        for arm in arms
+    )
+    hours = table["epochs"] * table["hours an epoch"]
+    return table.assign(hours=hours, label="measured x simulated")
 
 
 class Ratio(NamedTuple):
@@ -166,18 +155,11 @@ def is_product(frame: pd.DataFrame, arm: Arm, target: float) -> bool:
     The crossing is read off the curve over hours, as one would off the paper's figure; the epochs
     are counted without a clock (section 2.1).
     """
-    same = []
-    for _, run in curves(frame, [arm]).groupby("seed"):
-        epochs = epochs_to(run["accuracy"].tolist(), target)
-        hours = _crossing(run["hours"].tolist(), run["accuracy"].tolist(), target)
-        same.append(math.isclose(hours, epochs * epoch_hours(arm), rel_tol=1e-9))
-    return all(same)
-
-
-def _crossing(times: Sequence[float], accuracies: Sequence[float], target: float) -> float:
-    """Return when a line through points first comes up to a target; infinite if it never does."""
-    for i, accuracy in enumerate(accuracies):
-        if accuracy >= target:
-            share = (target - accuracies[i - 1]) / (accuracy - accuracies[i - 1]) if i else 0.0
-            return times[i - 1] + share * (times[i] - times[i - 1]) if i else times[0]
-    return math.inf
+    return all(
+        math.isclose(
+            first_reached(run["accuracy"].tolist(), target, run["hours"].tolist()),
+            epochs_to(run["accuracy"].tolist(), target) * epoch_hours(arm),
+            rel_tol=1e-9,
+        )
+        for _, run in curves(frame, [arm]).groupby("seed")
+    )

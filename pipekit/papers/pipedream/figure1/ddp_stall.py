@@ -98,13 +98,17 @@ def measure(link: str | None, rows: int, steps: int, repeats: int) -> Measured:
 
 def table(results: Iterable[Measured]) -> pd.DataFrame:
     """Return a row a link and way of training: link, way, step_ms, stall_ms, stall_percent."""
-    rows = []
-    for result in results:
-        for way in (WAIT_FREE, AFTER, ENGINE):
-            step, stall = result.step_s(way), result.stall_s(way)
-            link = result.link or "no limit"
-            rows.append((link, way, 1e3 * step, 1e3 * stall, 100 * stall / step))
-    return pd.DataFrame(rows, columns=["link", "way", "step_ms", "stall_ms", "stall_percent"])
+    return pd.DataFrame(
+        {
+            "link": result.link or "no limit",
+            "way": way,
+            "step_ms": 1e3 * result.step_s(way),
+            "stall_ms": 1e3 * result.stall_s(way),
+            "stall_percent": 100 * result.stall_s(way) / result.step_s(way),
+        }
+        for result in results
+        for way in (WAIT_FREE, AFTER, ENGINE)
+    )
 
 
 def measure_all(links: str, rows: int, steps: int, repeats: int) -> list[Measured]:
@@ -119,11 +123,11 @@ def limited(measured: Iterable[Measured]) -> list[Measured]:
 
 
 def stall_points(measured: Iterable[Measured]) -> pd.DataFrame:
-    """Return the stall (% of a step) by way of training and rate (Mbit/s), links with a limit."""
+    """Return the stall by way of training and rate, for links with a limit."""
     return pd.DataFrame(
         {
-            "rate": bytes_per_second(str(result.link)) * 8e-6,
-            "stall": 100 * result.stall_s(way) / result.step_s(way),
+            "link (Mbit/s)": bytes_per_second(str(result.link)) * 8e-6,
+            "stall (% of a step)": 100 * result.stall_s(way) / result.step_s(way),
             "way": way,
         }
         for result in limited(measured)
@@ -136,17 +140,9 @@ def stall_figure(measured: Iterable[Measured]) -> go.Figure:
     results = limited(measured)
     slowest = min(results, key=lambda result: bytes_per_second(str(result.link)))
     share = slowest.stall_s(WAIT_FREE) / slowest.step_s(WAIT_FREE)
-    figure = plots.points(
-        stall_points(results),
-        x="rate",
-        y="stall",
-        color="way",
-        title=f"At {slowest.link}, DDP computes nothing in {share:.0%} of a step",
-        label="measured",
-        x_title="link (Mbit/s)",
-        y_title="stall (% of a step)",
-    )
-    return figure.update_yaxes(range=[0, 100])
+    title = f"At {slowest.link}, DDP computes nothing in {share:.0%} of a step"
+    points = stall_points(results)
+    return plots.points(points, *points, title=title, label="measured").update_yaxes(range=[0, 100])
 
 
 def ratios(measured: Iterable[Measured]) -> pd.DataFrame:

@@ -6,16 +6,17 @@ A worker's overhead is the share of a step in which it does not compute.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise, product
 from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from pipekit import plots
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import pipedream_figure1
 from pipekit.papers.costs import published
+from pipekit.papers.drawing import with_line
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.settings import ROWS
 from pipekit.papers.timelines import mean_interval, update_ends
@@ -87,15 +88,14 @@ def grid(
 
     Arguments as for :func:`profiles`; links are ``SHARED`` or ``DUPLEX``.
     """
-    rows = []
-    for model in models:
-        costs = profiles(model, efficiency, folder)
-        for gpu, count in product(GPUS, workers):
-            compute = costs[gpu].forward_s + costs[gpu].backward_s
-            step = step_seconds(costs[gpu], links(gpu, count, way))
-            rows.append((model, gpu, count, compute, step, 100 * (1 - compute / step)))
-    columns = ["model", "gpu", "workers", "compute_s", "step_s", "overhead"]
-    return pd.DataFrame(rows, columns=columns)
+    rows = [
+        (model, gpu, m, costs.forward_s + costs.backward_s, step_seconds(costs, links(gpu, m, way)))
+        for model in models
+        for gpu, costs in profiles(model, efficiency, folder).items()
+        for m in workers
+    ]
+    table = pd.DataFrame(rows, columns=["model", "gpu", "workers", "compute_s", "step_s"])
+    return table.assign(overhead=100 * (1 - table["compute_s"] / table["step_s"]))
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,8 @@ def orderings(frame: pd.DataFrame) -> Orderings:
     lead = k80[list(HEAVY)].min(axis=1) - k80[list(LIGHT)].max(axis=1)
     by_workers = frame.pivot(index=["model", "gpu"], columns="workers", values="overhead")
     by_gpu = frame.pivot(index=["model", "workers"], columns="gpu", values="overhead")[list(GPUS)]
-    return Orderings(
-        heavy_minus_light=float(lead.min()),
-        at_workers=int(lead.idxmin()),
-        next_workers=_least_step(by_workers),
-        next_gpu=_least_step(by_gpu),
-    )
+    steps = (float(table.diff(axis=1).min().min()) for table in (by_workers, by_gpu))
+    return Orderings(float(lead.min()), int(lead.idxmin()), *steps)
 
 
 def grids(workers: Sequence[int], efficiency: float, folder: str) -> dict[str, pd.DataFrame]:
@@ -182,14 +178,12 @@ def findings(
 
     ``grids`` are of :func:`grid`, by way; ``sensitivity`` is of the function of that name.
     """
-    frame, label, figure = grids[SHARED], "simulated", "figure1.svg"
-    found = orderings(frame)
-    k80 = frame[frame["gpu"] == "K80"].pivot(index="workers", columns="model", values="overhead")
-    least = found.heavy_minus_light
+    frame, found = grids[SHARED], orderings(grids[SHARED])
+    k80 = frame[frame["gpu"] == "K80"].set_index(["model", "workers"])["overhead"]
+    least, at = found.heavy_minus_light, found.at_workers
     note = (
-        f"least at {found.at_workers} workers, where VGG16 has "
-        f"{k80['vgg16'][found.at_workers]:.2g} % and ResNet-50 "
-        f"{k80['resnet50'][found.at_workers]:.2g} %"
+        f"least at {at} workers, where VGG16 has {k80['vgg16', at]:.2g} % and ResNet-50 "
+        f"{k80['resnet50', at]:.2g} %"
     )
     if least <= 0:
         note += (
@@ -203,17 +197,15 @@ def findings(
         f"gives {largest_of_vgg16(grids[DUPLEX]):.1f}, and "
         f"{sensitivity['share of the peak'].iloc[0]:.0%} of the peak {sensitivity.iloc[0, 1]:.1f}"
     )
-    prefix = "pipedream-fig1-takeaway"
-    return [
-        Finding(f"{prefix}-heavy-models", least, label, note, figure),
-        Finding(f"{prefix}-light-models", least, label, note, figure),
-        Finding(f"{prefix}-workers", found.next_workers, label, hidden, figure),
-        Finding(f"{prefix}-gpu-speed", found.next_gpu, label, hidden, figure),
-        Finding("pipedream-fig1-overhead-grid", found.hold, label, note, figure),
-        Finding(
-            "pipedream-intro-vgg16-overhead-85", largest_of_vgg16(frame), label, reading, figure
-        ),
-    ]
+    values = {
+        "pipedream-fig1-takeaway-heavy-models": (least, note),
+        "pipedream-fig1-takeaway-light-models": (least, note),
+        "pipedream-fig1-takeaway-workers": (found.next_workers, hidden),
+        "pipedream-fig1-takeaway-gpu-speed": (found.next_gpu, hidden),
+        "pipedream-fig1-overhead-grid": (found.hold, note),
+        "pipedream-intro-vgg16-overhead-85": (largest_of_vgg16(frame), reading),
+    }
+    return [Finding.simulated(claim, *row, "figure1.svg") for claim, row in values.items()]
 
 
 def figure1(frame: pd.DataFrame) -> go.Figure:
@@ -221,55 +213,20 @@ def figure1(frame: pd.DataFrame) -> go.Figure:
 
     The fastest GPU's panel also has the paper's one number, VGG16's largest overhead (section 1).
     """
-    title = (
-        f"At 10 Gbps, up to {largest_of_vgg16(frame):.0f} % of VGG16's step is communication "
-        "(simulated)"
-    )
-    drawn = make_subplots(cols=len(GPUS), shared_yaxes=True, horizontal_spacing=0.04)
-    drawn.update_layout(style.layout(300, title))
-    drawn.update_layout(margin={**style.MARGIN_PX, "t": 64, "b": 96}, height=300 + 64 + 96)
-    drawn.layout.title.pad.b = 30
+    title = f"At 10 Gbps, up to {largest_of_vgg16(frame):.0f} % of VGG16's step is communication"
+    space = {"shared_yaxes": True, "horizontal_spacing": 0.04}
+    drawn = make_subplots(cols=len(GPUS), subplot_titles=GPUS, **space)
+    drawn.update_layout(style.layout(300, f"{title} (simulated)"), height=460)
+    drawn.update_layout(margin={"t": 64, "b": 96}, title={"pad": {"b": 30}})
     counts = sorted(frame["workers"].unique())
-    drawn.add_scatter(
-        x=[counts[0], counts[-1]],
-        y=[PRINTED] * 2,
-        name=f"vgg16, up to (paper): {PRINTED} %",
-        mode="lines",
-        line={"color": style.SERIES_COLORS[1], "dash": "dot", "width": 1},
-        row=1,
-        col=len(GPUS),
-    )
+    ticks = {"tickvals": counts, "ticktext": [str(count) for count in counts]}
+    printed = [counts[0], counts[-1]], [PRINTED] * 2, f"vgg16, up to (paper): {PRINTED} %"
+    with_line(drawn, *printed, "dot", row=1, col=len(GPUS))
     for column, gpu in enumerate(GPUS, start=1):
-        lines = frame[frame["gpu"] == gpu].groupby("model", sort=False)
-        for place, (model, rows) in enumerate(lines):
-            drawn.add_scatter(
-                x=rows["workers"].to_numpy(),
-                y=rows["overhead"].to_numpy(),
-                name=str(model),
-                mode="lines",
-                line=style.line(place),
-                showlegend=column == 1,
-                legendgroup=str(model),
-                row=1,
-                col=column,
-            )
-        ticks = {"type": "log", "tickvals": counts, "ticktext": [str(count) for count in counts]}
-        drawn.update_xaxes(style.axis("data-parallel workers", **ticks), col=column)
-        drawn.update_yaxes(
-            style.axis("overhead (% of a step)" if column == 1 else None, range=[0, 100]),
-            showticklabels=column == 1,
-            col=column,
-        )
-        (left, right) = drawn.layout[f"xaxis{column if column > 1 else ''}"].domain
-        drawn.add_annotation(
-            text=gpu,
-            showarrow=False,
-            **{"x": (left + right) / 2, "xref": "paper", "xanchor": "center"},
-            **{"y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 4},
-        )
-    return drawn
-
-
-def _least_step(table: pd.DataFrame) -> float:
-    columns = list(table)
-    return float(min((table[b] - table[a]).min() for a, b in pairwise(columns)))
+        own, axes = frame[frame["gpu"] == gpu], ("workers", "overhead", "model")
+        for line in plots.curves(own, *axes, title=gpu, label="simulated").data:
+            line.update(showlegend=column == 1, legendgroup=line.name)
+            drawn.add_trace(line, row=1, col=column)
+    drawn.update_xaxes(style.axis("data-parallel workers", type="log", **ticks))
+    drawn.update_yaxes(style.axis(range=[0, 100]))
+    return drawn.update_yaxes(style.axis("overhead (% of a step)"), col=1)

@@ -48,9 +48,8 @@ class Timeline:
             f"{self.expected_s * 1e3:.0f} ms, the whole exchange {self.exchange_s * 1e3:.0f} ms; "
             f"within {tolerance:.0%} asked for"
         )
-        return Finding.emulated(
-            "pipedream-fig2-bsp-timeline", self.holds(tolerance), note, "figure2.svg"
-        )
+        holds = self.holds(tolerance)
+        return Finding.emulated("pipedream-fig2-bsp-timeline", holds, note, "figure2.svg")
 
 
 def timeline(costs: Profile, cluster: Cluster, rounds: int) -> Timeline:

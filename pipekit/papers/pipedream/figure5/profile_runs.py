@@ -111,11 +111,10 @@ def of_two_workers(
 
     ``build`` is a function of a module, as both processes call it.
     """
-    spawn = multiprocessing.get_context("spawn")
     before = dict(os.environ)
     os.environ.update(KEEP_MEMORY)
     try:
-        with ProcessPoolExecutor(2, mp_context=spawn) as pool:
+        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
             runs = [pool.submit(_profile_run, build, sample, minibatches) for _ in range(2)]
             return [run.result() for run in runs]
     finally:
@@ -132,16 +131,15 @@ def differences(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
 
 
 def whole_models(models: str, repeats: int) -> pd.DataFrame:
-    """Return the fastest passes of undivided published models, "vgg16 1, resnet50 2", on this CPU.
+    """Return the fastest passes of undivided published models on this CPU.
 
-    A row a model: model, rows, forward_s, backward_s and ratio, of the backward to the forward.
+    ``models`` are named with their rows, "vgg16 1, resnet50 2".  A row a model: model, rows,
+    forward_s, backward_s and ratio, of the backward to the forward.
     """
-    rows = []
-    for entry in models.split(","):
-        name, count = entry.split()
-        forward_s, backward_s = whole_passes(name, int(count), repeats)
-        rows.append((name, int(count), forward_s, backward_s, backward_s / forward_s))
-    return pd.DataFrame(rows, columns=["model", "rows", "forward_s", "backward_s", "ratio"])
+    named = [entry.split() for entry in models.split(",")]
+    rows = [(name, int(count), *whole_passes(name, int(count), repeats)) for name, count in named]
+    table = pd.DataFrame(rows, columns=["model", "rows", "forward_s", "backward_s"])
+    return table.assign(ratio=table["backward_s"] / table["forward_s"])
 
 
 def whole_passes(model: str, rows: int, repeats: int) -> tuple[float, float]:
@@ -151,16 +149,16 @@ def whole_passes(model: str, rows: int, repeats: int) -> tuple[float, float]:
     """
     torch.manual_seed(0)
     network, sample = PUBLISHED[model].build().train(), PUBLISHED[model].sample(rows)
-    forwards, backwards = [], []
+    took = []
     for _ in range(1 + repeats):
         network.zero_grad()
         start = time.perf_counter()
         outputs = leaves(network(sample))
         middle = time.perf_counter()
         torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs])
-        backwards.append(time.perf_counter() - middle)
-        forwards.append(middle - start)
-    return min(forwards[1:]), min(backwards[1:])
+        took.append((middle - start, time.perf_counter() - middle))
+    forwards, backwards = zip(*took[1:], strict=True)
+    return min(forwards), min(backwards)
 
 
 def quantities(costs: Profile) -> pd.DataFrame:
@@ -173,65 +171,52 @@ def quantities(costs: Profile) -> pd.DataFrame:
 def quantities_findings(
     model: nn.Sequential, sample: Tensor, costs: Profile, minibatches: int
 ) -> list[Finding]:
-    """Return what a profile holds, and over how many minibatches one is taken.
-
-    Args:
-        model: the layers, on the CPU.
-        sample: the input of a minibatch.
-        costs: the model's profile.
-        minibatches: of the profile runs of this study.
-    """
+    """Return what the model's profile holds, and over how many minibatches one is taken."""
     paper_run = signature(profile_run).parameters["minibatches"].default
+    usual = signature(profile).parameters["repeats"].default
+    holds = holds_three_quantities(model, sample, costs)
+    sizes = "sizes from shapes, on a convolutional network; T_l is measured"
+    runs = (
+        f"of this reproduction's profile run; pk.profile takes medians of {usual} by default; run "
+        f"here: {minibatches}"
+    )
     return [
-        Finding.exact(
-            "pipedream-profiler-three-quantities",
-            holds_three_quantities(model, sample, costs),
-            "sizes from shapes, on a convolutional network; T_l is measured",
-        ),
-        Finding.measured(
-            "pipedream-profiler-1000-minibatches",
-            paper_run,
-            f"of this reproduction's profile run; pk.profile takes medians of "
-            f"{signature(profile).parameters['repeats'].default} by default; run here: "
-            f"{minibatches}",
-        ),
+        Finding.exact("pipedream-profiler-three-quantities", holds, sizes),
+        Finding.measured("pipedream-profiler-1000-minibatches", paper_run, runs),
     ]
 
 
 def steadiness_findings(runs: list[pd.DataFrame]) -> list[Finding]:
     """Return how much two simultaneous profile runs vary, each in itself and from each other."""
     varied, apart = variation(runs[0]), differences(*runs)
+    middle = (
+        f"{len(runs[0])} minibatches after {WARM_UP}, two workers at once; in the middle 95 % "
+        f"of minibatches {varied['cv_middle'].median():.3f}; the mean's 95 % confidence "
+        f"interval is ±{varied['ci'].median():.1%} (median over layers)"
+    )
+    layers = (
+        f"two CPU processes at once; {apart.idxmax()}, among the {len(apart)} layers that take "
+        f"at least {LEAST_SHARE:.0%} of the time; median {apart.median():.3f}"
+    )
+    cv, most = float(varied["cv"].median()), float(apart.max())
     return [
-        Finding.measured(
-            "pipedream-profiler-low-variance",
-            float(varied["cv"].median()),
-            f"{len(runs[0])} minibatches after {WARM_UP}, two workers at once; in the middle 95 % "
-            f"of minibatches {varied['cv_middle'].median():.3f}; the mean's 95 % confidence "
-            f"interval is ±{varied['ci'].median():.1%} (median over layers)",
-        ),
-        Finding.measured(
-            "pipedream-single-gpu-profile-enough",
-            float(apart.max()),
-            f"two CPU processes at once; {apart.idxmax()}, among the {len(apart)} layers that take "
-            f"at least {LEAST_SHARE:.0%} of the time; median {apart.median():.3f}",
-        ),
+        Finding.measured("pipedream-profiler-low-variance", cv, middle),
+        Finding.measured("pipedream-single-gpu-profile-enough", most, layers),
     ]
 
 
 def backward_finding(wholes: pd.DataFrame, costs: Profile) -> Finding:
-    """Return the least ratio of a backward to its forward.
+    """Return the least ratio of a backward to its forward, and a profile's layers that have less.
 
-    Args:
-        wholes: of :func:`whole_models`.
-        costs: a profile whose layers with a shorter backward are named.
+    ``wholes`` is of :func:`whole_models`.
     """
     shorter = [layer.name for layer in costs.layers if layer.backward_s < layer.forward_s]
-    return Finding.measured(
-        "pipedream-backward-longer-than-forward",
-        float(wholes["ratio"].min()),
+    note = (
         f"{', '.join(wholes['model'])}, each as a whole, on a CPU; single layers of the convnet "
-        f"above with a shorter backward: {', '.join(shorter) or 'none'}",
+        f"above with a shorter backward: {', '.join(shorter) or 'none'}"
     )
+    least = float(wholes["ratio"].min())
+    return Finding.measured("pipedream-backward-longer-than-forward", least, note)
 
 
 def _profile_run(

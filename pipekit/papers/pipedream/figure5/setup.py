@@ -1,7 +1,9 @@
 """The paper's set-up held against pipekit's data and presets (PipeDream, section 5.1)."""
 
+import numpy as np
 import pandas as pd
 import torch
+from torch.optim import SGD, RMSprop
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import pipedream_a, pipedream_b
@@ -24,28 +26,17 @@ def training_findings() -> list[Finding]:
     )
     decayed = [0.045 * 0.94 ** (epoch // 2) for epoch in range(20)]
     rates = learning_rates(inception, TRAININGS["inception-v3"].scheduler(inception), 20)
+    same = all(
+        isinstance(each, SGD) and (each.defaults["momentum"], each.defaults["lr"]) == (0.9, 0.01)
+        for each in (sgd, other)
+    )
+    falls = isinstance(inception, RMSprop) and np.allclose(rates, decayed, rtol=0, atol=1e-12)
+    epochs = "the learning rates of 20 epochs; RMSProp's other constants are not printed"
+    rows = [TRAININGS[name].minibatch for name in ("vgg16", "inception-v3", "s2vt")]
     return [
-        Finding.exact(
-            "pipedream-hparams-vgg16-s2vt",
-            all(
-                isinstance(optimizer, torch.optim.SGD)
-                and optimizer.defaults["momentum"] == 0.9
-                and optimizer.defaults["lr"] == 0.01
-                for optimizer in (sgd, other)
-            ),
-        ),
-        Finding.exact(
-            "pipedream-hparams-inception",
-            isinstance(inception, torch.optim.RMSprop)
-            and all(
-                abs(ours - theirs) < 1e-12 for ours, theirs in zip(rates, decayed, strict=True)
-            ),
-            "the learning rates of 20 epochs; RMSProp's other constants are not printed",
-        ),
-        Finding.exact(
-            "pipedream-batch-sizes",
-            [TRAININGS[name].minibatch for name in ("vgg16", "inception-v3", "s2vt")],
-        ),
+        Finding.exact("pipedream-hparams-vgg16-s2vt", same),
+        Finding.exact("pipedream-hparams-inception", falls, epochs),
+        Finding.exact("pipedream-batch-sizes", rows),
     ]
 
 
@@ -56,27 +47,20 @@ def presets() -> list[Cluster]:
 
 def machine_findings() -> list[Finding]:
     """Return the data sets' sizes, and whether the clusters' presets are as printed."""
-    imagenet, msvd = DATA["ILSVRC12"], DATA["MSVD"]
+    images, videos = DATA["ILSVRC12"], DATA["MSVD"]
     vocabulary = PUBLISHED["s2vt"].build(device="meta")[-1].out_features
-    found = [
-        Finding.exact(
-            "pipedream-setup-ilsvrc12",
-            [imagenet.train, imagenet.validation, imagenet.classes],
-            f"as data; the classifiers have {imagenet.classes} classes; random images stand in",
-        ),
-        Finding.exact(
-            "pipedream-setup-msvd",
-            [msvd.train, vocabulary],
-            "as data; the second is the vocabulary of our S2VT; random sequences stand in",
+    sizes = [images.train, images.validation, images.classes]
+    stand_in = f"as data; the classifiers have {images.classes} classes; random images stand in"
+    words = "as data; the second is the vocabulary of our S2VT; random sequences stand in"
+    unknown = (
+        "GPU, its memory, nominal network; {0.cpu} and {0.ram_gb} GB of RAM are in no model of ours"
+    ).format
+    clusters = zip("ab", (CLUSTER_A, CLUSTER_B), presets(), strict=True)
+    return [
+        Finding.exact("pipedream-setup-ilsvrc12", sizes, stand_in),
+        Finding.exact("pipedream-setup-msvd", [videos.train, vocabulary], words),
+        *(
+            Finding.simulated(f"pipedream-setup-cluster-{name}", its.are(ours), unknown(its))
+            for name, its, ours in clusters
         ),
     ]
-    for name, printed, preset in zip("ab", (CLUSTER_A, CLUSTER_B), presets(), strict=True):
-        found.append(
-            Finding.simulated(
-                f"pipedream-setup-cluster-{name}",
-                printed.are(preset),
-                f"GPU, its memory, nominal network; {printed.cpu} and {printed.ram_gb} GB of RAM "
-                "are in no model of ours",
-            )
-        )
-    return found

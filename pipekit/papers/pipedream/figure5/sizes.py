@@ -1,6 +1,5 @@
 """What VGG16's layers put out, and how large the models are (PipeDream, section 3.1, Figure 5)."""
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -10,9 +9,9 @@ import plotly.graph_objects as go
 from pipekit.clusters import V100
 from pipekit.models import PUBLISHED
 from pipekit.papers.costs import published
+from pipekit.papers.drawing import named_rows, with_line
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.settings import ROWS
-from pipekit.plots import style
 
 MB = 1e6
 """Bytes in the paper's megabyte."""
@@ -59,18 +58,11 @@ def vgg16_outputs() -> pd.DataFrame:
 
 
 def printed_sizes(outputs: pd.DataFrame) -> Finding:
-    """Return the sizes of :data:`PRINTED` and then all parameters', in MB.
-
-    Args:
-        outputs: of :func:`vgg16_outputs`.
-    """
+    """Return the sizes of :data:`PRINTED` and then all parameters', in MB."""
     sizes = outputs.set_index("layer")["output_mb"]
-    return Finding.exact(
-        "pipedream-fig5-vgg16-activation-sizes",
-        [*(float(sizes[layer]) for layer in PRINTED.values()), float(outputs["parameters_mb"][0])],
-        ", ".join([*PRINTED, "parameters"]),
-        "figure5.svg",
-    )
+    value = [*sizes[list(PRINTED.values())].tolist(), float(outputs["parameters_mb"][0])]
+    names, claim = ", ".join([*PRINTED, "parameters"]), "pipedream-fig5-vgg16-activation-sizes"
+    return Finding.exact(claim, value, names, "figure5.svg")
 
 
 def late_cuts(outputs: pd.DataFrame) -> pd.DataFrame:
@@ -84,92 +76,52 @@ def saved_by_late_cuts(outputs: pd.DataFrame) -> Finding:
     """Return the least that a late cut saves, in percent of the parameters' bytes."""
     late = late_cuts(outputs)
     early = outputs[~outputs["layer"].isin(late["layer"])]
-    return Finding.exact(
-        "pipedream-sec31-vgg16-90pct",
-        float(late["cut"].min()),
+    others = (
         f"behind the other layers, {', '.join(early['layer'])}, it is {early['cut'].min():.1f} to "
-        f"{early['cut'].max():.1f} %",
+        f"{early['cut'].max():.1f} %"
     )
+    return Finding.exact("pipedream-sec31-vgg16-90pct", float(late["cut"].min()), others)
 
 
 def figure5(frame: pd.DataFrame) -> go.Figure:
-    """Draw :func:`vgg16_outputs`: bars on a logarithmic axis, and a line at the parameters."""
+    """Draw :func:`vgg16_outputs` on a logarithmic axis, and a line at the parameters."""
     parameters = frame["parameters_mb"].iloc[0]
+    sizes = {f"{row.layer}: {row.output_mb:.3g}": row.output_mb for row in frame.itertuples()}
     title = (
         f"Every layer of VGG16 puts out less than its parameters' {parameters:.0f} MB, "
-        f"{frame['output_mb'].max():.0f} MB at most (exact)"
+        f"{frame['output_mb'].max():.0f} MB at most"
     )
-    places = list(range(len(frame)))
-    low, look = 0.05, style.OPS["FORWARD"]
-    drawn = go.Figure(layout=style.layout(22 * len(frame), title))
-    drawn.layout.margin.l = 120  # the sizes stand beside the names
-    drawn.add_bar(
-        name="layer's output",
-        orientation="h",
-        y=places,
-        base=[low] * len(frame),
-        x=(frame["output_mb"] - low).to_numpy(),
-        width=0.8,
-        marker={"color": look.color, "line": {"color": look.edge, "width": 1}},
-    )
-    drawn.add_scatter(
-        name=f"all parameters, {parameters:.1f} MB",
-        mode="lines",
-        x=[parameters] * 2,
-        y=[-0.6, len(frame) - 0.4],
-        line={"color": style.GREY, "dash": "dot", "width": 2},
-    )
+    numbers = pd.DataFrame({"layer's output": sizes})
+    figure, _ = named_rows(numbers, "MB (10⁶ bytes)", title=title, label="exact")
     ticks = [0.1, 1, 10, 100, 1000]
-    drawn.update_xaxes(
-        style.axis(
-            "MB (10⁶ bytes)",
-            type="log",
-            range=[math.log10(low), 3],
-            tickvals=ticks,
-            ticktext=[f"{tick:g}" for tick in ticks],
-        )
-    )
-    drawn.update_yaxes(
-        style.axis(
-            range=[len(frame) - 0.4, -0.6],
-            tickvals=places,
-            ticktext=[f"{row.layer}: {row.output_mb:.3g}" for row in frame.itertuples()],
-            showgrid=False,
-        )
-    )
-    return drawn
+    figure.update_xaxes(type="log", range=[-1.3, 3], tickvals=ticks, ticktext=ticks)
+    figure.update_layout(height=560)
+    ends = [parameters] * 2, [-0.6, len(frame) - 0.4]
+    return with_line(figure, *ends, "all parameters", "dot")
 
 
 def model_sizes() -> pd.DataFrame:
     """Return the parameters of the paper's networks, in millions and as MB in float32, by name."""
-    counts = {
-        name: sum(p.numel() for p in PUBLISHED[name].build(device="meta").parameters())
-        for name in ("vgg16", "alexnet", "resnet50", "inception-v3", "s2vt")
-    }
-    sizes = {name: 4 * count / MB for name, count in counts.items()}
-    millions = {name: count / 1e6 for name, count in counts.items()}
-    return pd.DataFrame({"parameters (millions)": millions, "MB in float32": sizes})
+    names = ("vgg16", "alexnet", "resnet50", "inception-v3", "s2vt")
+    built = {name: PUBLISHED[name].build(device="meta") for name in names}
+    counts = {name: sum(p.numel() for p in each.parameters()) for name, each in built.items()}
+    table = pd.DataFrame({"parameters (millions)": counts}) / 1e6
+    return table.assign(**{"MB in float32": {name: 4 * n / MB for name, n in counts.items()}})
 
 
 def size_findings(models: pd.DataFrame) -> list[Finding]:
     """Return what :func:`model_sizes` says of the paper's numbers."""
-    size_mb = models["MB in float32"]
+    size_mb, millions = models["MB in float32"], models["parameters (millions)"].tolist()
+    larger = f"{', '.join(models.index)}: all of the paper's own models are larger than it says"
+    inception = (
+        "torchvision's, without the auxiliary classifier (108.6 MB with it); no version of the "
+        "published network has 157 MB, that is 39 million parameters"
+    )
+    chosen = "not independent: the paper prints no layer sizes, and ours were chosen to give 349 MB"
+    prefix, own = "pipedream-model-size", "inception-v3"
     return [
-        Finding.exact(
-            "pipedream-intro-params-10-20m",
-            models["parameters (millions)"].tolist(),
-            f"{', '.join(models.index)}: all of the paper's own models are larger than it says",
-        ),
-        Finding.exact("pipedream-model-size-vgg16", size_mb["vgg16"]),
-        Finding.exact(
-            "pipedream-model-size-inception-v3",
-            size_mb["inception-v3"],
-            "torchvision's, without the auxiliary classifier (108.6 MB with it); no version of the "
-            "published network has 157 MB, that is 39 million parameters",
-        ),
-        Finding.exact(
-            "pipedream-model-size-s2vt",
-            size_mb["s2vt"],
-            "not independent: the paper prints no layer sizes, and ours were chosen to give 349 MB",
-        ),
+        Finding.exact("pipedream-intro-params-10-20m", millions, larger),
+        Finding.exact(f"{prefix}-vgg16", size_mb["vgg16"]),
+        Finding.exact(f"{prefix}-{own}", size_mb[own], inception),
+        Finding.exact(f"{prefix}-s2vt", size_mb["s2vt"], chosen),
     ]

@@ -124,24 +124,16 @@ class Equations:
 
     def gradient_frame(self) -> pd.DataFrame:
         """Return :attr:`gradient_errors` as rows: update, error, gradient."""
-        return pd.concat(
-            pd.DataFrame({"update": range(STAGES, STAGES + len(errors)), "error": errors}).assign(
-                gradient=name
-            )
+        return pd.DataFrame(
+            {"update": update, "relative error of the gradient": error, "gradient": name}
             for name, errors in self.gradient_errors.items()
+            for update, error in enumerate(errors, start=STAGES)
         )
 
     def gradient_figure(self) -> go.Figure:
         """Draw :meth:`gradient_frame`."""
-        return plots.curves(
-            self.gradient_frame(),
-            x="update",
-            y="error",
-            color="gradient",
-            title="Without stashing an update follows no gradient",
-            label="measured",
-            y_title="relative error of the gradient",
-        )
+        title, frame = "Without stashing an update follows no gradient", self.gradient_frame()
+        return plots.curves(frame, *frame, title=title, label="measured")
 
     def gradient_finding(self) -> Finding:
         """Return the largest error with stashing and the smallest ones without."""

@@ -10,7 +10,6 @@ from pipekit.papers.pipedream.table1 import calibration, speeds, traffic
 from pipekit.papers.pipedream.table1.predictions import Prediction
 from pipekit.papers.pipedream.table1.rows import TABLE1, Setting, printed, printed_number
 from pipekit.planning import plan
-from pipekit.plans import Plan
 
 BENCHMARK_MS = {"vgg16": 262.42, "resnet50": 171.02, "alexnet": 23.71}
 """Milliseconds of 16 images on a Titan X with cuDNN 5: cnn-benchmarks, J. Johnson."""
@@ -23,25 +22,22 @@ def causes(predictions: Mapping[Setting, Prediction]) -> pd.DataFrame:
     machine: planned (the formula), simulated, 2 x NOAM (in flight), free links, nominal (links) and
     links (what the busiest one allows), and the paper's.
     """
-    rows = []
-    for setting in TABLE1:
-        one = predictions[setting]
-        for whose, chosen in (("planner's", one.plan), ("paper's", one.paper_plan)):
-            what = {"row": setting.name, "configuration": whose, "replicas": chosen.config}
-            paper = {"paper": printed_number(setting, "pp-speedup")}
-            rows.append({**what, **_speedups(one, chosen), **paper})
-    return pd.DataFrame(rows)
-
-
-def _speedups(one: Prediction, chosen: Plan) -> dict[str, float]:
-    return {
-        "planned": one.compute_s / chosen.predicted_s,
-        "simulated": one.speedup(chosen, one.cluster),
-        "2 x NOAM": one.speedup(chosen, one.cluster, speeds.twice_in_flight),
-        "free links": one.speedup(chosen, None),
-        "nominal": one.speedup(chosen, one.nominal),
-        "links": one.compute_s / traffic.link_seconds(one.profile, chosen, one.cluster),
-    }
+    return pd.DataFrame(
+        {
+            "row": row.name,
+            "configuration": whose,
+            "replicas": chosen.config,
+            "planned": one.compute_s / chosen.predicted_s,
+            "simulated": one.speedup(chosen, one.cluster),
+            "2 x NOAM": one.speedup(chosen, one.cluster, speeds.twice_in_flight),
+            "free links": one.speedup(chosen, None),
+            "nominal": one.speedup(chosen, one.nominal),
+            "links": one.compute_s / traffic.link_seconds(one.profile, chosen, one.cluster),
+            "paper": printed_number(row, "pp-speedup"),
+        }
+        for row, one in ((row, predictions[row]) for row in TABLE1)
+        for whose, chosen in (("planner's", one.plan), ("paper's", one.paper_plan))
+    )
 
 
 def slowness_beside_vgg16(inception: Prediction) -> float:

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from pipekit.papers.drawing import named_rows
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.table1 import speeds
-from pipekit.papers.pipedream.table1.bars import bars
 from pipekit.papers.pipedream.table1.predictions import Prediction
 from pipekit.papers.pipedream.table1.rows import TABLE1, Setting
 from pipekit.papers.pipedream.table1.runs import Emulator, Runs
@@ -46,41 +46,37 @@ class Figure13:
         flight make of the straight pipeline.
         """
         rows = []
-        for row in ROWS:
-            one = self.predictions[row]
-            for system, results in self.results.items():
-                result, straight = results[row], system == "straight pipeline"
-                alone = system == "model parallel"
-                rows.append(
-                    {
-                        "row": f"{system}, {row.workers}",
-                        "plan": result.plan.config,
-                        "paper": PRINTED[row.workers].get(system),
-                        "simulated": one.compute_s / result.simulated_s,
-                        "emulated": self.speedup(system, row),
-                        "simulated, nominal": one.speedup(
-                            result.plan,
-                            one.nominal,
-                            speeds.one_at_a_time if alone else speeds.pipelined,
-                        ),
-                        "planned": one.compute_s / result.plan.predicted_s if straight else None,
-                        "2 x NOAM": one.speedup(result.plan, one.cluster, speeds.twice_in_flight)
-                        if straight
-                        else None,
-                    }
-                )
+        for row, (system, results) in product(ROWS, self.results.items()):
+            one, result, more = self.predictions[row], results[row], {}
+            alone = speeds.one_at_a_time if system == "model parallel" else speeds.pipelined
+            if system == "straight pipeline":
+                deep = one.speedup(result.plan, one.cluster, speeds.twice_in_flight)
+                more = {"planned": one.compute_s / result.plan.predicted_s, "2 x NOAM": deep}
+            rows.append(
+                {
+                    "row": f"{system}, {row.workers}",
+                    "plan": result.plan.config,
+                    "paper": PRINTED[row.workers].get(system),
+                    "simulated": one.compute_s / result.simulated_s,
+                    "emulated": self.speedup(system, row),
+                    "simulated, nominal": one.speedup(result.plan, one.nominal, alone),
+                    **more,
+                }
+            )
         return pd.DataFrame(rows)
 
     def figure(self, table: pd.DataFrame) -> go.Figure:
         """Draw what :meth:`table` returned."""
         straight, ours = (self.results[name] for name in ("straight pipeline", "PipeDream"))
         ratios = (f"{straight[row].emulated_s / ours[row].emulated_s:.1f}" for row in ROWS)
-        return bars(
-            table.melt("row", ["paper", "simulated", "emulated"], "source", "value"),
+        figure, _ = named_rows(
+            table.set_index("row")[["paper", "simulated", "emulated"]],
+            "speedup over one machine, VGG16 on 4 and 8 machines of Cluster-A",
             title=f"PipeDream is {' and '.join(ratios)} times as fast as straight pipelines",
             label="paper, simulated, emulated",
-            x_title="speedup over one machine, VGG16 on 4 and 8 machines of Cluster-A",
+            apart=0.2,
         )
+        return figure
 
     def least_step(self) -> float:
         """Return the least ratio of a system's speedup to that of the system before it."""
@@ -114,34 +110,30 @@ class Figure13:
             "for messages between two workers"
         )
         bars_of_paper = [max(alone), line[0], ours[0], line[1], ours[1]]
-        prefix, label = "pipedream-sec53", "emulated"
         return [
-            Finding("pipedream-fig13-bars", bars_of_paper, label, note, "figure13_bars.svg"),
-            Finding(f"{prefix}-mp-below-1", alone, label),
-            Finding(f"{prefix}-straight-4", line[0], label, note),
-            Finding(f"{prefix}-straight-8", line[1], label, note),
-            Finding(f"{prefix}-ordering", self.least_step(), label, note),
+            Finding.emulated("pipedream-fig13-bars", bars_of_paper, note, "figure13_bars.svg"),
+            Finding.emulated("pipedream-sec53-mp-below-1", alone),
+            Finding.emulated("pipedream-sec53-straight-4", line[0], note),
+            Finding.emulated("pipedream-sec53-straight-8", line[1], note),
+            Finding.emulated("pipedream-sec53-ordering", self.least_step(), note),
         ]
 
 
 def emulate_all(runs: Mapping[Setting, Runs], emulator: Emulator) -> Figure13:
     """Emulate what Table 1's own runs lack; equal plans are emulated once."""
-    straight: dict[Setting, Result] = {}
-    alone: dict[Setting, Result] = {}
-    for row in ROWS:
-        one = runs[row].prediction
-        chosen = one.plan_on(one.cluster, replicate=False)
-        same = next((r for r in straight if straight[r].plan.balance == chosen.balance), None)
-        if same:
-            straight[row], alone[row] = straight[same], alone[same]
-            continue
-        count = emulator.minibatches
-        straight[row] = emulator.run(one, chosen, count)
-        alone[row] = emulator.run(one, chosen, count // 2, speeds.one_at_a_time)
+    predictions = {row: runs[row].prediction for row in ROWS}
+    count, found = emulator.minibatches, dict[tuple[int, ...], tuple[Result, Result]]()
+    both = {}
+    for row, one in predictions.items():
+        plan = one.plan_on(one.cluster, replicate=False)
+        if (cut := tuple(plan.balance)) not in found:
+            line = emulator.run(one, plan, count)
+            found[cut] = line, emulator.run(one, plan, count // 2, speeds.one_at_a_time)
+        both[row] = found[cut]
     results = {
-        "model parallel": alone,
+        "model parallel": {row: alone for row, (_, alone) in both.items()},
         "BSP": {row: runs[row].bsp for row in ROWS},
-        "straight pipeline": straight,
+        "straight pipeline": {row: straight for row, (straight, _) in both.items()},
         "PipeDream": {row: runs[row].pipedream for row in ROWS},
     }
-    return Figure13(results, {row: runs[row].prediction for row in ROWS})
+    return Figure13(results, predictions)

@@ -91,41 +91,35 @@ def predict(setting: Setting, files: str = "") -> Prediction:
 
 def calibrations(predictions: Iterable[Prediction]) -> pd.DataFrame:
     """Return the fitted bandwidths, and data parallelism's speedup (simulated) with and without."""
-    rows = []
-    for one in predictions:
-        (link,) = one.cluster.levels
-        rows.append(
-            {
-                "row": one.setting.name,
-                "fitted on": CALIBRATED_ON[one.setting.model, one.setting.cluster].name,
-                "compute (ms)": 1e3 * one.compute_s,
-                "weights (MB)": one.profile.parameter_bytes / 1e6,
-                "nominal (Gbps)": link.bandwidth * 8e-9,
-                "effective (Gbps)": link.used_bandwidth * 8e-9,
-                "BSP, nominal": calibration.bsp_speedup(one.profile, one.nominal),
-                "BSP, effective": calibration.bsp_speedup(one.profile, one.cluster),
-                "BSP, paper": printed_number(one.setting, "bsp-speedup"),
-            }
-        )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            "row": one.setting.name,
+            "fitted on": CALIBRATED_ON[one.setting.model, one.setting.cluster].name,
+            "compute (ms)": 1e3 * one.compute_s,
+            "weights (MB)": one.profile.parameter_bytes / 1e6,
+            "nominal (Gbps)": one.cluster.levels[0].bandwidth * 8e-9,
+            "effective (Gbps)": one.cluster.levels[0].used_bandwidth * 8e-9,
+            "BSP, nominal": calibration.bsp_speedup(one.profile, one.nominal),
+            "BSP, effective": calibration.bsp_speedup(one.profile, one.cluster),
+            "BSP, paper": printed_number(one.setting, "bsp-speedup"),
+        }
+        for one in predictions
+    )
 
 
 def configurations(predictions: Iterable[Prediction]) -> pd.DataFrame:
     """Return the planner's configurations beside the paper's, by cost model and bandwidth."""
-    rows = []
-    for one in predictions:
-        in_table = one.setting in TABLE1
-        rows.append(
-            {
-                "row": one.setting.name,
-                "paper": printed(one.setting, "config") if in_table else "–",
-                "ours": one.plan.config,
-                "layers": " ".join(map(str, one.plan.balance)),
-                "released": one.plan_on(one.cluster, "released").config,
-                "nominal": one.nominal_plan.config,
-                "nominal, released": one.plan_on(one.nominal, "released").config,
-                "paper's / ours (time)": one.config_ratio if in_table else None,
-                "the same, nominal": one.nominal_config_ratio if in_table else None,
-            }
-        )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            "row": one.setting.name,
+            "paper": printed(one.setting, "config") if one.setting in TABLE1 else "–",
+            "ours": one.plan.config,
+            "layers": " ".join(map(str, one.plan.balance)),
+            "released": one.plan_on(one.cluster, "released").config,
+            "nominal": one.nominal_plan.config,
+            "nominal, released": one.plan_on(one.nominal, "released").config,
+            "paper's / ours (time)": one.config_ratio if one.setting in TABLE1 else None,
+            "the same, nominal": one.nominal_config_ratio if one.setting in TABLE1 else None,
+        }
+        for one in predictions
+    )

@@ -9,7 +9,6 @@ from tqdm.auto import tqdm
 
 from pipekit.papers.drawing import named_rows
 from pipekit.papers.pipedream.table1 import speeds, traffic
-from pipekit.papers.pipedream.table1.bars import bars
 from pipekit.papers.pipedream.table1.predictions import Prediction
 from pipekit.papers.pipedream.table1.rows import CALIBRATED_ON, TABLE1, Setting, printed_number
 from pipekit.papers.pipedream.table1.speeds import Result
@@ -171,12 +170,14 @@ def communication(runs: Mapping[Setting, Runs]) -> pd.DataFrame:
 
 def communication_figure(table: pd.DataFrame) -> go.Figure:
     """Draw what :func:`communication` returned for the rows of Table 1."""
-    rows = table[table["row"].isin(_NAMES)]
     shown = ["paper (%)", "all counted alike (%)", "activations once (%)"]
+    rows = table.set_index("row").loc[_NAMES, shown]
     most = rows["all counted alike (%)"].max()
-    return bars(
-        rows.melt("row", shown, "source", "value"),
+    figure, _ = named_rows(
+        rows,
+        "communication reduction over BSP (%)",
         title=f"PipeDream sends up to {most:.0f} % less than data parallelism",
         label="paper, emulated",
-        x_title="communication reduction over BSP (%)",
+        apart=0.2,
     )
+    return figure

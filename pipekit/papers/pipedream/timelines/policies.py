@@ -22,7 +22,7 @@ LENGTHS = [(1, 2)] * 4
 def unequal_stages(pipelines: int, seed: int) -> pd.DataFrame:
     """Simulate random unequal pipelines, and compare their idle share with the closed form.
 
-    A row a pipeline: "closed form" (1 - mean / max of the stages), "simulated", "stages", "error"
+    A row a pipeline: idle shares by 1 - mean / max of the stages and simulated, "stages", "error"
     (relative), and "error by the clock".
     """
     draw, rows = random.Random(seed), []
@@ -35,8 +35,8 @@ def unequal_stages(pipelines: int, seed: int) -> pd.DataFrame:
         whole = [forward + backward for forward, backward in times]
         rows.append(
             {
-                "closed form": 1 - sum(whole) / stages / max(whole),
-                "simulated": idle,
+                "idle share, 1 - mean / max": 1 - sum(whole) / stages / max(whole),
+                "idle share, simulated": idle,
                 "stages": f"{stages} stages",
                 "error": idle_error(whole, idle),
                 "error by the clock": idle_error(whole, by_the_clock),
@@ -47,17 +47,9 @@ def unequal_stages(pipelines: int, seed: int) -> pd.DataFrame:
 
 def idle_figure(table: pd.DataFrame) -> go.Figure:
     """Draw :func:`unequal_stages`."""
-    return plots.points(
-        table,
-        x="closed form",
-        y="simulated",
-        color="stages",
-        title=f"Idle as the closed form says, within {table['error'].max():.1e}",
-        label="exact, simulated",
-        diagonal=True,
-        x_title="idle share, 1 - mean / max",
-        y_title="idle share, simulated",
-    )
+    title = f"Idle as the closed form says, within {table['error'].max():.1e}"
+    axes = "idle share, 1 - mean / max", "idle share, simulated", "stages"
+    return plots.points(table, *axes, title=title, label="exact, simulated", diagonal=True)
 
 
 def idle_finding(table: pd.DataFrame) -> Finding:
@@ -138,17 +130,9 @@ def _worse_and_better(busy: pd.DataFrame) -> tuple[int, int]:
 def backward_first_figure(busy: pd.DataFrame) -> go.Figure:
     """Draw :func:`backward_first`."""
     worse, _ = _worse_and_better(busy)
-    return plots.points(
-        busy,
-        x="1F1B",
-        y="backward first",
-        color="pipelines",
-        title=f"Backward first leaves machines idle in {worse} of {len(busy)} unequal pipelines",
-        label="simulated",
-        diagonal=True,
-        x_title="1F1B, busy share in steady state",
-        y_title="backward first, busy share",
-    )
+    title = f"Backward first leaves machines idle in {worse} of {len(busy)} unequal pipelines"
+    axes, label = ("1F1B", "backward first", "pipelines"), "busy share in steady state, simulated"
+    return plots.points(busy, *axes, title=title, label=label, diagonal=True)
 
 
 def backward_first_finding(busy: pd.DataFrame) -> Finding:

@@ -89,25 +89,19 @@ def counts() -> dict[str, list[int]]:
 
 
 def counts_frame(found: Mapping[str, Sequence[int]]) -> pd.DataFrame:
-    """Return :func:`counts` as rows: size, candidates, of."""
+    """Return :func:`counts` as rows: N or M, candidates, of."""
     return pd.concat(
-        pd.DataFrame({"size": SIZES, "candidates": own, "of": name}) for name, own in found.items()
+        pd.DataFrame({"N or M": SIZES, "candidates": own, "of": name})
+        for name, own in found.items()
     )
 
 
 def counts_figure(found: Mapping[str, Sequence[int]]) -> go.Figure:
     """Draw :func:`counts` on logarithmic axes."""
     slopes = [slope(SIZES, own) for own in found.values()]
-    return plots.points(
-        counts_frame(found),
-        x="size",
-        y="candidates",
-        color="of",
-        title="Candidates grow as N^{:.2f} and M^{:.2f}; on two levels N^{:.2f}".format(*slopes),
-        label="exact",
-        x_title="N or M",
-        log=True,
-    )
+    title = "Candidates grow as N^{:.2f} and M^{:.2f}; on two levels N^{:.2f}".format(*slopes)
+    frame = counts_frame(found)
+    return plots.points(frame, *frame, title=title, label="exact", log=True)
 
 
 def finding(found: Mapping[str, Sequence[int]]) -> Finding:

@@ -174,17 +174,10 @@ def _error(ours: float, expected: float) -> float:
 def optimum_figure(plans: pd.DataFrame) -> go.Figure:
     """Draw the planner's seconds over brute force's; a colour a count of stages."""
     stages = plans["config"].str.count("-").add(1).astype(str) + " stages"
-    return plots.points(
-        plans.assign(stages=stages).sort_values("stages"),
-        x="brute force",
-        y="planner",
-        color="stages",
-        title=f"The planner finds the best of all plans in {len(plans)} random problems",
-        label="exact",
-        diagonal=True,
-        x_title="best of all plans (s a minibatch)",
-        y_title="planner (s a minibatch)",
-    )
+    drawn = plans.assign(stages=stages).sort_values("stages")
+    title = f"The planner finds the best of all plans in {len(plans)} random problems"
+    axes, label = ("brute force", "planner", "stages"), "seconds a minibatch, exact"
+    return plots.points(drawn, *axes, title=title, label=label, diagonal=True)
 
 
 def findings(plans: pd.DataFrame, problems: Sequence[Instance]) -> list[Finding]:

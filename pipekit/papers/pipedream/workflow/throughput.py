@@ -82,18 +82,9 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
 
 def figure(table: pd.DataFrame) -> go.Figure:
     """Draw :func:`points`."""
-    return plots.points(
-        points(table),
-        x="A (ms)",
-        y="simulated (ms)",
-        color="in flight",
-        title="NOAM is too few where links take time",
-        label="simulated",
-        diagonal=True,
-        log=True,
-        x_title="A(N, M), ms a minibatch",
-        y_title="simulated, ms a minibatch",
-    )
+    title, axes = "NOAM is too few where links take time", ("A (ms)", "simulated (ms)", "in flight")
+    drawn = points(table)
+    return plots.points(drawn, *axes, title=title, label="simulated", diagonal=True, log=True)
 
 
 def finding(table: pd.DataFrame) -> Finding:

@@ -6,27 +6,25 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
 import torch
 from torch import Tensor, nn
 
-from pipekit import oracle, plots
+from pipekit import plots
 from pipekit.clusters import Cluster
-from pipekit.cores import available_cores
 from pipekit.datasets import mnist
-from pipekit.engine import Pipeline, Run
-from pipekit.engine.updates.weight_versions import OptimizerFactory
-from pipekit.papers.differences import bit_equal
+from pipekit.engine import OptimizerFactory, Pipeline, Run
 from pipekit.papers.findings import Finding
+from pipekit.papers.judged import judged
 from pipekit.papers.pipedream.replicas import replica_vectors
 from pipekit.planning import plan as best_plan
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.profiling.measured import profile as measure
-from pipekit.schedules import Schedule, pipedream
+from pipekit.schedules import pipedream
 
 Batches = Sequence[tuple[Tensor, Tensor]]
 
@@ -40,21 +38,17 @@ def trains_as_the_equations_say(
     loss: nn.Module,
 ) -> bool:
     """Train on replicated stages; return whether weights and losses are the oracle's bits."""
-    pipeline = Pipeline(
-        model, lambda n: pipedream(replicas, n), balance=balance, optimizer=optimizer, loss=loss
-    )
-    run = pipeline.train(batches, trace=False)
-    truth = oracle.train(
+    found = judged(
         model,
         batches,
-        method="pipedream",
+        partial(pipedream, replicas),
+        "pipedream",
         balance=balance,
         replicas=replicas,
         optimizer=optimizer,
         loss=loss,
-        threads=max(1, available_cores() // sum(replicas)),
     )
-    return run.losses == truth.losses and bit_equal(dict(pipeline.state_dict()), truth.weights[-1])
+    return found.losses_equal and found.weights_equal
 
 
 class Trained(NamedTuple):
@@ -80,19 +74,13 @@ def profile_plan_train(
     cluster, and the messages of the training are as slow as the cluster's links.
     """
     inputs, targets = batches[0]
+    how: dict[str, Any] = {"loss": loss, "optimizer": optimizer}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the layers' times add up")  # they are made to
-        costs = measure(
-            model, inputs, repeats=repeats, loss=loss, target=targets, optimizer=optimizer
-        )
+        costs = measure(model, inputs, repeats=repeats, target=targets, **how)
     plan = best_plan(costs, cluster)
-
-    def method(minibatches: int) -> Schedule:
-        return pipedream(plan.replicas, minibatches)
-
-    pipeline = Pipeline(
-        model, method, balance=plan, optimizer=optimizer, loss=loss, cluster=cluster
-    )
+    method = partial(pipedream, plan.replicas)
+    pipeline = Pipeline(model, method, balance=plan, cluster=cluster, **how)
     return Trained(costs, plan, pipeline.balance or [], pipeline.train(batches))
 
 
@@ -112,13 +100,12 @@ def vectors_as_the_equations_say(minibatches: int, seed: int) -> dict[str, bool]
 
 def vectors_finding(trained: Mapping[str, bool]) -> Finding:
     """Return whether all of :func:`vectors_as_the_equations_say` are."""
-    return Finding.exact(
-        "pipedream-fig6-hybrid-example",
-        all(trained.values()),
+    note = (
         f"{len(trained)} replica vectors of 8 machines trained, weights and losses equal to the "
-        "oracle's to the bit",
-        "figure6.svg",
+        "oracle's to the bit"
     )
+    all_are = all(trained.values())
+    return Finding.exact("pipedream-fig6-hybrid-example", all_are, note, "figure6.svg")
 
 
 def convolutional_network(seed: int) -> nn.Sequential:
@@ -139,48 +126,42 @@ def train_on(clusters: Mapping[str, Cluster], minibatches: int, seed: int) -> di
 
     Minibatches have 64 images of digits.
     """
-    images = mnist().batches(64, seed)[:minibatches]
+    images, loss = mnist().batches(64, seed)[:minibatches], nn.CrossEntropyLoss()
     adam = partial(torch.optim.Adam, lr=0.001)
     return {
-        name: profile_plan_train(
-            convolutional_network(seed), images, cluster, adam, nn.CrossEntropyLoss()
-        )
+        name: profile_plan_train(convolutional_network(seed), images, cluster, adam, loss)
         for name, cluster in clusters.items()
     }
 
 
 def losses(trained: Mapping[str, Trained]) -> pd.DataFrame:
     """Return minibatch, loss and "on", the cluster's name, of each training."""
-    return pd.concat(
-        pd.DataFrame(
-            {"minibatch": range(1, len(each.run.losses) + 1), "loss": each.run.losses, "on": name}
-        )
+    return pd.DataFrame(
+        {"minibatch": minibatch, "loss": loss, "on": name}
         for name, each in trained.items()
+        for minibatch, loss in enumerate(each.run.losses, start=1)
     )
 
 
 def loss_figure(trained: Mapping[str, Trained]) -> go.Figure:
     """Draw :func:`losses`; the first cluster's plan is in the title."""
-    first = next(iter(trained.values()))
+    first, frame = next(iter(trained.values())), losses(trained)
     before, after = first_and_last_loss(first.run.losses)
     title = f"Planned as {first.plan.config} and trained: loss {before:.2f} to {after:.2f}"
-    return plots.curves(losses(trained), "minibatch", "loss", "on", title=title, label="measured")
+    return plots.curves(frame, *frame, title=title, label="measured")
 
 
 def workflow_finding(trained: Mapping[str, Trained]) -> Finding:
     """Return whether every training followed its plan and learnt."""
     ends = {name: first_and_last_loss(each.run.losses) for name, each in trained.items()}
-    note = "; ".join(
+    told = "; ".join(
         f"{name}: {trained[name].plan.config}, loss {first:.2f} to {last:.2f}"
         for name, (first, last) in ends.items()
     )
-    return Finding.measured(
-        "pipedream-fig7-workflow",
-        all(map(follows_its_plan, trained.values()))
-        and all(last < first for first, last in ends.values()),
-        f"{note}; by the command line: pipekit profile, plan, train --replicas",
-        "figure7.svg",
-    )
+    learnt = all(last < first for first, last in ends.values())
+    holds = all(map(follows_its_plan, trained.values())) and learnt
+    note = f"{told}; by the command line: pipekit profile, plan, train --replicas"
+    return Finding.measured("pipedream-fig7-workflow", holds, note, "figure7.svg")
 
 
 def follows_its_plan(trained: Trained) -> bool:

@@ -96,10 +96,6 @@ class PreTrainings:
         """Trainings of each method."""
         return int(self.course["seed"].nunique())
 
-    @property
-    def _x_title(self) -> str:
-        return f"updates of {self.training.batch_rows} rows"
-
     def nats(self, kind: str, method: str) -> float:
         """Return a method's final validation loss, nats a byte, mean over the seeds."""
         table = self.summary
@@ -118,22 +114,22 @@ class PreTrainings:
 
     def figure5(self) -> Iterator[tuple[str, go.Figure, pd.DataFrame]]:
         """Yield name, figure and numbers of each network's training and validation loss."""
+        y_title = "nats a byte, mean and range of seeds"
         for kind, own in self.by_network.items():
             smooth = own.groupby(["method", "seed"], sort=False)["loss"].transform(self._averaged)
             ends = ", ".join(f"{m} {self.nats(kind, m):.2f}" for m in METHODS)
             for column, what in [("loss", "training"), ("validation", "validation")]:
                 drawn = own.assign(loss=smooth).dropna(subset=column)
-                figure = plots.bands(
-                    drawn[drawn["step"] >= self.training.steps * 0.05],  # before, all are alike
-                    "step",
-                    column,
-                    "method",
-                    title=f"{kind.upper()}, {what} loss; validation ends at {ends}",
-                    label="measured",
-                    x_title=self._x_title,
-                    y_title="nats a byte, mean and range of seeds",
-                )
+                late = drawn[drawn["step"] >= self.training.steps * 0.05]  # before, all are alike
+                title = f"{kind.upper()}, {what} loss; validation ends at {ends}"
+                figure = self._over_steps(late, column, "method", title, y_title)
                 yield f"figure5_{kind}_{what}", figure, drawn
+
+    def _over_steps(
+        self, frame: pd.DataFrame, y: str, color: str, title: str, y_title: str
+    ) -> go.Figure:
+        axes = {"x_title": f"updates of {self.training.batch_rows} rows", "y_title": y_title}
+        return plots.bands(frame, "step", y, color, title=title, label="measured", **axes)
 
     def parity_finding(self) -> Finding:
         """Return how many of vanilla's standard deviations 2BW is away, at most."""
@@ -166,15 +162,9 @@ class PreTrainings:
 
     def gap_figure(self) -> go.Figure:
         """Draw :meth:`gaps`."""
-        return plots.bands(
-            self.gaps(),
-            "step",
-            "gap",
-            "network",
-            title=f"Mean |gap| in the first tenth and the last half: {self._told}",
-            label="measured",
-            x_title=self._x_title,
-            y_title="2BW minus vanilla (nats a byte)",
+        title = f"Mean |gap| in the first tenth and the last half: {self._told}"
+        return self._over_steps(
+            self.gaps(), "gap", "network", title, "2BW minus vanilla (nats a byte)"
         )
 
     def gap_finding(self) -> Finding:
@@ -197,17 +187,10 @@ class PreTrainings:
         """Draw :attr:`rates`."""
         ends = self.rates.pivot(index="lr", columns="method", values="validation")
         gaps = (ends[TWO_BW] - ends[VANILLA]).items()
-        return plots.points(
-            self.rates,
-            "lr",
-            "validation",
-            "method",
-            title="2BW minus vanilla: " + ", ".join(f"{gap:+.3f} at {lr:g}" for lr, gap in gaps),
-            label="measured",
-            x_title="greatest learning rate",
-            y_title="final validation loss (nats a byte)",
-            log=True,
-        )
+        title = "2BW minus vanilla: " + ", ".join(f"{gap:+.3f} at {lr:g}" for lr, gap in gaps)
+        x, y = "greatest learning rate", "final validation loss (nats a byte)"
+        drawn = self.rates.rename(columns={"lr": x, "validation": y})
+        return plots.points(drawn, x, y, "method", title=title, label="measured", log=True)
 
     @property
     def moved(self) -> pd.DataFrame:
@@ -216,16 +199,12 @@ class PreTrainings:
 
     def movement_figure(self) -> go.Figure:
         """Draw :attr:`moved`."""
-        return plots.bands(
-            self.moved.assign(run=self.moved["network"] + ", " + self.moved["method"]),
-            "step",
-            "moved",
-            "run",
-            title="An update moves the weights by less and less",
-            label="measured",
-            x_title=self._x_title,
-            y_title="||W(t) - W(t-1)|| / ||W(t)||",
+        runs = self.moved.assign(run=self.moved["network"] + ", " + self.moved["method"])
+        title, y_title = (
+            "An update moves the weights by less and less",
+            "||W(t) - W(t-1)|| / ||W(t)||",
         )
+        return self._over_steps(runs, "moved", "run", title, y_title)
 
     def movement_finding(self) -> Finding:
         """Return the largest movement of an update, and of its growth, of vanilla and 2BW."""

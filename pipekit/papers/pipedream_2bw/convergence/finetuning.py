@@ -60,20 +60,11 @@ class FineTuning:
         return f"{self.pretraining.name}_from{self.start}_{zlib.crc32(repr(self).encode()):08x}"
 
 
-def trainings(
-    study: pretraining.Study, steps: int, seeds: int, classes: int, rows: int, test_rows: int
-) -> list[FineTuning]:
-    """Return the fine-tunings of all starts of :data:`FROM`; ``rows`` include ``test_rows``."""
-    training = replace(study.training, steps=steps)
+def trainings(study: pretraining.Study, steps: int, seeds: int, *snippets: int) -> list[FineTuning]:
+    """Return the fine-tunings of all starts of :data:`FROM`; of classes, rows and test rows."""
+    training, lr = replace(study.training, steps=steps), study.training.lr
     return [
-        FineTuning(
-            study.pretraining("bert", method, seed, study.training.lr),
-            start,
-            training,
-            classes,
-            rows,
-            test_rows,
-        )
+        FineTuning(study.pretraining("bert", method, seed, lr), start, training, *snippets)
         for method, start in FROM.values()
         for seed in range(seeds)
     ]
@@ -106,12 +97,11 @@ def train_all(cases: Sequence[FineTuning], folder: Path) -> pd.DataFrame:
 
 def table(frame: pd.DataFrame) -> pd.DataFrame:
     """Return Table 1: the final accuracy (%), mean and standard deviation over the seeds."""
-    final = frame[frame["step"] == frame["step"].max()]
-    rows = []
-    for name, (method, start) in FROM.items():
-        own = final.loc[(final["method"] == method) & (final["start"] == start), "accuracy"]
-        rows.append({"pre-trained by": name, "accuracy": own.mean(), "std": own.std()})
-    return pd.DataFrame(rows).assign(label="measured")
+    final = frame[frame["step"] == frame["step"].max()].groupby(["method", "start"])["accuracy"]
+    found = final.agg(["mean", "std"]).loc[list(FROM.values())].reset_index(drop=True)
+    named = found.rename(columns={"mean": "accuracy"}).assign(label="measured")
+    named.insert(0, "pre-trained by", list(FROM))
+    return named
 
 
 def beside_paper(table: pd.DataFrame) -> pd.DataFrame:
@@ -131,15 +121,9 @@ def train(case: FineTuning, folder: Path) -> saved_trainings.Record:
     """Carry out one training here; arguments as for :func:`train_all`."""
     before, training = case.pretraining, case.training
     data = python_snippets(before.training.sequence, case.classes, case.rows, case.test_rows)
-    pipeline = Pipeline(
-        start(case, folder),
-        partial(METHODS[VANILLA], before.stages),
-        optimizer=training.optimizer,
-        lr_scheduler=training.scheduler,
-        loss=nn.CrossEntropyLoss(),
-        seed=before.seed,
-        clip_norm=training.clip_norm,
-    )
+    model, method = start(case, folder), partial(METHODS[VANILLA], before.stages)
+    how = {"loss": nn.CrossEntropyLoss(), "seed": before.seed, **training.updates}
+    pipeline = Pipeline(model, method, **how)
     batches = pretraining.take(data, training.batch_rows, training.steps, before.seed)
     tests = data.test_batches(pretraining.EVALUATION_ROWS)
     accuracies, steps = [], 0

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import count, islice
+from itertools import count, islice, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -117,25 +117,17 @@ class Study:
 
     def pretraining(self, kind: str, method: str, seed: int, lr: float) -> PreTraining:
         """Return one of them."""
-        training = replace(self.training, lr=lr)
-        depth = self.stages[method]
-        return PreTraining(
-            self.networks[kind], method, seed, training, depth, self.rows, self.test_rows
-        )
+        training, depth = replace(self.training, lr=lr), self.stages[method]
+        texts = self.rows, self.test_rows
+        return PreTraining(self.networks[kind], method, seed, training, depth, *texts)
 
     def trainings(self, seeds: int, other_lrs: Sequence[float]) -> list[PreTraining]:
         """Return all networks, methods and seeds, and a GPT of one seed at other learning rates."""
-        at_lr = [
-            self.pretraining(kind, method, seed, self.training.lr)
-            for kind in self.networks
-            for method in METHODS
-            for seed in range(seeds)
+        chosen = [
+            *product(self.networks, METHODS, range(seeds), [self.training.lr]),
+            *(("gpt", method, 0, lr) for lr in other_lrs for method in (VANILLA, TWO_BW)),
         ]
-        return at_lr + [
-            self.pretraining("gpt", method, 0, lr)
-            for lr in other_lrs
-            for method in (VANILLA, TWO_BW)
-        ]
+        return [self.pretraining(*each) for each in chosen]
 
 
 def train_all(cases: Sequence[PreTraining], folder: Path) -> pd.DataFrame:
@@ -181,22 +173,16 @@ def take(data: Dataset, batch_rows: int, steps: int, seed: int) -> list[Batch]:
 
 def train(case: PreTraining, folder: Path) -> saved_trainings.Record:
     """Carry out one training here; arguments as for :func:`train_all`."""
-    data = case.network.data(case.training.sequence, case.rows, case.test_rows)
-    movement = Movement()
-    pipeline = Pipeline(
-        case.network.build(case.training.sequence, case.seed),
-        partial(METHODS[case.method], case.stages),
-        optimizer=movement.watching(case.training.optimizer),
-        lr_scheduler=case.training.scheduler,
-        loss=token_loss,
-        seed=case.seed,
-        clip_norm=case.training.clip_norm,
-    )
-    batches = take(data, case.training.batch_rows, case.training.steps, case.seed)
+    training, movement = case.training, Movement()
+    data = case.network.data(training.sequence, case.rows, case.test_rows)
+    model = case.network.build(training.sequence, case.seed)
+    watched = {**training.updates, "optimizer": movement.watching(training.optimizer)}
+    method = partial(METHODS[case.method], case.stages)
+    pipeline = Pipeline(model, method, loss=token_loss, seed=case.seed, **watched)
+    batches = take(data, training.batch_rows, training.steps, case.seed)
+    tests = data.test_batches(EVALUATION_ROWS)
     losses, validations = [], []
-    for point, (some, validation) in enumerate(
-        course(pipeline, batches, data.test_batches(EVALUATION_ROWS))
-    ):
+    for point, (some, validation) in enumerate(course(pipeline, batches, tests)):
         losses += some
         validations.append([len(losses), validation])
         if case.network.kind == "bert" and point in FINE_TUNED:
@@ -211,17 +197,9 @@ def train(case: PreTraining, folder: Path) -> saved_trainings.Record:
 
 
 def _frame(case: PreTraining, record: saved_trainings.Record) -> pd.DataFrame:
-    validations = dict(record["validations"])
     steps = range(len(record["losses"]) + 1)
-    return pd.DataFrame(
-        {
-            "network": case.network.kind,
-            "method": case.method,
-            "lr": case.training.lr,
-            "seed": case.seed,
-            "step": steps,
-            "loss": [math.nan, *record["losses"]],
-            "validation": [validations.get(step, math.nan) for step in steps],
-            "moved": [math.nan, *record["moved"]],
-        }
-    )
+    own = {"network": case.network.kind, "method": case.method, "lr": case.training.lr}
+    frame = pd.DataFrame({**own, "seed": case.seed, "step": steps})
+    validations = frame["step"].map(dict(record["validations"]))
+    losses, moved = ([math.nan, *record[name]] for name in ("losses", "moved"))
+    return frame.assign(loss=losses, validation=validations, moved=moved)

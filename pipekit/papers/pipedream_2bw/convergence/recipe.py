@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from torch import nn
 from torch.optim import AdamW, Optimizer
@@ -42,6 +43,12 @@ class AdamRecipe:
     def scheduler(self, optimizer: Optimizer) -> LRScheduler:
         """Return what sets the learning rate; stepped after each update, as the engine does."""
         return LambdaLR(optimizer, self.share_of_lr)
+
+    @property
+    def updates(self) -> dict[str, Any]:
+        """What a pipeline and the oracle are told of updates."""
+        made = {"optimizer": self.optimizer, "lr_scheduler": self.scheduler}
+        return {**made, "clip_norm": self.clip_norm}
 
     def share_of_lr(self, step: int) -> float:
         """Return by what the greatest learning rate is multiplied after ``step`` updates."""

@@ -1,6 +1,7 @@
 """The equivalent baselines: GPipe, PipeDream-Flush, data parallelism (PipeDream-2BW, 5.1)."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -23,39 +24,23 @@ def weights(
     batch. By name, the ``state_dict`` of the unsplit model; :data:`ORDINARY` is that of a loop
     which knows no schedule.
     """
-    model = network.build(training.sequence, seed)
-    rows = training.batch_rows * training.steps
-    batches = take(
-        network.data(training.sequence, rows, 1), training.batch_rows, training.steps, seed
-    )
+    model, rows = network.build(training.sequence, seed), training.batch_rows
+    data = network.data(training.sequence, rows * training.steps, 1)
+    batches = take(data, rows, training.steps, seed)
     schedules = {
         "GPipe": gpipe(workers, workers, len(batches)),
         "PipeDream-Flush": flush(workers, workers, len(batches)),
         "data parallelism": replicate(flush(1, 1, len(batches)), workers),
     }
+    how = {"loss": token_loss, "seed": seed, **training.updates}
     found: dict[str, Mapping[str, Tensor]] = {}
     for name, schedule in schedules.items():
-        pipeline = Pipeline(
-            model,
-            schedule,
-            optimizer=training.optimizer,
-            lr_scheduler=training.scheduler,
-            loss=token_loss,
-            seed=seed,
-            clip_norm=training.clip_norm,
-        )
+        pipeline = Pipeline(model, schedule, **how)
         pipeline.train(batches, trace=False)
         found[name] = pipeline.state_dict()
-    ordinary = oracle.train(
-        model,
-        batches,
-        method="sequential",
-        balance=[len(model)],
-        microbatches=workers,
-        optimizer=training.optimizer,
-        lr_scheduler=training.scheduler,
-        loss=token_loss,
-        seed=seed,
-        clip_norm=training.clip_norm,
-    )
-    return found | {ORDINARY: ordinary.weights[-1]}
+    alone: dict[str, Any] = {
+        "method": "sequential",
+        "balance": [len(model)],
+        "microbatches": workers,
+    }
+    return found | {ORDINARY: oracle.train(model, batches, **alone, **how).weights[-1]}

@@ -46,17 +46,10 @@ def with_errors(laws: pd.DataFrame) -> pd.DataFrame:
 
 def law_figure(laws: pd.DataFrame) -> go.Figure:
     """Draw the fullest worker's bytes in training over those by formula."""
-    return plots.points(
-        laws.assign(formula=laws["formula"] / 1e3, engine=laws["engine"] / 1e3),
-        x="formula",
-        y="engine",
-        color="system",
-        title="Real training holds what the formulas say",
-        label="measured",
-        diagonal=True,
-        x_title="fullest worker by formula (kB)",
-        y_title="fullest worker in training (kB)",
-    )
+    x, y = "fullest worker by formula (kB)", "fullest worker in training (kB)"
+    drawn = laws.assign(**{x: laws["formula"] / 1e3, y: laws["engine"] / 1e3})
+    title = "Real training holds what the formulas say"
+    return plots.points(drawn, x, y, "system", title=title, label="measured", diagonal=True)
 
 
 def law_findings(laws: pd.DataFrame, most_microbatches: int) -> list[Finding]:

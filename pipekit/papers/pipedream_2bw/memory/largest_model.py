@@ -7,7 +7,6 @@ the paper's memory model a worker has one sum of gradients; the second one that
 parameter where there are several pipelines.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pandas as pd
@@ -63,39 +62,31 @@ def largest(depth: int, more_bytes: float = 0) -> float:
     return job(blocks).profile.parameter_bytes / WEIGHT_BYTES if blocks else 0.0
 
 
-def by_depth(depths: Iterable[int], more_bytes: float = 0) -> pd.DataFrame:
-    """Return depth and parameters of :func:`largest`, a row a depth."""
-    rows = [(depth, largest(depth, more_bytes)) for depth in depths]
-    return pd.DataFrame(rows, columns=["depth", "parameters"])
-
-
 def largest_models() -> pd.DataFrame:
     """Return Figure 9: the largest GPT by depth, with two memory models (simulated).
 
     Columns: depth, parameters, model, billions.
     """
-    depths = [1, 2, 4, 8, 16, 32, 64]
     more = {"18 bytes a parameter": 0, "22: float32 gradients too": MASTER_GRADIENT_BYTES}
-    sizes = pd.concat([by_depth(depths, extra).assign(model=name) for name, extra in more.items()])
+    sizes = pd.DataFrame(
+        {"depth": depth, "parameters": largest(depth, extra), "model": name}
+        for name, extra in more.items()
+        for depth in (1, 2, 4, 8, 16, 32, 64)
+    )
     return sizes.assign(billions=sizes["parameters"] / 1e9)
 
 
 def largest_figure(sizes: pd.DataFrame) -> go.Figure:
     """Draw :func:`largest_models`, and the one point that the paper prints."""
-    printed = float(claims.load()["2bw-sec55-30b"].target)
+    printed = float(claims.load()["2bw-sec55-30b"].target) / 1e9
     depths = sorted(sizes["depth"].unique())
-    figure = plots.curves(
-        sizes,
-        x="depth",
-        y="billions",
-        color="model",
-        title=f"64 V100s train {sizes['billions'].max():.0f} billion parameters at a depth of 64",
-        label="simulated",
-        x_title="depth of a pipeline (stages)",
-        y_title="parameters (billions)",
-    ).update_xaxes(tickvals=depths[2:])
-    ends = depths[0], depths[-1]
-    return with_line(figure, ends, [printed / 1e9] * 2, "almost 30 billion (paper)", "dot")
+    title = f"64 V100s train {sizes['billions'].max():.0f} billion parameters at a depth of 64"
+    drawn = sizes.rename(columns={"billions": "parameters (billions)"})
+    axes = "depth", "parameters (billions)", "model"
+    figure = plots.curves(drawn, *axes, title=title, label="simulated")
+    figure.update_xaxes(tickvals=depths[2:])
+    line = [depths[0], depths[-1]], [printed] * 2
+    return with_line(figure, *line, "almost 30 billion (paper)", "dot")
 
 
 def largest_findings(sizes: pd.DataFrame) -> list[Finding]:

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -34,23 +34,16 @@ class Problem(NamedTuple):
 
     def plan(self) -> Plan:
         """Return what 2BW's planner answers."""
-        return plan(
-            self.profiles,
-            self.cluster,
-            "parallel_pipelines",
-            max_batch=self.max_batch,
-            optimizer_states=self.optimizer_states,
-        )
+        return plan(self.profiles, self.cluster, "parallel_pipelines", **self._limits)
 
     def sweep(self) -> pd.DataFrame:
         """Return what 2BW's planner compares and a worker's memory holds: see :func:`sweep`."""
-        table = sweep(
-            self.profiles,
-            self.cluster,
-            max_batch=self.max_batch,
-            optimizer_states=self.optimizer_states,
-        )
+        table = sweep(self.profiles, self.cluster, **self._limits)
         return table[table["fits"]]
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        return {"max_batch": self.max_batch, "optimizer_states": self.optimizer_states}
 
     def fitting(self) -> list[Configuration]:
         """Return all configurations that a worker's memory holds."""
@@ -77,23 +70,22 @@ class Answer(NamedTuple):
 def answer(problem: Problem) -> Answer:
     """Return the planner's answer, judged."""
     found, fitting = problem.plan(), problem.fitting()
-    width = found.replicas[0]
-    throughput = width * found.microbatch_rows / found.predicted_s
+    width, rows = found.replicas[0], found.microbatch_rows
     best = max(each.throughput for each in fitting)
-    recompute = found.stages[0].recompute == "always"
+    workers = found.workers, found.stages[0].recompute == "always"
     rivals = [
         each.rows
         for each in fitting
         if each.throughput >= best * (1 - 1e-9)
-        and (each.width * each.depth, each.recompute) == (found.workers, recompute)
+        and (each.width * each.depth, each.recompute) == workers
     ]
     return Answer(
-        found,
-        abs(throughput / best - 1),
-        found.memory_bytes <= problem.cluster.device.memory_bytes
-        and found.microbatches == problem.max_batch // (width * found.microbatch_rows),
-        found.microbatch_rows == max(rivals),
-        len(set(found.replicas)) == 1,
+        plan=found,
+        error=abs(width * rows / found.predicted_s / best - 1),
+        fits=found.memory_bytes <= problem.cluster.device.memory_bytes
+        and found.microbatches == problem.max_batch // (width * rows),
+        largest=rows == max(rivals),
+        equally=len(set(found.replicas)) == 1,
     )
 
 

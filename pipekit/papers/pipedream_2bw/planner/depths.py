@@ -116,20 +116,13 @@ def choices() -> pd.DataFrame:
 
 def depth_figure(table: pd.DataFrame) -> go.Figure:
     """Draw the throughput of every depth of :func:`choices`."""
-    figure = plots.points(
-        table,
-        x="depth",
-        y="throughput",
-        color="model",
-        title="Fastest with equal blocks: {}, {} and {} stages; the paper's 8, 8 and 16".format(
-            *(model.best for model in MODELS)
-        ),
-        label="simulated",
-        x_title="stages of a pipeline, d",
-        y_title="sequences/s",
-    )
+    best = (model.best for model in MODELS)
+    title = "Fastest with equal blocks: {}, {} and {} stages; the paper's 8, 8 and 16".format(*best)
+    x, y = "stages of a pipeline, d", "sequences/s"
+    drawn = table.rename(columns={"depth": x, "throughput": y})
+    figure = plots.points(drawn, x, y, "model", title=title, label="simulated")
     figure.update_xaxes(type="log", tickvals=DEPTHS, ticktext=DEPTHS, range=[0.4, 1.75])
-    return figure.update_yaxes(range=[0, 1.1 * table["throughput"].max()])
+    return figure.update_yaxes(range=[0, 1.1 * drawn[y].max()])
 
 
 def findings() -> list[Finding]:

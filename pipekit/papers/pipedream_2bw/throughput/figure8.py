@@ -122,18 +122,12 @@ class Figure8:
     def figure(self) -> go.Figure:
         """Draw the curves."""
         batches = sorted(self.curves["batch"].unique())
-        figure = plots.points(
-            self.named,
-            x="batch",
-            y="throughput",
-            color="(d, b)",
-            title=f"Four stages, their replicas across servers, are slower at {self._below}",
-            label="simulated",
-            x_title="global batch (sequences)",
-            y_title="sequences/s",
-        )
+        title = f"Four stages, their replicas across servers, are slower at {self._below}"
+        x, y = "global batch (sequences)", "sequences/s"
+        drawn = self.named.rename(columns={"batch": x, "throughput": y})
+        figure = plots.points(drawn, x, y, "(d, b)", title=title, label="simulated")
         figure.update_xaxes(type="log", tickvals=batches, ticktext=batches, range=[1.75, 3.65])
-        return figure.update_yaxes(range=[0, 1.1 * self.curves["throughput"].max()])
+        return figure.update_yaxes(range=[0, 1.1 * drawn[y].max()])
 
     def findings(self) -> list[Finding]:
         """Return what depth, microbatch and batch are good for."""

@@ -171,16 +171,10 @@ def beyond_a_server(table: pd.DataFrame) -> float:
 def tensor_figure(table: pd.DataFrame) -> go.Figure:
     """Draw :func:`tensor_rates`."""
     left = beyond_a_server(table)
-    figure = plots.curves(
-        table,
-        x="ways",
-        y="throughput",
-        color="model",
-        title=f"Beyond the 8 GPUs of a server, {left:.2f} of the throughput or less is left",
-        label="simulated",
-        x_title="ways of tensor model parallelism, 64 GPUs in all, batch 2048",
-        y_title="sequences/s",
-    )
+    title = f"Beyond the 8 GPUs of a server, {left:.2f} of the throughput or less is left"
+    ways = "ways of tensor model parallelism, 64 GPUs in all, batch 2048"
+    drawn = table.rename(columns={"ways": ways, "throughput": "sequences/s"})
+    figure = plots.curves(drawn, ways, "sequences/s", "model", title=title, label="simulated")
     return figure.update_xaxes(type="log", tickvals=WAYS, ticktext=WAYS)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipekit.papers.drawing import accuracies
 from pipekit.papers.pipedream.convergence import time_to_accuracy
-from pipekit.papers.pipedream.convergence.bands import banded
 from pipekit.papers.pipedream.convergence.figures import TimeToAccuracy
 from pipekit.papers.pipedream.convergence.naive import NaivePipelining, beside_usual, excursions
 from pipekit.papers.pipedream.convergence.statistical_efficiency import (
@@ -121,8 +121,7 @@ def test_times_are_epochs_times_hours(
 
 def test_bands_can_be_saved(course: pd.DataFrame, tmp_path: Path) -> None:
     frame = course[course["method"].isin([SGD, BSP])]
-    how = {"title": "A", "label": "measured", "x_title": "epoch"}
-    figure = banded(frame, "epoch", "method", 50.0, **how)
+    figure = accuracies(frame, "epoch", "method", 50.0, "A")
     shown = [trace.name for trace in figure.data if trace.showlegend is not False]
     assert shown == [SGD, BSP, "target 50 %"]
     assert "target 50 %" in save(figure, tmp_path / "bands", frame)["svg"].read_text()

@@ -42,8 +42,8 @@ def test_findings_are_of_the_links_that_say_something() -> None:
 
 def test_a_point_a_way_and_limited_link() -> None:
     points = ddp_stall.stall_points([MEASURED, Measured(None, MEASURED.steps, [])])
-    assert points["rate"].tolist() == [80.0] * 3
-    assert points["stall"].tolist() == pytest.approx([75, 80, 80])
+    assert points["link (Mbit/s)"].tolist() == [80.0] * 3
+    assert points["stall (% of a step)"].tolist() == pytest.approx([75, 80, 80])
     assert "At 80mbit" in ddp_stall.stall_figure([MEASURED]).layout.title.text
 
 

@@ -38,7 +38,9 @@ def test_another_learning_rate_is_noticed(
 
 
 def test_only_stashing_follows_a_gradient(replays: equations.Equations) -> None:
-    errors = replays.gradient_frame().groupby("gradient", sort=False)["error"]
+    errors = replays.gradient_frame().groupby("gradient", sort=False)[
+        "relative error of the gradient"
+    ]
     assert errors.max().iloc[0] < 1e-12
     assert errors.min().iloc[1:].min() > 1e-3
     assert replays.gradient_frame()["update"].unique().tolist() == [4, 5, 6]
