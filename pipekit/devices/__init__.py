@@ -18,8 +18,8 @@ from pipekit.devices.streams import (
     record_event,
     record_events,
     synchronize,
-    take_over,
     wait_event,
+    wait_events,
 )
 from pipekit.devices.which import (
     CPU,
@@ -65,8 +65,8 @@ __all__ = [
     "resolve_for_workers",
     "set_device",
     "synchronize",
-    "take_over",
     "to_device",
     "unix_ns",
     "wait_event",
+    "wait_events",
 ]

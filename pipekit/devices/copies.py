@@ -54,10 +54,13 @@ class Copier:
         device: the worker's.
         beside: copy beside the worker's computing, in a stream of its own (torchgpipe, section
             3.2.3), or else in the stream that computes.
+
+    Attributes:
+        device: the worker's.
     """
 
     def __init__(self, device: torch.device, beside: bool = True) -> None:
-        self._device = device
+        self.device = device
         self._leaving = torch.Stream(device) if beside else None
         self._arriving: dict[torch.device, torch.Stream] = {}
 
@@ -66,8 +69,8 @@ class Copier:
 
         Tensors that lie on the host (lengths, say) stay there.
         """
-        compute = current_stream(self._device)
-        if target == self._device:
+        compute = current_stream(self.device)
+        if target == self.device:
             return tree, compute.record_event()
         leaving = self._leaving or compute
         leaving.wait_stream(compute)

@@ -75,12 +75,11 @@ def keep_for_current_stream(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def take_over(tensor: Tensor, after: Iterable[torch.Event]) -> Tensor:
-    """Return a tensor from other streams, for this thread's, which waits until it has been made."""
-    if is_accelerator(tensor.device):
-        for event in after:
-            wait_event(tensor.device, event)
-    return keep_for_current_stream(tensor)
+def wait_events(tensors: Iterable[Tensor], events: Sequence[torch.Event]) -> None:
+    """Let this thread's later work on the devices that tensors lie on wait for events."""
+    for device in {tensor.device for tensor in tensors if is_accelerator(tensor.device)}:
+        for event in events:
+            wait_event(device, event)
 
 
 class ThreadStreams:

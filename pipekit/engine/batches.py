@@ -2,16 +2,15 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from pipekit.devices import ThreadStreams, record_events, take_over
+from pipekit.devices import ThreadStreams, record_events, wait_events
 from pipekit.layers.seeded import RNG_LOCK
 from pipekit.schedules import Op, Step
-from pipekit.trees import Tree, leaves, refill, tree_map
+from pipekit.trees import Tree, leaves, refill
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -145,13 +144,15 @@ class Feed:
         """Return the input of microbatch ``k``, once."""
         self.read_to(k)
         tree, made = self._inputs.pop(k)
-        return _taken_over(tree, made)
+        wait_events(leaves(tree), made)
+        return tree
 
     def target(self, k: int) -> tuple[Tree, float]:
         """Return the target and the weight of microbatch ``k``, once."""
         self.read_to(k)
         (tree, weight), made = self._targets.pop(k)
-        return _taken_over(tree, made), weight
+        wait_events(leaves(tree), made)
+        return tree, weight
 
     def read_to(self, k: int) -> None:
         """Read batches until microbatch ``k`` is here."""
@@ -175,7 +176,8 @@ class Feed:
             inputs = split(batch.input, batch.parts)
             self._keep(self._inputs, self._needs.inputs, here, inputs, made)
         if not self._needs.targets.isdisjoint(here):
-            weights = self._weights(batch)
+            with self._caller.entered():
+                weights = self._weights(batch)
             parts = list(zip(split(batch.target, batch.parts), weights, strict=True))
             self._keep(self._targets, self._needs.targets, here, parts, made)
         self.shapes += [tuple((n, *shape) for shape in batch.row_shapes) for n in rows]
@@ -202,8 +204,3 @@ class Feed:
     ) -> None:
         pairs = zip(numbers, parts, strict=True)
         kept.update((k, (part, made)) for k, part in pairs if k in needed)
-
-
-def _taken_over(tree: Tree, made: Sequence[torch.Event]) -> Tree:
-    """Return a tree for this thread's streams, which wait until it has been made."""
-    return tree_map(partial(take_over, after=made), tree)

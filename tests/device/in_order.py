@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from pipekit.devices import is_accelerator, new_stream, on_stream
+from pipekit.devices import ThreadStreams, is_accelerator, new_stream, on_stream, wait_event
 from pipekit.engine.batches import Batch, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.transport import Aborted
@@ -63,11 +63,18 @@ class _Work:
         self._network, self.messages, self.stream = network, messages, stream
         self._done: torch.Event | None = None
 
+    @property
+    def has_met(self) -> bool:
+        """Whether all messages are under way: the host knows no more."""
+        if self._done is None and all(message.met for message in self.messages):
+            self._done = self.stream.record_event()
+        return self._done is not None
+
     def is_completed(self) -> bool:
-        return all(message.met for message in self.messages)
+        return self.has_met and self._done is not None and self._done.query()
 
     def wait(self) -> None:
-        self._network.until(self.is_completed, f"{len(self.messages)} messages")
+        self._network.until(lambda: self.has_met, f"{len(self.messages)} messages")
         device = self.messages[0].tensor.device
         torch.accelerator.current_stream(device).wait_stream(self.stream)
 
@@ -148,8 +155,9 @@ class InOrder:
 
     @property
     def _rank(self) -> int:
-        rank: int = self._thread.rank
-        return rank
+        # The thread beside a worker, which sums gradients, is named after it.
+        name = threading.current_thread().name
+        return int(getattr(self._thread, "rank", name.rpartition(" ")[2]))
 
     def _single(self, tensor: Tensor, peer: int, group: Any, sends: bool) -> Any:
         if is_accelerator(tensor.device):
@@ -186,7 +194,7 @@ class InOrder:
                 for other in first:
                     met = _exchanged(one, other) or met
             for queue in queues:
-                while queue and queue[0].is_completed():
+                while queue and queue[0].has_met:
                     queue.popleft()
                     met = True
 
@@ -220,6 +228,7 @@ class InOrderRunner:
         on_loss: Callable[[int, float], None] | None,
     ) -> list[Report]:
         read, network = list(batches), InOrder(len(workers))
+        issued = ThreadStreams([worker.device for worker in workers]).record_events()
         module: Any = distributed_transport
         before = module.dist, module._group
 
@@ -227,6 +236,8 @@ class InOrderRunner:
             network.join(assignment.index)
             feed = Feed(read, Needs.of(assignment.steps))
             with on_stream(new_stream(assignment.device)):
+                for event in issued:  # a process has one stream, and it is all its own
+                    wait_event(assignment.device, event)
                 transport = DistributedTransport(assignment, config, feed, read_ahead=True)
                 return run(assignment, config, transport, feed, on_loss)
 

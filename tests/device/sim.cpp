@@ -6,18 +6,24 @@
 // thread that queues it has seen the end of.  Memory remembers who used it last.  A use that does not
 // certainly come after a conflicting one is a race, whatever happened to come first in this run.
 
-#include <ATen/ATen.h>
+// Few and small ones: what the compiler reads takes most of its time.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/record_function.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
-#include <torch/csrc/utils/pybind.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/Generator.h>
 #include <torch/library.h>
 
 #include <chrono>
@@ -26,6 +32,10 @@
 #include <mutex>
 #include <set>
 #include <unordered_map>
+
+namespace at::autocast {  // from a header that takes long to read
+TORCH_API at::ScalarType get_autocast_dtype(at::DeviceType);
+}
 
 namespace {
 
@@ -458,6 +468,7 @@ class Kernel {
       }
     }
     if (host_waits) {
+      dropped("host waits");
       host().clock.join(streams[line].clock);
     }
   }
@@ -694,6 +705,7 @@ void queue_copy(const at::Tensor& from, const at::Tensor& to, bool non_blocking)
     }
   }
   if (blocks) {
+    dropped("host waits");
     host().clock.join(streams[line].clock);
   }
 }
@@ -734,13 +746,13 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(
   if (train.value_or(true) && p > 0) {
     mask.bernoulli_(1 - p, cpu_generator({}, input.get_device())).div_(1 - p);
   }
-  auto result = std::tuple(kernel.close(x * mask), kernel.close(mask));
+  auto result = std::tuple(kernel.close(x.mul(mask)), kernel.close(mask));
   kernel.run();
   return result;
 }
 
 at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor& mask, double) {
-  return gradient * mask;
+  return gradient.mul(mask);
 }
 
 // "Overrideable": what torch calls for a backend that it does not know.
@@ -814,26 +826,41 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 // ------------------------------------------------------------------------------------ autocast
 
 // The operators that CPU's autocast treats alike, so that bits can be compared.
+void cast_to(at::ScalarType type, const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  c10::impl::ExcludeDispatchKeyGuard once(c10::DispatchKey::AutocastPrivateUse1);
+  for (size_t i = stack->size() - op.schema().arguments().size(); i < stack->size(); ++i) {
+    if (auto& value = (*stack)[i]; value.isTensor()) {
+      const auto& tensor = value.toTensor();
+      if (tensor.defined() && tensor.is_privateuseone() && tensor.is_floating_point() &&
+          tensor.scalar_type() != at::kDouble) {
+        value = tensor.to(type);
+      }
+    }
+  }
+  op.callBoxed(stack);
+}
+
+void in_lower_precision(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  cast_to(at::autocast::get_autocast_dtype(kSim), op, stack);
+}
+
+void in_float32(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  cast_to(at::kFloat, op, stack);
+}
+
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
-  using at::autocast::CastPolicy;
-  KERNEL_PRIVATEUSEONE(conv1d, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(conv2d, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(conv_transpose2d, input, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(bmm, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(mm, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(baddbmm, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(addmm, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(linear, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(matmul, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(scaled_dot_product_attention, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(mse_loss, fp32)
-  KERNEL_PRIVATEUSEONE(nll_loss, fp32)
-  KERNEL_PRIVATEUSEONE(cross_entropy_loss, fp32)
-  KERNEL_PRIVATEUSEONE(binary_cross_entropy_with_logits, fp32)
+  for (const auto* name : {"conv1d", "conv2d", "conv_transpose2d.input", "bmm", "mm", "baddbmm",
+                           "addmm", "linear", "matmul", "scaled_dot_product_attention"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&in_lower_precision>());
+  }
+  for (const auto* name : {"mse_loss", "nll_loss", "cross_entropy_loss",
+                           "binary_cross_entropy_with_logits"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&in_float32>());
+  }
 }
 
 // -------------------------------------------------------------------------- streams and events
@@ -914,6 +941,9 @@ struct SimGuard final : c10::impl::DeviceGuardImplInterface {
     }
     auto line = line_of(stream);
     queue(line);
+    if (recorded.timed) {
+      dropped("timed record");
+    }
     recorded.clock = streams[line].clock;
     recorded.time = std::chrono::steady_clock::now();
     recorded.asked = false;
@@ -1147,7 +1177,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         std::lock_guard lock(mutex);
         return calls[kind].first;
       },
-      "Return how many calls of a kind there were since drop or settle.");
+      "Return how many calls of a kind there were since drop or settle; also of \"host waits\", by an "
+      "operator whose result the host needs, and of \"timed record\".");
+  namespace py = pybind11;
   py::class_<Token>(m, "Token").def(py::init<>());
   m.def("publish", [](Token& token) {
     std::lock_guard lock(mutex);
@@ -1159,5 +1191,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("current_device", [] { return current_device; });
   m.def("set_device", [](int device) { current_device = checked(device); });
-  m.def("default_generator", [](int device) { return default_generator(checked(device)); });
+  m.def("default_generator", [](int device) {
+    return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(checked(device))));
+  });
 }

@@ -17,8 +17,8 @@ from pipekit.devices import (
     peak_bytes,
     record_events,
     reset_peak_bytes,
-    take_over,
     wait_event,
+    wait_events,
 )
 from pipekit.engine.execution.executor import Executor
 from pipekit.engine.execution.passes import PassConfig, Passes
@@ -33,7 +33,7 @@ from pipekit.engine.transports.run_threads import Notify, run_threads
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
-from pipekit.trees import Tree, differentiable, leaves, refill, tree_map
+from pipekit.trees import Tree, differentiable, leaves, refill
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,9 @@ class Minibatch:
 
     def input(self, microbatch: int) -> Tree:
         """Return what the first stage gets, once."""
-        return tree_map(partial(take_over, after=self._ready), self._inputs.pop(microbatch))
+        tree = self._inputs.pop(microbatch)
+        wait_events(leaves(tree), self._ready)
+        return tree
 
     def target(self, microbatch: int) -> None:
         """The output is wanted as it is."""

@@ -15,9 +15,9 @@ from pipekit.devices import (
     Copier,
     ThreadStreams,
     is_accelerator,
+    keep_for_current_stream,
     new_stream,
     on_stream,
-    take_over,
     wait_event,
 )
 from pipekit.engine.batches import Batch, Feed, Needs
@@ -70,7 +70,8 @@ class CopyingMailbox:
     def wait(self, key: Key) -> Any:
         """Return the content of a message; the device waits for its copy, and this thread not."""
         content, ready = self._mailbox.wait(key)
-        return tree_map(partial(take_over, after=[ready]), content)
+        wait_event(self._copier.device, ready)
+        return tree_map(keep_for_current_stream, content)
 
 
 class ThreadWorker:

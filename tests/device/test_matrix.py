@@ -1,0 +1,168 @@
+"""Every schedule with every feature, on 1, 2 and 4 devices: the CPU's bits, and no race.
+
+A few of them are in ``make test``; all, with a table of their counts, in ``make devices``.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import count, product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pipekit as pk
+from pipekit import schedules
+from pipekit.schedules import Op, Task
+from tests.device.test_pipeline import STAGES, build, on, skipping, tied
+from tests.device.test_pipelined_module import compare as compare_modules
+from tests.engine.examples import METHODS, data, different, images, mixed
+
+DEVICES = [1, 2, 4]
+TRACE = ["trace", "no trace"]
+
+
+def split(schedule: pk.Schedule) -> pk.Schedule:
+    """Each backward in two parts; that for the weights comes after the next one for the input."""
+
+    def halves(tasks: tuple[Task, ...]) -> Iterator[Task]:
+        late: list[Task] = []
+        for task in tasks:
+            if task.op is Op.BACKWARD:
+                yield task._replace(op=Op.BACKWARD_INPUT)
+                yield from late
+                late = [task._replace(op=Op.BACKWARD_WEIGHT)]
+            elif task.op is Op.UPDATE:
+                yield from late
+                yield task
+                late = []
+            else:
+                yield task
+
+    return pk.Schedule(tuple(tuple(halves(tasks)) for tasks in schedule.workers), "split")
+
+
+def one_way(method: str) -> Callable[[int], pk.Schedule]:
+    """Four stages, four microbatches a batch."""
+    if method == "split":
+        return lambda n: split(schedules.flush(STAGES, 4, n))
+    return lambda n: METHODS[method].schedule(STAGES, 4, n)
+
+
+REPLICATED: dict[str, Callable[[int], pk.Schedule]] = {
+    "gpipe": lambda n: schedules.replicate(schedules.gpipe(2, 2, n), 2),
+    "flush": lambda n: schedules.replicate(schedules.flush(2, 2, n), 2),
+    "pipedream": lambda n: schedules.pipedream([2, 1], n),
+    "2bw": lambda n: schedules.replicate(schedules.two_bw(2, 2, n), 2),
+    "interleaved": lambda n: schedules.replicate(schedules.interleaved(4, 2, n, workers=2), 2),
+    "split": lambda n: schedules.replicate(split(schedules.flush(2, 2, n)), 2),
+}
+
+
+def plain() -> nn.Sequential:
+    torch.manual_seed(8)
+    layers = [layer for _ in range(3) for layer in (nn.Linear(6, 6), nn.Tanh())]
+    return nn.Sequential(*layers, nn.LayerNorm(6), nn.Linear(6, 3))
+
+
+FEATURES: dict[str, dict[str, Any]] = {
+    "plain": {"model": plain},
+    "recompute": {"model": mixed, "recompute": "always"},
+    "replicas": {"model": skipping},
+    "ties": {"model": tied},
+    "skips": {"model": skipping},
+    "autocast": {"model": mixed, "autocast": torch.bfloat16},
+    "dropout": {"model": skipping, "recompute": "except_last"},
+    "batch norm": {"model": images},
+    "clipping": {"model": mixed, "clip_norm": 0.1},
+    "loss scale": {"model": plain, "loss_scale": "dynamic"},
+    "checkpoints": {"model": mixed},
+    "evaluate": {"model": mixed},
+}
+
+
+def run(feature: str, method: str, devices: int, trace: bool) -> tuple[list[float], Any]:
+    """Train with a feature; ``devices`` 0 is the CPU.  Return losses and the state."""
+    how = dict(FEATURES[feature])
+    schedule = REPLICATED[method] if feature == "replicas" else one_way(method)
+    example = schedule(1)
+    workers = len(example.workers)
+    places = on(devices, workers) if devices else ["cpu"] * workers
+    balance = [8 // example.stages] * example.stages
+    torch.manual_seed(0)
+    pipeline = build(how.pop("model")(), schedule, places, balance=balance, **how)
+    if feature == "checkpoints":
+        return checkpointed(pipeline, schedule, places, trace)
+    losses = [pipeline.evaluate(data(2))] if feature == "evaluate" else []
+    for _ in range(2):
+        losses += pipeline.train(data(3), trace=trace).losses
+        if feature == "evaluate":
+            losses.append(pipeline.evaluate(data(2)))
+    return losses, pipeline.state_dict()
+
+
+def checkpointed(
+    pipeline: pk.Pipeline, schedule: Any, places: list[str], trace: bool
+) -> tuple[list[float], Any]:
+    """Write checkpoints there, and go on from the last one on the CPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        pipeline.train(data(3), checkpoints=folder, every=1, trace=trace)
+        other = build(mixed(), schedule, ["cpu"] * len(places))
+        other.resume(folder)
+        other.train(data(3))  # is passed over
+        losses = [loss for each in (pipeline, other) for loss in each.train(data(2)).losses]
+    assert different(dict(pipeline.state_dict()), dict(other.state_dict())) == []
+    return losses, other.state_dict()
+
+
+@cache
+def expected(feature: str, method: str) -> tuple[list[float], dict[str, Tensor]]:
+    losses, state = run(feature, method, devices=0, trace=False)
+    return losses, dict(state)
+
+
+def some(*parameters: list[Any]) -> Iterator[Any]:
+    """All combinations; one in 13 is unmarked, so that each value comes with many others."""
+    numbers = count()
+    for values in product(*parameters):
+        marks = [] if next(numbers) % 13 == 0 else [pytest.mark.devices]
+        yield pytest.param(*values, marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("feature", "method", "devices", "trace"),
+    list(some(list(FEATURES), list(REPLICATED), DEVICES, TRACE)),
+)
+def test_pipeline(feature: str, method: str, devices: int, trace: str) -> None:
+    losses, state = run(feature, method, devices, trace == "trace")
+    expected_losses, expected_state = expected(feature, method)
+    assert different(expected_state, dict(state)) == []
+    assert losses == expected_losses
+
+
+WITHOUT = {
+    "nothing": [],
+    "order": ["order"],
+    "streams": ["streams"],
+    "portals": ["portals"],
+    "all": ["order", "streams", "portals"],
+}
+MODULES: dict[str, dict[str, Any]] = {
+    "plain": {"model": plain, "checkpoint": "never"},
+    "recompute": {"model": mixed, "checkpoint": "always"},
+    "skips": {"model": skipping},
+    "autocast": {"model": mixed, "autocast": True},
+    "batch norm": {"model": images, "deferred_batch_norm": True},
+    "other streams": {"model": mixed, "streams": "backward"},
+}
+
+
+@pytest.mark.parametrize(
+    ("feature", "without", "devices", "trace"),
+    list(some(list(MODULES), list(WITHOUT), DEVICES, TRACE)),
+)
+def test_module(feature: str, without: str, devices: int, trace: str) -> None:
+    how = MODULES[feature] | {"without": WITHOUT[without], "trace": trace == "trace"}
+    compare_modules(devices, **how)
