@@ -115,9 +115,9 @@ class UpdateSynchronizer:
             all_reduce = DirectAllReduce(members, self._worker, channel)
             behind = len(self._config.sums[index]) * len(weights.buckets())
             work = partial(average, weights.modules[0], index, members, all_reduce, behind)
-            synchronize(self._device)
+            synchronize(self._device)  # of this thread, before that one begins, and the other way
             self._comm().submit(work).result()
-            synchronize(self._device)
+            self._comm().submit(partial(synchronize, self._device)).result()
 
     def close(self) -> Counter[int]:
         """Sum no more; return the bytes of gradients that were sent, by receiver."""
