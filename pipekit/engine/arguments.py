@@ -61,12 +61,14 @@ def require_joint_updates(schedule: Schedule, reason: str) -> None:
         )
 
 
-def require_every(every: int | None, checkpoints: object) -> None:
-    """Raise ValueError unless ``every`` can be the batches from one checkpoint to the next."""
+def require_every(every: int | None, checkpoints: object, keep: int) -> None:
+    """Raise ValueError unless checkpoints can be written so often, and so many be kept."""
     if every is not None and checkpoints is None:
         raise ValueError("every says how often checkpoints are written: name their folder as well")
     if every is not None and every < 1:
         raise ValueError(f"every must be at least 1 batch, not {every}")
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1 checkpoint, not {keep}")
 
 
 def resolve_recompute(

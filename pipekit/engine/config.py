@@ -28,6 +28,7 @@ class CheckpointConfig:
         about: what is common to all parts; ``batches`` counts those before the run's table.
         parts: how many parts a checkpoint has.
         boundaries: where they are written, the last at the end of the run.
+        keep: how many complete ones stay.
     """
 
     folder: Path
@@ -35,6 +36,7 @@ class CheckpointConfig:
     about: dict[str, Any]
     parts: int
     boundaries: tuple[Boundary, ...]
+    keep: int
 
 
 @dataclass(frozen=True)

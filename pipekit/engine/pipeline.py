@@ -156,6 +156,7 @@ class Pipeline:
         progress: bool = False,
         checkpoints: str | os.PathLike[str] | None = None,
         every: int | None = None,
+        keep: int = 2,
         observers: Watchers = (),
     ) -> Run:
         """Train on every batch once; the pipeline is empty again when this returns.
@@ -168,9 +169,11 @@ class Pipeline:
             progress: whether to show a bar with the loss.
             checkpoints: a folder where every worker writes its part of a checkpoint, without
                 waiting for the others or for the pipeline to drain (PipeDream, section 4); for
-                workers on several machines, one that they share.  The last two complete ones stay.
+                workers on several machines, one that they share.
             every: batches from one checkpoint to the next (rounded up to where all stages have
                 made whole updates); by default there is one at the end.
+            keep: how many complete checkpoints stay, the newest ones; of older ones the last whose
+                weights and loss are finite stays as well.
             observers: watch the workers (:class:`pipekit.engine.Observer`): over "threads" objects
                 that all workers call; over either transport functions from a worker's number to its
                 observer, which is made where the worker runs.
@@ -180,42 +183,24 @@ class Pipeline:
 
         Raises:
             ValueError: the schedule does not fit the batches, a batch cannot be split, or the
-                folder holds checkpoints of another training.
+                folder holds checkpoints of another training, or one is writing there.
+            OSError: a checkpoint cannot be written; before the first batch, if that is known then.
             TypeError: an observer cannot watch workers in other processes.
             Exception: the first that any worker raised; the pipeline cannot be used after it.
         """
-        arguments.require_every(every, checkpoints)
+        arguments.require_every(every, checkpoints, keep)
         arguments.require_watchers(observers, self._transport)
-        folder = None if checkpoints is None else self._progress.claim(checkpoints)
-        self._progress.begin()
-        batches = arguments.sized(batches)
-        start = self._progress.start(len(batches), self._tables.schedule, self.balance)
-        begin = time.perf_counter()
-        self._require_sound()
-        raw = islice(batches, start.offset, len(batches))
-        ready = self._workers.ready(start.schedule, raw, self._progress.resume_point)
-        reports = []
-        if start.is_end:
-            deque(ready, maxlen=0)  # whoever makes them may draw random numbers
-        else:
-            assert self.balance is not None
-            written = self._progress.checkpoint_config(folder, every, start, self.balance)
-            self._failed = True
-            reports = self._workers.train(
-                start.schedule,
-                ready,
+        with self._progress.claimed(checkpoints) as folder:
+            return self._train(
+                batches,
+                folder,
+                every,
+                keep,
                 progress,
-                first_microbatch=start.microbatches,
-                checkpoints=written,
-                resume=start.resume,
                 trace=trace,
                 memory=memory,
                 observers=tuple(observers),
             )
-            self._failed = False
-        self._progress.end(start, len(batches))
-        wall = time.perf_counter() - begin
-        return Run.of(start.schedule, reports, wall, self._seed, start.losses)
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
         """Go on from the newest complete checkpoint in a folder, if there is one.
@@ -335,6 +320,43 @@ class Pipeline:
         They end with the pipeline, too.  The next call starts others.
         """
         self._runner.close()
+
+    def _train(
+        self,
+        raw: Iterable[tuple[Any, Any]],
+        folder: Path | None,
+        every: int | None,
+        keep: int,
+        progress: bool,
+        **recorded: Any,
+    ) -> Run:
+        self._progress.begin()
+        batches = arguments.sized(raw)
+        start = self._progress.start(len(batches), self._tables.schedule, self.balance)
+        begin = time.perf_counter()
+        self._require_sound()
+        rest = islice(batches, start.offset, len(batches))
+        ready = self._workers.ready(start.schedule, rest, self._progress.resume_point)
+        reports = []
+        if start.is_end:
+            deque(ready, maxlen=0)  # whoever makes them may draw random numbers
+        else:
+            assert self.balance is not None
+            written = self._progress.checkpoint_config(folder, every, keep, start, self.balance)
+            self._failed = True
+            reports = self._workers.train(
+                start.schedule,
+                ready,
+                progress,
+                first_microbatch=start.microbatches,
+                checkpoints=written,
+                resume=start.resume,
+                **recorded,
+            )
+            self._failed = False
+        self._progress.end(start, len(batches))
+        wall = time.perf_counter() - begin
+        return Run.of(start.schedule, reports, wall, self._seed, start.losses)
 
     def _require_sound(self) -> None:
         if self._failed:

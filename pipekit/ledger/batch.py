@@ -73,9 +73,11 @@ def run(
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, not {jobs}")
     results = results.resolve()
-    earlier = runs.unfinished(results, experiment)
+    earlier, why = runs.unfinished(results, experiment)
     if resume and earlier is None:
-        raise ValueError(f"{results} has no unfinished run of {experiment.name} ({scale})")
+        raise ValueError(
+            f"{results} has no unfinished run of {experiment.name} ({scale}) to continue: {why}"
+        )
     if earlier and not resume and not quiet:
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")
     folder = earlier if resume and earlier else runs.new(results)

@@ -114,10 +114,12 @@ def new(results: Path) -> Path:
     return folder
 
 
-def unfinished(results: Path, experiment: Experiment) -> Path | None:
+def unfinished(results: Path, experiment: Experiment) -> tuple[Path | None, str]:
     """Find the newest run of the same notebooks at the same scale, if it can be continued.
 
-    It cannot when every notebook ended without an error, or while a process is still at it.
+    Returns:
+        Its folder; None if there is no such run, every notebook ended without an error, or a
+        process is still at it.  And in words, which of these.
     """
     names = {job.name for job in experiment.jobs}
     for folder in sorted((file.parent for file in results.glob(f"*/{RECORD}")), reverse=True):
@@ -126,13 +128,13 @@ def unfinished(results: Path, experiment: Experiment) -> Path | None:
             continue
         if record.parameters.keys() == names:
             if names == {entry.name for entry in record.notebooks if not entry.error}:
-                return None
+                return None, f"the newest, {folder}, is complete"
             try:
                 with locked(folder):
-                    return folder
-            except BlockingIOError:
-                return None
-    return None
+                    return folder, ""
+            except BlockingIOError as error:
+                return None, str(error)
+    return None, "there is none at all"
 
 
 @contextmanager

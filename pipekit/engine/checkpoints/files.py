@@ -6,13 +6,14 @@
 another, so that files from before and after never make one checkpoint.  A checkpoint is complete
 when the files of all workers are there (here 3); nobody needs to say so.  A file's name ends with
 the first digits of its SHA-256, as torch.hub's do, so that file and checksum come into being
-together, by one rename.
+together, by one rename.  Of weights or a loss that are not finite it says so: ``.nonfinite.pt``.
 """
 
 import hashlib
 import os
 import re
 import shutil
+import stat
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ KEPT = 2
 """Complete checkpoints that stay: the newest, and one in case that it is damaged."""
 
 _FOLDER = re.compile(r"batch-(\d{8,})-[0-9a-f]+")
-_FILE = re.compile(r"stage(\d+)\.worker(\d+)\.of(\d+)\.([0-9a-f]{16})\.pt")
+_FILE = re.compile(r"stage(\d+)\.worker(\d+)\.of(\d+)\.([0-9a-f]{16})(\.nonfinite)?\.pt")
 
 Content = dict[str, Any]
 
@@ -39,6 +40,7 @@ class Part(NamedTuple):
         worker: who wrote it.
         parts: how many files the checkpoint has.
         digest: the first digits of its SHA-256.
+        finite: whether its weights and its last loss are finite.
         path: where it is.
     """
 
@@ -46,6 +48,7 @@ class Part(NamedTuple):
     worker: int
     parts: int
     digest: str
+    finite: bool
     path: Path
 
     @property
@@ -55,7 +58,16 @@ class Part(NamedTuple):
             return hashlib.file_digest(file, "sha256").hexdigest().startswith(self.digest)
 
 
-def write(folder: Path, batches: int, attempt: str, parts: int, content: Content) -> None:
+def write(
+    folder: Path,
+    batches: int,
+    attempt: str,
+    parts: int,
+    content: Content,
+    *,
+    finite: bool = True,
+    keep: int = KEPT,
+) -> None:
     """Write a worker's part of a checkpoint, and let go of checkpoints that are no longer needed.
 
     Args:
@@ -64,31 +76,51 @@ def write(folder: Path, batches: int, attempt: str, parts: int, content: Content
         attempt: hexadecimal digits that are new after each resumption.
         parts: how many parts this checkpoint will have.
         content: ``stage`` and ``worker``, and what is to be kept: tensors and plain values.
+        finite: whether its weights and its last loss are.
+        keep: how many complete checkpoints stay, and the last finite one beside them.
 
     Raises:
         TypeError: the content holds an object that could not be loaded safely.
-        OSError: it cannot be written.
+        OSError: it cannot be written; the message names where.  Nothing is left of it.
     """
     home = folder / f"batch-{batches:08d}-{attempt}"
     home.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=home, suffix=".tmp", delete=False) as file:
-        hashing = _Hashing(file)
-        torch.save(content | {"format": FORMAT}, cast(Any, hashing))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary = Path(file.name)
+    file = tempfile.NamedTemporaryFile(dir=home, suffix=".tmp", delete=False)  # noqa: SIM115
+    temporary, hashing = Path(file.name), _Hashing(file)
     try:
-        torch.load(temporary, weights_only=True, mmap=True)
-    except Exception as error:
-        temporary.unlink()
-        raise TypeError(
-            f"the state of the optimizer or of the lr_scheduler holds an object that cannot be "
-            f"loaded again without running code from a file; use tensors and plain values ({error})"
-        ) from None
-    name = f"stage{content['stage']}.worker{content['worker']}.of{parts}.{hashing.digest}.pt"
-    temporary.replace(home / name)
+        with file:
+            _save(content | {"format": FORMAT}, hashing, home)
+        _require_loadable(temporary)
+        name = f"stage{content['stage']}.worker{content['worker']}.of{parts}.{hashing.digest}"
+        temporary.replace(home / (name + (".pt" if finite else ".nonfinite.pt")))
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     _sync(home)
-    _prune(folder, attempt)
+    _prune(folder, attempt, keep)
+
+
+def try_folder(folder: Path) -> None:
+    """Write a file into a folder and delete it: what cannot be done is known before it is needed.
+
+    Raises:
+        OSError: it cannot be done; the message names where.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file:
+        _save({"tried": torch.zeros(1)}, _Hashing(file), folder)
+
+
+def clear(folder: Path) -> None:
+    """Delete what writes have left that were cut off; nobody may be writing there."""
+    for home in _all(folder):
+        for temporary in home.glob("*.tmp"):
+            temporary.unlink(missing_ok=True)
+
+
+def attempts(folder: Path) -> set[str]:
+    """Return whose checkpoints a folder holds, complete or not."""
+    return {home.name.rpartition("-")[2] for home in _all(folder)}
 
 
 def newest(folder: Path) -> Path | None:
@@ -102,6 +134,12 @@ def newest(folder: Path) -> Path | None:
             continue
         damaged = [part.path for part in parts_of(home) if not part.sound]
         if not damaged:
+            if not is_finite(home):
+                warnings.warn(
+                    f"the weights or the last loss in {home} are not finite: delete it to go back "
+                    f"to the checkpoint before it",
+                    stacklevel=3,
+                )
             return home
         warnings.warn(
             f"{damaged[0]} is damaged: its checksum does not hold; the checkpoint before it is "
@@ -122,24 +160,32 @@ def is_complete(home: Path) -> bool:
     return bool(parts) and len(parts) == parts[0].parts
 
 
+def is_finite(home: Path) -> bool:
+    """Return whether all weights of a checkpoint, and its last loss, are finite."""
+    return all(part.finite for part in parts_of(home))
+
+
 def load(part: Part) -> Content:
     """Return what was written, with its tensors on the CPU.
 
     Raises:
-        ValueError: it was written by another version of pipekit.
+        ValueError: it was written by another version of pipekit, or not by pipekit at all.
     """
-    content: Content = torch.load(part.path, map_location="cpu", weights_only=True)
+    try:
+        content: Content = torch.load(part.path, map_location="cpu", weights_only=True)
+    except Exception:  # whose advice is to load it in a way that runs whatever code is in it
+        content = {}
+    if not isinstance(content, dict) or not isinstance(content.get("format"), int):
+        raise ValueError(
+            f"{part.path} is no part of a checkpoint that pipekit wrote: it does not hold tensors "
+            f"and plain values under their names"
+        )
     if content["format"] != FORMAT:
         raise ValueError(
             f"{part.path} has format {content['format']}, and this pipekit reads {FORMAT}: load it "
             f"with the version that wrote it"
         )
     return content
-
-
-def load_part(home: Path, stage: int, worker: int) -> Content:
-    """Return what a worker wrote of a stage."""
-    return next(load(part) for part in parts_of(home) if part[:2] == (stage, worker))
 
 
 def require_empty(folder: Path) -> None:
@@ -156,6 +202,7 @@ class _Hashing:
 
     def __init__(self, file: Any) -> None:
         self._file, self._sha = file, hashlib.sha256()
+        self.error: OSError | None = None
 
     @property
     def digest(self) -> str:
@@ -163,10 +210,47 @@ class _Hashing:
 
     def write(self, data: bytes) -> int:
         self._sha.update(data)
-        return int(self._file.write(data))
+        try:
+            return int(self._file.write(data))
+        except OSError as error:
+            self.error = error
+            raise
 
     def flush(self) -> None:
         self._file.flush()
+
+    def sync(self) -> None:
+        """Let what was written reach the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _save(content: Content, file: _Hashing, where: Path) -> None:
+    """Write a content, to the disk.
+
+    Raises:
+        OSError: it cannot be written; the message names where.
+    """
+    try:
+        torch.save(content, cast(Any, file))
+        file.sync()
+    except Exception as error:
+        # PyTorch says of a full disk only that it has failed.
+        cause = error if isinstance(error, OSError) else file.error
+        if cause is None:
+            raise
+        raise OSError(cause.errno, cause.strerror, str(where)) from None
+
+
+def _require_loadable(path: Path) -> None:
+    """Raise TypeError for a file that holds anything but tensors and plain values."""
+    try:
+        torch.load(path, weights_only=True, mmap=True)
+    except Exception as error:
+        raise TypeError(
+            f"the state of the optimizer or of the lr_scheduler holds an object that cannot be "
+            f"loaded again without running code from a file; use tensors and plain values ({error})"
+        ) from None
 
 
 def _all(folder: Path) -> list[Path]:
@@ -184,18 +268,29 @@ def _parts(home: Path) -> Iterator[Part]:
         return
     for match in filter(None, map(_FILE.fullmatch, names)):
         stage, worker, parts = map(int, match.groups()[:3])
-        yield Part(stage, worker, parts, match[4], home / match[0])
+        path = home / match[0]
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:  # likewise
+            continue
+        if not stat.S_ISREG(mode):  # who reads a pipe waits for ever
+            raise ValueError(f"{path} is no file: delete it")
+        yield Part(stage, worker, parts, match[4], match[5] is None, path)
 
 
-def _prune(folder: Path, attempt: str) -> None:
-    """Delete what is older than this attempt's last KEPT complete checkpoints.
+def _prune(folder: Path, attempt: str, keep: int) -> None:
+    """Delete what is older than this attempt's last so many complete checkpoints.
 
     All workers have passed these, so that nobody is still writing an older one.  Those of earlier
-    attempts do not count: they may be the damaged ones that this attempt had to go back from.
+    attempts do not count: they may be the damaged ones that this attempt had to go back from.  The
+    last finite one stays, whosever it is: a batch that spoils the weights must not spoil them all.
     """
     homes = _all(folder)
     own = [n for n, home in enumerate(homes) if home.name.endswith(attempt) and is_complete(home)]
-    for home in homes[: own[-KEPT]] if len(own) >= KEPT else ():
+    finite = [home for home in homes if is_complete(home) and is_finite(home)]
+    for home in homes[: own[-keep]] if len(own) >= keep else ():
+        if home in finite[-1:]:
+            continue
         shutil.rmtree(home, ignore_errors=True)  # another worker may be at it, too
 
 

@@ -1,7 +1,8 @@
 """How far a training is that takes several runs, and where its checkpoints go."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 from typing import Protocol, TypeVar
@@ -9,6 +10,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.engine.checkpoints.folder_lock import FolderLock
 from pipekit.engine.checkpoints.resume_point import Position, ResumePoint, Start, table_id
 from pipekit.engine.config import CheckpointConfig
 from pipekit.schedules import Schedule, boundaries
@@ -40,7 +42,9 @@ class TrainingProgress:
         self.position = Position()
         self.resume_point: ResumePoint | None = None
         self._own: Path | None = None  # a folder of which all checkpoints are this training's
-        self._attempt = ""
+        self._attempt, self._training = "", ""
+        self._known: set[str] = set()  # the attempts that this training goes on from, and its own
+        self._lock = FolderLock()
         self._rng = torch.get_rng_state()
 
     def resume(self, folder: Path) -> ResumePoint | None:
@@ -50,6 +54,7 @@ class TrainingProgress:
         if home is None:
             return None
         self.resume_point = ResumePoint.read(home)
+        self._training = self.resume_point.about.get("training", self._training)
         self.position = self.resume_point.position
         return self.resume_point
 
@@ -73,20 +78,51 @@ class TrainingProgress:
             return self.resume_point.start(batches, schedule_for, balance)
         return Start(schedule_for(batches), 0, self.position.microbatches)
 
-    def claim(self, folder: str | os.PathLike[str]) -> Path:
-        """Return the absolute path of a folder for this training's checkpoints.
+    @contextmanager
+    def claimed(self, folder: str | os.PathLike[str] | None) -> Iterator[Path | None]:
+        """Have a folder for this training's checkpoints alone for a while; None: have none.
+
+        Yields:
+            Its absolute path.
 
         Raises:
-            ValueError: it holds those of another training.
+            ValueError: it holds those of another training, or one is writing there.
+            OSError: nothing can be written there.
         """
+        if folder is None:
+            yield None
+            return
         path = Path(folder).absolute()
+        checkpoints.try_folder(path)
+        if holder := self._agree(lambda: self._lock.take(path)):
+            raise ValueError(
+                f"another training writes its checkpoints to {path} ({holder}): wait for its end, "
+                f"or name another folder"
+            )
+        try:
+            self._claim(path)
+            yield path
+        finally:
+            self._lock.give_back()
+
+    def _claim(self, path: Path) -> None:
         if path != self._own:
             checkpoints.require_empty(path)
             self._take(path)
-        return path
+        elif self._agree(lambda: checkpoints.attempts(path)) - self._known:
+            raise ValueError(
+                f"another process has gone on with this training, and has written checkpoints to "
+                f"{path}: call resume({str(path)!r}) to go on from there, or name another folder"
+            )
+        self._agree(lambda: checkpoints.clear(path))
 
     def checkpoint_config(
-        self, folder: Path | None, every: int | None, start: Start, balance: Sequence[int]
+        self,
+        folder: Path | None,
+        every: int | None,
+        keep: int,
+        start: Start,
+        balance: Sequence[int],
     ) -> CheckpointConfig | None:
         """Return what the workers of a run have to know to write checkpoints; None without one."""
         if folder is None:
@@ -99,10 +135,12 @@ class TrainingProgress:
             "table": table_id(start.schedule, balance),
             "balance": list(balance),
             "rng": self._rng,
+            "training": self._training,
+            "attempt": self._attempt,
         }
         parts = sum(map(len, start.schedule.stage_workers))
         cuts = boundaries(start.schedule, every)
-        return CheckpointConfig(folder, self._attempt, about, parts, cuts)
+        return CheckpointConfig(folder, self._attempt, about, parts, cuts, keep)
 
     def end(self, start: Start, batches: int) -> None:
         """Note that a run has come to its end."""
@@ -114,4 +152,6 @@ class TrainingProgress:
         )
 
     def _take(self, folder: Path) -> None:
-        self._own, self._attempt = folder, self._agree(lambda: token_hex(4))
+        self._own = folder
+        self._attempt, self._training = self._agree(lambda: (token_hex(4), token_hex(16)))
+        self._known = self._agree(lambda: checkpoints.attempts(folder)) | {self._attempt}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.engine.checkpoints.content import read as read_part
 from pipekit.engine.checkpoints.writer import Losses, Tensors
 from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.stage import Stage
@@ -56,7 +57,8 @@ class _Restored:
         self, stage: Stage, index: int, config: ResumeConfig, worker: int, losses: Losses
     ) -> None:
         self._stage = stage
-        content = checkpoints.load_part(config.checkpoint, index, worker)
+        parts = checkpoints.parts_of(config.checkpoint)
+        content = read_part(next(part for part in parts if part[:2] == (index, worker)))
         set_buffers(stage.weights.newest, content["buffers"])
         if stage.scaler:
             stage.scaler.take_up(content["scales"])

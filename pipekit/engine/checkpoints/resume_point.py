@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.engine.checkpoints.content import read as read_part
+from pipekit.engine.checkpoints.content import require_alike
 from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.updates.running_statistics import merged
@@ -74,12 +76,18 @@ class ResumePoint:
 
     @classmethod
     def read(cls, home: Path) -> Self:
-        """Read a complete checkpoint."""
+        """Read a complete checkpoint.
+
+        Raises:
+            ValueError: a file is not one of its parts; the message names it.
+        """
         stages: list[checkpoints.Content] = []
         losses: list[tuple[int, float]] = []
+        first: dict[str, Any] = {}
         buffers: dict[int, list[dict[str, torch.Tensor]]] = defaultdict(list)
         for part in checkpoints.parts_of(home):
-            content = checkpoints.load(part)
+            content = read_part(part)
+            require_alike(part, _common(content), first := first or _common(content))
             losses += content["losses"]
             buffers[part.stage].append(content["buffers"])
             if part.stage == len(stages):
@@ -146,7 +154,7 @@ class ResumePoint:
         own = {name: each[name] for each in optimizers for name in each if name in names}
         if None in part.numbers:  # weights that an earlier stage has as well
             own = copy.deepcopy(own)
-        return donor | {"optimizer": own or None}
+        return donor | {"optimizer": own or None, "resumed": True}
 
     def start(
         self, batches: int, schedule_for: Callable[[int], Schedule], balance: Sequence[int] | None
@@ -179,6 +187,11 @@ class ResumePoint:
             return Start(schedule, offset, microbatches, resume, self.losses if same else ())
         microbatches += self.boundary.microbatches
         return Start(schedule_for(batches - done), done, microbatches)
+
+
+def _common(content: checkpoints.Content) -> dict[str, Any]:
+    """Return what all parts of a checkpoint say alike."""
+    return {**content["about"], "boundary": content["boundary"]}
 
 
 def table_id(schedule: Schedule, balance: Sequence[int] | None) -> str:

@@ -10,6 +10,7 @@ counted the batches before the boundary and no other.
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice
+from operator import itemgetter
 
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.layers.buffers import named_buffers
 from pipekit.schedules import Boundary, Op, Step, Task, older_versions
+from pipekit.trees import differentiable
 
 Losses = list[tuple[int, Tensor]]
 Tensors = dict[str, Tensor]
@@ -126,21 +128,33 @@ class _PartWriter:
         newest = self._stage.weights.newest
         statistics = self._buffers.popleft() if self._buffers else _copies(named_buffers(newest))
         losses = self._losses if self._index == len(boundary.versions) - 1 else []
+        losses = [(k, loss) for k, loss in losses if k < boundary.microbatches]
+        before = [loss for _, loss in sorted(losses, key=itemgetter(0))]
+        parameters = _copies(dict(newest.named_parameters(remove_duplicate=False)))
         content = {
             "about": self._config.about,
             "boundary": tuple(boundary),
             "stage": self._index,
             "worker": self._worker,
-            "parameters": _copies(dict(newest.named_parameters(remove_duplicate=False))),
+            "parameters": parameters,
             "older": {version: self._weights[version] for version in older},
             "buffers": statistics,
             "state": self._stage.state(),
             "scales": self._stage.scaler and self._stage.scaler.course(),
-            "losses": [(k, x.item()) for k, x in losses if k < boundary.microbatches],
+            "losses": [(k, loss.item()) for k, loss in losses],
         }
         config = self._config
         batches = config.about["batches"] + boundary.batches
-        checkpoints.write(config.folder, batches, config.attempt, config.parts, content)
+        finite = all(bool(t.isfinite().all()) for t in [*before[-1:], *differentiable(parameters)])
+        checkpoints.write(
+            config.folder,
+            batches,
+            config.attempt,
+            config.parts,
+            content,
+            finite=finite,
+            keep=config.keep,
+        )
         self._readers.subtract(older)
         for version in older:
             if not self._readers[version]:

@@ -203,6 +203,8 @@ class Stage:
     def _load(self, state: dict[str, Any]) -> None:
         for name, part in self._stateful().items():
             if part and state[name]:
+                if isinstance(part, NamedOptimizer) and "resumed" in state:
+                    part.warn_of_changes(state[name])
                 part.load_state_dict(state[name])
 
     def _stateful(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """An optimizer's state by the names of its parameters, so that other stages can take it over."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,33 @@ class NamedOptimizer:
                 for name in self._names[parameter]:
                     found[name] = {"state": state, "options": options}
         return found
+
+    def warn_of_changes(self, saved: NamedState) -> None:
+        """Warn of options with which the optimizer was made, and which a checkpoint replaces.
+
+        Warns:
+            UserWarning: naming the options, and what to do.
+        """
+        for group in self._optimizer.param_groups:
+            for name in self._names[group["params"][0]][:1] if group["params"] else ():
+                was = saved.get(name, {}).get("options", {})
+                if was.keys() != group.keys() - {"params"}:  # another kind, which is refused
+                    continue
+                # A scheduler changes the one and keeps the other as it was given.
+                hidden = {"params", "lr" if "initial_lr" in was else "initial_lr"}
+                changed = {
+                    key: (was[key], group[key])
+                    for key in group.keys() & was.keys() - hidden
+                    if was[key] != group[key]
+                }
+                if changed:
+                    told = ", ".join(f"{k}={a!r} and not {b!r}" for k, (a, b) in changed.items())
+                    warnings.warn(
+                        f"the optimizer goes on with the options of the checkpoint: {told}; to "
+                        f"change them, train without resume() from the checkpoint's weights, or "
+                        f"use an lr_scheduler from the start",
+                        stacklevel=2,
+                    )
 
     def load_state_dict(self, saved: NamedState) -> None:
         """Take over the state of the parameters; there may be more in it.

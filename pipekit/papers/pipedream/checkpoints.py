@@ -158,9 +158,13 @@ def differences(one: Path, other: Path) -> list[str]:
     """Return where two checkpoints differ by a bit: "/part/entry/..." of every such value.
 
     Everything is compared that a checkpoint holds: weights, older versions that are still read,
-    buffers, states of optimizer, scheduler and random numbers, losses.
+    buffers, states of optimizer, scheduler and random numbers, losses; but not which training
+    wrote it, and in which attempt.
     """
     first, second = (dict(_values(_parts(home))) for home in (one, other))
+    for each in (first, second):
+        for name in [n for n in each if n.endswith(("/about/training", "/about/attempt"))]:
+            del each[name]
     return [
         name
         for name in sorted({*first, *second})

@@ -1,0 +1,48 @@
+"""One training at a time in a folder of checkpoints."""
+
+import fcntl
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+
+class FolderLock:
+    """A lock on a folder, which ends with the process that holds it, whatever ends that.
+
+    Where a file system has no locks, there is none.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        self._path = Path()
+
+    def take(self, folder: Path) -> str | None:
+        """Take the lock of a folder; return who has it, if it is somebody else's."""
+        path = folder / ".lock"
+        while self._file is None:
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(file, 1000, 0).decode(errors="replace")
+                os.close(file)
+                return holder or "another process"
+            except OSError:
+                os.close(file)
+                return None
+            # Whoever had it before may have deleted the file that was opened here.
+            with suppress(FileNotFoundError):
+                if os.stat(path).st_ino == os.fstat(file).st_ino:
+                    self._file, self._path = file, path
+                    continue
+            os.close(file)
+        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        return None
+
+    def give_back(self) -> None:
+        """Let go of the lock, if it is held."""
+        if self._file is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = None

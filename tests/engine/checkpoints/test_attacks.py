@@ -1,0 +1,346 @@
+"""What must not cost a training, and what must not pass for its checkpoint."""
+
+import errno
+import hashlib
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pipekit as pk
+from pipekit.engine.checkpoints import files
+from pipekit.engine.checkpoints.folder_lock import FolderLock
+from tests.engine.examples import data, different, mlp, pipeline
+
+Content = dict[str, Any]
+
+
+def pipe(**options: Any) -> pk.Pipeline:
+    return pipeline(mlp(6, 6, 3), "flush", [1, 1], **options)
+
+
+def homes(folder: Path) -> list[Path]:
+    return sorted(home for home in folder.iterdir() if home.name.startswith("batch-"))
+
+
+def saved(folder: Path, batches: int = 3, **options: Any) -> Path:
+    """A folder with the checkpoint of a training."""
+    pipe(**options).train(data(batches), checkpoints=folder)
+    return folder
+
+
+def rewritten(
+    part: files.Part, change: Callable[[Content], object], to: Path | None = None
+) -> Path:
+    """Put a part into a folder with other content, under a name that has its sum."""
+    content = torch.load(part.path, weights_only=True)
+    change(content)
+    home = to or part.path.parent
+    part.path.unlink(missing_ok=True)
+    before = set(home.iterdir())
+    numbers = (part.stage, part.worker)
+    scratch = home.parent / "scratch"
+    files.write(
+        scratch, 1, "aaaa", part.parts, content | {"stage": numbers[0], "worker": numbers[1]}
+    )
+    (written,) = scratch.glob("*/*.pt")
+    path = home / written.name
+    written.rename(path)
+    shutil.rmtree(scratch)
+    assert path not in before
+    return path
+
+
+# --- one training, one folder --------------------------------------------------------------------
+
+
+class While(list[Any]):
+    """Batches in whose midst something happens."""
+
+    def __init__(self, batches: Any, then: Callable[[], object]) -> None:
+        super().__init__(batches)
+        self._then = then
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(super().__iter__()):
+            if number == 2:
+                self._then()
+            yield batch
+
+
+def test_two_trainings_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    """Not even before either has written: the second is told at once, and the first goes on."""
+    told: list[str] = []
+
+    def second() -> None:
+        read: list[int] = []
+        with pytest.raises(ValueError, match="another training writes its checkpoints") as caught:
+            pipe().train(While(data(3), lambda: read.append(1)), checkpoints=tmp_path)
+        assert read == []
+        told.append(str(caught.value))
+
+    first = pipe()
+    first.train(While(data(4), second), checkpoints=tmp_path)
+    assert f"process {os.getpid()} on" in told[0]
+    assert first.train(data(2), checkpoints=tmp_path).losses
+    assert not list(tmp_path.glob(".*")), "the lock is gone"
+    with pytest.raises(ValueError, match="of another training"):
+        pipe().train(data(3), checkpoints=tmp_path)
+
+
+def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path;"
+        "from pipekit.engine.checkpoints.folder_lock import FolderLock;"
+        "FolderLock().take(Path(sys.argv[1])); print('taken', flush=True); os.read(0, 1)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "taken\n"
+        mine = FolderLock()
+        assert f"process {process.pid} on" in str(mine.take(tmp_path))
+        process.kill()
+        process.wait()
+    assert mine.take(tmp_path) is None
+    mine.give_back()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_goes_on_with_a_training_takes_it_over(tmp_path: Path) -> None:
+    first = pipe()
+    first.train(data(2), checkpoints=tmp_path)
+    second = pipe()
+    assert second.resume(tmp_path) == 0
+    second.train(data(2), checkpoints=tmp_path)
+    second.train(data(2), checkpoints=tmp_path)
+    with pytest.raises(ValueError, match="another process has gone on with this training"):
+        first.train(data(2), checkpoints=tmp_path)
+    assert first.resume(tmp_path) == 1
+    first.train(data(2), checkpoints=tmp_path)
+    assert different(dict(first.state_dict()), dict(second.state_dict())) == []
+
+
+def test_what_a_killed_write_left_is_deleted(tmp_path: Path) -> None:
+    (home,) = homes(saved(tmp_path))
+    (home / "tmpabc.tmp").write_bytes(b"cut off")
+    again = pipe()
+    again.resume(tmp_path)
+    again.train(data(3), checkpoints=tmp_path)
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+# --- files of others -----------------------------------------------------------------------------
+
+
+def test_parts_of_two_trainings_make_no_checkpoint(tmp_path: Path) -> None:
+    mine, theirs = saved(tmp_path / "mine"), saved(tmp_path / "theirs", loss=nn.L1Loss())
+    (home,), (other,) = homes(mine), homes(theirs)
+    own, foreign = files.parts_of(home)[1], files.parts_of(other)[1]
+    own.path.unlink()
+    shutil.copy(foreign.path, home)
+    with pytest.raises(ValueError, match=rf"{foreign.path.name} was written as attempt"):
+        pipe().resume(mine)
+    # The same, by somebody who knows of attempts.
+    (home / foreign.path.name).unlink()
+    attempt = home.name.rpartition("-")[2]
+    path = rewritten(foreign, lambda c: c["about"].update(attempt=attempt), to=home)
+    with pytest.raises(ValueError, match=rf"{path.name} is of another training.*'training'"):
+        pipe().resume(mine)
+
+
+def test_parts_of_two_boundaries_make_no_checkpoint(tmp_path: Path) -> None:
+    pipe().train(data(4), checkpoints=tmp_path, every=2)
+    early, late = homes(tmp_path)
+    files.parts_of(late)[0].path.unlink()
+    stale = files.parts_of(early)[0].path
+    shutil.copy(stale, late)
+    with pytest.raises(ValueError, match=rf"{stale.name} was written as boundary batch-00000002"):
+        pipe().resume(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["stage", "worker"])
+def test_a_part_in_anothers_place(what: str, tmp_path: Path) -> None:
+    (home,) = homes(saved(tmp_path))
+    first, second = files.parts_of(home)
+    second.path.unlink()
+    other = f"stage{1}.worker{1}" if what == "stage" else "stage1.worker0"
+    name = first.path.name.replace("stage0.worker0", other)
+    shutil.copy(first.path, home / name)
+    with pytest.raises(ValueError, match=rf"{name} was written as stage 0"):
+        pipe().resume(tmp_path)
+
+
+CRAFTED: dict[str, Callable[[Content], object]] = {
+    "no weights": lambda c: c.pop("parameters"),
+    "weights that are numbers": lambda c: c.update(parameters={"0.weight": 3.0}),
+    "a boundary of text": lambda c: c.update(boundary="here"),
+    "about nothing": lambda c: c.update(about=None),
+    "no random state": lambda c: c["about"].pop("rng"),
+    "losses of text": lambda c: c.update(losses=["low"]),
+    "a negative version": lambda c: c.update(older={"x": {}}),
+}
+
+
+@pytest.mark.parametrize("how", CRAFTED)
+def test_a_crafted_part_is_named(how: str, tmp_path: Path) -> None:
+    (home,) = homes(saved(tmp_path))
+    path = rewritten(files.parts_of(home)[0], CRAFTED[how])
+    with pytest.raises(ValueError, match=rf"{path.name} is no part of a checkpoint"):
+        pipe().resume(tmp_path)
+
+
+class Runs:
+    """Whose unpickling would run something."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("ran",)
+
+
+def test_code_in_a_part_is_not_run_nor_recommended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (home,) = homes(saved(tmp_path / "saved"))
+    for number, bad in enumerate((pickle.dumps(Runs(), 2), b"\0" * 99, b"")):
+        part = files.parts_of(home)[0]
+        part.path.unlink()
+        digest = hashlib.sha256(bad).hexdigest()[:16]
+        path = home / f"stage0.worker0.of2.{digest}.pt"
+        path.write_bytes(bad)
+        with pytest.raises(ValueError, match=rf"{path.name} is no part of a checkpoint") as caught:
+            pipe().resume(tmp_path / "saved")
+        assert "weights_only" not in f"{caught.value}", number
+    assert not Path("ran").exists()
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    (home,) = homes(saved(tmp_path))
+    path = files.parts_of(home)[0].path
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=rf"{path.name} is no file"):
+        pipe().resume(tmp_path)
+
+
+# --- disks ---------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_tried_before_the_first_batch(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    read: list[int] = []
+    batches = While(data(4), lambda: read.append(1))
+    with pytest.raises(OSError, match="file"):
+        pipe().train(batches, checkpoints=tmp_path / "file" / "folder")
+    assert read == []
+
+
+class Full:
+    """A disk on which so many bytes have room; only files of checkpoints lie there."""
+
+    def __init__(self, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room = room
+        write = files._Hashing.write
+
+        def limited(hashing: Any, content: bytes) -> int:
+            self.room -= len(content)
+            if self.room < 0:
+                hashing._file.write = self._fail
+            return write(hashing, content)
+
+        monkeypatch.setattr(files._Hashing, "write", limited)
+
+    def _fail(self, _: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("more", [0, 1000, 3000])
+def test_a_full_disk_leaves_the_last_checkpoint(
+    more: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = pipe()
+    whole.train(data(6))
+    (home,) = homes(saved(tmp_path / "x"))
+    size = sum(part.path.stat().st_size for part in files.parts_of(home))
+    with monkeypatch.context() as patch:
+        full = Full(2 * size + 2000 + more, patch)
+        with pytest.raises(OSError, match=r"No space left on device.*batch-") as caught:
+            pipe().train(data(6), checkpoints=tmp_path / "y", every=1)
+    assert caught.value.errno == errno.ENOSPC
+    assert full.room < 0
+    assert not list((tmp_path / "y").rglob("*.tmp"))
+    again = pipe()
+    again.resume(tmp_path / "y")
+    again.train(data(6), checkpoints=tmp_path / "y")
+    assert different(dict(again.state_dict()), dict(whole.state_dict())) == []
+
+
+# --- what stays ----------------------------------------------------------------------------------
+
+
+def spoilt(batches: int, at: int) -> list[Any]:
+    found = data(batches)
+    found[at] = (found[at][0] * torch.nan, found[at][1])
+    return found
+
+
+def test_a_batch_that_is_not_a_number_does_not_fill_all_checkpoints(tmp_path: Path) -> None:
+    pipe().train(spoilt(8, at=3), checkpoints=tmp_path, every=1)
+    assert [int(home.name[6:14]) for home in homes(tmp_path)] == [3, 7, 8]
+    assert [files.is_finite(home) for home in homes(tmp_path)] == [True, False, False]
+    with pytest.warns(UserWarning, match="not finite: delete it"):
+        pipe().resume(tmp_path)
+    for home in homes(tmp_path)[1:]:
+        shutil.rmtree(home)
+    again, whole = pipe(), pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again.resume(tmp_path)
+    whole.train(data(3))
+    assert different(dict(again.state_dict()), dict(whole.state_dict())) == []
+
+
+@pytest.mark.parametrize("keep", [1, 4])
+def test_as_many_stay_as_are_wanted(keep: int, tmp_path: Path) -> None:
+    pipe().train(data(6), checkpoints=tmp_path, every=1, keep=keep)
+    assert [int(home.name[6:14]) for home in homes(tmp_path)] == [*range(7 - keep, 7)]
+    with pytest.raises(ValueError, match="at least 1 checkpoint"):
+        pipe().train(data(1), checkpoints=tmp_path, keep=0)
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_a_changed_learning_rate_is_told(scheduled: bool, tmp_path: Path) -> None:
+    def with_rate(rate: float) -> pk.Pipeline:
+        options: dict[str, Any] = {"optimizer": partial(torch.optim.SGD, lr=rate)}
+        if scheduled:
+            options["lr_scheduler"] = partial(torch.optim.lr_scheduler.StepLR, step_size=1)
+        return pipe(**options)
+
+    with_rate(0.5).train(data(2), checkpoints=tmp_path)
+    other = with_rate(0.25)
+    other.resume(tmp_path)
+    name = "initial_lr" if scheduled else "lr"
+    with pytest.warns(UserWarning, match=rf"options of the checkpoint: {name}=0.5 and not 0.25"):
+        other.train(data(3), checkpoints=tmp_path)
+    same = with_rate(0.5)
+    same.resume(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same.train(data(4), checkpoints=tmp_path)
