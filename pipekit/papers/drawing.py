@@ -45,10 +45,7 @@ def named_rows(
 
 
 def rows_figure(traces: Sequence[Trace], titles: Sequence[str], rows: Sequence[str]) -> go.Figure:
-    """Draw traces whose rows are not workers, one under another.
-
-    Each title gets its trace's label; ``rows`` names the rows, from the top, of all traces.
-    """
+    """Draw traces one under another; ``rows`` names the rows, which are not workers."""
     figure = plots.compare(*traces)
     for trace, title, note in zip(traces, titles, figure.layout.annotations, strict=True):
         note.text = f"{title} ({trace.label})"

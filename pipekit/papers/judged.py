@@ -14,10 +14,7 @@ from pipekit.schedules import Schedule
 
 
 class Judged(NamedTuple):
-    """The engine's run, and how far its final weights and its losses are from the oracle's.
-
-    ``difference`` is the relative 2-norm; equal means to the bit.
-    """
+    """The engine's run, how far its last weights are (relative 2-norm), and equality of bits."""
 
     run: Run
     difference: float

@@ -92,10 +92,7 @@ class Notebook:
         figure: str | None = None,
         **more: object,
     ) -> None:
-        """Record our value of a claim, and print it beside the paper's with its outcome.
-
-        ``more`` is further provenance of this value; the rest as for :func:`pipekit.claims.record`.
-        """
+        """Record our value of a claim, with further provenance, and print its outcome."""
         origin = {**self.origin, **more}
         print(
             claims.record(

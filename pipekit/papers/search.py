@@ -5,10 +5,7 @@ from collections.abc import Callable
 
 
 def largest_that_fits(fits: Callable[[int], bool], most: int | None = None) -> int:
-    """Return the largest whole number that fits, 0 if 1 does not; where one does, smaller ones do.
-
-    Up to ``most``; None: one that does not fit is looked for by doubling.
-    """
+    """Return the largest number that fits, up to ``most`` or found by doubling; 0 if 1 does not."""
     if most is None:
         most = 1
         while fits(most):

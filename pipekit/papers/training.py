@@ -90,10 +90,7 @@ def train_pipeline(
     balance: Sequence[int] | str = "auto",
     transport: str = "threads",
 ) -> PipelineTraining:
-    """Train by a method's schedule; the pipeline drains at the end of each epoch.
-
-    ``microbatches`` are given to ``method``; what it makes of a batch is in the result.
-    """
+    """Train by a method's schedule; the pipeline drains at the end of each epoch."""
     pipe = Pipeline(
         recipe.model,
         lambda batches: method(stages, microbatches, batches),
@@ -138,10 +135,7 @@ def train_plain(recipe: Recipe, microbatches: int = 1, threads: int = 1) -> Trai
 
 
 def learning_rates(optimizer: Optimizer, scheduler: LRScheduler, steps: int) -> list[float]:
-    """Return the learning rate of each update, of the optimizer's first group of parameters.
-
-    Both are stepped, the scheduler after every update, as the engine does.
-    """
+    """Return the learning rate of each of so many updates, which are made."""
     rates = []
     for _ in range(steps):
         rates.append(float(optimizer.param_groups[0]["lr"]))

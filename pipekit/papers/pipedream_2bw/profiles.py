@@ -60,10 +60,7 @@ def headless_profile(size: str, rows: int = 1) -> Profile:
 
 @cache
 def efficiency() -> float:
-    """Return the part of a V100's peak that matrix products attain.
-
-    It is that with which the passes of the 355M GPT attain what section 5 prints.
-    """
+    """Return the part of a V100's peak at which the 355M GPT's passes attain what 5 prints."""
 
     def attained(part: float) -> float:
         profile = _one_row(gpt, "355M", part)
@@ -75,10 +72,7 @@ def efficiency() -> float:
 
 @cache
 def _one_row(make: Callable[..., nn.Sequential], size: str, part: float) -> Profile:
-    """Return the profile of one sequence, extrapolated from a model with a single block.
-
-    ``part`` is that of the peak which matrix products attain.
-    """
+    """Return one sequence's profile, extrapolated from a block at a part of the peak."""
     layers, hidden, heads = LAYOUTS[size]
     with torch.device("meta"):
         one = make(1, hidden, heads, sequence=SEQUENCE, dropout=0.0)

@@ -152,10 +152,7 @@ def accuracy_curves(trainings: Iterable[Training]) -> pd.DataFrame:
 
 
 def excerpt(trace: Trace, microbatches: int) -> Trace:
-    """Return the beginning of a trace, up to the end of its first ``microbatches``.
-
-    Other microbatches' events before that end are kept: what looks idle is idle.
-    """
+    """Return a trace up to the end of its first microbatches, with all that ran meanwhile."""
     frame = trace.frame
     end = frame.loc[frame["microbatch"] < microbatches, "end_s"].max()
     return replace(trace, frame=frame[frame["end_s"] <= end])

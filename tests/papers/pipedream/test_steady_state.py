@@ -4,6 +4,7 @@ import pytest
 
 from pipekit import schedules, simulate
 from pipekit.papers.pipedream import steady_state as tl
+from pipekit.papers.pipedream.steady_state import replica_vectors, with_links_as_stages
 from pipekit.papers.pipedream.timelines.start_up import one_layer_stages
 from pipekit.papers.timelines import EQUAL_SLOTS, most_active, starts
 from pipekit.traces import Trace
@@ -40,3 +41,15 @@ def test_by_the_clock_a_stage_that_gets_ahead_looks_busier() -> None:
     equal = Trace.from_schedule(schedules.pipedream(3, 60), EQUAL_SLOTS)
     assert tl.clock_utilisation(equal, [1, 1, 1]) == tl.utilisation(equal, [1, 1, 1]) == 1
     assert tl.clock_utilisation(trace, [1, 1, 1]) >= tl.utilisation(trace, [1, 1, 1]) - 1e-9
+
+
+def test_replica_vectors_are_all_there() -> None:
+    found = list(replica_vectors(8, 4))
+    assert len(found) == len({tuple(vector) for vector in found}) == 35
+    assert all(sum(vector) == 8 and min(vector) >= 1 for vector in found)
+    assert [3, 2, 2, 1] in found
+
+
+def test_a_link_is_one_more_stage() -> None:
+    assert with_links_as_stages([1, 1, 1, 1]) == [7, 5, 3, 1]
+    assert with_links_as_stages([2, 1, 1]) == [4, 3, 1]

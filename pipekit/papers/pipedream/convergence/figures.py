@@ -37,11 +37,7 @@ VGG16_EPOCHS = 74
 
 @dataclass(frozen=True)
 class TimeToAccuracy:
-    """Epochs needed (measured) times hours an epoch (simulated), for every curve.
-
-    ``course`` is of :func:`.trainings.train_all`, all methods at one learning rate; ``target`` the
-    test accuracy to reach, %; ``epochs`` those of each training.
-    """
+    """Epochs needed (measured) times hours an epoch (simulated), to a target in %."""
 
     course: pd.DataFrame
     target: float

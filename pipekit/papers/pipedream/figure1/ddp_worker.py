@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pipekit.engine import Pipeline
 from pipekit.operator_threads import share_cores
+from pipekit.papers.timelines import update_ends
 from pipekit.schedules import pipedream
 
 WORKERS = 2
@@ -60,13 +62,14 @@ def timed(step: Step, batches: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
     return [after - before for before, after in pairwise(ends)]
 
 
-def alone(model: nn.Module) -> Step:
-    """Return a step that computes and updates, and exchanges nothing."""
+def alone(model: nn.Module, between: Callable[[], None] = lambda: None) -> Step:
+    """Return a step that computes and updates, and does something between the two."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
 
     def step(inputs: Tensor, targets: Tensor) -> None:
         optimizer.zero_grad()
         F.cross_entropy(model(inputs), targets).backward()
+        between()
         optimizer.step()
 
     return step
@@ -74,25 +77,20 @@ def alone(model: nn.Module) -> Step:
 
 def summed_after(model: nn.Module) -> Step:
     """Return a step that sums the gradients once the backward is done."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
 
-    def step(inputs: Tensor, targets: Tensor) -> None:
-        optimizer.zero_grad()
-        F.cross_entropy(model(inputs), targets).backward()
+    def average() -> None:
         for parameter in model.parameters():
             assert parameter.grad is not None
             dist.all_reduce(parameter.grad)
             parameter.grad /= dist.get_world_size()
-        optimizer.step()
 
-    return step
+    return alone(model, average)
 
 
 def of_engine(pipeline: Pipeline, batches: list[tuple[Tensor, Tensor]]) -> list[float]:
     """Return the seconds from update to update of pipekit's engine."""
-    frame = pipeline.train(batches).trace.frame
-    updates = frame[(frame["op"] == "UPDATE") & (frame["worker"] == 0)]
-    return [float(seconds) for seconds in updates["end_s"].diff()[1:]]
+    ends = update_ends(pipeline.train(batches).trace)
+    return [after - before for before, after in pairwise(ends)]
 
 
 def transfer_seconds() -> float:
@@ -117,8 +115,8 @@ def work(path: Path, rows: int, steps: int, repeats: int) -> None:
     own = [(torch.rand(rows, 1, 28, 28), torch.randint(10, (rows,)))] * (steps + 1)
     pipeline = Pipeline(
         network(),
-        lambda minibatches: pipedream([WORKERS], minibatches),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=LR),
+        partial(pipedream, [WORKERS]),
+        optimizer=partial(torch.optim.SGD, lr=LR),
         loss=nn.CrossEntropyLoss(),
         transport="distributed",
     )

@@ -19,8 +19,8 @@ from pipekit.papers.costs import published
 from pipekit.papers.drawing import with_line
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.settings import ROWS
+from pipekit.papers.pipedream.table1.speeds import data_parallel
 from pipekit.papers.timelines import mean_interval, update_ends
-from pipekit.plans import Plan
 from pipekit.plots import style
 from pipekit.profiling import Profile
 from pipekit.schedules import pipedream
@@ -72,8 +72,8 @@ def links(gpu: str, workers: int, way: str) -> Cluster:
 def step_seconds(costs: Profile, cluster: Cluster) -> float:
     """Return the simulated seconds of a steady-state step of data parallelism on all workers."""
     workers = cluster.workers
-    plan = Plan.by_hand([len(costs)], rows=costs.rows, replicas=[workers])
-    trace = simulate(pipedream([workers], _ROUNDS * workers), costs, plan, cluster)
+    table = pipedream([workers], _ROUNDS * workers)
+    trace = simulate(table, costs, data_parallel(costs, workers), cluster)
     return mean_interval(update_ends(trace), -2, -1)
 
 
@@ -140,21 +140,19 @@ def largest_of_vgg16(frame: pd.DataFrame) -> float:
 
 def readings(grids: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return the takeaways of section 2.1 for each way that a link may carry both directions."""
-    rows = []
-    for way, frame in grids.items():
-        found = orderings(frame)
-        rows.append(
-            {
-                "links (simulated)": way,
-                "VGG16's largest (%)": largest_of_vgg16(frame),
-                "heavy - light on the K80, least (pp)": found.heavy_minus_light,
-                "at workers": found.at_workers,
-                "next count of workers, least (pp)": found.next_workers,
-                "next GPU, least (pp)": found.next_gpu,
-                "all three hold": found.hold,
-            }
-        )
-    return pd.DataFrame(rows)
+    found = {way: (largest_of_vgg16(frame), orderings(frame)) for way, frame in grids.items()}
+    return pd.DataFrame(
+        {
+            "links (simulated)": way,
+            "VGG16's largest (%)": largest,
+            "heavy - light on the K80, least (pp)": each.heavy_minus_light,
+            "at workers": each.at_workers,
+            "next count of workers, least (pp)": each.next_workers,
+            "next GPU, least (pp)": each.next_gpu,
+            "all three hold": each.hold,
+        }
+        for way, (largest, each) in found.items()
+    )
 
 
 def sensitivity(efficiency: float, workers: int) -> pd.DataFrame:
@@ -174,10 +172,7 @@ def sensitivity(efficiency: float, workers: int) -> pd.DataFrame:
 def findings(
     grids: Mapping[str, pd.DataFrame], sensitivity: pd.DataFrame, efficiency: float
 ) -> list[Finding]:
-    """Return the takeaways of section 2.1, judged on the links that both directions share.
-
-    ``grids`` are of :func:`grid`, by way; ``sensitivity`` is of the function of that name.
-    """
+    """Return the takeaways of section 2.1, judged on the links that both directions share."""
     frame, found = grids[SHARED], orderings(grids[SHARED])
     k80 = frame[frame["gpu"] == "K80"].set_index(["model", "workers"])["overhead"]
     least, at = found.heavy_minus_light, found.at_workers

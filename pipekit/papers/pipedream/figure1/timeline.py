@@ -8,8 +8,8 @@ from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.emulation import emulate
 from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream.table1.speeds import data_parallel
 from pipekit.papers.timelines import update_ends
-from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import pipedream
 from pipekit.traces import Trace
@@ -31,10 +31,7 @@ class Timeline:
     exchange_s: float
 
     def holds(self, tolerance: float) -> bool:
-        """Return whether the workers stall between B_n and F_n+1 for what is not overlapped.
-
-        ``tolerance`` is the part of the expected stall by which it may be off.
-        """
+        """Return whether the workers stall between B_n and F_n+1 for what is not overlapped."""
         return (
             self.order == "FBU" * (len(self.order) // 3)
             and math.isclose(self.stall_s, self.expected_s, rel_tol=tolerance)
@@ -54,13 +51,12 @@ class Timeline:
 
 def timeline(costs: Profile, cluster: Cluster, rounds: int) -> Timeline:
     """Emulate so many steps of data parallelism on all workers of a cluster."""
-    workers = cluster.workers
-    plan = Plan.by_hand([len(costs)], rows=costs.rows, replicas=[workers])
-    trace = emulate(pipedream([workers], rounds * workers), costs, plan, cluster).trace
+    workers, bandwidth = cluster.workers, cluster.levels[-1].used_bandwidth
+    table = pipedream([workers], rounds * workers)
+    trace = emulate(table, costs, data_parallel(costs, workers), cluster).trace
     own = trace.frame[trace.frame["worker"] == 0]
     backwards = own[own["op"] == "BACKWARD"]["end_s"]
     stalls = [end - before for before, end in zip(backwards, update_ends(trace), strict=True)]
-    bandwidth = cluster.levels[-1].used_bandwidth
     return Timeline(
         trace=trace,
         order="".join(op[0] for op in own["op"]),

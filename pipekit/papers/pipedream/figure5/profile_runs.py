@@ -143,10 +143,7 @@ def whole_models(models: str, repeats: int) -> pd.DataFrame:
 
 
 def whole_passes(model: str, rows: int, repeats: int) -> tuple[float, float]:
-    """Return the least seconds of an undivided published model's forward and backward, on the CPU.
-
-    The least, as whatever else the machine does only makes them longer; one more warms up.
-    """
+    """Return the least seconds of an undivided model's forward and backward, once warm."""
     torch.manual_seed(0)
     network, sample = PUBLISHED[model].build().train(), PUBLISHED[model].sample(rows)
     took = []
@@ -206,10 +203,7 @@ def steadiness_findings(runs: list[pd.DataFrame]) -> list[Finding]:
 
 
 def backward_finding(wholes: pd.DataFrame, costs: Profile) -> Finding:
-    """Return the least ratio of a backward to its forward, and a profile's layers that have less.
-
-    ``wholes`` is of :func:`whole_models`.
-    """
+    """Return the least ratio of a backward to its forward, in :func:`whole_models`."""
     shorter = [layer.name for layer in costs.layers if layer.backward_s < layer.forward_s]
     note = (
         f"{', '.join(wholes['model'])}, each as a whole, on a CPU; single layers of the convnet "

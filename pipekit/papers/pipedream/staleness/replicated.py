@@ -1,7 +1,10 @@
 """A replicated stage: its shards, and gradients that leave before the backward ends (section 4)."""
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,22 +34,16 @@ def misplaced_parameters(model: nn.Sequential, batches: Sequence[Batch], replica
     The stage is really trained; a worker's shard are those numbers of a bucket that the others send
     to it to be summed (PipeDream, section 4).
     """
-    shards = _Shards()
-    pipeline = Pipeline(
-        model,
-        lambda n: pipedream([replicas], n),
-        balance=[len(model)],
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
-        loss=nn.MSELoss(),
-    )
-    pipeline.train(batches, observers=[shards])
+    shards, method = _Shards(), partial(pipedream, [replicas])
+    how: dict[str, Any] = {"optimizer": partial(torch.optim.SGD, lr=0.01), "balance": [len(model)]}
+    Pipeline(model, method, loss=nn.MSELoss(), **how).train(batches, observers=[shards])
     misplaced = 0
     for number, size in shards.sizes.items():
-        if shards.contributors[number] < replicas:
+        if len(shards.senders[number]) < replicas:
             continue  # a last round to which not all workers have contributed
         held = torch.zeros(size, dtype=torch.int64)
         for place in range(replicas):
-            for begin, end in shards.parts.get((number, place), ()):
+            for begin, end in shards.parts[number, place]:
                 held[begin:end] += 1
         misplaced += int((held != 1).sum())
     return misplaced
@@ -56,27 +53,22 @@ class _Shards(Observer):
     """Notes the parts of each sum of gradients that workers send others to be added up.
 
     ``parts`` are (begin, end) of those sent, by the sum's number and the receiver; ``sizes`` are
-    the numbers in each sum.
+    the numbers in each sum, and ``senders`` the workers that contributed.
     """
 
     def __init__(self) -> None:
-        self.parts: dict[tuple[int, int], set[tuple[int, int]]] = {}
+        self.parts: defaultdict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)
         self.sizes: dict[int, int] = {}
-        self._senders: dict[int, set[int]] = {}
-
-    @property
-    def contributors(self) -> dict[int, int]:
-        """How many workers contributed to each sum."""
-        return {number: len(senders) for number, senders in self._senders.items()}
+        self.senders: defaultdict[int, set[int]] = defaultdict(set)
 
     def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
         if key.phase != SCATTER:
             return
         begin, number = int(part.numbers.storage_offset()), key.number
         storage = part.numbers.untyped_storage()
-        self.parts.setdefault((number, receiver), set()).add((begin, begin + part.numbers.numel()))
+        self.parts[number, receiver].add((begin, begin + part.numbers.numel()))
         self.sizes[number] = storage.nbytes() // part.numbers.element_size()
-        self._senders.setdefault(number, set()).add(worker)
+        self.senders[number].add(worker)
 
 
 def first_send(

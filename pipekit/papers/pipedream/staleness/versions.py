@@ -58,10 +58,7 @@ def interleaved_updates(schedule: Schedule, minibatch: int) -> list[int]:
 
 
 def versions_of_fifth() -> pd.DataFrame:
-    """Return the versions that the paper's minibatch 5 reads, a row a machine.
-
-    Columns: the method, and "forward" or "backward".
-    """
+    """Return the versions that the paper's minibatch 5 reads, by method and pass."""
     tables = {name: METHODS[name](LONG) for name in PIPELINED}
     seen = {
         (name, op.name.lower()): versions(table, op, FIFTH)

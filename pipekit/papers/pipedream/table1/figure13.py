@@ -27,10 +27,7 @@ PRINTED = {
 
 @dataclass(frozen=True)
 class Figure13:
-    """The four systems of Figure 13 on each of its rows, slowest first.
-
-    ``results`` are by system, then by row; ``predictions`` by row.
-    """
+    """The four systems of Figure 13 on each of its rows, slowest first."""
 
     results: Mapping[str, Mapping[Setting, Result]]
     predictions: Mapping[Setting, Prediction]

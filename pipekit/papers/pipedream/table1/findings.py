@@ -10,7 +10,6 @@ import pandas as pd
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.table1 import traffic
 from pipekit.papers.pipedream.table1.causes import Slowness
-from pipekit.papers.pipedream.table1.data_parallelism import gradient_difference
 from pipekit.papers.pipedream.table1.figure13 import Figure13
 from pipekit.papers.pipedream.table1.rows import (
     TABLE1,
@@ -22,6 +21,7 @@ from pipekit.papers.pipedream.table1.rows import (
 )
 from pipekit.papers.pipedream.table1.runs import FITTED, Runs
 from pipekit.papers.pipedream.table1.speeds import overhead, overhead_removed
+from pipekit.papers.pipedream.table1.traffic import gradient_difference
 from pipekit.plans import Plan
 from pipekit.schedules import optimal_in_flight
 
@@ -50,11 +50,7 @@ def special_cases() -> tuple[float, list[int]]:
 
 @dataclass(frozen=True)
 class Judge:
-    """All results of Table 1, and the findings that follow.
-
-    ``runs`` and ``causes`` are of each row, ``slower`` of :func:`.causes.slowness_beside_vgg16`,
-    ``slownesses`` of :func:`.causes.beside_benchmark`.
-    """
+    """All results of Table 1 and of :mod:`.causes`, and the findings that follow."""
 
     runs: Mapping[Setting, Runs]
     causes: pd.DataFrame
@@ -134,10 +130,7 @@ class Judge:
         return [finding for row in TABLE1 for finding in self.row(row)]
 
     def introduction(self, calibrations: pd.DataFrame) -> list[Finding]:
-        """Return the findings of the abstract and section 1.
-
-        ``calibrations`` are of :func:`.predictions.calibrations`.
-        """
+        """Return the findings of the abstract and section 1."""
         runs = self.runs
         excess = max(
             abs(one.excess) for found in runs.values() for one in (found.bsp, found.pipedream)

@@ -25,10 +25,7 @@ from pipekit.profiling import Profile
 
 @dataclass(frozen=True)
 class Prediction:
-    """A network on a cluster, with what follows from its profile alone.
-
-    ``cluster`` has the effective bandwidth; see :mod:`.calibration`.
-    """
+    """A network on a cluster of effective bandwidth, with what follows from its profile."""
 
     setting: Setting
     profile: Profile

@@ -54,10 +54,7 @@ that is free for it, VGG16's on the same cluster."""
 
 
 def printed(setting: Setting, column: str) -> str:
-    """Return what Table 1 prints of one of its rows, read from the ledger of claims.
-
-    Columns are "bsp-speedup", "config", "pp-speedup", "pp-over-bsp", "comm-reduction".
-    """
+    """Return what Table 1 prints of a row, say in column "pp-over-bsp", read from the ledger."""
     return claims.load()[f"pipedream-table1-{setting.name}-{column}"].value
 
 
@@ -67,10 +64,7 @@ def printed_number(setting: Setting, column: str) -> float | None:
 
 
 def replicas_of(config: str) -> list[int]:
-    """Return the replicas of each stage of a configuration as printed: "2-1-1" is [2, 1, 1].
-
-    Other than numbers above 0 joined by hyphens it is a ValueError.
-    """
+    """Return the replicas of each stage of a configuration: "2-1-1" is [2, 1, 1]."""
     if not re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", config):
         raise ValueError(f"{config!r} is no configuration: write replicas like 2-1-1")
     return [int(count) for count in config.split("-")]

@@ -115,10 +115,7 @@ def speedups(runs: Mapping[Setting, Runs]) -> pd.DataFrame:
 
 
 def speedup_figure(table: pd.DataFrame) -> tuple[go.Figure, pd.DataFrame]:
-    """Draw the :func:`speedups` of Table 1's rows, a row each for BSP and PipeDream.
-
-    The title counts the predictions that are close to the paper's.
-    """
+    """Draw the :func:`speedups` of Table 1's rows, and count those close to the paper's."""
     rows = table.set_index("row").loc[_NAMES]
     both = {
         f"{name} {system}": {
@@ -144,10 +141,7 @@ def speedup_figure(table: pd.DataFrame) -> tuple[go.Figure, pd.DataFrame]:
 
 
 def communication(runs: Mapping[Setting, Runs]) -> pd.DataFrame:
-    """Return the bytes that the engine counted, and by how much less a plan sends than BSP.
-
-    If counters and closed form do not agree to the byte, it is a RuntimeError.
-    """
+    """Return the bytes that the engine counted; others than the closed form's are an error."""
     for setting, found in runs.items():
         if max(abs(found.bsp.excess), abs(found.pipedream.excess)) >= 0.5:
             raise RuntimeError(f"{setting.name}: the engine sent other bytes than the closed form")

@@ -6,7 +6,7 @@ from functools import partial
 
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipekit.engine import Pipeline
 from pipekit.engine.observers.observer import Observer
@@ -44,29 +44,21 @@ def real_messages(replicas: Sequence[Sequence[int]], seed: int) -> pd.DataFrame:
     A row a training, named like "3-2-2-1": activation, gradient, weights, control.
     """
     torch.manual_seed(seed)
-    network = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(4)))
+    network = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
     data = [(torch.randn(4, 8), torch.randn(4, 8)) for _ in range(24)]
-    counts = {}
-    for vector in replicas:
-        counter = MessageCounter()
-        pipeline = Pipeline(
-            network,
-            partial(pipedream, vector),
-            balance=[1] * 4,
-            optimizer=partial(torch.optim.SGD, lr=0.1),
-            loss=torch.nn.MSELoss(),
-        )
+    sgd, loss = partial(torch.optim.SGD, lr=0.1), nn.MSELoss()
+    counters = {"-".join(map(str, vector)): MessageCounter() for vector in replicas}
+    for vector, counter in zip(replicas, counters.values(), strict=True):
+        method = partial(pipedream, vector)
+        pipeline = Pipeline(network, method, balance=[1] * 4, optimizer=sgd, loss=loss)
         pipeline.train(data, observers=[counter])
-        counts["-".join(map(str, vector))] = counter.seen
     kinds = ["activation", "gradient", "weights", "control"]
-    return pd.DataFrame(counts).T.reindex(columns=kinds).fillna(0).astype(int)
+    seen = pd.DataFrame({name: counter.seen for name, counter in counters.items()})
+    return seen.T.reindex(columns=kinds).fillna(0).astype(int)
 
 
 def coordination_finding(sent: pd.DataFrame, tables: Mapping[tuple[int, ...], Schedule]) -> Finding:
-    """Return the messages that coordinate, and the lists that a worker cannot make alone.
-
-    ``sent`` is of :func:`real_messages`; the tables are PipeDream's, by replicas.
-    """
+    """Return the messages that coordinate, and the lists that a worker cannot make alone."""
     differing = sum(
         local != listed
         for replicas, table in tables.items()

@@ -80,10 +80,7 @@ def events(schedules: Sequence[Schedule]) -> pd.DataFrame:
 
 
 def forward_first_finding(pass_s: float) -> Finding:
-    """Return whether forward first delays updates and admits without bound.
-
-    A forward takes ``pass_s``, a backward twice that.
-    """
+    """Return whether forward first, a backward as two forwards, delays and admits all."""
     passes = one_layer_stages([(pass_s, 2 * pass_s)] * 4)
 
     def first_update(schedule: Schedule) -> float:

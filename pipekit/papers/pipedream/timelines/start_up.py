@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pipekit.clusters import Cluster, flat
 from pipekit.emulation import emulate
 from pipekit.papers.findings import Finding
-from pipekit.papers.pipedream.replicas import replica_vectors
-from pipekit.papers.pipedream.steady_state import utilisation
+from pipekit.papers.pipedream.steady_state import replica_vectors, utilisation
 from pipekit.papers.pipedream.timelines.tables import (
     alternates,
     backward_follows_forward,
@@ -85,10 +84,7 @@ def figure8_finding(slots: Trace) -> Finding:
 
 
 def steady_findings(slots: Trace, minibatches: int, pass_s: float) -> list[Finding]:
-    """Return how 1F1B starts, and how busy it keeps four equal stages, in a longer run.
-
-    ``pass_s`` are the seconds of either pass of a stage in the emulated run.
-    """
+    """Return how 1F1B starts, and how busy four equal stages of passes of ``pass_s`` are."""
     table = pipedream(4, minibatches)
     equal = one_layer_stages([(pass_s, pass_s)] * 4)
     busy = [

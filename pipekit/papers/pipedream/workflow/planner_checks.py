@@ -181,10 +181,7 @@ def optimum_figure(plans: pd.DataFrame) -> go.Figure:
 
 
 def findings(plans: pd.DataFrame, problems: Sequence[Instance]) -> list[Finding]:
-    """Return whether the planner's answers are the equations' and the best.
-
-    ``plans`` is of :func:`check_plans`; the first 50 problems also have their base cases checked.
-    """
+    """Return whether the planner's answers are the equations' and the best."""
     several = plans["config"].str.contains("-")
     single, several = plans[~several], plans[several]
     largest, printed = (largest_error(plans, column) for column in ("brute force", "recurrence"))

@@ -11,9 +11,8 @@ from pipekit import plots
 from pipekit.clusters import TITAN_X, V100, Cluster, pipedream_a, pipedream_b
 from pipekit.papers.costs import published
 from pipekit.papers.findings import Finding
-from pipekit.papers.pipedream.replicas import with_links_as_stages
 from pipekit.papers.pipedream.settings import ROWS
-from pipekit.papers.pipedream.steady_state import seconds_a_minibatch
+from pipekit.papers.pipedream.steady_state import seconds_a_minibatch, with_links_as_stages
 from pipekit.planning import pipedream
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule
@@ -58,10 +57,7 @@ def throughput_row(
 
 
 def throughputs(networks: Sequence[str], machines: Sequence[int]) -> pd.DataFrame:
-    """Return :func:`throughput_row` for published networks on the paper's clusters.
-
-    Both with so many machines, one after another, with and without replication.
-    """
+    """Return :func:`throughput_row` for published networks, with and without replication."""
     rows = [
         throughput_row(name, published(name, ROWS[name], device), cluster(workers=count), replicate)
         for name in networks

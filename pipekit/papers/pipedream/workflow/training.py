@@ -19,7 +19,7 @@ from pipekit.datasets import mnist
 from pipekit.engine import OptimizerFactory, Pipeline, Run
 from pipekit.papers.findings import Finding
 from pipekit.papers.judged import judged
-from pipekit.papers.pipedream.replicas import replica_vectors
+from pipekit.papers.pipedream.steady_state import replica_vectors
 from pipekit.planning import plan as best_plan
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
@@ -89,11 +89,9 @@ def vectors_as_the_equations_say(minibatches: int, seed: int) -> dict[str, bool]
     torch.manual_seed(seed)
     model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(16, 16), nn.Tanh())))
     data = [(torch.randn(8, 16), torch.randn(8, 16)) for _ in range(minibatches)]
-    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    how = [2, 2, 2, 2], partial(torch.optim.SGD, lr=0.1, momentum=0.9), nn.MSELoss()
     return {
-        "-".join(map(str, replicas)): trains_as_the_equations_say(
-            model, data, replicas, [2, 2, 2, 2], sgd, nn.MSELoss()
-        )
+        "-".join(map(str, replicas)): trains_as_the_equations_say(model, data, replicas, *how)
         for replicas in replica_vectors(8, 4)
     }
 
@@ -122,10 +120,7 @@ def convolutional_network(seed: int) -> nn.Sequential:
 
 
 def train_on(clusters: Mapping[str, Cluster], minibatches: int, seed: int) -> dict[str, Trained]:
-    """Profile, plan and train :func:`convolutional_network` on each of several clusters, by name.
-
-    Minibatches have 64 images of digits.
-    """
+    """Profile, plan and train :func:`convolutional_network` on each of several clusters."""
     images, loss = mnist().batches(64, seed)[:minibatches], nn.CrossEntropyLoss()
     adam = partial(torch.optim.Adam, lr=0.001)
     return {
@@ -177,10 +172,7 @@ def first_and_last_loss(losses: Sequence[float], share: float = 0.25) -> tuple[f
 
 
 def command(*words: str) -> str:
-    """Run ``pipekit`` in a process of its own, as a shell does; return what it printed.
-
-    If it fails, what it said is a RuntimeError.
-    """
+    """Run ``pipekit`` as a shell does; return what it printed, or raise what it said."""
     program = "from pipekit.cli import app; app()"
     done = subprocess.run(
         [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=600

@@ -9,10 +9,7 @@ from pipekit.papers.pipedream_2bw.convergence.pretraining import TWO_BW, VANILLA
 
 
 def distance(frame: pd.DataFrame, method: str) -> float:
-    """Return |difference of the final validation losses| in standard deviations of vanilla's.
-
-    Means over the seeds, of one network.
-    """
+    """Return |difference of mean final validation losses| in standard deviations of vanilla's."""
     ours, base = (_final(frame, name) for name in (method, VANILLA))
     spread = float(base.std())
     return float(abs(ours.mean() - base.mean())) / spread if spread else math.inf

@@ -66,10 +66,7 @@ PRE_TRAINING: Mapping[str, AdamRecipe] = MappingProxyType(
 
 
 def describe(trainings: Mapping[str, AdamRecipe]) -> str:
-    """Return in one line what the trainings of section 5.1 have in common, and their batches.
-
-    If more than batches, steps and warm-up differ it is a ValueError.
-    """
+    """Return in one line what section 5.1's trainings have in common, or refuse others."""
     common = {(t.lr, t.sequence, t.precision, t.data) for t in trainings.values()}
     if len(common) > 1:
         raise ValueError(f"the trainings differ in more than batch and steps: {common}")

@@ -53,10 +53,7 @@ def law_figure(laws: pd.DataFrame) -> go.Figure:
 
 
 def law_findings(laws: pd.DataFrame, most_microbatches: int) -> list[Finding]:
-    """Return how far accounts and training are from section 3's formulas, the farthest of each.
-
-    ``laws`` is of :func:`with_errors`; ``most_microbatches`` is m of the last (d, m, b).
-    """
+    """Return how far accounts and training are from section 3's formulas, at most."""
 
     def farthest(system: str, mode: str, column: str, wanted: float) -> float:
         rows = laws[(laws["system"] == system) & (laws["recompute"] == mode)]

@@ -25,10 +25,7 @@ BATCHES = 3
 
 
 class Sizes(NamedTuple):
-    """What section 3's formulas are made of, in bytes: |W| / d, |A_total(b)| / d, |A_input(b)|.
-
-    |A_total(b)| / d is what the layers of a stage keep of a microbatch.
-    """
+    """What section 3's formulas are made of, in bytes: |W| / d, |A_total(b)| / d, |A_input(b)|."""
 
     weights: float
     activations: float

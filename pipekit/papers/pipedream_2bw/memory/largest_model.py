@@ -63,10 +63,7 @@ def largest(depth: int, more_bytes: float = 0) -> float:
 
 
 def largest_models() -> pd.DataFrame:
-    """Return Figure 9: the largest GPT by depth, with two memory models (simulated).
-
-    Columns: depth, parameters, model, billions.
-    """
+    """Return Figure 9: depth, parameters, model and billions, by two memory models (simulated)."""
     more = {"18 bytes a parameter": 0, "22: float32 gradients too": MASTER_GRADIENT_BYTES}
     sizes = pd.DataFrame(
         {"depth": depth, "parameters": largest(depth, extra), "model": name}

@@ -124,10 +124,7 @@ def pipelines_in_servers(schedule: Schedule, width: int) -> Schedule:
 
 
 def planning_seconds(problem: Problem, repeats: int) -> tuple[float, float]:
-    """Return how long 2BW's and PipeDream's planners take for the same costs, measured here.
-
-    PipeDream plans for the smallest microbatch; the fastest of ``repeats`` counts.
-    """
+    """Return how long 2BW's and PipeDream's planners take for the same costs (measured)."""
     smallest, states = problem.profiles[min(problem.profiles)], problem.optimizer_states
 
     def pipedream() -> Plan:

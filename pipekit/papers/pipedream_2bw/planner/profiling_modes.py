@@ -33,10 +33,7 @@ def prediction_errors(
     repeats: int,
     seed: int = 0,
 ) -> Errors:
-    """Measure a GPT's training step, and predict it in both ways, in turns; the fastest count.
-
-    On one core, in its own seconds: what other programs take of it does not count.
-    """
+    """Measure a GPT's step on one core, in its own seconds, and predict it in both ways."""
     torch.manual_seed(seed)
     x = torch.randint(vocabulary, (rows, tokens))
     features = torch.randn(rows, tokens, hidden, requires_grad=True)

@@ -89,11 +89,7 @@ def block_finding(rows: Sequence[int], hidden: int, tokens: int, repeats: int) -
 
 @dataclass(frozen=True)
 class Figure8:
-    """Throughput over the batch, one curve a depth and microbatch.
-
-    ``curves`` are of :func:`figure8`; ``headless`` the same at the largest batch, as if the logits
-    took no time.
-    """
+    """Throughput over the batch; ``headless`` at the largest, as if logits took no time."""
 
     curves: pd.DataFrame
     headless: pd.DataFrame

@@ -61,11 +61,7 @@ def sizes(jobs: Panels) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Figure6:
-    """Sequences a second of every system: panel a emulated, b and c simulated.
-
-    ``simulated`` has, by panel, a row a batch and a column a system; ``emulated`` is panel a on the
-    real engine; tensor model parallelism stays simulated.
-    """
+    """Sequences a second by batch and system: panel a emulated, b and c simulated."""
 
     jobs: Panels
     simulated: Mapping[str, pd.DataFrame]

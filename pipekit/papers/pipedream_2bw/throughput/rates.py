@@ -75,10 +75,7 @@ def recomputed_early(job: Pipelines, system: str) -> float:
 
 
 def emulated(job: Pipelines, system: str, faster: float) -> float:
-    """Return a batch's seconds on the real engine, with waits for compute and links sped up alike.
-
-    The result is as if nothing were sped up. Any system but tensor model parallelism.
-    """
+    """Return a batch's seconds on the real engine, as if compute and links were not sped up."""
     batches = _batches(system)
     table = job.schedule(system, batches)
     run = emulate_at_pace(table, job.timed, job.plan, job.cluster, faster)

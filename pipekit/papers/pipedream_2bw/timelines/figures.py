@@ -153,10 +153,7 @@ def version_findings(grid: Grid, emulated: Trace) -> list[Finding]:
 
 
 def figure3_findings(two: Sequence[Schedule], grid: Grid) -> list[Finding]:
-    """Return whether GPipe and Flush, two batches of four, are as Figure 3 draws two stages.
-
-    Bubbles and what is in flight are checked for all pairs (d, m) of the grid.
-    """
+    """Return whether two batches of GPipe and Flush are as Figure 3 draws, and all (d, m)."""
     orders = [
         ["".join(t.op.name[0] for t in tasks if t.op is not Op.UPDATE) for tasks in each.workers]
         for each in two

@@ -8,10 +8,12 @@ import pytest
 from pipekit.papers.drawing import accuracies
 from pipekit.papers.pipedream.convergence import time_to_accuracy
 from pipekit.papers.pipedream.convergence.figures import TimeToAccuracy
-from pipekit.papers.pipedream.convergence.naive import NaivePipelining, beside_usual, excursions
 from pipekit.papers.pipedream.convergence.statistical_efficiency import (
+    NaivePipelining,
     StatisticalEfficiency,
     VerticalSync,
+    beside_usual,
+    excursions,
 )
 from pipekit.papers.pipedream.convergence.trainings import (
     ASP,

@@ -2,9 +2,10 @@
 
 import pytest
 
-from pipekit import Plan, Profile
+from pipekit import Plan, Profile, schedules
 from pipekit.clusters import flat
 from pipekit.papers.pipedream.table1 import calibration, rows, speeds, traffic
+from pipekit.papers.pipedream.table1 import traffic as table1
 from pipekit.papers.pipedream.table1.traffic import Sent
 
 LAYERS = Profile.uniform(4, 0.01, 0.02, output_bytes=4e5, parameter_bytes=8e5)
@@ -60,3 +61,8 @@ def test_the_formula_without_overlap_gives_the_ledgers_misfit() -> None:
     assert traffic.formula_speedup(8, (4, 1.47)) == pytest.approx(2.66, abs=0.005)
     assert traffic.formula_speedup(16, (4, 1.47)) == pytest.approx(5.08, abs=0.005)
     assert traffic.formula_speedup(4, (4, 1.47)) == pytest.approx(1.47)
+
+
+def test_data_parallelism_has_the_gradient_of_one_big_batch() -> None:
+    assert table1.gradient_difference(3) < 1e-12
+    assert schedules.optimal_in_flight([3]) == [1]

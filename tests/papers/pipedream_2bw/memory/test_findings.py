@@ -5,7 +5,7 @@ import pytest
 
 from pipekit.ledger.claims import load
 from pipekit.ledger.criteria import evaluate
-from pipekit.papers.pipedream_2bw.memory import figure7, findings, largest_model
+from pipekit.papers.pipedream_2bw.memory import findings, footprint, largest_model
 from pipekit.papers.pipedream_2bw.memory.formulas import EqualStages, table
 from pipekit.papers.pipedream_2bw.systems import FLUSH, GPIPE, TABLES, TWO_BW
 from pipekit.papers.pipedream_2bw.throughput.panels import panels
@@ -32,12 +32,14 @@ def test_what_follows_from_the_formulas_passes_its_criteria() -> None:
 
 def test_footprints_are_those_of_panel_a() -> None:
     jobs = panels()["a"]
-    frame = figure7.footprints(jobs)
-    needed, gpipe, without = figure7.footprint_findings(frame, jobs)
+    frame = footprint.footprints(jobs)
+    needed, gpipe, without = footprint.footprint_findings(frame, jobs)
     assert needed.value == sorted(needed.value)
     assert gpipe.value == needed.value[-1] > 16 > needed.value[-2]
     assert without.value > gpipe.value
-    assert f"GPipe needs {gpipe.value:.1f} GB" in figure7.footprint_figure(frame).layout.title.text
+    assert (
+        f"GPipe needs {gpipe.value:.1f} GB" in footprint.footprint_figure(frame).layout.title.text
+    )
 
 
 def test_orderings_and_prices_are_those_measured() -> None:
