@@ -13,7 +13,7 @@ from types import MappingProxyType
 from torch.nn import Parameter
 from torch.optim import SGD
 
-from pipekit.clusters.papers import torchgpipe_p40
+from pipekit.clusters import torchgpipe_p40
 from pipekit.models.unet import DEPTH
 from pipekit.papers.findings import printed_number
 from pipekit.plans import Plan, Recompute

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from pipekit import is_checkpointing, is_recomputing
 from pipekit.batch_norm import DeferredBatchNorm
 from pipekit.datasets import Batch
 from pipekit.engine import Pipeline
-from pipekit.layers.pass_state import is_checkpointing, is_recomputing
 from pipekit.papers.differences import TakeGradient, bit_equal, relative_difference
 from pipekit.papers.findings import Finding
+from pipekit.papers.gpipe.consistency.gradients import trained_weights
 from pipekit.papers.hooks import noted
 from pipekit.plans import Recompute
 from pipekit.schedules import gpipe
@@ -100,12 +101,7 @@ def moving_averages(
 
 def partitions_agree(batches: Sequence[Batch], stages: Sequence[int], microbatches: int) -> bool:
     """Return whether weights and moving averages are equal to the bit for all numbers of stages."""
-    states = []
-    for count in stages:
-        schedule, sgd = partial(gpipe, count, microbatches), partial(SGD, lr=0.05, momentum=0.9)
-        pipeline = Pipeline(network(), schedule, optimizer=sgd, loss=nn.CrossEntropyLoss())
-        pipeline.train(batches, trace=False)
-        states.append(pipeline.state_dict())
+    states = [trained_weights(network(), batches, count, microbatches) for count in stages]
     return all(bit_equal(state, states[0]) for state in states)
 
 

@@ -83,14 +83,24 @@ def weight_differences(
     plain loop does not cut the batches.
     """
     model = network(seed=0)
-    plain = _plain_steps(model, batches)
-    found = []
-    for count in stages:
-        schedule = partial(gpipe, count, microbatches)
-        pipeline = Pipeline(model, schedule, optimizer=OPTIMIZER, loss=LOSS)
-        pipeline.train(batches, trace=False)
-        found.append(relative_difference(pipeline.state_dict(), plain))
-    return found
+    plain = copy.deepcopy(model)
+    optimizer = OPTIMIZER(list(plain.parameters()))
+    for x, y in batches:
+        optimizer.zero_grad()
+        LOSS(plain(x), y).backward()
+        optimizer.step()
+    found = (trained_weights(model, batches, count, microbatches) for count in stages)
+    return [relative_difference(weights, plain.state_dict()) for weights in found]
+
+
+def trained_weights(
+    model: nn.Sequential, batches: Sequence[Batch], stages: int, microbatches: int
+) -> Tensors:
+    """Return the weights and buffers after GPipe has trained by SGD, a step a batch."""
+    schedule = partial(gpipe, stages, microbatches)
+    pipeline = Pipeline(model, schedule, optimizer=OPTIMIZER, loss=LOSS)
+    pipeline.train(batches, trace=False)
+    return pipeline.state_dict()
 
 
 def findings(gradients: pd.DataFrame, batches: Sequence[Batch], microbatches: int) -> list[Finding]:
@@ -112,13 +122,3 @@ def findings(gradients: pd.DataFrame, batches: Sequence[Batch], microbatches: in
         Finding.exact("gpipe-sync-semantics", max(steps), momentum),
         Finding.exact("gpipe-sec4-combine-dp", sides, replicas),
     ]
-
-
-def _plain_steps(model: nn.Sequential, batches: Sequence[Batch]) -> Tensors:
-    model = copy.deepcopy(model)
-    optimizer = OPTIMIZER(list(model.parameters()))
-    for x, y in batches:
-        optimizer.zero_grad()
-        LOSS(model(x), y).backward()
-        optimizer.step()
-    return model.state_dict()

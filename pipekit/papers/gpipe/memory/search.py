@@ -31,23 +31,19 @@ Found = Mapping[Cut, Mapping[str, pd.DataFrame]]
 
 
 def search(
-    scenario: Scenario,
-    cut: Cut = "computation",
-    *,
-    budget_bytes: float = BUDGET_BYTES,
-    depths: Iterable[int] = DEPTHS,
+    scenario: Scenario, cut: Cut = "computation", depths: Iterable[int] = DEPTHS
 ) -> pd.DataFrame:
     """Return the widest AmoebaNet-D of each depth that fits, the largest network first.
 
     A row a depth at which any fits: layers (L), filters (F), parameters, fullest (GB of the fullest
-    accelerator, of which ``budget_bytes`` may be filled).
+    accelerator).
     """
 
     def gb(depth: int, steps: int) -> float:
         return fullest(amoebanet(depth, steps * STEP), scenario, cut)
 
     def fits(depth: int, steps: int) -> bool:
-        return gb(depth, steps) * GB <= budget_bytes
+        return gb(depth, steps) * GB <= BUDGET_BYTES
 
     rows = []
     for depth in depths:

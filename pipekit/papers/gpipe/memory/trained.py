@@ -18,13 +18,14 @@ from pipekit.papers.gpipe.memory.table1 import Column
 from pipekit.papers.gpipe.scenarios import Scenario, named
 from pipekit.papers.timelines import memory_of
 from pipekit.simulation import simulate
-from pipekit.traces.memory import Memory
+from pipekit.traces import Memory
 
 MB = 1e6
 CLASSES = 10
 BATCHES = 2
 """The optimizer's state is there from the first update on, so that the second minibatch peaks."""
 
+Ints = Sequence[int]
 Size = tuple[int, int, int]
 """L, F and the pixels of an image's side."""
 
@@ -60,11 +61,7 @@ def trained(scenario: Scenario, size: Size) -> Memory:
 
 
 def comparison(
-    scenarios: Iterable[Scenario],
-    budget_mb: float,
-    layers: int,
-    filters: Sequence[int],
-    pixels: int,
+    scenarios: Iterable[Scenario], budget_mb: float, layers: int, filters: Ints, pixels: int
 ) -> pd.DataFrame:
     """Look for the widest network that fits a budget twice: by the memory model, by training.
 
@@ -94,19 +91,12 @@ def comparison(
             training -= 1
         for size in sizes[max(training - 1, 0) : training + 1]:
             ours, found = (find(scenario, size).peak_bytes for find in (predicted, trained))
-            rows.append(
-                {
-                    "column": scenario.name,
-                    "filters": size[1],
-                    "predicted": max(ours) / MB,
-                    "measured": max(found) / MB,
-                    "error": max((a / b - 1 for a, b in zip(ours, found, strict=True)), key=abs),
-                    "fits": max(found) <= budget_mb * MB,
-                    "by model": filters[model - 1] if model else 0,
-                    "by training": filters[training - 1] if training else 0,
-                }
-            )
-    return pd.DataFrame(rows)
+            mb = max(ours) / MB, max(found) / MB
+            error = max((a / b - 1 for a, b in zip(ours, found, strict=True)), key=abs)
+            widest = (filters[count - 1] if count else 0 for count in (model, training))
+            rows.append((scenario.name, size[1], *mb, error, mb[1] <= budget_mb, *widest))
+    columns = ["column", "filters", "predicted", "measured", "error", "fits"]
+    return pd.DataFrame(rows, columns=[*columns, "by model", "by training"])
 
 
 def activation_bytes(memory: Memory) -> float:

@@ -14,8 +14,7 @@ from types import MappingProxyType
 
 from torch import nn
 
-from pipekit.clusters import Cluster
-from pipekit.clusters.papers import TPU_V2_CORE, gpipe_tpu_v2
+from pipekit.clusters import TPU_V2_CORE, Cluster, gpipe_tpu_v2
 from pipekit.models import amoebanet_d, resnet101
 from pipekit.papers.costs import estimated, images, with_costs
 from pipekit.papers.gpipe.scenarios import (
@@ -35,6 +34,9 @@ from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
 DTYPE, DTYPE_BYTES = "bfloat16", 2
+EFFICIENCY = 0.75
+"""Of the memory's bandwidth; :meth:`Profile.analytic`'s own."""
+
 STATE_BYTES = 12
 """Of a parameter: itself, its moving average and its momentum (section 4.1)."""
 
@@ -51,22 +53,15 @@ ACCELERATORS: Mapping[str, Sequence[int]] = MappingProxyType(
 
 
 @cache
-def profile_of(network: str, efficiency: float = 0.5, memory_efficiency: float = 0.75) -> Profile:
+def profile_of(network: str) -> Profile:
     """Return a network's costs on a TPU-v2 core, for one of Table 1's microbatches.
 
     An update reads the gradient, and reads and writes the 12 bytes of each parameter; as any other
-    pass that computes little, it takes as long as its bytes.  The efficiencies are those of
-    :meth:`Profile.analytic`.
+    pass that computes little, it takes as long as its bytes.
     """
-    profile = estimated(
-        NETWORKS[network],
-        images(MINIBATCH // MICROBATCHES, PIXELS),
-        TPU_V2_CORE,
-        dtype=DTYPE,
-        efficiency=efficiency,
-        memory_efficiency=memory_efficiency,
-    )
-    a_byte = (2 * STATE_BYTES / DTYPE_BYTES + 1) / TPU_V2_CORE.memory_bandwidth / memory_efficiency
+    build, sample = NETWORKS[network], images(MINIBATCH // MICROBATCHES, PIXELS)
+    profile = estimated(build, sample, TPU_V2_CORE, dtype=DTYPE, memory_efficiency=EFFICIENCY)
+    a_byte = (2 * STATE_BYTES / DTYPE_BYTES + 1) / TPU_V2_CORE.memory_bandwidth / EFFICIENCY
     return with_costs(profile, update_s=lambda layer: layer.parameter_bytes * a_byte)
 
 

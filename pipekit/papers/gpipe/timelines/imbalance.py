@@ -14,7 +14,7 @@ from pipekit.models import amoebanet_d, resnet101
 from pipekit.papers.costs import estimated, images
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.timelines.partition import stage_costs
-from pipekit.planning.balance import balance
+from pipekit.planning import balance
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import gpipe

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pipekit.papers.findings import Finding
-from pipekit.planning.balance import balance
+from pipekit.planning import balance
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.profiling.work import CountWork
 

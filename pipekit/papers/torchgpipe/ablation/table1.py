@@ -9,8 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit import plots
-from pipekit.clusters import Cluster, flat
-from pipekit.clusters.papers import torchgpipe_p40
+from pipekit.clusters import Cluster, flat, torchgpipe_p40
 from pipekit.papers.drawing import rows_figure
 from pipekit.papers.findings import Finding
 from pipekit.papers.torchgpipe.ablation import components

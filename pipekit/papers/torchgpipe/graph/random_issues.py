@@ -34,15 +34,13 @@ def out_of_order(m: int, n: int, issues: int, in_order: bool, seed: int = 0) -> 
 
 def _random_issue(m: int, n: int, in_order: bool, rng: random.Random) -> Iterator[Place]:
     """Yield each stage and microbatch after those that it needs."""
-    left, done = set(product(range(n), range(m))), set[Place]()
+    left = set(product(range(n), range(m)))
     while left:
         ready = [
             (stage, k)
             for stage, k in sorted(left)
-            if (not stage or (stage - 1, k) in done)
-            and (not in_order or not k or (stage, k - 1) in done)
+            if (stage - 1, k) not in left and (not in_order or (stage, k - 1) not in left)
         ]
         place = rng.choice(ready)
         left.remove(place)
-        done.add(place)
         yield place

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pipekit import models, plots
-from pipekit.clusters.papers import P40
+from pipekit.clusters import P40
 from pipekit.engine import measure_memory
 from pipekit.papers.torchgpipe.memory.unets import by_size, peak_bytes
 from pipekit.papers.torchgpipe.settings import plain_sgd

@@ -5,14 +5,13 @@ from functools import cache, partial
 from itertools import accumulate
 from typing import NamedTuple
 
-from pipekit.clusters.papers import P40
-from pipekit.models.published import PUBLISHED
-from pipekit.models.unet import unet
+from pipekit.clusters import P40
+from pipekit.models import PUBLISHED, unet
 from pipekit.papers.costs import estimated, images
 from pipekit.papers.search import largest_that_fits
 from pipekit.papers.timelines import as_drawn, memory_of
 from pipekit.papers.torchgpipe.settings import Benchmark
-from pipekit.planning.balance import balance
+from pipekit.planning import balance
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.simulation import simulate

@@ -11,13 +11,12 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from pipekit.clusters import Cluster
-from pipekit.clusters.papers import P40, torchgpipe_p40
+from pipekit.clusters import P40, Cluster, torchgpipe_p40
 from pipekit.papers.costs import published
 from pipekit.papers.pace import emulate_at_pace
 from pipekit.papers.timelines import as_drawn, memory_of
 from pipekit.papers.torchgpipe.settings import Benchmark
-from pipekit.planning.balance import balance
+from pipekit.planning import balance
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.simulation import simulate

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import models
-from pipekit.clusters.papers import P40
+from pipekit.clusters import P40
 from pipekit.papers.timelines import as_drawn
 from pipekit.papers.torchgpipe.settings import plain_sgd
 from pipekit.papers.torchgpipe.speed.rates import blocks

@@ -51,21 +51,12 @@ def figure(second: pd.DataFrame, fourth: pd.DataFrame) -> tuple[go.Figure, pd.Da
     """Return our speedups of Tables 2 and 4 over the paper's, and the rows drawn."""
     m = second["cell"].str.extract(r"m(\d+)")[0]
     both = [second.assign(series="AmoebaNet-D, m = " + m)[1:], fourth.assign(series="U-Net")[1:]]
-    drawn = pd.concat(both)
+    x, y = "speedup in the paper", "speedup, emulated"
+    drawn = pd.concat(both).rename(columns={"paper": x, "emulated": y})
     close = (drawn["emulated / paper"] - 1).abs() <= 0.2
-    points = plots.points(
-        drawn,
-        x="paper",
-        y="emulated",
-        color="series",
-        title=f"{close.sum()} of {len(drawn)} speedups are within 20 % of the paper's",
-        label="emulated",
-        diagonal=True,
-        log=True,
-        x_title="speedup in the paper",
-        y_title="speedup, emulated",
-    )
-    return points, drawn
+    title = f"{close.sum()} of {len(drawn)} speedups are within 20 % of the paper's"
+    how = {"title": title, "label": "emulated"}
+    return plots.points(drawn, x, y, "series", diagonal=True, log=True, **how), drawn
 
 
 def slots(second: pd.DataFrame) -> pd.DataFrame:
