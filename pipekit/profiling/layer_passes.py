@@ -124,8 +124,8 @@ def run_backward_input(
 
 
 def layer_name(layer: nn.Module, number: int) -> str:
-    """Return what a profile calls a layer, say "3 Conv2d"."""
-    return f"{number} {type(layer).__name__}"
+    """Return what a profile calls a layer, say "3 Conv2d": as ``print(layer)`` calls it."""
+    return f"{number} {layer._get_name()}"
 
 
 def _reached(y: Tree, gradients: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:

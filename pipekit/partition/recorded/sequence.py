@@ -9,7 +9,7 @@ import pandas as pd
 from torch import nn
 
 from pipekit.partition.recorded.recorded_model import Crossing, RecordedModel
-from pipekit.partition.recorded.stage import RecordedStage
+from pipekit.partition.recorded.stage import RecordedStage, span
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Summary:
         """One row a layer: modules, parameters, bytes, milliseconds, what crosses behind it."""
         return pd.DataFrame(
             {
-                "modules": [_span(layer.modules) for layer in self.layers],
+                "modules": [span(layer.modules) for layer in self.layers],
                 "operations": [layer.operations for layer in self.layers],
                 "parameters": [layer.parameters for layer in self.layers],
                 "MB": [round(layer.nbytes / 1e6, 3) for layer in self.layers],
@@ -159,12 +159,6 @@ def _summary(
         buffers=sum(1 for _ in layer.buffers()),
         crossing=() if last else tuple(recorded.crossing(number + 1)),
     )
-
-
-def _span(names: tuple[str, ...]) -> str:
-    if len(names) > 2:
-        return f"{names[0]} ... {names[-1]}"
-    return ", ".join(names) or "operations"
 
 
 def _crosses(crossing: tuple[Crossing, ...]) -> str:

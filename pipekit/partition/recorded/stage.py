@@ -36,10 +36,22 @@ class RecordedStage(nn.Module):
         """Return the tensors under their names in the unsplit model, wherever the stage stands."""
         return super().state_dict(*args, **options)
 
+    def _get_name(self) -> str:
+        """Return the names of the unsplit model's modules in it, for ``print`` and profiles."""
+        steps = self._recorded_parts[1].steps
+        return span(tuple(dict.fromkeys(s.module for s in steps if s.module is not None)))
+
     def extra_repr(self) -> str:
         """Return how many operations are recorded beside the modules."""
         steps = self._recorded_parts[1].steps
         return f"{sum(step.operation is not None for step in steps)} recorded operations"
+
+
+def span(names: tuple[str, ...]) -> str:
+    """Return modules' names in short: of more than two the first and the last."""
+    if len(names) > 2:
+        return f"{names[0]} ... {names[-1]}"
+    return ", ".join(names) or "operations"
 
 
 class Names:
