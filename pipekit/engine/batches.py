@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import ThreadStreams, record_events, wait_events
-from pipekit.layers.seeded import RNG_LOCK
+from pipekit.layers.seeded import Undisturbed
 from pipekit.schedules import Op, Step
 from pipekit.trees import Tree, leaves, refill
 
@@ -166,8 +166,9 @@ class Feed:
         return len(self.rows) > k
 
     def _read(self) -> None:
-        # A data loader that shuffles or augments draws from the generator that layers borrow.
-        with RNG_LOCK, self._caller.entered():
+        # A data loader that shuffles or augments draws from the generator that layers borrow.  It
+        # takes turns with them, and not the whole time: it may run layers itself, in threads.
+        with Undisturbed(), self._caller.entered():
             batch = next(self._batches)
             made = record_events(leaves([t for t in batch[:2] if t is not None]))
         rows, first = batch.microbatch_rows, len(self.rows)

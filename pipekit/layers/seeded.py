@@ -31,10 +31,39 @@ Seed = int | Callable[[], int]
 """A seed, or what returns it when the first number is drawn."""
 
 
-class Seeded:
-    """Run operators as if the default generators had just been seeded, and leave them untouched.
+class _Catching:
+    """A context that catches what operators of this thread draw; an inner one replaces an outer."""
 
-    A context belongs to the thread that entered it; an inner one takes the place of the outer one.
+    def __enter__(self) -> Self:
+        _catch_random_operators()
+        self._outer, _thread.catching = _thread.catching, self
+        self._guard = torch._C._IncludeDispatchKeyGuard(_KEY)
+        self._guard.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._guard.__exit__(*error)
+        _thread.catching = self._outer
+
+    def run(self, operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call an operator that may draw."""
+        raise NotImplementedError
+
+
+class Undisturbed(_Catching):
+    """Let operators draw from the default generators, while no other thread borrows them.
+
+    As data loaders do, which shuffle and augment beside layers that draw numbers of their own.
+    """
+
+    def run(self, operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call an operator that may draw."""
+        with RNG_LOCK:
+            return operator(*args, **kwargs)
+
+
+class Seeded(_Catching):
+    """Run operators as if the default generators had just been seeded, and leave them untouched.
 
     Args:
         seed: of what is drawn first.
@@ -45,7 +74,6 @@ class Seeded:
     """
 
     def __init__(self, seed: Seed, device: torch.device) -> None:
-        _catch_random_operators()
         self._device = device
         self.drew = False
         self.seed(seed)
@@ -54,16 +82,6 @@ class Seeded:
         """Go on as if the generators had just been seeded again."""
         self._seed = seed
         self._states: Sequence[Tensor] | None = None
-
-    def __enter__(self) -> Self:
-        self._outer, _thread.seeded = _thread.seeded, self
-        self._guard = torch._C._IncludeDispatchKeyGuard(_KEY)
-        self._guard.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._guard.__exit__(*error)
-        _thread.seeded = self._outer
 
     def run(self, operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call an operator that may draw."""
@@ -99,16 +117,16 @@ def drawing_refused() -> Iterator[None]:
         ValueError: one of them does so.
     """
     _catch_random_operators()
-    outer, _thread.seeded = _thread.seeded, None
+    outer, _thread.catching = _thread.catching, None
     try:
         with torch._C._IncludeDispatchKeyGuard(_KEY):
             yield
     finally:
-        _thread.seeded = outer
+        _thread.catching = outer
 
 
 class _Thread(threading.local):
-    seeded: Seeded | None = None
+    catching: _Catching | None = None
 
 
 _thread = _Thread()
@@ -139,8 +157,8 @@ def _catch_random_operators() -> list[Library]:
 
 def _caught(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_KEY)):
-        if _thread.seeded is not None:
-            return _thread.seeded.run(operator, *args, **kwargs)
+        if _thread.catching is not None:
+            return _thread.catching.run(operator, *args, **kwargs)
         tensors = (each for each in args if isinstance(each, Tensor))
         first = next(tensors, None)
         generators = random_states(CPU if first is None else first.device)

@@ -9,9 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pipekit as pk
 from pipekit.engine.batches import Batch, Feed, Needs, read_batch, split
-from pipekit.layers.seeded import RNG_LOCK
+from pipekit.layers.seeded import Seeded
 from pipekit.schedules import Schedule, gpipe, lower, pipedream
+from tests.engine.examples import data, mixed, pipeline
 
 ALL = Needs(frozenset(range(100)), frozenset(range(100)))
 
@@ -146,15 +148,46 @@ def test_many_threads_read_each_batch_once() -> None:
     assert sorted(got) == [10, 10, 12, 12, 14, 14]
 
 
-def test_no_layer_borrows_the_generator_while_data_is_read() -> None:
+def test_no_layer_borrows_the_generator_while_data_is_drawn() -> None:
     """A loader that shuffles would draw from a layer's random numbers."""
-    free: list[bool] = []
+    torch.manual_seed(5)
+    expected = [torch.rand(3) for _ in range(300)]
+    torch.manual_seed(5)
+    found: list[torch.Tensor] = []
+    done = threading.Event()
 
     def read() -> Iterator[Batch]:
-        thread = threading.Thread(target=lambda: free.append(RNG_LOCK.acquire(blocking=False)))
-        thread.start()
-        thread.join()
+        found.extend(torch.rand(3) for _ in range(300))
         yield read_batch((torch.zeros(2), torch.zeros(2)), 1, 0)
 
+    def layer() -> None:
+        with Seeded(3, torch.device("cpu")):
+            while not done.is_set():
+                torch.rand(100)
+
+    threads = [threading.Thread(target=layer) for _ in range(2)]
+    for thread in threads:
+        thread.start()
     Feed(read(), ALL).read_to(0)
-    assert free == [False]
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert torch.equal(torch.stack(found), torch.stack(expected))
+
+
+def test_a_loader_may_use_another_pipeline() -> None:
+    """Say, of the teacher whose outputs are the targets; its layers draw random numbers, too."""
+
+    def epoch(teacher: pk.Pipeline) -> Iterator[Any]:
+        for x, y in data(3):
+            teacher.train([(x, y)])
+            yield x, y * teacher.evaluate([(x, y)])
+
+    class Taught(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return epoch(pipeline(mixed(), "flush", [4, 4]))
+
+    student = pipeline(mixed(), "flush", [4, 4])
+    losses = student.train(Taught(data(3))).losses
+    expected = list(epoch(pipeline(mixed(), "flush", [4, 4])))
+    assert losses == pipeline(mixed(), "flush", [4, 4]).train(expected).losses

@@ -14,7 +14,7 @@ import pipekit as pk
 from pipekit import Schedule, bucketing, schedules
 from tests.engine.examples import Batches, data, sgd
 from tests.engine.test_failures import Fault, OutOfCheeseError
-from tests.engine.test_replicas import TRANSPORTS, pipeline
+from tests.engine.test_replicas import TRANSPORTS, pipeline, replicated
 
 
 class FailsAtMark(nn.Module):
@@ -124,3 +124,22 @@ def test_a_killed_replica_is_named() -> None:
     pipe = pipeline(around(Killed()), schedule, balance, optimizer=sgd, transport="distributed")
     with pytest.raises(pk.WorkerDied, match=r"worker 1.*-9.*killed"):
         pipe.train(marked_at(7))
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_sparse_gradients_are_refused_by_name(transport: str) -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(10, 3, sparse=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.table((x[:, 0].abs() * 3).long() % 10)
+            return y
+
+    layers = nn.Sequential(Words(), nn.Linear(3, 3))
+    pipe = replicated(layers, [2], [2], optimizer=sgd, transport=transport)
+    with pytest.raises(ValueError, match="sparse=False, or keep its stage on one worker"):
+        pipe.train(data(4))
+    alone = replicated(layers, [1], [2], optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    assert len(alone.train(data(2)).losses) == 2

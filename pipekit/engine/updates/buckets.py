@@ -56,13 +56,21 @@ class ParameterBucket:
         self._free: list[tuple[Tensor, Event]] = []
 
     def take(self, update: int) -> Gradients:
-        """Return, and let go of, this worker's gradients for an update, one a parameter."""
-        return self._take(update, self.parameters)
+        """Return, and let go of, this worker's gradients for an update, one a parameter.
+
+        Raises:
+            ValueError: one of them is sparse.
+        """
+        return _dense(self._take(update, self.parameters))
 
     @torch.no_grad()
     def flat(self, gradients: Gradients | None) -> FlatBucket:
-        """Copy the gradients into one tensor; of those that there are not, zeros."""
-        found = gradients or [None] * len(self._like)
+        """Copy the gradients into one tensor; of those that there are not, zeros.
+
+        Raises:
+            ValueError: one of them is sparse.
+        """
+        found = _dense(gradients or [None] * len(self._like))
         if self._free:
             numbers, read = self._free.pop()
             wait_event(numbers.device, read)
@@ -88,6 +96,15 @@ class ParameterBucket:
             self.parameters, pieces, self._like, content.present.tolist(), strict=True
         ):
             yield number, piece.view(like.shape) if present else None
+
+
+def _dense(gradients: Gradients) -> Gradients:
+    if any(gradient is not None and gradient.is_sparse for gradient in gradients):
+        raise ValueError(
+            "sparse gradients cannot be summed by the workers of a stage, or with those of shared "
+            "weights: make the layer with sparse=False, or keep its stage on one worker"
+        )
+    return gradients
 
 
 def parameter_buckets(

@@ -2,11 +2,13 @@
 
 from fractions import Fraction
 from inspect import cleandoc
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipekit import schedules
 from pipekit.schedules import Op, ScheduleError, check, draw, gpipe, parse, slots
 from tests.schedules.strategies import microbatches, small, stages
 
@@ -96,3 +98,18 @@ def test_counts_below_1_are_refused(counts: tuple[int, int, int]) -> None:
 def test_the_refusal_names_the_count() -> None:
     with pytest.raises(ScheduleError, match=r"microbatches must be .* not 2\.5"):
         gpipe(2, 2.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: gpipe(4, 10**9),
+        lambda: schedules.flush(10**4, 10**4, 10**4),
+        lambda: schedules.pipedream(2, 10**9),
+        lambda: schedules.replicate(gpipe(1, 1), 10**9),
+        lambda: schedules.inference(1, 10**9),
+    ],
+)
+def test_a_table_that_fits_no_memory_is_refused_with_its_size(build: Any) -> None:
+    with pytest.raises(ScheduleError, match=r"\d,000,000,000 passes each way, some [\d,]+ GB"):
+        build()
