@@ -21,6 +21,7 @@ from pipekit.engine.updates.buckets import ParameterBucket
 from tests.device.process import simulated
 from tests.device.test_distributed import with_lengths
 from tests.device.test_pipeline import STAGES, build, by_method, on
+from tests.device.test_pipelined_module import streams_of_their_own
 from tests.engine.examples import data, different, mixed, mlp
 
 
@@ -160,11 +161,30 @@ def test_a_loader_computes_on_the_device_and_forgets_at_once() -> None:
             yield x * two, y + two
             torch.full((8, 6), -1.0, device=kind)  # takes what was freed
 
-    cpu = flushed(mixed(), ["cpu"] * STAGES, _Sized(made("cpu", torch.tensor(2.0)), 4))
-    with torch.Stream("sim:0"), torch.Stream("sim:1"):
-        two = torch.ones((), device="sim:1") * 2
-        there = flushed(mixed(), on(2, STAGES), _Sized(made("sim:1", two), 4), trace=False)
-    assert different(cpu, there) == []
+    states = []
+    for kind, places in (("cpu", ["cpu"] * STAGES), ("sim:1", on(2, STAGES))):
+        pipeline = build(mixed(), by_method("flush"), places)
+        with streams_of_their_own(["sim:0", "sim:1"]):
+            for number in range(2):  # the first one tries the model first, for which all waits
+                two = torch.ones((), device=kind) * number * 2
+                pipeline.train(_Sized(made(kind, two), 4), trace=False)
+        states.append(dict(pipeline.state_dict()))
+    assert different(*states) == []
+
+
+def test_batches_are_read_in_the_streams_of_whoever_calls_train() -> None:
+    """They may be made of what is on its way there, whichever worker's thread reads them."""
+    found = []
+
+    def made() -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in data(4):
+            found.append(torch.accelerator.current_stream("sim:1"))
+            yield batch
+
+    with streams_of_their_own(["sim:0", "sim:1"]):
+        own = torch.accelerator.current_stream("sim:1")
+        flushed(mixed(), on(2, STAGES), _Sized(made(), 4), trace=False)
+    assert found == [own] * 4
 
 
 class _Sized:
