@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce papers predictions test lint models devices browser chromium benchmark clean
+.PHONY: help reproduce papers predictions test lint models devices gpu browser chromium benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ models: $(STAMP) ## record, cut and train some forty networks of torchvision, ti
 
 devices: $(STAMP) ## train every schedule with every feature on a simulated accelerator (5 minutes)
 	.venv/bin/python -m pytest tests/device -m "devices or not devices" $(PARALLEL)
+
+gpu: $(STAMP) ## the same on the GPUs here; memory against prediction; beside the unsplit model
+	.venv/bin/python experiments/gpu/check.py
 
 browser: $(STAMP) chromium ## open the notebooks in JupyterLab and Chromium, as a reader would
 	.venv/bin/python -m pytest tests/browser -m browser

@@ -7,11 +7,14 @@ from contextlib import suppress
 
 import pytest
 
+from pipekit.devices import device_count
 from tests.device import build
+from tests.device.kind import KIND, SIMULATED
 from tests.device.process import DeviceProcess
 
 BUILDING_S = 900  # the first test of all builds the accelerator: 15 s, more on a busy machine
 MATRIX = "test_matrix.py"
+ON_ALL_KINDS = (MATRIX, "test_pipeline.py", "test_pipelined_module.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,13 +22,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = [item for item in items if "device_process" in getattr(item, "fixturenames", ())]
     for item in here:
         item.add_marker(pytest.mark.timeout(BUILDING_S))
+        if not SIMULATED and item.path.name not in ON_ALL_KINDS:
+            item.add_marker(pytest.mark.skip(reason="of the simulated accelerator"))
     items[:] = [item for item in items if item not in set(here)] + here
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Begin to build, if any test needs it; whoever comes to one waits for the end."""
     needed = any("device_process" in getattr(item, "fixturenames", ()) for item in session.items)
-    if needed and build.missing() is None and not session.config.option.collectonly:
+    if SIMULATED and needed and build.missing() is None and not session.config.option.collectonly:
         threading.Thread(target=_build, daemon=True).start()
 
 
@@ -36,7 +41,14 @@ def _build() -> None:
 
 @pytest.fixture(scope="session")
 def device_process() -> Iterator[DeviceProcess]:
-    """The process with the simulated accelerator."""
+    """The process with the simulated accelerator, or whatever the tests are told to run on."""
+    if not SIMULATED:
+        if not device_count(KIND):
+            pytest.skip(f"there is no {KIND} here")
+        process = DeviceProcess(None)
+        yield process
+        process.close()
+        return
     if reason := build.missing():
         pytest.skip(reason)
     process = DeviceProcess(build.built())

@@ -11,7 +11,8 @@ import pipekit as pk
 from pipekit import schedules
 from pipekit.engine.transports import by_name
 from tests.device.in_order import InOrder, InOrderRunner
-from tests.device.test_pipeline import REPLICATED, build, by_method, on, skipping, tied
+from tests.device.kind import on
+from tests.device.test_pipeline import REPLICATED, build, by_method, skipping, tied
 from tests.engine.examples import data, different, pairs
 
 

@@ -18,9 +18,10 @@ from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedM
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.engine.updates.all_reduce import DirectAllReduce, ReduceKey
 from pipekit.engine.updates.buckets import ParameterBucket
+from tests.device.kind import on
 from tests.device.process import simulated
 from tests.device.test_distributed import with_lengths
-from tests.device.test_pipeline import STAGES, build, by_method, on
+from tests.device.test_pipeline import STAGES, build, by_method
 from tests.device.test_pipelined_module import streams_of_their_own
 from tests.engine.examples import data, different, mixed, mlp
 

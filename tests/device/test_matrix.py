@@ -16,7 +16,8 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import schedules
 from pipekit.schedules import Op, Task
-from tests.device.test_pipeline import STAGES, build, on, skipping, tied
+from tests.device.kind import careful, on, to_compare
+from tests.device.test_pipeline import STAGES, build, skipping, tied
 from tests.device.test_pipelined_module import compare as compare_modules
 from tests.engine.examples import METHODS, data, different, images, mixed
 
@@ -84,32 +85,33 @@ FEATURES: dict[str, dict[str, Any]] = {
 
 
 def run(feature: str, method: str, devices: int, trace: bool) -> tuple[list[float], Any]:
-    """Train with a feature; ``devices`` 0 is the CPU.  Return losses and the state."""
+    """Train with a feature; ``devices`` 0: to compare with.  Return losses and the state."""
     how = dict(FEATURES[feature])
     schedule = REPLICATED[method] if feature == "replicas" else one_way(method)
     example = schedule(1)
     workers = len(example.workers)
-    places = on(devices, workers) if devices else ["cpu"] * workers
+    places = on(devices, workers) if devices else to_compare(workers)
+    watched = {} if devices else careful()
     balance = [8 // example.stages] * example.stages
     torch.manual_seed(0)
     pipeline = build(how.pop("model")(), schedule, places, balance=balance, **how)
     if feature == "checkpoints":
-        return checkpointed(pipeline, schedule, places, trace)
+        return checkpointed(pipeline, schedule, places, trace=trace, **watched)
     losses = [pipeline.evaluate(data(2))] if feature == "evaluate" else []
     for _ in range(2):
-        losses += pipeline.train(data(3), trace=trace).losses
+        losses += pipeline.train(data(3), trace=trace, **watched).losses
         if feature == "evaluate":
             losses.append(pipeline.evaluate(data(2)))
     return losses, pipeline.state_dict()
 
 
 def checkpointed(
-    pipeline: pk.Pipeline, schedule: Any, places: list[str], trace: bool
+    pipeline: pk.Pipeline, schedule: Any, places: list[str], **how: Any
 ) -> tuple[list[float], Any]:
-    """Write checkpoints there, and go on from the last one on the CPU."""
+    """Write checkpoints there, and go on from the last one where results are compared."""
     with tempfile.TemporaryDirectory() as folder:
-        pipeline.train(data(3), checkpoints=folder, every=1, trace=trace)
-        other = build(mixed(), schedule, ["cpu"] * len(places))
+        pipeline.train(data(3), checkpoints=folder, every=1, **how)
+        other = build(mixed(), schedule, to_compare(len(places)))
         other.resume(folder)
         other.train(data(3))  # is passed over
         losses = [loss for each in (pipeline, other) for loss in each.train(data(2)).losses]

@@ -1,6 +1,6 @@
 """Pipelines on the simulated accelerator: the CPU's bits, and no race."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,11 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import schedules
 from pipekit.skips import Skippable
+from tests.device.kind import SIMULATED, careful, on, to_compare
 from tests.device.process import simulated
 from tests.engine.examples import METHODS, data, different, images, mixed, pairs
 
 STAGES = 4
-
-
-def on(devices: int, workers: int) -> list[str]:
-    """Devices for so many workers, in turn."""
-    return [f"sim:{worker % devices}" for worker in range(workers)]
 
 
 class Stash(Skippable):
@@ -76,16 +72,17 @@ def compare(
     schedule: Callable[[int], pk.Schedule],
     devices: Callable[[int], list[str]],
     *,
-    runs: Mapping[str, Any],
+    runs: dict[str, Any],
     **how: Any,
 ) -> None:
-    """Train twice and evaluate, on these devices and on the CPU; all numbers are the same."""
+    """Train twice and evaluate, on these devices and to compare; all numbers are the same."""
     workers = len(schedule(1).workers)
     results = []
-    for places in (["cpu"] * workers, devices(workers)):
+    for places, watched in ((to_compare(workers), careful()), (devices(workers), {})):
         torch.manual_seed(0)
         pipeline = build(model(), schedule, places, **how)
-        losses = [loss for _ in range(2) for loss in pipeline.train(data(3), **runs).losses]
+        kept = runs | watched
+        losses = [loss for _ in range(2) for loss in pipeline.train(data(3), **kept).losses]
         losses.append(pipeline.evaluate(data(2)))
         results.append((losses, pipeline.state_dict()))
     (cpu_losses, cpu_state), (losses, state) = results
@@ -135,6 +132,10 @@ def test_replicas(schedule: str) -> None:
     compare(pairs, make, lambda n: on(2, n), runs={"trace": False}, balance=balance, **how)
 
 
+simulated_only = pytest.mark.skipif(not SIMULATED, reason="of the simulated accelerator")
+
+
+@simulated_only
 @pytest.mark.parametrize("devices", [1, 4])
 def test_checkpoints(devices: int, tmp_path: Path) -> None:
     """Those of the device are those of the CPU: training goes on from either, on the other."""
@@ -159,14 +160,14 @@ def test_batches_from_anywhere(where: str) -> None:
     """The loader makes tensors on the device, or in memory that it fills again."""
     places = on(2, STAGES)
     state = []
-    for devices in (["cpu"] * STAGES, places):
+    for devices in (to_compare(STAGES), places):
         pipeline = build(mixed(), by_method("flush"), devices)
         batches: list[tuple[Tensor, Tensor]] = data(4)
         if devices is places:
             if where == "first":
-                batches = [(x.to("sim:0"), y.to("sim:0")) for x, y in batches]
+                batches = [(x.to(places[0]), y.to(places[0])) for x, y in batches]
             elif where == "each its own":
-                batches = [(x.to("sim:0"), y.to("sim:1")) for x, y in batches]
+                batches = [(x.to(places[0]), y.to(places[1])) for x, y in batches]
             else:
                 batches = [(x.pin_memory(), y.pin_memory()) for x, y in batches]
         pipeline.train(batches)
@@ -174,6 +175,7 @@ def test_batches_from_anywhere(where: str) -> None:
     assert different(*state) == []
 
 
+@simulated_only
 @pytest.mark.parametrize("method", ["flush", "2bw"])
 def test_a_wait_left_out_is_noticed(method: str) -> None:
     """The detector on the engine: without one of its streams' waits, a race is reported."""

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import pipekit as pk
-from tests.device.test_pipeline import on, skipping
+from tests.device.kind import careful, on, to_compare
+from tests.device.test_pipeline import skipping
 from tests.engine.examples import data, different, images, mixed
 
 
@@ -62,7 +63,7 @@ def train(
 
 def compare(devices: int, model: Callable[[], nn.Sequential] = mixed, **how: Any) -> None:
     losses, state = train(model, on(devices, 4), **how)
-    cpu_losses, cpu_state = train(model, ["cpu"] * 4, **how)
+    cpu_losses, cpu_state = train(model, to_compare(4), **careful(), **how)
     if "order" in how.get("without", ()):  # autograd's threads then sum gradients as they come
         torch.testing.assert_close(state, cpu_state)
         return

@@ -1,4 +1,4 @@
-"""experiments/gpu/profiles.py, as far as a machine without a GPU can try it."""
+"""The scripts of experiments/gpu, as far as a machine without a GPU can try them."""
 
 import runpy
 from collections.abc import Callable
@@ -40,3 +40,14 @@ def test_without_a_gpu_it_says_so(script: Callable[..., Any]) -> None:
     done = script()
     assert done.exit_code == 1
     assert done.stderr.startswith("no GPU here")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_checked_and_it_says_so(repository: Path) -> None:
+    main = runpy.run_path(str(repository / "experiments" / "gpu" / "check.py"))["main"]
+    app = typer.Typer()
+    app.command()(main)
+    done = CliRunner().invoke(app, [], catch_exceptions=False)
+    assert done.exit_code == 1
+    assert "no GPU here" in done.stderr
+    assert "Nothing was checked" in done.stderr
