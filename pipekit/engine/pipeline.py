@@ -2,12 +2,9 @@
 
 import copy
 import os
-import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from pathlib import Path
 from typing import Any, overload
 
 import torch
@@ -18,17 +15,16 @@ from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.devices import resolve_for_workers
 from pipekit.engine import arguments
-from pipekit.engine.checkpoints.progress import TrainingProgress
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.inference import Metric, Metrics, Unlabelled, output_alone, results
 from pipekit.engine.model_stages import ModelStages
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.run import Run
+from pipekit.engine.runs import Runs
 from pipekit.engine.tables import Tables
 from pipekit.engine.transports import by_name as transports
 from pipekit.engine.updates.weight_versions import LRSchedulerFactory, OptimizerFactory
-from pipekit.engine.work import Report
 from pipekit.engine.workers import Workers
 from pipekit.layers.autocast import DTYPES
 from pipekit.loss_scale import LossScale
@@ -106,8 +102,8 @@ class Pipeline:
         arguments.require_callable(optimizer=optimizer, loss=loss)
         require_choice("autocast", autocast, DTYPES)
         scale = LossScale.of(loss_scale)
-        self._tables = Tables(schedule)
-        example = self._tables.example
+        tables = Tables(schedule)
+        example = tables.example
         self.stages, self.workers = example.stages, len(example.workers)
         if isinstance(balance, Plan):
             arguments.require_replicas(balance, example)
@@ -126,11 +122,11 @@ class Pipeline:
             loss_scale=scale,
         )
         self._model = ModelStages(copy.deepcopy(layers), self.stages, balance, configure)
-        self._loss, self._seed, self._transport = loss, seed, transport
+        self._loss, self._transport = loss, transport
         where = resolve_for_workers(devices, self.workers)
         self._runner = transports.runner(transport, where)
-        self._workers = Workers(
-            self._tables,
+        workers = Workers(
+            tables,
             self._model,
             self._runner,
             where,
@@ -140,7 +136,7 @@ class Pipeline:
             is_scaled=scale is not None,
             cluster=cluster,
         )
-        self._progress, self._failed = TrainingProgress(self._runner.agree), False
+        self._runs = Runs(tables, self._model, workers, self._runner.agree, seed)
 
     @property
     def balance(self) -> list[int] | None:
@@ -188,19 +184,17 @@ class Pipeline:
             TypeError: an observer cannot watch workers in other processes.
             Exception: the first that any worker raised; the pipeline cannot be used after it.
         """
-        arguments.require_every(every, checkpoints, keep)
         arguments.require_watchers(observers, self._transport)
-        with self._progress.claimed(checkpoints) as folder:
-            return self._train(
-                batches,
-                folder,
-                every,
-                keep,
-                progress,
-                trace=trace,
-                memory=memory,
-                observers=tuple(observers),
-            )
+        return self._runs.train(
+            batches,
+            checkpoints=checkpoints,
+            every=every,
+            keep=keep,
+            progress=progress,
+            trace=trace,
+            memory=memory,
+            observers=tuple(observers),
+        )
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
         """Go on from the newest complete checkpoint in a folder, if there is one.
@@ -229,12 +223,7 @@ class Pipeline:
         Warns:
             UserWarning: naming a damaged file, for which an earlier checkpoint is used.
         """
-        point = self._progress.resume(Path(checkpoints).absolute())
-        if point is None:
-            return 0
-        self._model.resume(point)
-        self._failed = False
-        return point.position.runs
+        return self._runs.resume(checkpoints)
 
     @overload
     def evaluate(
@@ -274,9 +263,10 @@ class Pipeline:
         Raises:
             ValueError: there are no batches, or one cannot be read.
         """
+        arguments.require_watchers(observers, self._transport)
         named = metric if isinstance(metric, Mapping) else {"": metric or self._loss}
         metrics = Metrics(dict(named))
-        means = metrics.means(self._infer(arguments.sized(batches), metrics, observers))
+        means = metrics.means(self._runs.infer(arguments.sized(batches), metrics, observers))
         return means if isinstance(metric, Mapping) else means[""]
 
     def predict(self, inputs: Iterable[Any], observers: Watchers = ()) -> list[Any]:
@@ -289,28 +279,13 @@ class Pipeline:
         Raises:
             ValueError: there are no inputs, or one cannot be read.
         """
-        batches = Unlabelled(arguments.sized(inputs))
-        return results(self._infer(batches, output_alone, observers))
-
-    def _infer(
-        self, batches: arguments.Batches, function: Callable[[Any, Any], Any], observers: Watchers
-    ) -> list[Report]:
-        """Run the layers forward; the last stage's worker calls a function of output and target."""
         arguments.require_watchers(observers, self._transport)
-        schedule = self._tables.inference(len(batches))
-        self._require_sound()
-        return self._workers.run(
-            schedule,
-            self._workers.ready(schedule, iter(batches), self._progress.resume_point),
-            loss=function,
-            first_microbatch=self._progress.position.microbatches,
-            training=False,
-            observers=tuple(observers),
-        )
+        batches = Unlabelled(arguments.sized(inputs))
+        return results(self._runs.infer(batches, output_alone, observers))
 
     def state_dict(self) -> "OrderedDict[str, Tensor]":
         """Return the newest weights and buffers under the names of the unsplit model."""
-        self._require_sound()
+        self._runs.require_sound()
         gathered = self._runner.gather(self._model.state())
         return OrderedDict((name, gathered[name]) for name in self._model.names)
 
@@ -320,47 +295,3 @@ class Pipeline:
         They end with the pipeline, too.  The next call starts others.
         """
         self._runner.close()
-
-    def _train(
-        self,
-        raw: Iterable[tuple[Any, Any]],
-        folder: Path | None,
-        every: int | None,
-        keep: int,
-        progress: bool,
-        **recorded: Any,
-    ) -> Run:
-        self._progress.begin()
-        batches = arguments.sized(raw)
-        start = self._progress.start(len(batches), self._tables.schedule, self.balance)
-        begin = time.perf_counter()
-        self._require_sound()
-        rest = islice(batches, start.offset, len(batches))
-        ready = self._workers.ready(start.schedule, rest, self._progress.resume_point)
-        reports = []
-        if start.is_end:
-            deque(ready, maxlen=0)  # whoever makes them may draw random numbers
-        else:
-            assert self.balance is not None
-            written = self._progress.checkpoint_config(folder, every, keep, start, self.balance)
-            self._failed = True
-            reports = self._workers.train(
-                start.schedule,
-                ready,
-                progress,
-                first_microbatch=start.microbatches,
-                checkpoints=written,
-                resume=start.resume,
-                **recorded,
-            )
-            self._failed = False
-        self._progress.end(start, len(batches))
-        wall = time.perf_counter() - begin
-        return Run.of(start.schedule, reports, wall, self._seed, start.losses)
-
-    def _require_sound(self) -> None:
-        if self._failed:
-            raise RuntimeError(
-                "the last run did not end, and left its stages at different updates: build the "
-                "pipeline again, or resume() from a checkpoint"
-            )

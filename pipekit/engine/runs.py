@@ -1,0 +1,122 @@
+"""The runs of a pipeline, one after another: each begins where the last one ended."""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pipekit.engine import arguments
+from pipekit.engine.checkpoints.progress import Agree, TrainingProgress
+from pipekit.engine.model_stages import ModelStages
+from pipekit.engine.observers.observer import Watchers
+from pipekit.engine.run import Run
+from pipekit.engine.tables import Tables
+from pipekit.engine.work import Report
+from pipekit.engine.workers import Workers
+
+
+class Runs:
+    """Trains and evaluates the stages of a model, and knows how far the training is.
+
+    Args:
+        tables: the schedules.
+        model: the stages.
+        workers: execute them.
+        agree: for what all processes must see alike.
+        seed: of the layers' random numbers, for the record.
+    """
+
+    def __init__(
+        self, tables: Tables, model: ModelStages, workers: Workers, agree: Agree, seed: int
+    ) -> None:
+        self._tables, self._model, self._workers, self._seed = tables, model, workers, seed
+        self._progress, self._failed = TrainingProgress(agree), False
+
+    def train(
+        self,
+        batches: Iterable[tuple[Any, Any]],
+        *,
+        checkpoints: str | os.PathLike[str] | None,
+        every: int | None,
+        keep: int,
+        progress: bool,
+        **settings: Any,
+    ) -> Run:
+        """Train on every batch once; see :meth:`pipekit.Pipeline.train`.
+
+        Args:
+            batches: the user's.
+            checkpoints: the folder of checkpoints, or None.
+            every: batches from one to the next, or None.
+            keep: how many stay.
+            progress: whether to show a bar.
+            settings: more of the run's configuration.
+        """
+        arguments.require_every(every, checkpoints, keep)
+        with self._progress.claimed(checkpoints) as folder:
+            self._progress.begin()
+            counted = arguments.sized(batches)
+            start = self._progress.start(len(counted), self._tables.schedule, self._model.balance)
+            begin = time.perf_counter()
+            self.require_sound()
+            rest = islice(counted, start.offset, len(counted))
+            ready = self._workers.ready(start.schedule, rest, self._progress.resume_point)
+            reports = []
+            if start.is_end:
+                deque(ready, maxlen=0)  # whoever makes them may draw random numbers
+            else:
+                balance = self._model.balance
+                assert balance is not None
+                written = self._progress.checkpoint_config(folder, every, keep, start, balance)
+                self._failed = True
+                reports = self._workers.train(
+                    start.schedule,
+                    ready,
+                    progress,
+                    first_microbatch=start.microbatches,
+                    checkpoints=written,
+                    resume=start.resume,
+                    **settings,
+                )
+                self._failed = False
+            self._progress.end(start, len(counted))
+            wall = time.perf_counter() - begin
+            return Run.of(start.schedule, reports, wall, self._seed, start.losses)
+
+    def infer(
+        self,
+        batches: arguments.Batches,
+        function: Callable[[Any, Any], Any],
+        observers: Watchers,
+    ) -> list[Report]:
+        """Run the layers forward; the last stage's worker calls a function of output and target."""
+        schedule = self._tables.inference(len(batches))
+        self.require_sound()
+        return self._workers.run(
+            schedule,
+            self._workers.ready(schedule, iter(batches), self._progress.resume_point),
+            loss=function,
+            first_microbatch=self._progress.position.microbatches,
+            training=False,
+            observers=tuple(observers),
+        )
+
+    def resume(self, checkpoints: str | os.PathLike[str]) -> int:
+        """Go back to the newest checkpoint in a folder; return how many runs lie before its run."""
+        point = self._progress.resume(Path(checkpoints).absolute())
+        if point is None:
+            return 0
+        self._model.resume(point)
+        self._failed = False
+        return point.position.runs
+
+    def require_sound(self) -> None:
+        """Raise RuntimeError if the stages stand at different updates."""
+        if self._failed:
+            raise RuntimeError(
+                "the last run did not end, and left its stages at different updates: build the "
+                "pipeline again, or resume() from a checkpoint"
+            )
