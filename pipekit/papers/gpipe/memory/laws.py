@@ -56,12 +56,12 @@ def without_recomputation(rows: Sequence[int], layers: Sequence[int]) -> pd.Data
     return pd.DataFrame(cells, columns=["N", "L", "bytes"])
 
 
-def exponent(frame: pd.DataFrame, of: str) -> float:
-    """Return the power of N or L with which the bytes grow, fitted over all rows together."""
+def exponents(frame: pd.DataFrame) -> list[float]:
+    """Return the powers of N and of L with which the bytes grow, fitted over all rows together."""
     logs = np.log(frame[["N", "L", "bytes"]].to_numpy(dtype=float))
     factors = np.column_stack([np.ones(len(logs)), logs[:, :2]])
-    fitted = np.linalg.lstsq(factors, logs[:, 2], rcond=None)[0]
-    return float(fitted[1 + ["N", "L"].index(of)])
+    fitted: list[float] = np.linalg.lstsq(factors, logs[:, 2], rcond=None)[0].tolist()
+    return fitted[1:]
 
 
 def straightness(x: Sequence[float], y: Sequence[float]) -> float:
@@ -107,7 +107,6 @@ def findings(kept: pd.DataFrame, fit: pd.DataFrame) -> list[Finding]:
     depths = one_batch["L"].tolist()
     straight = straightness(depths, one_batch["bytes"].tolist())
     inputs = boundaries_kept(rows=32, layers=16, stages=4, microbatches=8)
-    powers = [exponent(kept, "N"), exponent(kept, "L")]
     residual = float(fit["residual"].abs().max())
     trained = (
         "of the bytes counted in training; the model's input, which no layer makes, is among them"
@@ -116,7 +115,7 @@ def findings(kept: pd.DataFrame, fit: pd.DataFrame) -> list[Finding]:
     combinations = f"{len(fit)} combinations of N, L, K and T"
     each = f"microbatches' inputs kept on each of 4 stages, with 8 microbatches: {inputs}"
     return [
-        Finding.exact("gpipe-mem-no-opt", powers, trained),
+        Finding.exact("gpipe-mem-no-opt", exponents(kept), trained),
         Finding.exact("gpipe-sec2-activation-grows-with-layers", straight, depth),
         Finding.exact("gpipe-mem-with-opt", residual, combinations),
         Finding.exact("gpipe-only-boundary-activations", inputs == [8.0] * 4, each),

@@ -19,8 +19,7 @@ def test_exponents_and_straightness_of_what_is_known() -> None:
         [(n, depth, 5 * n**2 * depth) for n in (1, 2, 4) for depth in (3, 6)],
         columns=["N", "L", "bytes"],
     )
-    assert laws.exponent(frame, "N") == pytest.approx(2)
-    assert laws.exponent(frame, "L") == pytest.approx(1)
+    assert laws.exponents(frame) == pytest.approx([2, 1])
     assert laws.straightness([1, 2, 3], [5, 7, 9]) == pytest.approx(1)
     assert laws.straightness([1, 2, 3], [1, 4, 9]) < 0.99
 
