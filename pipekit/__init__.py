@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         plots,
         profiling,
         schedules,
+        searching,
         simulation,
         skips,
         traces,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pipekit.profiling import Profile
     from pipekit.profiling.measured import profile
     from pipekit.schedules import Schedule, ScheduleError
+    from pipekit.searching.search import search
     from pipekit.simulation.simulate import simulate
     from pipekit.torch_pipelining import torch_runtime
     from pipekit.traces import Memory, Trace
@@ -57,6 +59,7 @@ _HOMES = {
     "measure_memory": "engine",
     "plan": "planning",
     "profile": "profiling.measured",
+    "search": "searching",
     "simulate": "simulation",
     "stages": "partition.stages",
     "torch_runtime": "torch_pipelining",
@@ -78,6 +81,7 @@ _MODULES = {
             "plots",
             "profiling",
             "schedules",
+            "searching",
             "simulation",
             "skips",
             "traces",
@@ -117,6 +121,8 @@ __all__ = [
     "profile",
     "profiling",
     "schedules",
+    "search",
+    "searching",
     "simulate",
     "simulation",
     "skips",

@@ -1,7 +1,7 @@
 """The methods by name, each a function of the same counts: for command lines and comparisons."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -126,6 +126,19 @@ METHODS: dict[str, Method] = {
 
 PER_MINIBATCH = frozenset({"model-parallel", *_PIPEDREAM})
 """Those that update after every minibatch: a batch is one microbatch, whatever count is given."""
+
+
+def named_schedules(stages: int, workers: int, microbatches: int) -> Iterator[Schedule]:
+    """Yield one batch of every method that flushes and has so many stages on so many workers."""
+    for name, method in METHODS.items():
+        if name in PER_MINIBATCH or name == "2bw":
+            continue
+        try:
+            schedule = method(stages, microbatches, 1)
+        except ScheduleError:  # not with these counts
+            continue
+        if len(schedule.workers) == workers:
+            yield schedule
 
 
 def stages_a_worker(name: str) -> int:

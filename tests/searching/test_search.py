@@ -1,0 +1,83 @@
+"""Schedules found: never longer than a named method's under the same cap, proved and trained."""
+
+import random
+
+import pytest
+
+import pipekit as pk
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import ScheduleError, check
+from pipekit.schedules.methods.by_name import named_schedules
+from tests.engine.test_methods import both, network
+
+
+def unequal(stages: int, seed: int) -> Profile:
+    """Layers of a bit more or less than the same costs."""
+    chance = random.Random(seed)
+    layers = []
+    for number in range(stages):
+        forward, inputs, weights = (chance.uniform(1, 1.6) for _ in range(3))
+        layers.append(
+            LayerProfile(
+                f"layer {number}",
+                forward_s=forward,
+                backward_s=(inputs + weights) * 0.95,
+                backward_input_s=inputs,
+                backward_weight_s=weights,
+                output_bytes=10,
+                saved_bytes=chance.uniform(50, 100),
+            )
+        )
+    return Profile(tuple(layers), input_bytes=10)
+
+
+@pytest.mark.parametrize(("stages", "workers", "m"), [(3, 3, 6), (4, 2, 4), (4, 4, 8)])
+def test_it_is_never_longer_than_a_named_method_that_fits(
+    stages: int, workers: int, m: int
+) -> None:
+    profile, plan = unequal(stages, 1), Plan.by_hand([1] * stages)
+    cap = 900.0
+    how = {"microbatches": m, "workers": workers, "seconds": 0.4, "two_directions": stages == 4}
+    found = pk.search(profile, plan, None, cap, **how)  # type: ignore[arg-type]
+    check(found, joint_updates=True)
+    trace = pk.simulate(
+        found, profile, plan.with_replicas([len(homes) for homes in found.stage_workers])
+    )
+    assert trace.memory is not None
+    assert max(trace.memory.peak_bytes) <= cap
+    better = 0
+    for method in named_schedules(stages, workers, m):
+        other = pk.simulate(
+            method,
+            profile,
+            plan.with_replicas([len(homes) for homes in method.stage_workers]),
+        )
+        assert other.memory is not None
+        if max(other.memory.peak_bytes) <= cap:
+            better += 1
+            assert trace.makespan_s <= other.makespan_s + 1e-9
+    assert better >= 3
+
+
+def test_it_is_trained_like_any_other() -> None:
+    found = pk.search(
+        unequal(4, 2),
+        Plan.by_hand([1] * 4),
+        None,
+        microbatches=4,
+        workers=2,
+        batches=3,
+        seconds=0.2,
+    )
+    both(found, network(4), [1] * 4, "threads")
+
+
+def test_what_fits_nowhere_is_refused() -> None:
+    with pytest.raises(ScheduleError, match=r"the most frugal method needs .* bytes on a worker"):
+        pk.search(unequal(2, 3), Plan.by_hand([1, 1]), None, 1.0, microbatches=2, seconds=0.1)
+
+
+def test_workers_share_the_stages() -> None:
+    with pytest.raises(ValueError, match="use a number of workers that divides the stages"):
+        pk.search(unequal(3, 3), Plan.by_hand([1, 1, 1]), microbatches=2, workers=2)
