@@ -34,8 +34,8 @@ class ImageNet:
     partitions: int = 4  # K, replicated by data parallelism
     pixels: int = 480  # of an image's side
     lr_an_image: float = 0.00125  # initial learning rate, times the minibatch
-    lr_decay: float = 0.97  # what multiplies it every ``lr_decay_epochs``
-    lr_decay_epochs: int = 3  # see ``lr_decay``
+    lr_decay: float = 0.97  # what multiplies it every so often
+    lr_decay_epochs: int = 3  # how often, in epochs
 
     def optimizer(self, parameters: list[nn.Parameter]) -> Optimizer:
         """Return the optimizer of a stage's parameters."""

@@ -35,8 +35,8 @@ def cost_errors(rows: Sequence[int]) -> list[int]:
     """Return estimated FLOPs minus those by hand, for fully connected layers and convolutions.
 
     By hand there is a multiplication and an addition for each weight that an output value needs.
-    The estimate, c_i in section 3.1, sees shapes alone: nothing is computed.
-    Each layer is tried with microbatches of so many ``rows``.
+    The estimate, c_i in section 3.1, sees shapes alone: nothing is computed.  Each layer is tried
+    with microbatches of so many ``rows``.
     """
     errors = []
     with torch.device("meta"):

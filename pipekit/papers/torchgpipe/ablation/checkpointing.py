@@ -43,8 +43,8 @@ def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) ->
 
     The gradients of all outputs are there at once, as those of a last device are, and those of the
     others when the host is ahead of the devices.  Recomputations draw new random numbers.
-    Gradients are added to the layers' parameters; ``inputs`` are what each microbatch receives,
-    as :func:`received` returns it; with ``in_order`` Fork and Join bind each one to the next.
+    Gradients are added to the layers' parameters; ``inputs`` are what each microbatch receives, as
+    :func:`received` returns it; with ``in_order`` Fork and Join bind each one to the next.
     """
     device = _Device(layers)
     outputs: list[Tensor] = []

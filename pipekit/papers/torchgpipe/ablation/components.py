@@ -117,9 +117,9 @@ def patterns(a: Trace, b: Trace, c: Trace, d: Trace, microbatches: int) -> list[
     (a) backwards in disorder; (b) in order, and no copy beside computing; (c) copies beside
     computing; (d) less copying than (c).
     """
-    disorder, *ordered = (in_order(trace, microbatches) for trace in (a, b, c, d))
+    first, *others = (in_order(trace, microbatches) for trace in (a, b, c, d))
     beside = [not overlap(b), overlap(c) > 0, copying(d) < copying(c)]
-    return [not disorder, *(x and y for x, y in zip(ordered, beside, strict=True))]
+    return [not first, *(x and y for x, y in zip(others, beside, strict=True))]
 
 
 def with_copies(trace: Trace) -> Trace:
