@@ -2,6 +2,7 @@
 
 from pipekit.engine.config import Loss
 from pipekit.engine.module.pipelined_module import PipelinedModule
+from pipekit.engine.observers.loss_bar import BatchDone
 from pipekit.engine.observers.observer import Observer
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.run import Run, measure_memory
@@ -9,6 +10,7 @@ from pipekit.engine.transports.processes.worker_pool import WorkerDied
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 
 __all__ = [
+    "BatchDone",
     "Loss",
     "Observer",
     "OptimizerFactory",

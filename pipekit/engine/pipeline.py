@@ -19,6 +19,7 @@ from pipekit.engine.config import Loss
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.inference import Metric, Metrics, Unlabelled, output_alone, results
 from pipekit.engine.model_stages import ModelStages
+from pipekit.engine.observers.loss_bar import BatchDone
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.run import Run
 from pipekit.engine.runs import Runs
@@ -122,7 +123,7 @@ class Pipeline:
             loss_scale=scale,
         )
         self._model = ModelStages(copy.deepcopy(layers), self.stages, balance, configure)
-        self._loss, self._transport = loss, transport
+        self._loss = loss
         where = resolve_for_workers(devices, self.workers)
         self._runner = transports.runner(transport, where)
         workers = Workers(
@@ -136,7 +137,7 @@ class Pipeline:
             is_scaled=scale is not None,
             cluster=cluster,
         )
-        self._runs = Runs(tables, self._model, workers, self._runner.agree, seed)
+        self._runs = Runs(tables, self._model, workers, self._runner.agree, transport, seed)
 
     @property
     def balance(self) -> list[int] | None:
@@ -150,6 +151,7 @@ class Pipeline:
         trace: bool = True,
         memory: bool = False,
         progress: bool = False,
+        on_batch: Callable[[BatchDone], object] | None = None,
         checkpoints: str | os.PathLike[str] | None = None,
         every: int | None = None,
         keep: int = 2,
@@ -163,6 +165,8 @@ class Pipeline:
             memory: whether to follow what lies in every worker's memory, for
                 :func:`pipekit.measure_memory`; it takes time.
             progress: whether to show a bar with the loss.
+            on_batch: called in this thread with each :class:`BatchDone`; under ``torchrun`` where
+                the last stage is.
             checkpoints: a folder where every worker writes its part of a checkpoint, without
                 waiting for the others or for the pipeline to drain (PipeDream, section 4); for
                 workers on several machines, one that they share.
@@ -184,16 +188,16 @@ class Pipeline:
             TypeError: an observer cannot watch workers in other processes.
             Exception: the first that any worker raised; the pipeline cannot be used after it.
         """
-        arguments.require_watchers(observers, self._transport)
         return self._runs.train(
             batches,
             checkpoints=checkpoints,
             every=every,
             keep=keep,
             progress=progress,
+            on_batch=on_batch,
             trace=trace,
             memory=memory,
-            observers=tuple(observers),
+            observers=observers,
         )
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
@@ -263,7 +267,6 @@ class Pipeline:
         Raises:
             ValueError: there are no batches, or one cannot be read.
         """
-        arguments.require_watchers(observers, self._transport)
         named = metric if isinstance(metric, Mapping) else {"": metric or self._loss}
         metrics = Metrics(dict(named))
         means = metrics.means(self._runs.infer(arguments.sized(batches), metrics, observers))
@@ -279,7 +282,6 @@ class Pipeline:
         Raises:
             ValueError: there are no inputs, or one cannot be read.
         """
-        arguments.require_watchers(observers, self._transport)
         batches = Unlabelled(arguments.sized(inputs))
         return results(self._runs.infer(batches, output_alone, observers))
 

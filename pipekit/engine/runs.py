@@ -11,6 +11,7 @@ from typing import Any
 from pipekit.engine import arguments
 from pipekit.engine.checkpoints.progress import Agree, TrainingProgress
 from pipekit.engine.model_stages import ModelStages
+from pipekit.engine.observers.loss_bar import BatchDone
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.run import Run
 from pipekit.engine.tables import Tables
@@ -26,13 +27,21 @@ class Runs:
         model: the stages.
         workers: execute them.
         agree: for what all processes must see alike.
+        transport: the name of what joins the workers.
         seed: of the layers' random numbers, for the record.
     """
 
     def __init__(
-        self, tables: Tables, model: ModelStages, workers: Workers, agree: Agree, seed: int
+        self,
+        tables: Tables,
+        model: ModelStages,
+        workers: Workers,
+        agree: Agree,
+        transport: str,
+        seed: int,
     ) -> None:
-        self._tables, self._model, self._workers, self._seed = tables, model, workers, seed
+        self._tables, self._model, self._workers = tables, model, workers
+        self._transport, self._seed = transport, seed
         self._progress, self._failed = TrainingProgress(agree), False
 
     def train(
@@ -43,6 +52,8 @@ class Runs:
         every: int | None,
         keep: int,
         progress: bool,
+        on_batch: Callable[[BatchDone], object] | None,
+        observers: Watchers,
         **settings: Any,
     ) -> Run:
         """Train on every batch once; see :meth:`pipekit.Pipeline.train`.
@@ -53,9 +64,12 @@ class Runs:
             every: batches from one to the next, or None.
             keep: how many stay.
             progress: whether to show a bar.
+            on_batch: called with each batch whose loss is known, or None.
+            observers: watch the workers.
             settings: more of the run's configuration.
         """
         arguments.require_every(every, checkpoints, keep)
+        arguments.require_watchers(observers, self._transport)
         with self._progress.claimed(checkpoints) as folder:
             self._progress.begin()
             counted = arguments.sized(batches)
@@ -76,9 +90,11 @@ class Runs:
                     start.schedule,
                     ready,
                     progress,
+                    on_batch,
                     first_microbatch=start.microbatches,
                     checkpoints=written,
                     resume=start.resume,
+                    observers=tuple(observers),
                     **settings,
                 )
                 self._failed = False
@@ -93,6 +109,7 @@ class Runs:
         observers: Watchers,
     ) -> list[Report]:
         """Run the layers forward; the last stage's worker calls a function of output and target."""
+        arguments.require_watchers(observers, self._transport)
         schedule = self._tables.inference(len(batches))
         self.require_sound()
         return self._workers.run(

@@ -12,7 +12,7 @@ from pipekit.engine.batches import Batch, read_batch, read_rest, split
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.config import CheckpointConfig, Loss, ResumeConfig, RunConfig
 from pipekit.engine.model_stages import ModelStages
-from pipekit.engine.observers.loss_bar import LossBar
+from pipekit.engine.observers.loss_bar import BatchDone, LossBar
 from pipekit.engine.tables import Tables, incoming, links
 from pipekit.engine.transports.by_name import Runner
 from pipekit.engine.work import Report, WorkerAssignment
@@ -73,6 +73,7 @@ class Workers:
         schedule: Schedule,
         batches: Iterator[Batch],
         progress: bool,
+        on_batch: Callable[[BatchDone], object] | None,
         *,
         checkpoints: CheckpointConfig | None,
         resume: ResumeConfig | None,
@@ -84,17 +85,18 @@ class Workers:
             schedule: what to run.
             batches: the data.
             progress: whether to show a bar with the loss.
+            on_batch: called with each batch whose loss is known, or None.
             checkpoints: how they are written, or None.
             resume: where the run is taken up again, or None.
             settings: more of the run's configuration.
         """
         self._require_joint(schedule)
         done = resume.boundary.batches if resume else 0
-        with LossBar(schedule.batches, progress, done) as bar:
+        with LossBar(schedule.batches, progress, on_batch, done) as bar:
             reports = self.run(
                 schedule,
                 batches,
-                on_loss=bar.add if progress else None,
+                on_loss=bar.add if progress or on_batch else None,
                 loss=self._loss,
                 clip_norm=self._clip_norm,
                 checkpoints=checkpoints,
