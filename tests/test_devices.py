@@ -1,9 +1,5 @@
-"""What the engine asks of a device: that it is there, order, time, random numbers, memory.
+"""What the engine asks of a device: that it is there, order, time, random numbers, memory."""
 
-What needs an accelerator runs on whatever kind there is.
-"""
-
-import threading
 import time
 from typing import Any
 
@@ -12,10 +8,7 @@ import pytest
 import torch
 
 from pipekit import devices
-from pipekit.devices import CPU, Clock, Copier
-
-HERE = devices.accelerators()
-needs_accelerator = pytest.mark.skipif(not HERE, reason="needs an accelerator")
+from pipekit.devices import CPU, Clock
 
 
 @pytest.mark.parametrize("named", ["cpu", "cpu:0", CPU])
@@ -49,7 +42,7 @@ def test_a_device_for_each_worker() -> None:
 
 def test_by_default_workers_have_the_accelerators_in_turn_or_the_cpu() -> None:
     default = devices.resolve_for_workers(None, 3)
-    assert default == ((HERE or [CPU]) * 3)[:3]
+    assert default == ((devices.accelerators() or [CPU]) * 3)[:3]
 
 
 def test_on_a_cpu_there_is_nothing_to_wait_for() -> None:
@@ -67,8 +60,12 @@ def test_on_a_cpu_there_is_nothing_to_wait_for() -> None:
     assert devices.process_group(CPU) == {"backend": "gloo"}
 
 
-@pytest.mark.parametrize("device", [CPU, *HERE[:1]], ids=str)
-def test_random_states_are_those_that_operators_draw_from(device: torch.device) -> None:
+def test_random_states_are_those_that_operators_draw_from() -> None:
+    require_states_of(CPU)
+
+
+def require_states_of(device: torch.device) -> None:
+    """Setting the random states decides what operators draw."""
     with devices.random_states_put_back(device):
         before = torch.rand(3, device=device)
     states = devices.random_states(device)
@@ -92,24 +89,6 @@ def test_a_mark_on_the_cpu_is_the_monotonic_time() -> None:
     assert before <= clock.seconds(mark) <= after
 
 
-@needs_accelerator
-def test_a_mark_on_an_accelerator_is_when_its_work_was_done() -> None:
-    device = HERE[0]
-    clock = Clock(device)
-    x = torch.randn(4096, 4096, device=device)
-    devices.synchronize(device)
-    begin = time.perf_counter()
-    start = clock.now()
-    for _ in range(50):
-        x = x @ x * 1e-3
-    end = clock.now()
-    called = time.perf_counter()
-    devices.synchronize(device)
-    done = time.perf_counter()
-    assert begin - 1e-3 <= clock.seconds(start) < clock.seconds(end) <= done + 1e-3
-    assert clock.seconds(end) > called, "the calls return before the work is done"
-
-
 class _Event:
     """An accelerator's event at a time, as exact as PyTorch tells it: in float32 milliseconds."""
 
@@ -131,62 +110,3 @@ def test_after_hours_a_mark_is_as_exact_as_at_first(monkeypatch: pytest.MonkeyPa
         start, end = (clock.seconds(_Event(at_s)) for at_s in (batch_s, batch_s + 0.0123))
         assert end - start == pytest.approx(0.0123, abs=1e-8)
         assert start == pytest.approx(batch_s, rel=6e-8)
-
-
-@needs_accelerator
-def test_an_index_is_filled_in_and_must_exist() -> None:
-    kind = HERE[0].type
-    assert devices.resolve(kind) == torch.empty(0, device=kind).device
-    with pytest.raises(ValueError, match=f"{kind}:99 does not exist: {len(HERE)} of that kind"):
-        devices.resolve(f"{kind}:99")
-    with pytest.raises(ValueError, match="several kinds"):
-        devices.resolve_for_workers([kind, "cpu"], 2)
-
-
-@needs_accelerator
-@pytest.mark.parametrize("beside", [True, False])
-def test_a_copy_to_another_worker_waits_for_what_it_copies(beside: bool) -> None:
-    source, target = HERE[0], HERE[-1]
-    streams = devices.new_stream(source), devices.new_stream(target)
-    length = torch.tensor(3)
-    with devices.on_stream(streams[0]):
-        x = torch.randn(2048, 2048, device=source)
-        y = x
-        for _ in range(20):
-            y = y @ x * 0.02
-        copied, ready = Copier(source, beside).copy((y, length), target)
-    with devices.on_stream(streams[1]):
-        devices.wait_event(target, ready)
-        there = devices.keep_for_current_stream(copied[0]) * 2
-        devices.synchronize(target)
-    devices.synchronize(source)
-    assert copied[1] is length, "what lies on the host stays there"
-    assert there.device == target
-    assert torch.equal(there.cpu(), y.cpu() * 2)
-
-
-@needs_accelerator
-def test_a_stream_may_be_current_in_one_thread_after_another() -> None:
-    stream = devices.new_stream(HERE[0])
-
-    def compute() -> None:
-        with devices.on_stream(stream):
-            assert devices.current_stream(HERE[0]) == stream
-
-    for _ in range(2):
-        thread = threading.Thread(target=compute)
-        thread.start()
-        thread.join()
-    assert devices.current_stream(HERE[0]) != stream
-
-
-@needs_accelerator
-def test_the_allocators_peak_on_an_accelerator() -> None:
-    device = HERE[0]
-    devices.reset_peak_bytes(device)
-    before = devices.peak_bytes(device)
-    x = torch.empty(2**22, device=device)
-    assert before is not None
-    assert devices.peak_bytes(device) == before + x.nbytes
-    assert devices.memory_bytes(device) > x.nbytes
-    assert devices.name_of(device)

@@ -102,6 +102,8 @@ def run(feature: str, method: str, devices: int, trace: bool) -> tuple[list[floa
         losses += pipeline.train(data(3), trace=trace, **watched).losses
         if feature == "evaluate":
             losses.append(pipeline.evaluate(data(2)))
+            outputs = pipeline.predict([x for x, _ in data(2)])
+            losses += torch.cat(outputs).flatten().tolist()
     return losses, pipeline.state_dict()
 
 
