@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from pipekit.batch_norm import DeferredBatchNorm, convert_batch_norm
     from pipekit.emulation.emulate import emulate
-    from pipekit.engine import Pipeline, PipelinedModule, Run, WorkerDied, measure_memory
+    from pipekit.engine import Pipeline, PipelinedModule, Run, Stalled, WorkerDied, measure_memory
     from pipekit.layers.pass_state import is_checkpointing, is_recomputing
     from pipekit.ledger import claims
     from pipekit.loss_scale import LossScale
@@ -51,6 +51,7 @@ _HOMES = {
     "Schedule": "schedules",
     "ScheduleError": "schedules",
     "Trace": "traces",
+    "Stalled": "engine",
     "WorkerDied": "engine",
     "convert_batch_norm": "batch_norm",
     "emulate": "emulation",
@@ -101,6 +102,7 @@ __all__ = [
     "Run",
     "Schedule",
     "ScheduleError",
+    "Stalled",
     "Trace",
     "WorkerDied",
     "claims",

@@ -7,6 +7,7 @@ from pipekit.engine.observers.observer import Observer
 from pipekit.engine.pipeline import Pipeline
 from pipekit.engine.run import Run, measure_memory
 from pipekit.engine.transports.processes.worker_pool import WorkerDied
+from pipekit.engine.transports.watchdog import Stalled
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Pipeline",
     "PipelinedModule",
     "Run",
+    "Stalled",
     "WorkerDied",
     "measure_memory",
 ]

@@ -26,6 +26,12 @@ def require_callable(**functions: object) -> None:
             raise TypeError(f"{name} must be a function, not {type(function).__name__}")
 
 
+def require_timeout(timeout: float | None) -> None:
+    """Raise ValueError unless it is a number of seconds, or None."""
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout must be more than 0 s, or None for never, not {timeout}")
+
+
 def require_replicas(plan: Plan, schedule: Schedule) -> None:
     """Raise ValueError unless a schedule has a plan's workers (a short run may leave some idle).
 

@@ -79,6 +79,7 @@ class RunConfig:
         checkpoints: how checkpoints are written, or None.
         resume: where an interrupted run is taken up again, or None.
         observers: what else watches the run.
+        timeout: seconds without progress after which the run fails, or None.
     """
 
     workers: int
@@ -102,6 +103,7 @@ class RunConfig:
     checkpoints: CheckpointConfig | None = None
     resume: ResumeConfig | None = None
     observers: Watchers = ()
+    timeout: float | None = None
 
     @property
     def count(self) -> Callable[[Any], float] | None:

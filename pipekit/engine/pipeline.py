@@ -72,6 +72,9 @@ class Pipeline:
         clip_norm: largest norm of an update's gradient over all stages, or None.
         lr_scheduler: makes a learning-rate scheduler from an optimizer; stepped after each update.
         cluster: links to slow the messages between workers down to; over "threads" only.
+        timeout: seconds after which a run fails in which no worker gets any further (under
+            ``torchrun``: in which one does not); None: it never does.  After 30 s it is said in any
+            case what every worker is at, and what it waits for.
 
     Raises:
         TypeError: ``model`` is not an ``nn.Sequential``, or a callable is not callable.
@@ -96,12 +99,14 @@ class Pipeline:
         clip_norm: float | None = None,
         lr_scheduler: LRSchedulerFactory | None = None,
         cluster: Cluster | None = None,
+        timeout: float | None = None,
     ) -> None:
         layers = sequence_of(model)
         skips.require_matched(list(layers))
         require_choice("transport", transport, transports.NAMES)
         arguments.require_callable(optimizer=optimizer, loss=loss)
         require_choice("autocast", autocast, DTYPES)
+        arguments.require_timeout(timeout)
         scale = LossScale.of(loss_scale)
         tables = Tables(schedule)
         example = tables.example
@@ -136,6 +141,7 @@ class Pipeline:
             clip_norm=clip_norm,
             is_scaled=scale is not None,
             cluster=cluster,
+            timeout=timeout,
         )
         self._runs = Runs(tables, self._model, workers, self._runner.agree, transport, seed)
 

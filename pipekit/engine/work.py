@@ -93,6 +93,7 @@ def train(
     transport: Transport,
     feed: Feed,
     on_loss: LossListener | None,
+    watchers: Sequence[Observer] = (),
 ) -> Report:
     """Execute a worker's steps in training, and return what came of them.
 
@@ -103,6 +104,7 @@ def train(
         transport: to the other workers.
         feed: the run's data.
         on_loss: called by the last stage; None: nobody watches.
+        watchers: observers beside those that the configuration names.
     """
     index, steps, device = assignment.index, assignment.steps, assignment.device
     for number, stage in stages.items():
@@ -111,7 +113,7 @@ def train(
     clock, ends, traffic = Clock(device), TrainingIO(config, feed), TrafficCounter()
     trace = TraceRecorder() if config.trace else None
     memory = MemoryTracker(recompute) if config.memory else None
-    observers: list[Observer] = [each for each in (trace, traffic, memory) if each]
+    observers = [*watchers, *(each for each in (trace, traffic, memory) if each)]
     if on_loss:
         observers.append(LossReporter(on_loss))
     observers += observers_of(config.observers, index)
@@ -162,7 +164,11 @@ def train(
 
 
 def evaluate(
-    assignment: WorkerAssignment, config: RunConfig, transport: Transport, feed: Feed
+    assignment: WorkerAssignment,
+    config: RunConfig,
+    transport: Transport,
+    feed: Feed,
+    watchers: Sequence[Observer] = (),
 ) -> Report:
     """Execute a worker's forwards; its results are what the loss gives for each microbatch.
 
@@ -171,11 +177,12 @@ def evaluate(
         config: what is common to all workers.
         transport: to the other workers.
         feed: the run's data.
+        watchers: observers beside those that the configuration names.
     """
     index, device = assignment.index, assignment.device
     stages = {each.part.index: each.build(device) for each in assignment.inference}
     ends = EvaluationIO(config, feed, device)
-    observers = observers_of(config.observers, index)
+    observers = [*watchers, *observers_of(config.observers, index)]
     executor = Executor(
         index,
         stages,
@@ -211,6 +218,7 @@ def run(
     transport: Transport,
     feed: Feed,
     on_loss: LossListener | None,
+    watchers: Sequence[Observer] = (),
 ) -> Report:
     """Train or evaluate, as the configuration says, with stages built for this run alone.
 
@@ -220,10 +228,11 @@ def run(
         transport: to the other workers.
         feed: the run's data.
         on_loss: called by the last stage in training; None: nobody watches.
+        watchers: observers beside those that the configuration names.
     """
     if not config.training:
-        return evaluate(assignment, config, transport, feed)
-    return train(assignment, assignment.build(), config, transport, feed, on_loss)
+        return evaluate(assignment, config, transport, feed, watchers)
+    return train(assignment, assignment.build(), config, transport, feed, on_loss, watchers)
 
 
 def _most_pending(steps: Sequence[Step], config: RunConfig) -> int:

@@ -32,6 +32,7 @@ class Workers:
         clip_norm: largest norm of an update's gradient over all stages, or None.
         is_scaled: whether losses are scaled.
         cluster: links to slow the messages between workers down to, or None.
+        timeout: seconds without progress after which a run fails, or None.
     """
 
     def __init__(
@@ -46,10 +47,12 @@ class Workers:
         clip_norm: float | None,
         is_scaled: bool,
         cluster: Cluster | None,
+        timeout: float | None,
     ) -> None:
         self._tables, self._model, self._runner, self._devices = tables, model, runner, devices
         self._loss, self._autocast, self._cluster = loss, autocast, cluster
         self._clip_norm, self._is_scaled = clip_norm, is_scaled
+        self._timeout = timeout
         self._require_joint(tables.example)
 
     def ready(
@@ -146,6 +149,7 @@ class Workers:
             ties=self._model.ties,
             autocast=self._autocast,
             cluster=self._cluster,
+            timeout=self._timeout,
             resume=resume,
             **settings,
         )

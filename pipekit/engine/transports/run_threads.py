@@ -2,12 +2,14 @@
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import torch
 
+from pipekit.engine.transports.watchdog import LOOK_S
 from pipekit.openmp import release_threads
 from pipekit.operator_threads import SWITCH_INTERVAL_S, share_cores, share_of_cores
 
@@ -17,11 +19,14 @@ Notify = Callable[[Event], None]
 
 T = TypeVar("T")
 
+GRACE_S = 1.0  # for threads to end after an error or an interrupt
+
 
 def run_threads(
     functions: Sequence[Callable[[Notify], T]],
     stop: Callable[[], None],
     on_event: Callable[[Event], None] | None = None,
+    on_wait: Callable[[], None] = lambda: None,
 ) -> list[T]:
     """Run functions in a thread each, which share the cores, and return what they return.
 
@@ -30,9 +35,12 @@ def run_threads(
         stop: makes all of them return soon; called when one has failed or this thread is
             interrupted.
         on_event: called in this thread with each event.
+        on_wait: called in this thread now and then while there are none; it may raise.
 
     Raises:
         BaseException: the first that any of them raised, with its traceback, once all have ended.
+            Those that do not end within GRACE_S, because a layer does not return, are left behind:
+            a note says so.
     """
     news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     results: dict[int, T] = {}
@@ -57,19 +65,30 @@ def run_threads(
         for thread in threads:
             thread.start()
         while len(results) < len(threads):
-            kind, value = news.get()
+            try:
+                kind, value = news.get(timeout=LOOK_S)
+            except Empty:
+                on_wait()
+                continue
             if kind == "failed":
                 raise value
             if kind == "done":
                 results[value[0]] = value[1]
             elif on_event is not None:
                 on_event(value)
-    finally:
-        if len(results) < len(threads):
-            stop()
+    except BaseException as error:
+        stop()
+        end = time.monotonic() + GRACE_S
+        started = [thread for thread in threads if thread.ident is not None]
+        for thread in started:
+            thread.join(max(0.0, end - time.monotonic()))
+        if left := [thread.name for thread in started if thread.is_alive()]:
+            error.add_note(f"({', '.join(left)}: still in a layer or the data, and left behind)")
+        raise
+    else:
         for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+            thread.join()
+    finally:
         torch.set_num_threads(cores)
         sys.setswitchinterval(interval)
     return [results[index] for index in range(len(threads))]

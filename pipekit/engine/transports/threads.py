@@ -23,11 +23,13 @@ from pipekit.devices import (
 from pipekit.engine.batches import Batch, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import StageSource, TrainedStage
+from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, Mailbox
 from pipekit.engine.transports.mailbox_transport import MailboxTransport
 from pipekit.engine.transports.run_threads import Notify, run_threads
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
+from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
 from pipekit.trees import tree_map
 
@@ -165,6 +167,7 @@ class ThreadRunner:
 
         Raises:
             Exception: the first that any worker raised, with its traceback, once all have ended.
+            Stalled: none has got any further for too long.
         """
         for worker in workers:
             self._workers.setdefault(worker.index, ThreadWorker(worker.device))
@@ -175,6 +178,9 @@ class ThreadRunner:
         needs = Needs.of(chain.from_iterable(worker.steps for worker in workers))
         feed = Feed(batches, needs, caller, config.count)
         calendar = None if config.cluster is None else Calendar(config.cluster)
+        standings = Standings(len(workers))
+        describe = partial(standings.describe, workers, config.stage_workers)
+        watchdog = Watchdog(standings, describe, config.timeout)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
 
         def run(assignment: WorkerAssignment, notify: Notify) -> Report:
@@ -184,12 +190,13 @@ class ThreadRunner:
                 transport: Transport = network.transport(assignment.index)
                 if calendar is not None:
                     transport = SlowTransport(transport, assignment.index, calendar)
+                watched = [standings.observer(assignment.index)]
                 if not config.training:
-                    return evaluate(assignment, config, transport, feed)
+                    return evaluate(assignment, config, transport, feed, watched)
                 stages = _kept(kept.get(assignment.index), assignment.stages)
                 stages = stages or assignment.build()
                 told = (lambda *loss: notify(loss)) if on_loss else None
-                report = train(assignment, stages, config, transport, feed, told)
+                report = train(assignment, stages, config, transport, feed, told, watched)
                 self._kept[assignment.index] = report.stages, stages
                 return report
 
@@ -197,7 +204,8 @@ class ThreadRunner:
             assert on_loss is not None
             on_loss(*loss)
 
-        reports = run_threads([partial(run, each) for each in workers], network.abort, on_event)
+        functions = [partial(run, each) for each in workers]
+        reports = run_threads(functions, network.abort, on_event, watchdog.look)
         if not config.training:
             self._kept = kept
         return reports

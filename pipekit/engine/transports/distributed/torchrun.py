@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,8 +19,10 @@ from torch.distributed.rendezvous import rendezvous
 from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Batch, Feed, Needs
 from pipekit.engine.config import RunConfig
+from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
 from pipekit.engine.transports.distributed.loopback import stay_on_loopback
+from pipekit.engine.transports.watchdog import Stalled, Watchdog
 from pipekit.engine.work import Report, WorkerAssignment, run
 from pipekit.operator_threads import share_cores
 
@@ -88,10 +91,16 @@ class TorchrunRunner:
         feed = Feed(batches, Needs.of(own.steps), count=config.count)
         transport = DistributedTransport(own, config, feed, read_ahead=True)
 
+        standings = Standings(config.workers)
+        describe = partial(standings.describe, [own], config.stage_workers)
+        watchdog = Watchdog(standings, describe, config.timeout)
+        watched = [standings.observer(own.index)]
+
         dist.barrier()
         origin = time.perf_counter()  # machines' clocks start anywhere; all leave a barrier now
         try:
-            report = run(own, config, transport, feed, on_loss)
+            with watchdog.looking(_end):
+                report = run(own, config, transport, feed, on_loss, watched)
         finally:
             torch.set_num_threads(cores)
         shared = replace(report, record=report.record.later(-origin), stages=[])
@@ -113,6 +122,12 @@ class TorchrunRunner:
 
     def close(self) -> None:
         """Do nothing: the process group is the program's."""
+
+
+def _end(stalled: Stalled) -> None:
+    """End this process, in whatever it is stuck; torchrun then ends the others."""
+    print(f"pipekit: {stalled}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def everybodys(value: Any) -> list[Any]:

@@ -5,6 +5,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -18,6 +19,7 @@ from pipekit.engine.transports.processes.forkserver import deferred_interrupts
 from pipekit.engine.transports.processes.packed_steps import pack
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import ProcessTask
+from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.work import Report, WorkerAssignment
 
 T = TypeVar("T")
@@ -65,7 +67,9 @@ class ProcessRunner:
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
-            return pool.run(tasks, batches, heard, on_loss)
+            describe = partial(pool.standings.describe, workers, config.stage_workers)
+            watchdog = Watchdog(pool.standings, describe, config.timeout)
+            return pool.run(tasks, batches, heard, on_loss, watchdog.look)
         finally:
             torch.set_num_threads(cores)
             if not pool.ready:

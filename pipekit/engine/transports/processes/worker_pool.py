@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipekit.engine.batches import Batch, Needs
+from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.processes.feeder import send_batches
 from pipekit.engine.transports.processes.forkserver import (
@@ -27,7 +28,9 @@ from pipekit.engine.transports.processes.shared_mailbox import (
     close_others,
     endpoints_for,
 )
+from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.transports.processes.worker_process import Connections, main
+from pipekit.engine.transports.watchdog import LOOK_S
 from pipekit.engine.work import Report
 from pipekit.operator_threads import share_cores
 
@@ -58,6 +61,7 @@ class WorkerPool:
 
     Attributes:
         ready: whether it can run something: nothing has failed, and nothing runs.
+        standings: what the workers are at.
     """
 
     def __init__(self, workers: int, with_sums: bool) -> None:
@@ -65,14 +69,18 @@ class WorkerPool:
         # The last one is the feeder's, in this process.
         self._endpoints = [Endpoint.new() for _ in range(workers + 1)]
         self._sums_endpoints = [Endpoint.new() for _ in range(workers if with_sums else 0)]
+        self._shared = SharedBuffer()
+        memory = self._shared.map(self._shared.allocate(Standings.size(workers)))
+        self.standings = Standings(workers, memory)
         self._members: list[_Member] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._feeder: _Feeder | None = None
         try:
             # A member is known before it is started, so that an interrupt leaves none behind.
             for index in range(workers):
-                own = (endpoints_for(index, e) for e in (self._endpoints, self._sums_endpoints))
-                self._members.append(_Member(index, *own))
+                own = endpoints_for(index, self._endpoints)
+                sums = endpoints_for(index, self._sums_endpoints)
+                self._members.append(_Member(index, own, sums, self._shared))
             for member in self._members:
                 member.start()
             close_others(workers, self._endpoints)
@@ -89,6 +97,7 @@ class WorkerPool:
         batches: Iterable[Batch],
         needs: Mapping[int, Needs],
         on_loss: LossCallback | None,
+        look: Callable[[], None] = lambda: None,
     ) -> list[Report]:
         """Have every worker do its task; return their reports.
 
@@ -99,6 +108,7 @@ class WorkerPool:
             batches: the run's data.
             needs: what each worker takes of them that is to hear of them.
             on_loss: called with (microbatch, weighted loss), or None.
+            look: called now and then; it may raise.
 
         Raises:
             Exception: the first that any worker raised, with that worker's traceback as its cause.
@@ -109,7 +119,7 @@ class WorkerPool:
             with suppress(OSError):  # it has ended, or failed: its report or its end says why
                 member.tasks.send_bytes(task)
         self._feeder = _Feeder(batches, needs, self._mailboxes, self._workers)
-        reports = self._wait(self._feeder, on_loss)
+        reports = self._wait(self._feeder, on_loss, look)
         if self._feeder.join():
             self._mailboxes.clear()  # of what workers told the feeder after its last batch
             self.ready = True
@@ -132,10 +142,13 @@ class WorkerPool:
             self._feeder.join()
         for endpoint in [*self._endpoints, *self._sums_endpoints]:
             endpoint.close()
+        self._shared.close()
         if self._folder is not None:
             self._folder.cleanup()
 
-    def _wait(self, feeder: "_Feeder", on_loss: LossCallback | None) -> list[Report]:
+    def _wait(
+        self, feeder: "_Feeder", on_loss: LossCallback | None, look: Callable[[], None]
+    ) -> list[Report]:
         """Return all reports, or raise what went wrong first."""
         done: dict[int, Report] = {}
         aborted: str | None = None
@@ -143,9 +156,9 @@ class WorkerPool:
         reports: dict[Any, int] = {m.reports: i for i, m in enumerate(self._members)}
         sentinels = {m.process.sentinel: i for i, m in enumerate(self._members)}
         while len(done) < self._workers:
-            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready = wait([*reports, *sentinels, feeder.failed], timeout)
-            if not ready:
+            ready = wait([*reports, *sentinels, feeder.failed], LOOK_S)
+            look()
+            if not ready and deadline is not None and time.monotonic() > deadline:
                 raise WorkerDied(f"the workers lost touch with one another: {aborted}")
             if feeder.failed in ready and feeder.error is not None:
                 raise feeder.error
@@ -178,6 +191,7 @@ class _Member:
         index: its number.
         endpoints: what it gets of all endpoints.
         sums_endpoints: likewise of those of communication threads.
+        standings: where the workers note what they are at.
     """
 
     def __init__(
@@ -185,12 +199,13 @@ class _Member:
         index: int,
         endpoints: Sequence[Endpoint],
         sums_endpoints: Sequence[Endpoint],
+        standings: SharedBuffer,
     ) -> None:
         for_worker, self.tasks = Pipe(duplex=False)
         self.reports, from_worker = Pipe(duplex=False)
         watched, self._lifeline = Pipe(duplex=False)
         self._others = for_worker, from_worker, watched
-        connections = Connections(index, *self._others, endpoints, sums_endpoints)
+        connections = Connections(index, *self._others, endpoints, sums_endpoints, standings)
         self.process: BaseProcess = forkserver().Process(
             target=main, args=(connections,), name=f"pipekit worker {index}", daemon=True
         )

@@ -22,6 +22,7 @@ from torch import Tensor
 from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import RunConfig
+from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
 from pipekit.engine.transports.distributed.loopback import stay_on_loopback
@@ -30,6 +31,7 @@ from pipekit.engine.transports.mailbox_transport import MailboxTransport
 from pipekit.engine.transports.processes.feeder import received_batches
 from pipekit.engine.transports.processes.packed_steps import unpack
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
+from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.work import Report, WorkerAssignment, run
 from pipekit.operator_threads import share_cores
 
@@ -65,6 +67,7 @@ class Connections:
         lifeline: a pipe that ends when the parent does, or lets go of the worker.
         endpoints: of all workers and of the feeder.
         sums_endpoints: of the workers' communication threads, if any stage has several workers.
+        standings: where the workers note what they are at.
     """
 
     index: int
@@ -73,6 +76,7 @@ class Connections:
     lifeline: Connection
     endpoints: Sequence[Endpoint]
     sums_endpoints: Sequence[Endpoint]
+    standings: SharedBuffer
 
 
 def main(connections: Connections) -> None:
@@ -138,7 +142,9 @@ class _WorkerProcess:
         feed = Feed(batches, needs, count=config.count)
         transport = self._transport(assignment, config, task.store, feed)
         on_loss = self._report_loss if task.watched else None
-        return run(assignment, config, transport, feed, on_loss)
+        standings = Standings(workers, self._connections.standings.map(0))
+        watched = [standings.observer(assignment.index)]
+        return run(assignment, config, transport, feed, on_loss, watched)
 
     def _transport(
         self, assignment: WorkerAssignment, config: RunConfig, store: str | None, feed: Feed

@@ -1,0 +1,130 @@
+"""What every worker is at, for whoever wants to know why nothing moves."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+from pipekit.engine.observers.observer import Observer, WorkerView
+from pipekit.schedules import MAIN, OPS, Op, Step
+from pipekit.trees import Tree
+
+STARTING, WAITING, COMPUTING, SENDING, DONE = range(5)
+_NUMBERS = 3  # a worker: steps begun, which of the above, changes
+
+
+class Numbered(Protocol):
+    """What a worker does, by its number."""
+
+    @property
+    def index(self) -> int:
+        """Its number."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Its steps, in order."""
+
+
+class Standings:
+    """A few numbers for each worker, which it writes and anybody may read at any time.
+
+    Args:
+        workers: how many there are.
+        memory: where the numbers lie, zeros; by default in this process alone.
+    """
+
+    def __init__(self, workers: int, memory: Buffer | None = None) -> None:
+        size = self.size(workers)
+        self._memory = memoryview(bytearray(size) if memory is None else memory)[:size]
+        self._numbers = self._memory.cast("B").cast("q")
+
+    @staticmethod
+    def size(workers: int) -> int:
+        """Return how many bytes the numbers of so many workers take."""
+        return 8 * _NUMBERS * workers
+
+    def observer(self, worker: int) -> Observer:
+        """Return what writes the numbers of a worker, from zero on."""
+        mine = self._numbers[_NUMBERS * worker : _NUMBERS * (worker + 1)]
+        mine[0], mine[1], mine[2] = 0, STARTING, mine[2] + 1
+        return _Standing(mine)
+
+    def now(self) -> bytes:
+        """Return all numbers, which are others as soon as any worker has got on."""
+        return self._memory.tobytes()
+
+    def describe(
+        self, workers: Sequence[Numbered], stage_workers: Sequence[Sequence[int]]
+    ) -> list[str]:
+        """Return a line for each worker: its task, and what it waits for.
+
+        Args:
+            workers: what they do; those of other processes may be left out.
+            stage_workers: the workers that have each stage.
+        """
+        return [self._line(worker, stage_workers) for worker in workers if worker.steps]
+
+    def _line(self, worker: Numbered, stage_workers: Sequence[Sequence[int]]) -> str:
+        begun, state, _ = self._numbers[_NUMBERS * worker.index : _NUMBERS * (worker.index + 1)]
+        who = f"worker {worker.index}"
+        if state == DONE:
+            return f"{who} is done"
+        if state == STARTING or not 0 < begun <= len(worker.steps):
+            return f"{who} has not begun"
+        step = worker.steps[begun - 1]
+        if state == COMPUTING:
+            return f"{who} computes {step.task}"
+        if state == SENDING:
+            return f"{who} has computed {step.task}"
+        return f"{who} waits in {step.task} for {_needs(step, worker.index, stage_workers)}"
+
+
+class _Standing(Observer):
+    """Writes what one worker is at.
+
+    Args:
+        numbers: of the worker.
+    """
+
+    def __init__(self, numbers: memoryview) -> None:
+        self._numbers = numbers
+
+    def before_step(self, worker: int, step: Step) -> None:
+        self._numbers[0] += 1
+        self._change(WAITING)
+
+    def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
+        self._change(COMPUTING)
+
+    def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
+        # A forward that was run again: its backward still waits for its gradient.
+        self._change(SENDING if activity == step.task.op.name else WAITING)
+
+    def begin(self, worker: WorkerView) -> None:
+        self._change(STARTING)
+
+    def end(self, worker: int) -> None:
+        self._change(DONE)
+
+    def _change(self, state: int) -> None:
+        self._numbers[1] = state
+        self._numbers[2] += 1
+
+
+def _needs(step: Step, worker: int, stage_workers: Sequence[Sequence[int]]) -> str:
+    """Return what a step may wait for before it computes."""
+    task = step.task
+    if step.receives:
+        return " and ".join(
+            f"the {message.payload.value} of microbatch {message.microbatch} from worker {source}"
+            + ("" if message.skip == MAIN else f" (skip {message.skip})")
+            for message, source in step.receives
+        )
+    if task.op is Op.FORWARD:
+        return "its batch"
+    if OPS[task.op].is_pass:
+        return "nothing"
+    others = [each for each in stage_workers[task.stage] if each != worker]
+    if others:
+        return f"the sum of gradients with workers {', '.join(map(str, others))}"
+    return "the other stages' updates"

@@ -1,0 +1,80 @@
+"""Says who waits for whom when no worker gets any further, and ends what lasts too long."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from pipekit.engine.observers.standings import Standings
+
+NOTICE_S = 30.0
+"""Seconds without progress after which it is said what every worker is at; then after as many
+again, and so on."""
+
+LOOK_S = 0.5  # how often somebody looks
+
+
+class Stalled(TimeoutError):
+    """No worker has got any further for as long as the pipeline's ``timeout`` says."""
+
+
+class Watchdog:
+    """Looks at workers now and then.
+
+    Args:
+        standings: what they are at.
+        describe: returns this in words, a line a worker.
+        timeout: seconds without progress that are too many; None: there are none.
+    """
+
+    def __init__(
+        self, standings: Standings, describe: Callable[[], Sequence[str]], timeout: float | None
+    ) -> None:
+        self._standings, self._describe, self._timeout = standings, describe, timeout
+        self._last, self._since, self._notice = b"", time.monotonic(), NOTICE_S
+
+    def look(self) -> None:
+        """See whether any worker has got on since the last look.
+
+        Raises:
+            Stalled: none has for too long.
+        """
+        now, moment = self._standings.now(), time.monotonic()
+        if now != self._last:
+            self._last, self._since, self._notice = now, moment, NOTICE_S
+            return
+        idle = moment - self._since
+        if self._timeout is not None and idle >= self._timeout:
+            raise Stalled(self._said(idle))
+        if idle >= self._notice:
+            self._notice += NOTICE_S
+            print(f"pipekit: {self._said(idle)}", file=sys.stderr, flush=True)
+
+    @contextmanager
+    def looking(self, on_stall: Callable[[Stalled], None]) -> Iterator[None]:
+        """Look for a while, in a thread of its own.
+
+        Args:
+            on_stall: called there once workers have stalled.
+        """
+        over = threading.Event()
+
+        def run() -> None:
+            try:
+                while not over.wait(LOOK_S):
+                    self.look()
+            except Stalled as stalled:
+                on_stall(stalled)
+
+        thread = threading.Thread(target=run, name="pipekit watchdog", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _said(self, idle: float) -> str:
+        lines = "".join(f"\n  {line}" for line in self._describe())
+        return f"no worker has got any further for {idle:.0f} s:{lines}"

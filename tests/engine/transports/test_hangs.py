@@ -1,0 +1,189 @@
+"""When nothing moves: who waits for whom is said, errors surface all the same, and so does Ctrl-C."""
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pipekit as pk
+from pipekit import schedules
+from pipekit.engine.transports import watchdog
+from pipekit.engine.transports.distributed import torchrun
+from tests.engine.examples import data, mlp, nesterov, pipeline
+from tests.engine.gloo import over_gloo
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+
+
+class Hangs(nn.Module):
+    """Does not return from its n-th forward in training; it lets go of Python meanwhile."""
+
+    def __init__(self, at: int = 3) -> None:
+        super().__init__()
+        self.left = at
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            self.left -= 1
+            if self.left == 0:
+                OVER.wait(60)
+        return x
+
+
+class Fails(Hangs):
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            self.left -= 1
+            if self.left == 0:
+                raise ZeroDivisionError("in a layer")
+        return x
+
+
+OVER = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_hangs_for_ever() -> Iterator[None]:
+    OVER.clear()
+    yield
+    OVER.set()
+    for thread in threading.enumerate():
+        if "pipekit worker" in thread.name:
+            thread.join(10)
+
+
+def hanging(stage: int, **options: Any) -> pk.Pipeline:
+    layers = list(mlp(6, 6, 6, 3))
+    layers.insert(stage, Hangs())
+    balance = [1, 1, 1]
+    balance[stage] += 1
+    return pipeline(nn.Sequential(*layers), "flush", balance, **options)
+
+
+@TRANSPORTS
+def test_who_waits_for_whom_is_said(
+    transport: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A second after nothing has moved, and then the run ends by its timeout."""
+    monkeypatch.setattr(watchdog, "NOTICE_S", 0.6)
+    pipe = hanging(1, transport=transport, timeout=2.0)
+    pipe.evaluate(data(1))  # processes are started
+    start = time.monotonic()
+    with pytest.raises(pk.Stalled, match="worker 1 computes F2 of stage 1") as caught:
+        pipe.train(data(3))
+    assert time.monotonic() - start < 8
+    said = capfd.readouterr().err
+    assert "pipekit: no worker has got any further for 1 s" in said
+    for text in (said, str(caught.value)):
+        waits = (
+            r"worker 0 waits in B(\d) of stage 0 for the gradient of microbatch \1 from worker 1"
+        )
+        assert re.search(waits, text)
+        assert "worker 2 waits in F2 of stage 2 for the activation of microbatch 2 from" in text
+    with pytest.raises(RuntimeError, match="build the pipeline again"):
+        pipe.train(data(3))
+
+
+@TRANSPORTS
+def test_what_takes_long_but_moves_is_not_stalled(transport: str) -> None:
+    class Slow(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if torch.is_grad_enabled():
+                time.sleep(0.3)
+            return x
+
+    pipe = pipeline(
+        nn.Sequential(Slow(), *mlp(6, 3)), "flush", [1, 1], transport=transport, timeout=2
+    )
+    assert len(pipe.train(data(3)).losses) == 3
+
+
+def test_a_batch_that_does_not_come(capfd: pytest.CaptureFixture[str]) -> None:
+    class Loader(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            yield from data(1)
+            OVER.wait(60)
+
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], timeout=1.0)
+    with pytest.raises(pk.Stalled, match="worker 0 waits in F4 of stage 0 for its batch"):
+        pipe.train(Loader(data(3)))
+
+
+def test_sums_of_gradients_that_do_not_come() -> None:
+    def late(n: int) -> schedules.Schedule:
+        return schedules.pipedream([2], n)
+
+    class Half(Hangs):
+        def forward(self, x: Tensor) -> Tensor:
+            if torch.is_grad_enabled() and bool(x[0, 0] > 50):
+                OVER.wait(60)
+            return x
+
+    batches = data(4)
+    batches[3][0][:] = 100.0
+    pipe = pk.Pipeline(
+        nn.Sequential(Half(), *mlp(6, 3)), late, balance=[2], optimizer=nesterov,
+        loss=nn.MSELoss(), timeout=1.0,
+    )  # fmt: skip
+    with pytest.raises(pk.Stalled, match="the sum of gradients with workers 1"):
+        pipe.train(batches)
+
+
+def test_a_layer_that_hangs_hides_no_error_over_threads() -> None:
+    layers = nn.Sequential(Hangs(2), *mlp(6, 6), Fails(1), *mlp(6, 3))
+    pipe = pipeline(layers, "flush", [2, 2])
+    start = time.monotonic()
+    with pytest.raises(ZeroDivisionError) as caught:
+        pipe.train(data(3))
+    assert time.monotonic() - start < 3
+    assert any("pipekit worker 0: still in a layer" in note for note in caught.value.__notes__)
+
+
+def test_an_interrupt_ends_a_run_whose_layer_hangs_over_threads() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
+    start = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            hanging(2).train(data(3))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - start < 5
+
+
+def test_a_module_whose_layer_hangs() -> None:
+    model = pk.PipelinedModule(nn.Sequential(Hangs(2), nn.Linear(6, 6), Fails(1)), [1, 2], chunks=2)
+    start = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        model(torch.cat([data(1)[0][0]]))
+    assert time.monotonic() - start < 5
+
+
+def test_torchrun_ends_a_run_that_hangs() -> None:
+    """Each process says what its own worker is at."""
+
+    def run() -> str:
+        told: list[str] = []
+        torchrun._end = lambda stalled: told.append(str(stalled))  # in place of the process's end
+        pipe = hanging(1, transport="distributed", timeout=1.0)
+        threading.Thread(target=pipe.train, args=(data(3),), daemon=True).start()
+        while not told:
+            time.sleep(0.05)
+        return told[0]
+
+    first, second, third = over_gloo(run, 3)
+    assert re.search(r"worker 0 waits in B\d of stage 0 for the gradient", first)
+    assert "worker 1 computes F2 of stage 1" in second
+    assert "worker 2 waits in F2 of stage 2 for the activation" in third
+
+
+def test_a_timeout_is_a_number_of_seconds() -> None:
+    with pytest.raises(ValueError, match="more than 0 s"):
+        pipeline(mlp(6, 3), "flush", [1], timeout=0)
