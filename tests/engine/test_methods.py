@@ -4,14 +4,16 @@ The judge is the oracle, which knows no schedules: it is told which worker adds 
 gradients, and that is all.
 """
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from pipekit import Pipeline, Schedule, oracle
-from pipekit.schedules import ADDING
+from pipekit import LossScale, Pipeline, Run, Schedule, oracle
+from pipekit.schedules import ADDING, replicate
 from tests.engine.examples import data, different, nesterov
 from tests.engine.updates.test_ties import tied
 from tests.schedules.methods.test_all_methods import METHODS
@@ -63,8 +65,8 @@ def network(stages: int) -> nn.Sequential:
 
 def both(
     schedule: Schedule, model: nn.Sequential, balance: list[int], transport: str, **options: Any
-) -> None:
-    """Train by the schedule and by the equation, and compare."""
+) -> Run:
+    """Train by the schedule and by the equation, and compare; return the run."""
     microbatches = len(schedule.batches[0])
     batches = data(BATCHES, rows=2 * microbatches)
     how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
@@ -87,6 +89,7 @@ def both(
     weights = pipe.state_dict()
     assert different({n: weights[n] for n in truth.weights[-1]}, truth.weights[-1]) == []
     pipe.close()
+    return run
 
 
 NAMES = [*sorted(METHODS), *(f"torch's {name}" for name in TORCHS)]
@@ -119,3 +122,60 @@ def test_stages_that_share_weights(name: str) -> None:
         schedule = METHODS[name](2, 3, BATCHES)
     model = tied(("0.weight", "4.weight"))
     both(schedule, model, [3, len(model) - 3], "threads")
+
+
+SEVERAL = ["zb_h2", "zb_v", "v_half", "hanayo, 1 wave", "chimera", "dualpipe", "dualpipe_v"]
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_mixed_precision_with_a_scale_that_changes(name: str) -> None:
+    """The first scale overflows, so that the first update is skipped on all stages."""
+    schedule = made(name)
+    run = both(
+        schedule,
+        network(schedule.stages),
+        [1] * schedule.stages,
+        "threads",
+        autocast=torch.float16,
+        loss_scale=LossScale(2.0**24, backoff=2.0**-16, interval=1),
+    )
+    assert len(run.skipped_updates) == 1
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_it_is_taken_up_again_between_its_batches(name: str, tmp_path: Path) -> None:
+    schedule = made(name)
+    batches = data(BATCHES, rows=2 * len(schedule.batches[0]))
+
+    class Interrupted(Exception):
+        pass
+
+    class Failing:
+        def __len__(self) -> int:
+            return BATCHES
+
+        def __iter__(self) -> Iterator[Any]:
+            yield from batches[:2]
+            while not list(tmp_path.glob("*/stage*.worker*.pt")):
+                pass
+            raise Interrupted
+
+    def pipe() -> Pipeline:
+        model, balance = network(schedule.stages), [1] * schedule.stages
+        how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()}
+        return Pipeline(model, schedule, balance=balance, **how)
+
+    whole = pipe()
+    losses = whole.train(batches).losses
+    with pytest.raises(Interrupted):
+        pipe().train(Failing(), checkpoints=tmp_path, every=1)
+    again = pipe()
+    again.resume(tmp_path)
+    assert again.train(batches).losses == losses
+    assert different(dict(again.state_dict()), dict(whole.state_dict())) == []
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_parallel_pipelines_of_it(name: str) -> None:
+    schedule = replicate(METHODS[name](1, 2, BATCHES), 2)
+    both(schedule, network(schedule.stages), [1] * schedule.stages, "threads")
