@@ -48,7 +48,7 @@ def layers(count: int) -> Profile:
 
 
 def gpt(blocks: int = 96, hidden: int = 2048, tokens: int = 512) -> Profile:
-    """Return a GPT with parameters and activations of 2 bytes, reckoned at 45 TFLOP/s (V100)."""
+    """Return a GPT with parameters and activations of 2 bytes, estimated at 45 TFLOP/s (V100)."""
 
     def layer(name: str, parameters: float, output: float, flops: float) -> LayerProfile:
         seconds = flops / 45e12

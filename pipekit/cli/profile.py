@@ -34,7 +34,7 @@ def profile(
         str | None,
         typer.Option(
             metavar="DEVICE",
-            help="Reckon, in place of measuring, for 'K80 12GB', 'Titan X 12GB', 'V100 16GB', "
+            help="Estimate, in place of measuring, for 'K80 12GB', 'Titan X 12GB', 'V100 16GB', "
             "'P40 22GiB' or 'TPU-v2 core 8GB'.",
             show_default=False,
         ),
@@ -48,7 +48,7 @@ def profile(
         ),
     ] = None,
 ) -> None:
-    """Print what each layer of a network costs: measured here, or reckoned for a named device.
+    """Print what each layer of a network costs: measured here, or estimated for a named device.
 
     \b
     [b]Examples[/b]

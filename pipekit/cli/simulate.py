@@ -70,7 +70,7 @@ def simulate(
         ),
     ] = None,
 ) -> None:
-    """Reckon the seconds and the bytes of a schedule, from a profile and a cluster's links.
+    """Estimate the seconds and the bytes of a schedule, from a profile and a cluster's links.
 
     Without --cluster or --bandwidth, links cost nothing.
 

@@ -112,7 +112,7 @@ class Level:
 
     @property
     def used_bandwidth(self) -> float:
-        """Bytes/s to reckon with: the calibrated bandwidth if there is one, else the nominal."""
+        """Bytes/s to count with: the calibrated bandwidth if there is one, else the nominal."""
         return self.effective.bandwidth if self.effective else self.bandwidth
 
     def __str__(self) -> str:

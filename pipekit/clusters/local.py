@@ -34,7 +34,7 @@ def local(workers: int | None = None) -> Cluster:
     The peak is the best of a few large matrix products in each dtype, under PyTorch's present
     settings; memory bandwidth counts both the reading and the writing of a copy.  The link is a
     copy from the first GPU to the second, or through the common memory, and its latency a hand-over
-    between two threads.  (Threads on one CPU pass a tensor by reference; to reckon with that,
+    between two threads.  (Threads on one CPU pass a tensor by reference; to count with that,
     ``local().calibrated("memory", math.inf, "passed by reference")``.)
 
     Args:

@@ -94,7 +94,7 @@ def gpipe_p100(workers: int = 8) -> Cluster:
 
     There data goes from GPU to host and from host to GPU over PCI Express, whose speed is not
     printed: a P100 has a 3.0 x16 connector (data sheet), 15.75 GB/s; that each byte passes two such
-    connectors, or more than one GPU waits for the host, is not reckoned.
+    connectors, or more than one GPU waits for the host, is not counted.
     """
     require_workers(workers)
     return Cluster("P100 server", P100, (Level("PCIe", workers, _PCIE_3_X16),))

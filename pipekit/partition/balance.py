@@ -10,7 +10,7 @@ Floats = NDArray[np.float64]
 
 
 def balance_by_cost(costs: Sequence[float], stages: int) -> list[int]:
-    """Return how many layers each stage gets, such that the dearest stage is as cheap as can be.
+    """Return how many layers each stage gets, such that the costliest stage is as cheap as can be.
 
     Every stage gets at least one layer; of several best splits, the one with the shortest first
     stage, its rest being split best, is returned.

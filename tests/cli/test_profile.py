@@ -52,7 +52,7 @@ def test_the_language_model_that_train_knows_has_a_profile_too(printed: Printed)
     assert re.search(rf"│ 6 Linear +│.*│ +{4 * 3 * 64 * 256 / 1e6:.2f} │ +0\.07 │", text)
 
 
-def test_it_reckons_for_a_named_device(printed: Printed) -> None:
+def test_it_estimates_for_a_named_device(printed: Printed) -> None:
     text = printed("profile gpt-3.8B --rows 1 --analytic 'V100 16GB' --dtype float16")
     assert "gpt-3.8B, 1 rows, float16" in text
     assert "simulated for V100 16GB at 50% of its peak and 75% of its memory bandwidth" in text

@@ -34,7 +34,7 @@ def test_measuring_leaves_the_number_of_threads_alone() -> None:
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_links_can_be_reckoned_as_passing_references() -> None:
+def test_links_can_be_counted_as_passing_references() -> None:
     cluster = local(2).calibrated("memory", math.inf, "passed by reference")
     assert math.isinf(cluster.bandwidth(0, 1))
     assert cluster.level_between(0, 1).latency_s > 0

@@ -12,7 +12,7 @@ whole_costs = st.lists(st.integers(0, 20).map(float), min_size=1, max_size=9)
 
 
 @given(whole_costs, st.integers(1, 9))
-def test_the_dearest_stage_is_as_cheap_as_can_be(costs: list[float], stages: int) -> None:
+def test_the_costliest_stage_is_as_cheap_as_can_be(costs: list[float], stages: int) -> None:
     stages = min(stages, len(costs))
     balance = balance_by_cost(costs, stages)
     assert (len(balance), sum(balance)) == (stages, len(costs))

@@ -198,7 +198,7 @@ def require_empty(folder: Path) -> None:
 
 
 class _Hashing:
-    """A file that reckons its checksum from what is written, not from what the disk made of it."""
+    """A file that computes its checksum from what is written, not from what the disk made of it."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._sha = file, hashlib.sha256()

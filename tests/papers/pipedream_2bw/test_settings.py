@@ -9,4 +9,4 @@ def test_smaller_batches_have_as_many_microbatches_as_stages() -> None:
 
 
 def test_two_versions_a_gradient_and_adam_take_18_bytes_a_parameter() -> None:
-    assert 2 * (2 + 1 + OPTIMIZER_STATES) == 18  # as the ledger reckons for Figure 9
+    assert 2 * (2 + 1 + OPTIMIZER_STATES) == 18  # as the ledger counts for Figure 9

@@ -51,7 +51,7 @@ def test_an_emulated_row_compares_the_same_schedule_on_the_same_links() -> None:
 def test_a_measured_row_is_of_a_real_run(
     task: TrainedModel, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The profile is given, so that the prediction can be reckoned by hand."""
+    """The profile is given, so that the prediction can be computed by hand."""
     costs = replace(Profile.uniform(3, 0.5, 1.0), rows=4)
     monkeypatch.setattr(prediction, "profiled", lambda *_: costs)
     (case,) = cases([method], [2], [2], 2)

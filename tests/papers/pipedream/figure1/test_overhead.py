@@ -63,7 +63,7 @@ def test_a_grid_of_a_small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert frame["overhead"][0] == pytest.approx(100 * 0.16 / 0.76)
 
 
-def test_a_measured_profile_replaces_the_reckoned_one(tmp_path: Path) -> None:
+def test_a_measured_profile_replaces_the_estimated_one(tmp_path: Path) -> None:
     UNEVEN.save(tmp_path / "alexnet-titan-x.json")
     found = overhead.profiles("alexnet", 0.5, str(tmp_path))
     assert found["Titan X"] == UNEVEN

@@ -48,7 +48,7 @@ def test_a_row_has_its_own_workers_and_the_bandwidth_of_its_cell() -> None:
     assert "vgg16-4A" in str(sixteen)
 
 
-def test_measured_profiles_may_take_the_place_of_reckoned_ones(tmp_path: Path) -> None:
+def test_measured_profiles_may_take_the_place_of_estimated_ones(tmp_path: Path) -> None:
     LAYERS.save(tmp_path / "vgg16.json")
     setting = Setting("vgg16", 4, "A")
     assert calibration.profile_of(setting, str(tmp_path / "{model}.json")) == LAYERS
