@@ -10,12 +10,9 @@ from pipekit.ledger import claims
 class Finding:
     """Our value of a claim, ready for :meth:`pipekit.papers.notebook.Notebook.record_all`.
 
-    Attributes:
-        claim: its id in ``data/claims.csv``.
-        value: a number, a truth value, a text, or a list of these.
-        label: "measured", "emulated", "simulated" or "exact".
-        note: what a reader must know beside the value.
-        figure: the name of the figure file that shows it, if another one than its neighbours'.
+    The claim is an id of ``data/claims.csv``; the value a number, a truth value, a text, or a list
+    of these; the label "measured", "emulated", "simulated" or "exact"; the note what a reader must
+    know beside the value; the figure the name of the file that shows it, if not its neighbours'.
     """
 
     claim: str

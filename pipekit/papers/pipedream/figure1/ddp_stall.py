@@ -141,8 +141,9 @@ def stall_figure(measured: Iterable[Measured]) -> go.Figure:
     slowest = min(results, key=lambda result: bytes_per_second(str(result.link)))
     share = slowest.stall_s(WAIT_FREE) / slowest.step_s(WAIT_FREE)
     title = f"At {slowest.link}, DDP computes nothing in {share:.0%} of a step"
-    points = stall_points(results)
-    return plots.points(points, *points, title=title, label="measured").update_yaxes(range=[0, 100])
+    axes = "link (Mbit/s)", "stall (% of a step)", "way"
+    figure = plots.points(stall_points(results), *axes, title=title, label="measured")
+    return figure.update_yaxes(range=[0, 100])
 
 
 def ratios(measured: Iterable[Measured]) -> pd.DataFrame:

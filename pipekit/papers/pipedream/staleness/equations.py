@@ -132,8 +132,9 @@ class Equations:
 
     def gradient_figure(self) -> go.Figure:
         """Draw :meth:`gradient_frame`."""
-        title, frame = "Without stashing an update follows no gradient", self.gradient_frame()
-        return plots.curves(frame, *frame, title=title, label="measured")
+        axes = "update", "relative error of the gradient", "gradient"
+        title = "Without stashing an update follows no gradient"
+        return plots.curves(self.gradient_frame(), *axes, title=title, label="measured")
 
     def gradient_finding(self) -> Finding:
         """Return the largest error with stashing and the smallest ones without."""

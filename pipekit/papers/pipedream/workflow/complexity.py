@@ -100,8 +100,8 @@ def counts_figure(found: Mapping[str, Sequence[int]]) -> go.Figure:
     """Draw :func:`counts` on logarithmic axes."""
     slopes = [slope(SIZES, own) for own in found.values()]
     title = "Candidates grow as N^{:.2f} and M^{:.2f}; on two levels N^{:.2f}".format(*slopes)
-    frame = counts_frame(found)
-    return plots.points(frame, *frame, title=title, label="exact", log=True)
+    axes = "N or M", "candidates", "of"
+    return plots.points(counts_frame(found), *axes, title=title, label="exact", log=True)
 
 
 def finding(found: Mapping[str, Sequence[int]]) -> Finding:

@@ -140,10 +140,10 @@ def losses(trained: Mapping[str, Trained]) -> pd.DataFrame:
 
 def loss_figure(trained: Mapping[str, Trained]) -> go.Figure:
     """Draw :func:`losses`; the first cluster's plan is in the title."""
-    first, frame = next(iter(trained.values())), losses(trained)
+    first, axes = next(iter(trained.values())), ("minibatch", "loss", "on")
     before, after = first_and_last_loss(first.run.losses)
     title = f"Planned as {first.plan.config} and trained: loss {before:.2f} to {after:.2f}"
-    return plots.curves(frame, *frame, title=title, label="measured")
+    return plots.curves(losses(trained), *axes, title=title, label="measured")
 
 
 def workflow_finding(trained: Mapping[str, Trained]) -> Finding:
