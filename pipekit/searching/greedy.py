@@ -67,15 +67,19 @@ class _Run:
         ]
 
     def finish(self) -> Orders:
-        remaining = len(self._problem.takes)
-        while remaining:
-            choices = [c for w in range(self._problem.workers) if (c := self._choice(w))]
-            if not choices:
-                break
-            start, worker, number = min(choices)
+        choices = {worker: self._choice(worker) for worker in range(self._problem.workers)}
+        while able := [choice for choice in choices.values() if choice]:
+            start, worker, number = min(able)
             self._take(start, worker, number)
-            remaining -= 1
+            for changed in self._concerned(worker, number):
+                choices[changed] = self._choice(changed)
         return self._orders
+
+    def _concerned(self, worker: int, number: int) -> set[int]:
+        """Return the workers whose choice may be another one after a pass."""
+        place, stage, _ = self._problem.parts(number)
+        homes, beside = self._problem.homes, stage + {_FORWARD: 1, _INPUTS: -1}.get(place, 0)
+        return {worker, homes[beside][0]} if 0 <= beside < len(homes) else {worker}
 
     def _choice(self, worker: int) -> tuple[float, int, int] | None:
         """Return (start, worker, pass) of what a worker takes next, or None if it has nothing."""
@@ -99,14 +103,15 @@ class _Run:
 
     def _candidates(self, worker: int) -> Iterator[tuple[float, int, int]]:
         """Yield (ready, place, pass) of what a worker could take, now or later."""
-        problem = self._problem
+        stages, microbatches = self._problem.stages, self._problem.microbatches
+        needs = self._problem.needs
         for place, stage in product(range(3), self._own[worker]):
             k = self._next[place][stage]
-            if k == problem.microbatches:
+            if k == microbatches:
                 continue
-            number = (place * problem.stages + stage) * problem.microbatches + k
+            number = (place * stages + stage) * microbatches + k
             ready = 0.0
-            for need, delay in problem.needs[number]:
+            for need, delay in needs[number]:
                 end = self._ends[need]
                 ready = math.inf if end < 0 else max(ready, end + delay)
                 if ready == math.inf:

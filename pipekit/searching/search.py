@@ -1,8 +1,10 @@
 """The best schedule that can be found for these costs, links and bytes."""
 
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import pandas as pd
 from tqdm.auto import tqdm
@@ -15,7 +17,7 @@ from pipekit.schedules.flushed import Pass, flushed
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.greedy import greedy, policies
 from pipekit.searching.local_search import improve
-from pipekit.searching.problem import Problem
+from pipekit.searching.problem import Orders, Problem
 from pipekit.simulation import simulate
 from pipekit.simulation.costs import stage_costs
 
@@ -72,7 +74,8 @@ def search(
         batches: how many the schedule returned has, one after another; the search is for one.
         two_directions: whether a stage may be on two workers, as in Chimera and DualPipe, with
             twice the weights; simulate what comes of it with ``plan.with_replicas``.
-        seconds: of local search; the policies come before it.
+        seconds: after the named methods have been simulated; at most half of them are spent on
+            orders made pass by pass.
         optimizer_states: see :func:`pipekit.simulate`.
         seed: of the random choices; the same seed may find another schedule on a faster machine.
         progress: whether to show a bar with the best makespan, and how far above a lower bound it
@@ -103,8 +106,8 @@ def search(
     for number, placement in enumerate(placements):
         left = max(0.0, end - time.monotonic())
         deadline = time.monotonic() + left / (len(placements) - number)
-        searcher = _Searcher(judge, placement, caps, named, seed, progress)
-        best = searcher.better_than(best, deadline)
+        searcher = _Searcher(judge, placement, caps, seed, progress)
+        best = searcher.better_than(best, named, deadline)
     if best is None:
         least = min(max(each.peak_bytes) for each in named)
         raise ScheduleError(
@@ -156,7 +159,6 @@ class _Searcher:
         judge: _Judge,
         placement: Schedule,
         caps: Sequence[float],
-        named: Sequence[Found],
         seed: int,
         progress: bool,
     ) -> None:
@@ -168,26 +170,38 @@ class _Searcher:
         self._problems = [
             Problem.of(placement, costs, judge.cluster, rooms, whole) for whole in (True, False)
         ]
-        problem = self._problems[0]
-        starts = [problem.orders(each.schedule) for each in named]
-        if all(len(homes) == 1 for homes in placement.stage_workers):
-            starts += [greedy(problem, policy) for policy in policies(problem.workers)]
-        self._starts = [
-            orders
-            for orders in starts
-            if problem.has(orders)
-            and all(problem.fits(worker, order) for worker, order in enumerate(orders))
-        ]
+        self._is_single = all(len(homes) == 1 for homes in placement.stage_workers)
 
-    def better_than(self, best: Found | None, deadline: float) -> Found | None:
+    def better_than(
+        self, best: Found | None, named: Sequence[Found], deadline: float
+    ) -> Found | None:
         """Return the best schedule found until a deadline, or that before if none is better."""
+        starts = [*self._starts(named, (time.monotonic() + deadline) / 2)]
         for left, problem in zip((2, 1), self._problems, strict=True):
             now = time.monotonic()
-            best = self._improved(problem, best, now + max(0.0, deadline - now) / left)
+            until = now + max(0.0, deadline - now) / left
+            best = self._improved(problem, starts, best, until)
         return best
 
-    def _improved(self, problem: Problem, best: Found | None, deadline: float) -> Found | None:
-        starts = sorted(self._starts, key=lambda orders: problem.timing(orders).makespan)[:_KEPT]
+    def _starts(self, named: Sequence[Found], deadline: float) -> Iterator[Orders]:
+        """Yield orders to begin with: the named methods', and until a deadline the policies'."""
+        problem = self._problems[0]
+        tried = [*policies(problem.workers)]
+        random.Random(self._seed).shuffle(tried)
+        made = (
+            greedy(problem, policy)
+            for policy in tried
+            if self._is_single and time.monotonic() < deadline
+        )
+        for orders in chain((problem.orders(each.schedule) for each in named), made):
+            fits = (problem.fits(worker, order) for worker, order in enumerate(orders))
+            if problem.has(orders) and all(fits):
+                yield orders
+
+    def _improved(
+        self, problem: Problem, starts: Sequence[Orders], best: Found | None, deadline: float
+    ) -> Found | None:
+        starts = sorted(starts, key=lambda orders: problem.timing(orders).makespan)[:_KEPT]
         with tqdm(desc="searching", unit=" better", disable=not self._progress, leave=False) as bar:
 
             def tell(makespan: float) -> None:
