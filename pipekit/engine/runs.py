@@ -3,7 +3,8 @@
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pipekit.engine.observers.loss_bar import BatchDone
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.run import Run
 from pipekit.engine.tables import Tables
+from pipekit.engine.transports.processes.worker_pool import WorkerDied
 from pipekit.engine.work import Report
 from pipekit.engine.workers import Workers
 
@@ -70,7 +72,7 @@ class Runs:
         """
         arguments.require_every(every, checkpoints, keep)
         arguments.require_watchers(observers, self._transport)
-        with self._progress.claimed(checkpoints) as folder:
+        with self._progress.claimed(checkpoints) as folder, _told_how_to_resume(folder):
             self._progress.begin()
             counted = arguments.sized(batches)
             start = self._progress.start(len(counted), self._tables.schedule, self._model.balance)
@@ -137,3 +139,17 @@ class Runs:
                 "the last run did not end, and left its stages at different updates: build the "
                 "pipeline again, or resume() from a checkpoint"
             )
+
+
+@contextmanager
+def _told_how_to_resume(folder: Path | None) -> Iterator[None]:
+    """Let whoever lost a worker know how the training goes on."""
+    try:
+        yield
+    except WorkerDied as error:
+        if folder is not None:
+            error.add_note(
+                f"(build the pipeline again and call resume({str(folder)!r}) before train(), which "
+                f"then goes on from the newest checkpoint; in the shell: --resume)"
+            )
+        raise

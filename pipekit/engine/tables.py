@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pipekit.garbage import not_collected
 from pipekit.schedules import (
     Boundary,
     Message,
@@ -107,7 +108,8 @@ class Tables:
             ScheduleError: there is none, or it has other stages or workers than the example.
         """
         if batches not in self._schedules:
-            self._schedules = {batches: self._made(batches)}
+            with not_collected():
+                self._schedules = {batches: self._made(batches)}
         return self._schedules[batches]
 
     def inference(self, batches: int) -> Schedule:
@@ -119,7 +121,8 @@ class Tables:
         """Return a schedule lowered; that of the last run is not lowered again."""
         last = self._last.get(schedule.trains)
         if last is None or last.schedule != schedule:
-            last = self._last[schedule.trains] = Table.of(schedule, skips, joint_updates)
+            with not_collected():
+                last = self._last[schedule.trains] = Table.of(schedule, skips, joint_updates)
         return last
 
     def _made(self, batches: int) -> Schedule:

@@ -2,7 +2,8 @@
 
 The table tells which messages come from whom in which order, so receives are posted ahead and need
 no tags.  A message's form (shapes, types, strides) follows from the shapes of its microbatch's
-input; it is sent once for each of these on each link, before the first message that has it.
+input; it is sent once for each of these on each link, before the first message that has it, and is
+unpickled: like all objects that torch.distributed sends, it must come from whom one trusts.
 """
 
 import pickle

@@ -14,8 +14,12 @@ from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
 from types import FrameType
 
-# torch imports the second one, for 1.5 s, when it makes its first optimizer.
-PRELOAD = ["pipekit.engine.transports.processes.worker_process", "torch._dynamo"]
+# torch imports the last one, for 1.5 s, when it makes its first optimizer.
+PRELOAD = [
+    "pipekit.engine.transports.processes.socket_folder",
+    "pipekit.engine.transports.processes.worker_process",
+    "torch._dynamo",
+]
 
 
 def forkserver() -> ForkServerContext:

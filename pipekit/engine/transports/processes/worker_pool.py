@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Pipe, wait
+from multiprocessing.forkserver import MAXFDS_TO_SEND
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from pipekit.operator_threads import share_cores
 
 LossCallback = Callable[[int, float], None]
 
+OWN_FILES = 12  # of a worker process, about: its own pipes, and what Python starts it with
+
 GRACE_S = 3.0  # how long the first failure may take to arrive after its consequences
 
 
@@ -59,6 +62,9 @@ class WorkerPool:
         workers: how many.
         with_sums: whether stages may be on several workers, which sum their gradients.
 
+    Raises:
+        ValueError: there are more workers than can reach one another.
+
     Attributes:
         ready: whether it can run something: nothing has failed, and nothing runs.
         standings: what the workers are at.
@@ -66,6 +72,7 @@ class WorkerPool:
 
     def __init__(self, workers: int, with_sums: bool) -> None:
         self._workers, self._parent = workers, os.getpid()
+        _require_few(workers, with_sums)
         # The last one is the feeder's, in this process.
         self._endpoints = [Endpoint.new() for _ in range(workers + 1)]
         self._sums_endpoints = [Endpoint.new() for _ in range(workers if with_sums else 0)]
@@ -297,6 +304,19 @@ class _Feeder:
         except BaseException as error:
             self.error = error
             self._tell_failed.send_bytes(b"")
+
+
+def _require_few(workers: int, with_sums: bool) -> None:
+    """Raise ValueError if a process would have to be started with too many open files.
+
+    It gets a pipe and a buffer of every other one, two of each if gradients are summed.
+    """
+    needed = 2 * (workers + 1) + (2 * workers if with_sums else 0) + OWN_FILES
+    if needed > MAXFDS_TO_SEND:
+        raise ValueError(
+            f"each of {workers} worker processes would need {needed} open files to reach the "
+            f"others, and {MAXFDS_TO_SEND} are the most: use transport='threads', or torchrun"
+        )
 
 
 def _with_cause(error: BaseException, text: str) -> BaseException:

@@ -33,6 +33,7 @@ from pipekit.engine.transports.processes.packed_steps import unpack
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.work import Report, WorkerAssignment, run
+from pipekit.garbage import not_collected
 from pipekit.operator_threads import share_cores
 
 
@@ -129,7 +130,8 @@ class _WorkerProcess:
 
     def run(self, task: ProcessTask) -> Report:
         """Do what a run asks of this worker."""
-        assignment = replace(task.assignment, steps=unpack(task.steps))
+        with not_collected():
+            assignment = replace(task.assignment, steps=unpack(task.steps))
         config: RunConfig = cloudpickle.loads(task.config)
         workers = config.workers
         share_cores(workers)
