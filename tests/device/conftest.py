@@ -86,7 +86,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 counts[column, outcome] += 1
     for test, table in tables.items():
         columns = list(dict.fromkeys(column for counts in table.values() for column, _ in counts))
-        terminalreporter.section(f"{test}: equal to the CPU's bits, without a race")
+        terminalreporter.section(f"{test}: equal to the bit, without a race")
         rows = [["", *columns]]
         for feature, counts in table.items():
             cells = [

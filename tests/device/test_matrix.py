@@ -146,6 +146,8 @@ def test_pipeline(feature: str, method: str, devices: int, trace: str) -> None:
     assert losses == expected_losses
 
 
+# Without "order" autograd's threads decide in which order gradients are added: there results are
+# equal up to rounding.
 WITHOUT = {
     "nothing": [],
     "order": ["order"],

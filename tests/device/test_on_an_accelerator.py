@@ -2,13 +2,17 @@
 
 import threading
 import time
+import warnings
 
 import pytest
 import torch
 
+import pipekit as pk
 from pipekit import devices
+from pipekit.clusters.papers import V100
 from pipekit.devices import Clock, Copier
 from tests.device.kind import SIMULATED
+from tests.engine.examples import data, mixed
 from tests.test_devices import require_states_of
 
 
@@ -92,3 +96,14 @@ def test_the_allocators_peak_on_an_accelerator() -> None:
 
 def test_random_states_are_those_that_operators_draw_from() -> None:
     require_states_of(devices.accelerators()[0])
+
+
+def test_layers_are_profiled_there() -> None:
+    there = devices.accelerators()[-1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # times of such short layers
+        found = pk.profile(mixed(), data(1)[0][0], str(there), repeats=2)
+    here = pk.Profile.analytic(mixed(), data(1)[0][0], V100)
+    assert [layer.parameter_bytes for layer in found.layers] == [
+        layer.parameter_bytes for layer in here.layers
+    ]
