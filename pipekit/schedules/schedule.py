@@ -8,6 +8,7 @@ from typing import Any
 
 from pipekit.schedules import csv, text, torch_csv
 from pipekit.schedules.dependencies import Dependencies
+from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.ops import OPS
 from pipekit.schedules.task import Task
 
@@ -157,13 +158,16 @@ class Schedule:
             name: the schedule's.
 
         Raises:
-            ScheduleError: a cell is no pass; the message gives its line.
+            ScheduleError: a cell is no pass, and the message gives its line; or it is no text.
             OSError: there is no such file, or it cannot be opened.
         """
         written = str(source)
         if "\n" not in written:
-            with open(source, encoding="utf-8", newline="") as file:
-                written = file.read()
+            try:
+                with open(source, encoding="utf-8", newline="") as file:
+                    written = file.read()
+            except UnicodeDecodeError as error:
+                raise ScheduleError(f"{source} is no text: {error}") from None
         return cls(*torch_csv.read(written, batches, name))
 
     def __str__(self) -> str:

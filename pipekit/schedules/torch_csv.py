@@ -56,7 +56,7 @@ def read(text: str, batches: int, name: str) -> Contents:
     """Read a table; see :meth:`pipekit.schedules.Schedule.from_torch_csv`."""
     workers: list[list[Pass]] = []
     overlaps: list[tuple[Pass, Pass]] = []
-    for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
+    for number, row in enumerate(_rows(text), start=1):
         passes: list[Pass] = []
         for column, cell in enumerate(row, start=1):
             both = _OVERLAP.match(cell.strip())
@@ -74,6 +74,13 @@ def read(text: str, batches: int, name: str) -> Contents:
     if last < 0:
         raise ScheduleError("the CSV has no pass: torch writes a line a rank, such as 0F0,0F1,0B0")
     return flushed(name, workers, last + 1, batches, overlaps)
+
+
+def _rows(text: str) -> list[list[str]]:
+    try:
+        return list(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise ScheduleError(f"the CSV cannot be read: {error}") from None
 
 
 def _cell(task: Task) -> str:

@@ -117,6 +117,27 @@ def test_messages_that_torch_has_added_are_left_out() -> None:
     assert Schedule.from_torch_csv(text) == schedules.flush(2, 1)
 
 
+pieces = st.sampled_from(
+    [*'0123456789FBIW,;()\n\r"\0 ', "0F0", "OVERLAP_F_B", "1SEND_F0", "9" * 12]
+)
+
+
+@given(st.lists(pieces, max_size=30).map("".join))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        schedule = Schedule.from_torch_csv(text + "\n")
+        check(schedule)
+    except ScheduleError:
+        return
+    assert schedule.microbatches > 0
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "schedule.csv").write_bytes(b"\xff\xfe0F0")
+    with pytest.raises(ScheduleError, match="is no text"):
+        Schedule.from_torch_csv(tmp_path / "schedule.csv")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
