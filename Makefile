@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce papers predictions test lint models devices gpu browser chromium benchmark clean
+.PHONY: help reproduce papers predictions test quick long lint models devices gpu browser chromium benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,8 +24,14 @@ papers: $(STAMP) ## the notebooks of all four papers, and the report (15 minutes
 predictions: $(STAMP) ## compare what the simulator predicts with emulated and real runs
 	.venv/bin/pipekit run experiments/prediction_accuracy.yaml
 
-test: lint ## check style and types, run the tests
+test: $(STAMP) ## check style and types, run the tests
+	@$(MAKE) --no-print-directory --jobs=2 lint quick
+
+quick: $(STAMP) ## run the tests only
 	.venv/bin/python -m pytest $(PARALLEL)
+
+long: $(STAMP) ## run the tests that take more than 5 s each (3 minutes)
+	.venv/bin/python -m pytest -m long $(PARALLEL)
 
 lint: $(STAMP) ## check style and types only
 	.venv/bin/ruff check .

@@ -22,7 +22,7 @@ settings.register_profile("pipekit", deadline=None, derandomize=True)
 settings.load_profile("pipekit")
 
 
-APART = {"browser", "devices", "models"}
+APART = {"browser", "devices", "long", "models"}
 """Marks of tests that take long and run only where they are asked for: each has a make target."""
 
 

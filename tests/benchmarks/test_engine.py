@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_benchmark_compares_every_contestants_weights_with_serial_training(
     repository: Path, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ if os.environ["RANK"] == "0":
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(available() is not None, reason=str(available()))
 def test_a_transfer_takes_its_bytes_over_the_bandwidth(tmp_path: Path) -> None:
     script, result = tmp_path / "train.py", tmp_path / "found.json"

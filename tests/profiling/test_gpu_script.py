@@ -22,7 +22,7 @@ def script(repository: Path) -> Callable[..., Any]:
     return lambda *arguments: CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_dry_run_on_the_cpu_writes_a_profile(script: Callable[..., Any], tmp_path: Path) -> None:
     network = ["--models", "alexnet", "--dtypes", "float32", "--rows", "2"]
     done = script("--device", "cpu", *network, "--repeats", "1", "--output", str(tmp_path))

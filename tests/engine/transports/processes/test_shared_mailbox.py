@@ -238,7 +238,7 @@ KILLS = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_is_left_after_a_kill(tmp_path: Path, repository: Path) -> None:
     """Of a worker, which the parent then tells, and of the parent.
 

@@ -102,7 +102,7 @@ def test_rmsprop_with_momentum_has_twelve_bytes_a_parameter() -> None:
     assert bytes_per_parameter() == 12
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_any_size_follows_from_three_small_networks() -> None:
     ours = of_any_size.profile(layers=4, filters=40, rows=2, pixels=32)
     theirs = estimated(partial(amoebanet_d, 12, 40), images(2, 32), V100)

@@ -1,3 +1,5 @@
+import pytest
+
 from pipekit.papers.gpipe.memory import layers
 
 
@@ -8,5 +10,6 @@ def test_a_reduction_halves_activations_and_quadruples_parameters() -> None:
     assert (found["parameters"] == 4).all()
 
 
+@pytest.mark.long
 def test_a_delayed_reduction_quadruples_activations_only() -> None:
     assert layers.delayed_reduction(layers=2, filters=8, pixels=64) == (4, 1)

@@ -25,6 +25,7 @@ def test_the_search_finds_the_widest_of_each_depth(monkeypatch: pytest.MonkeyPat
     assert (found["fullest"] <= 8).all()
 
 
+@pytest.mark.long
 def test_the_searches_are_told_beside_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = pd.DataFrame(
         [(6, 16, 2e9, 7.5)], columns=["layers", "filters", "parameters", "fullest"]

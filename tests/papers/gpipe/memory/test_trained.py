@@ -1,10 +1,12 @@
 import pandas as pd
+import pytest
 
 from pipekit.papers.gpipe.memory import trained
 from pipekit.papers.gpipe.scenarios import named
 from pipekit.traces.memory import Memory
 
 
+@pytest.mark.long
 def test_trained_networks_hold_what_the_model_predicts() -> None:
     scenarios = [named("pipeline-2", minibatch=8, microbatches=4)]
     found = trained.comparison(scenarios, budget_mb=1, layers=1, filters=(8, 16, 24), pixels=32)

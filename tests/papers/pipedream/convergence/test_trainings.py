@@ -41,6 +41,7 @@ def test_vertical_sync_is_asp_without_a_network_and_not_bsp() -> None:
     assert relative_difference(naive, stashing) > 0.01
 
 
+@pytest.mark.long
 def test_trainings_are_kept_and_not_run_again(tmp_path: Path) -> None:
     cases = [
         DigitsTraining(SGD, seed=0, epochs=2, width=8),

@@ -89,7 +89,7 @@ def test_sums_after_the_backward_are_averages(monkeypatch: pytest.MonkeyPatch) -
     assert torch.equal(weights[0], weights[1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))
 def test_two_workers_over_a_slow_link() -> None:
     found = ddp_stall.measure("1gbit", rows=4, steps=2, repeats=1)

@@ -82,7 +82,7 @@ def test_differences_leave_short_layers_out() -> None:
     assert profile_runs.differences(one, other).to_dict() == pytest.approx({"a": 0.2, "b": 0.0})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_workers_profile_the_same_layers() -> None:
     runs = profile_runs.of_two_workers(image_mlp, IMAGES, minibatches=3)
     assert [len(run) for run in runs] == [3, 3]
