@@ -67,7 +67,7 @@ def test_mixed_precision_tells_how_many_updates_were_skipped(printed: Printed) -
     assert re.search(r"│ +10 │$", text, re.MULTILINE), text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["mlp", "gpt"])
 def test_a_seed_gives_the_same_losses_over_both_transports(
     model: str, printed: Printed, gpt: str

@@ -328,7 +328,7 @@ def test_after_an_error_the_next_run_is_as_good_as_new() -> None:
     assert runs[0].losses == runs[1].losses
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path, repository: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(

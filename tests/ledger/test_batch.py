@@ -214,7 +214,7 @@ run(Path({!r}), results=Path({!r}))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_batch_leaves_no_kernel_and_is_continued(
     tmp_path: Path, notebook: Notebook, end: signal.Signals, capfd: pytest.CaptureFixture[str]

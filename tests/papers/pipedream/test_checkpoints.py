@@ -44,6 +44,7 @@ def test_a_message_or_a_missing_file_would_be_noticed(
     assert checkpoints.coordination(build, epochs, tmp_path) == (6, -1)  # two of three stay
 
 
+@pytest.mark.long
 def test_a_restart_goes_on_from_the_last_epoch_that_all_stages_have_written(
     tmp_path: Path,
 ) -> None:

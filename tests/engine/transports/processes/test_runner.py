@@ -137,7 +137,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_script_needs_no_guard(tmp_path: Path, repository: Path) -> None:
     """Its classes, lambdas, globals and exceptions are known to the workers."""
     path = tmp_path / "script.py"

@@ -26,6 +26,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_the_socket_of_the_fork_server_goes_with_its_killed_starter(
     end: signal.Signals, tmp_path: Path, repository: Path
