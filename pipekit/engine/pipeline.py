@@ -72,9 +72,8 @@ class Pipeline:
         clip_norm: largest norm of an update's gradient over all stages, or None.
         lr_scheduler: makes a learning-rate scheduler from an optimizer; stepped after each update.
         cluster: links to slow the messages between workers down to; over "threads" only.
-        timeout: seconds after which a run fails in which no worker gets any further (under
-            ``torchrun``: in which one does not); None: it never does.  After 30 s it is said in any
-            case what every worker is at, and what it waits for.
+        timeout: seconds after which a run fails in which no worker (under ``torchrun``: one) gets
+            further; None: never.  After 30 s it is said anyway who is at what and waits for what.
 
     Raises:
         TypeError: ``model`` is not an ``nn.Sequential``, or a callable is not callable.
@@ -264,11 +263,8 @@ class Pipeline:
         Args:
             batches: pairs (input, target), each [rows, ...].
             metric: gives a number for the rows of a batch; or several by name, e.g.
-                ``{"loss": loss, "accuracy": accuracy}``, all of the same outputs.
+                ``{"loss": loss, "accuracy": accuracy}``, whose means are then returned by name.
             observers: watch the workers, as those of :meth:`train` do.
-
-        Returns:
-            The mean; of several metrics each under its name.
 
         Raises:
             ValueError: there are no batches, or one cannot be read.
@@ -298,8 +294,5 @@ class Pipeline:
         return OrderedDict((name, gathered[name]) for name in self._model.names)
 
     def close(self) -> None:
-        """End the worker processes that ``transport="distributed"`` keeps from call to call.
-
-        They end with the pipeline, too.  The next call starts others.
-        """
+        """End the worker processes that are kept for the next call, which then starts others."""
         self._runner.close()

@@ -132,13 +132,18 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-@cache
-def _catch_random_operators() -> list[Library]:
-    """Have all operators that may draw call :func:`_caught` where the key is switched on.
+_registering = threading.Lock()
 
-    Returns:
-        What must not be forgotten, as its kernels would be, too.
-    """
+
+def _catch_random_operators() -> None:
+    """Have all operators that may draw call :func:`_caught` where the key is switched on."""
+    with _registering:  # workers begin at once, and it can be done once only
+        _registered()
+
+
+@cache
+def _registered() -> list[Library]:
+    """Return what must not be forgotten, as its kernels would be, too."""
     everything = Library("_", "IMPL")
     everything.fallback(fallthrough_kernel, _KEY_NAME)
     libraries: dict[str, Library] = {}

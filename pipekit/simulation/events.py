@@ -82,7 +82,7 @@ class _Run:
         }
         self.sums = sums(schedule)
         self.updates = schedule.updates
-        self.lanes = [_Lane(cost) for cost in costs]
+        self.in_order = [_SumsInOrder(cost) for cost in costs]
         # When the last task that adds a gradient for an update began, and its op, of each worker.
         self.last: dict[tuple[int, int], list[tuple[float, Op]]] = defaultdict(list)
         # A heap: when a worker's task ends, (when, worker, ()); when gradients can be summed, or
@@ -168,10 +168,10 @@ class _Run:
 
     def _summed(self, stage: int, version: int) -> float:
         """Return when an update's gradients are summed, if that is known."""
-        lane = self.lanes[stage]
+        pending = self.in_order[stage]
         if not self.costs[stage].buckets:
             return 0.0
-        return lane.done[version] if version < len(lane.done) else _UNKNOWN
+        return pending.done[version] if version < len(pending.done) else _UNKNOWN
 
     def _computing(self, stage: int, update: int, op: Op, start: float) -> None:
         """Note the start of a last backward; once all have theirs, it is known what comes when."""
@@ -185,19 +185,19 @@ class _Run:
 
     def _sum(self, now: float, stage: int, update: int, bucket: int) -> None:
         """Go on with a stage's sums: one has become possible, or is done."""
-        lane, cost = self.lanes[stage], self.costs[stage]
-        if lane.running == (update, bucket):
-            lane.running = None
-            lane.finished(now)
+        pending, cost = self.in_order[stage], self.costs[stage]
+        if pending.running == (update, bucket):
+            pending.running = None
+            pending.finished(now)
             if bucket == len(cost.buckets) - 1:
                 for worker in cost.workers:
                     self._advance(worker)
         else:
-            lane.ready.add((update, bucket))
-        following = lane.following()
-        if lane.running is None and following in lane.ready:
-            lane.ready.remove(following)
-            lane.running = following
+            pending.ready.add((update, bucket))
+        following = pending.following()
+        if pending.running is None and following in pending.ready:
+            pending.ready.remove(following)
+            pending.running = following
             done = now
             if self.traffic is not None:
                 size = cost.bucket_bytes(cost.buckets[following[1]])
@@ -216,7 +216,7 @@ class _Run:
         return arrival
 
 
-class _Lane:
+class _SumsInOrder:
     """The sums of one stage's gradients: one at a time, in an order that its workers agree on.
 
     Attributes:

@@ -1,5 +1,7 @@
 """Random numbers of their own for layers, whatever other threads draw."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -93,6 +95,34 @@ def test_threads_do_not_disturb_one_another() -> None:
         thread.join()
     assert all(torch.equal(together[seed], alone[seed]) for seed in range(4))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+FIRST_AT_ONCE = """
+import sys, threading, torch
+from pipekit.layers.seeded import Seeded
+
+def draw():
+    barrier.wait()
+    with Seeded(0, torch.device("cpu")):
+        drawn.append(torch.rand(1).item())
+
+sys.setswitchinterval(1e-6)
+barrier, drawn = threading.Barrier(8), []
+threads = [threading.Thread(target=draw) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert len(drawn) == 8 and len(set(drawn)) == 1, drawn
+"""
+
+
+def test_workers_may_be_the_first_all_at_once() -> None:
+    """What catches operators is registered once in a process, whoever comes first."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_AT_ONCE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_seeds_differ_by_run_layer_and_microbatch() -> None:
