@@ -32,6 +32,7 @@ import peers
 import torch
 import typer
 from crew import Crew
+from outcome import conclude, wide_console
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ from workload import INTERLEAVED, PAIRS, Case, microseconds, timed_sgd
 
 from pipekit import Pipeline
 from pipekit.operator_threads import share_cores
-from pipekit.provenance import provenance, write
+from pipekit.provenance import provenance
 from pipekit.schedules import Schedule, flush, gpipe, interleaved
 
 CASE = ["width", "stages", "microbatches"]
@@ -344,19 +345,9 @@ def main(
         load_average_at_start=load,
         targets=verdicts,
     )
-    console = Console()
-    if not console.is_terminal:
-        console.width = 150  # a file has no width of its own
+    console = wide_console()
     show(summary, verdicts, console)
-    console.print(
-        f"{record['cpu']}, {record['cores']} cores, load {load:.1f} at the start; "
-        f"Python {record['python']}, torch {record['torch']}, commit {record['commit']}"
-    )
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        summary.to_csv(output / "engine.csv", index=False, float_format="%.6g")
-        write(output / "engine.json", record)
-        console.print(f"written: {output / 'engine.csv'} and {output / 'engine.json'}")
+    conclude(console, "engine", summary, record, output)
 
 
 if __name__ == "__main__":

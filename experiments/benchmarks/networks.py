@@ -10,6 +10,7 @@ its half of the layers, and nothing passes between them.  A pipeline of two stag
 limit x (1 - bubble), of which the last column is the share.
 """
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ import torch
 import torch.distributed as dist
 import typer
 from crew import Crew
+from outcome import conclude, wide_console
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -31,7 +33,7 @@ from tqdm import tqdm
 
 from pipekit import Pipeline, models
 from pipekit.operator_threads import share_cores
-from pipekit.provenance import provenance, write
+from pipekit.provenance import provenance
 from pipekit.schedules import flush, replicate
 
 STAGES = 2
@@ -275,7 +277,7 @@ def main(
     """Time real networks in a pipeline of two stages, beside what else two cores can do."""
     if unknown := set(network or ()) - NETWORKS.keys():
         raise typer.BadParameter(f"no network {', '.join(unknown)}, only {', '.join(NETWORKS)}")
-    rows = []
+    rows, load = [], os.getloadavg()[0]
     with Crew(STAGES) as crew, torch.random.fork_rng():
         for name in network or NETWORKS:
             entered = contestants(name, balanced(name), crew)
@@ -290,19 +292,12 @@ def main(
                     runs.append(taken)
             rows += summarise(name, runs)
     table = pd.DataFrame(rows)
-    record = provenance("measured", seed=0, repeats=repeats, bubble=BUBBLE)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 150  # a file has no width of its own
-    show(table, console)
-    console.print(
-        f"{record['cpu']}, {record['cores']} cores; torch {record['torch']}, "
-        f"commit {record['commit']}"
+    record = provenance(
+        "measured", seed=0, repeats=repeats, bubble=BUBBLE, load_average_at_start=load
     )
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        table.to_csv(output / "networks.csv", index=False, float_format="%.6g")
-        write(output / "networks.json", record)
+    console = wide_console()
+    show(table, console)
+    conclude(console, "networks", table, record, output)
 
 
 if __name__ == "__main__":

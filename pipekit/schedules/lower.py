@@ -32,6 +32,16 @@ class Message(NamedTuple):
     skip: int = MAIN
 
 
+def runs_again(mode: str, ends_batch: bool) -> bool:
+    """Return whether a stage's ``recompute`` has a forward run again before its backward.
+
+    Args:
+        mode: "never", "always" or "except_last".
+        ends_batch: whether the microbatch is the worker's last one of a batch.
+    """
+    return mode == "always" or (mode == "except_last" and not ends_batch)
+
+
 class Step(NamedTuple):
     """A task with its communication and its place in memory.
 
@@ -57,7 +67,7 @@ class Step(NamedTuple):
 
     def recomputed(self, mode: str) -> bool:
         """Return whether the forward runs again, if the stage's ``recompute`` is ``mode``."""
-        return mode == "always" or (mode == "except_last" and not self.ends_batch)
+        return runs_again(mode, self.ends_batch)
 
 
 def lower(schedule: Schedule, skips: Skips = ()) -> tuple[tuple[Step, ...], ...]:

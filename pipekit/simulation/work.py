@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from pipekit.schedules import OPS, Op, Payload, Schedule
-from pipekit.schedules.lower import batch_ends
+from pipekit.schedules.lower import batch_ends, runs_again
 from pipekit.schedules.weight_slots import weight_slots
 from pipekit.simulation.costs import StageCosts, skips_of
 
@@ -74,9 +74,8 @@ def recomputed(schedule: Schedule, costs: Sequence[StageCosts]) -> bytearray:
         last_of_batches = batch_ends(tasks, schedule)
         for number, (op, stage, microbatch, _) in enumerate(tasks, first):
             if OPS[op].own is Op.FORWARD:
-                mode = costs[stage].recompute
-                spared = mode == "except_last" and (stage, microbatch) in last_of_batches
-                found[number] = mode != "never" and not spared
+                ends_batch = (stage, microbatch) in last_of_batches
+                found[number] = runs_again(costs[stage].recompute, ends_batch)
     return found
 
 
