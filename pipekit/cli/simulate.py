@@ -112,7 +112,7 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from pipekit.traces import describe_bubbles
+    from pipekit.traces import describe_bubbles, describe_gaps
 
     assert trace.memory is not None
     assert trace.transfers is not None
@@ -122,6 +122,7 @@ def _print(trace: "Trace", plan: "Plan", costs: "Profile") -> None:
         f"microbatch of {plan.microbatch_rows} rows, "
         f"{describe_bubbles(trace.bubbles())} (simulated)"
     )
+    typer.echo(describe_gaps(trace.gaps(), trace.makespan_s, trace.workers))
     typer.echo(f"the costs of the {len(costs)} layers are {costs.provenance.get('label')}")
     table = Table()
     for heading in ("worker", "stage", "busy", "sends (MB)", "peak (MB)"):

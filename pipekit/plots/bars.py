@@ -6,16 +6,15 @@ import plotly.graph_objects as go
 
 from pipekit.plots import style
 from pipekit.plots.event_styles import event_styles
+from pipekit.plots.idle import HEIGHT, idle
 from pipekit.traces import Trace
 
-HEIGHT = 0.8
-"""Of a row's height."""
 ROOMY_PX = 4
 """A bar this wide, on average, bears full edges."""
 
 
 def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
-    """Return a trace's events as plotly bars: first idle time, then a trace a style.
+    """Return a trace's events as plotly bars: first idle time (:func:`idle`), then a trace a style.
 
     Args:
         trace: at least one event.
@@ -27,24 +26,12 @@ def bars(trace: Trace, scale: float, unit: str, versions: bool) -> list[go.Bar]:
     # Where bars are only pixels wide, edges must not bury the colours between them.
     room_px = style.PANEL_PX * trace.workers / len(frame)
     edges = min(1, room_px / ROOMY_PX)
-    idle = go.Bar(
-        name="idle",
-        orientation="h",
-        y=np.arange(trace.workers),
-        base=np.full(trace.workers, frame["start_s"].min() * scale),
-        x=np.full(trace.workers, trace.makespan_s * scale),
-        width=HEIGHT,
-        marker={"color": style.IDLE, "line": {"width": 0}},
-        hoverinfo="skip",
-        legendgroup="idle",
-        legendrank=2000,
-    )
     found, kinds = event_styles(trace)
     alike = [
         _bars_alike(frame[kinds == kind], look, edges, scale, unit, versions)
         for kind, look in enumerate(found)
     ]
-    return [idle, *alike]
+    return [*idle(trace, scale, unit), *alike]
 
 
 def _bars_alike(

@@ -104,7 +104,7 @@ def _draw(traces: Sequence[Trace], versions: bool) -> go.Figure:
         peers = [other for other in traces if other.unit == trace.unit]
         scale, unit = time_scale(trace.unit, max(peer.makespan_s for peer in peers))
         for bar in bars(trace, scale, unit, versions):
-            bar.showlegend = bar.name not in in_legend
+            bar.showlegend = bar.showlegend is not False and bar.name not in in_legend
             in_legend.add(bar.name)
             figure.add_trace(bar, row=row, col=1)
         start = min(peer.frame["start_s"].min() for peer in peers) * scale

@@ -13,6 +13,8 @@ from pipekit.schedules.time_slots import PAPER_SLOTS, slots
 from pipekit.traces import perfetto
 from pipekit.traces.breakdown import breakdown
 from pipekit.traces.bubbles import bubbles
+from pipekit.traces.critical_path import critical_path
+from pipekit.traces.gaps import gaps
 from pipekit.traces.memory import Memory
 from pipekit.traces.record import Record
 
@@ -151,6 +153,40 @@ class Trace:
             ScheduleError: the events cannot be a run's: say, some were left out.
         """
         return breakdown(self.frame, self.workers, self.makespan_s)
+
+    def gaps(self) -> pd.DataFrame:
+        """Return when each worker computes nothing, and why: a row a gap.
+
+        A gap before a worker's first event is ``warm-up``, one after its last ``drain``.  Another
+        gap lasts until what the next event needs is computed, and is named by that: an
+        ``activation``, a ``gradient``, or the passes that an update sums (``sum``).  What is left
+        until the event begins is a ``transfer`` if that was computed by another worker (for an
+        update still the ``sum``), and ``other`` if the worker had all that it needs.
+
+        Returns:
+            Columns: worker; start_s, end_s (in ``unit``); cause (a value of
+            :class:`pipekit.traces.Cause`); waits_for, the event waited for ("F3 of stage 1", or
+            "") and waits_for_worker, its worker (or -1); before, the event behind the gap.
+
+        Raises:
+            ScheduleError: the events cannot be a run's: say, some were left out.
+        """
+        return gaps(self.frame, self.workers)
+
+    def critical_path(self) -> pd.DataFrame:
+        """Return the events that the makespan hangs on, from the run's beginning to its end.
+
+        It ends with the event that ends last; before each event stands the one that it waited for:
+        of its worker's event before it and those whose output it needs, that which ended last.
+
+        Returns:
+            The columns of ``frame``, and waited_s: how long after that one's end it began (in
+            ``unit``), say for a transfer.
+
+        Raises:
+            ScheduleError: as for :meth:`gaps`.
+        """
+        return critical_path(self.frame)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the events as CSV."""

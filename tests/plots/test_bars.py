@@ -22,7 +22,8 @@ def test_hovering_tells_worker_stage_microbatch_version_and_times() -> None:
 
 def test_times_are_scaled_to_the_unit() -> None:
     trace = Trace.from_schedule(schedules.gpipe(2, 2))
-    idle, forward, *_ = bars(trace, 1000, "ms", versions=False)
-    assert list(idle.x) == [9000, 9000]
+    found = {bar.name: bar for bar in bars(trace, 1000, "ms", versions=False)}
+    assert list(found["idle"].x) == [9000, 9000]
+    forward = found["forward"]
     assert forward.base[:2].tolist() == [0, 1000]
     assert " ms<" in forward.hovertemplate

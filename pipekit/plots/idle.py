@@ -1,0 +1,100 @@
+"""Idle time as horizontal bars, hatched by what a worker waits for; hovering says who and why."""
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit.plots import style
+from pipekit.schedules import ScheduleError
+from pipekit.traces import CAUSES, Cause, Trace
+
+HEIGHT = 0.8
+"""Of a row's height."""
+LEAST_PX = 0.5
+"""Shorter gaps cannot be seen: a measured run has thousands of them."""
+STYLES = {
+    **dict.fromkeys((Cause.WARM_UP, Cause.DRAIN, Cause.OTHER), style.IDLE_STYLE),
+    **dict.fromkeys((Cause.ACTIVATION, Cause.GRADIENT), style.WAITS_FOR_PASS),
+    **dict.fromkeys((Cause.TRANSFER, Cause.SUM), style.WAITS_FOR_MESSAGE),
+}
+
+
+def idle(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
+    """Return the rows' background, and the gaps in which a worker waits for others, a bar each.
+
+    Args:
+        trace: at least one event; a slice of a run has the background only, since its events do
+            not say why its workers wait.
+        scale: what turns the trace's times into ``unit``.
+        unit: of the drawn times, for the hover text.
+    """
+    everywhere = pd.DataFrame(
+        {
+            "worker": range(trace.workers),
+            "start_s": trace.frame["start_s"].min(),
+            "end_s": trace.frame["end_s"].max(),
+        }
+    )
+    background = _bars(everywhere, style.IDLE_STYLE, scale) | {"hoverinfo": "skip"}
+    try:
+        gaps = trace.gaps()
+    except ScheduleError:
+        return [go.Bar(background)]
+    least = LEAST_PX / style.PANEL_PX * trace.makespan_s
+    gaps = gaps[gaps["end_s"] - gaps["start_s"] >= least]
+    looks = [STYLES[Cause(cause)] for cause in gaps["cause"]]
+    found = [background]
+    for look in dict.fromkeys(STYLES.values()):
+        alike = gaps[[each == look for each in looks]]
+        if len(alike):
+            found.append(_waiting(alike, look, scale, unit))
+    return [go.Bar(each) for each in found]
+
+
+def _waiting(gaps: pd.DataFrame, look: style.Style, scale: float, unit: str) -> dict[str, Any]:
+    hover: dict[str, Any] = {
+        "customdata": pd.DataFrame(
+            {"w": gaps["worker"], "from": gaps["start_s"] * scale, "to": gaps["end_s"] * scale}
+        )
+        .assign(told=_told(gaps))
+        .to_numpy(dtype=object),
+        "hovertemplate": "<b>idle</b>, worker %{customdata[0]}<br>%{customdata[3]}<br>"
+        f"%{{customdata[1]:.6~g}} to %{{customdata[2]:.6~g}} {unit}<extra></extra>",
+    }
+    if look == style.IDLE_STYLE:  # the background shows it, and stands in the legend
+        look = look._replace(name="idle: why", color=style.TRANSPARENT)
+        hover["showlegend"] = False
+    return _bars(gaps, look, scale) | hover
+
+
+def _told(gaps: pd.DataFrame) -> list[str]:
+    """Return a sentence for each gap: its cause, what it waits for, and what comes then."""
+    meanings = {cause.value: meaning for cause, meaning in CAUSES.items()}
+    told = []
+    for gap in gaps.itertuples():
+        text = f"{gap.cause}: {meanings[gap.cause]}"
+        if gap.before:
+            text += f"<br>before {gap.before}"
+        if gap.waits_for:
+            text += f", which needs {gap.waits_for} on worker {gap.waits_for_worker}"
+        told.append(text)
+    return told
+
+
+def _bars(rows: pd.DataFrame, look: style.Style, scale: float) -> dict[str, Any]:
+    return {
+        "name": look.name,
+        "orientation": "h",
+        "y": rows["worker"].to_numpy(),
+        "base": rows["start_s"].to_numpy() * scale,
+        "x": (rows["end_s"] - rows["start_s"]).to_numpy() * scale,
+        "width": HEIGHT,
+        "marker": {
+            "color": look.color,
+            "line": {"width": 0},
+            "pattern": style.pattern(look),
+        },
+        "legendgroup": look.name,
+        "legendrank": 2000,
+    }

@@ -1,0 +1,145 @@
+"""Why a worker computes nothing: each gap between its events, its cause, and whom it waits for."""
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import pandas as pd
+
+from pipekit.schedules import OPS, Op
+from pipekit.schedules.ops import Payload
+from pipekit.traces.event_graph import event_graph
+from pipekit.traces.record import RECOMPUTE
+
+GAPS = ["worker", "start_s", "end_s", "cause", "waits_for", "waits_for_worker", "before"]
+_LEAST = 1e-9
+"""Gaps shorter than this part of the run are rounding."""
+
+
+class Cause(Enum):
+    """Why a worker computes nothing."""
+
+    WARM_UP = "warm-up"
+    ACTIVATION = "activation"
+    GRADIENT = "gradient"
+    TRANSFER = "transfer"
+    SUM = "sum"
+    OTHER = "other"
+    DRAIN = "drain"
+
+
+CAUSES = {
+    Cause.WARM_UP: "the first activation has not reached it yet",
+    Cause.ACTIVATION: "the stage before has not computed the activation yet",
+    Cause.GRADIENT: "the stage behind has not computed the gradient yet",
+    Cause.TRANSFER: "what it needs is computed, and on its way",
+    Cause.SUM: "other workers have not added their gradients to the sum yet",
+    Cause.OTHER: "all that it needs is there: set-up, the engine's own time, or a joint update",
+    Cause.DRAIN: "it has nothing left to do",
+}
+"""Each cause in words, in the order of legends."""
+
+
+def gaps(events: pd.DataFrame, workers: int) -> pd.DataFrame:
+    """Return when workers compute nothing, and why; see :meth:`pipekit.traces.Trace.gaps`."""
+    if events.empty:
+        return pd.DataFrame(columns=GAPS)
+    run = _Run(events)
+    return pd.DataFrame([row for w in range(workers) for row in run.gaps_of(w)], columns=GAPS)
+
+
+def describe_gaps(found: pd.DataFrame, makespan_s: float, workers: int) -> str:
+    """Return in words what part of all workers' time each cause of idleness takes.
+
+    Args:
+        found: what :func:`gaps` returned.
+        makespan_s: of the run.
+        workers: how many it had.
+    """
+    seconds = (found["end_s"] - found["start_s"]).groupby(found["cause"]).sum()
+    total = makespan_s * workers
+    shares = {cause.value: 100 * seconds.get(cause.value, 0.0) / total for cause in CAUSES}
+    told = [f"{share:.1f} % {cause}" for cause, share in shares.items() if share >= 0.05]
+    return "idle: " + ", ".join(told) if told else "never idle"
+
+
+class _Run:
+    """A trace's events as lists, each in an order in which they can run."""
+
+    def __init__(self, events: pd.DataFrame) -> None:
+        graph = event_graph(events)
+        self.needs = graph.needs
+        columns = ["worker", "stage", "op", "microbatch", "start_s", "end_s"]
+        self.worker, self.stage, self.op, self.microbatch, self.start, self.end = (
+            graph.frame[name].tolist() for name in columns
+        )
+        self.first, self.last = min(self.start), max(self.end)
+        self.least = _LEAST * (self.last - self.first)
+
+    def gaps_of(self, worker: int) -> Iterator[dict[str, Any]]:
+        """Yield a worker's gaps, in order."""
+        own = [number for number, each in enumerate(self.worker) if each == worker]
+        own.sort(key=self.start.__getitem__)
+        until = self.first
+        for place, number in enumerate(own):
+            if self.start[number] > until + self.least:
+                # Passes that run together wait for what either of them needs.
+                together = [
+                    n for n in own[place : place + 2] if self.start[n] == self.start[number]
+                ]
+                needs = [need for n in together for need in self.needs[n]]
+                latest = max(needs, key=self.end.__getitem__, default=None)
+                yield from self._before(number, until, latest, is_first=not place)
+            until = max(until, self.end[number])
+        if self.last > until + self.least:
+            yield self._row(worker, until, self.last, Cause.DRAIN)
+
+    def _before(
+        self, number: int, until: float, latest: int | None, is_first: bool
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the gap before an event: until what it needs is computed, and until it begins."""
+        worker, start = self.worker[number], self.start[number]
+        if is_first:
+            yield self._row(worker, until, start, Cause.WARM_UP, latest, number)
+            return
+        computed = until
+        if latest is not None and self.end[latest] > until + self.least:
+            computed = min(self.end[latest], start)
+            yield self._row(worker, until, computed, self._waiting(number), latest, number)
+        if start > computed + self.least:
+            away = latest is not None and self.worker[latest] != worker
+            late = Cause.SUM if self.op[number] == Op.UPDATE.name else Cause.TRANSFER
+            cause, source = (late, latest) if away else (Cause.OTHER, None)
+            yield self._row(worker, computed, start, cause, source, number)
+
+    def _waiting(self, number: int) -> Cause:
+        """Return what an event waits for until that is computed."""
+        rule = OPS[Op[self.op[number]]]
+        if not rule.is_pass:
+            return Cause.SUM
+        return Cause.ACTIVATION if rule.receives is Payload.ACTIVATION else Cause.GRADIENT
+
+    def _row(
+        self,
+        worker: int,
+        start: float,
+        end: float,
+        cause: Cause,
+        source: int | None = None,
+        before: int | None = None,
+    ) -> dict[str, Any]:
+        return {
+            "worker": worker,
+            "start_s": start,
+            "end_s": end,
+            "cause": cause.value,
+            "waits_for": "" if source is None else self._label(source),
+            "waits_for_worker": -1 if source is None else int(self.worker[source]),
+            "before": "" if before is None else self._label(before),
+        }
+
+    def _label(self, number: int) -> str:
+        """Return an event's name as a picture has it, with its stage."""
+        op = self.op[number]
+        letter = "R" if op == RECOMPUTE else Op[op].value
+        return f"{letter}{int(self.microbatch[number])} of stage {int(self.stage[number])}"

@@ -1,0 +1,28 @@
+"""The critical path: whole from beginning to end, and all that it says is needed."""
+
+import pytest
+
+from pipekit import schedules, simulate
+from pipekit.clusters import flat
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.traces import Trace
+
+
+def names(trace: Trace) -> str:
+    path = trace.critical_path()[["op", "microbatch", "worker"]]
+    return " ".join(f"{op[0]}{k}/{w}" for op, k, w in path.itertuples(index=False))
+
+
+def test_of_gpipe_it_is_the_way_down_the_last_stage_and_the_way_up() -> None:
+    trace = Trace.from_schedule(schedules.gpipe(3, 2))
+    assert names(trace) == "F0/0 F0/1 F0/2 F1/2 B0/2 B0/1 B0/0 B1/0"
+
+
+def test_it_is_as_long_as_the_run_with_the_waits_on_it() -> None:
+    layers = tuple(LayerProfile("layer", f, 2 * f, 2.0) for f in (1, 3, 2))
+    trace = simulate(schedules.flush(3, 5), Profile(layers), None, flat(3, 1.0))
+    path = trace.critical_path()
+    length = (path["end_s"] - path["start_s"] + path["waited_s"]).sum()
+    assert length == pytest.approx(trace.makespan_s)
+    assert (path["waited_s"] > 0).any(), "messages take time here"
+    assert path["end_s"].iloc[-1] == trace.frame["end_s"].max()
