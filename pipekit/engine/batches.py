@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pipekit.devices import ThreadStreams, record_events, wait_events
 from pipekit.layers.seeded import Undisturbed
-from pipekit.schedules import Op, Step
+from pipekit.schedules import Op, Repeated, Step, distinct
 from pipekit.trees import Tree, leaves, refill
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -102,13 +102,23 @@ class Needs(NamedTuple):
     targets: frozenset[int]
 
     @classmethod
-    def of(cls, steps: Iterable[Step]) -> Self:
-        """Return what a worker's steps need: the first stage inputs, the last one targets."""
-        forwards = [step for step in steps if step.task.op is Op.FORWARD]
-        return cls(
-            frozenset(s.task.microbatch for s in forwards if not s.receives),
-            frozenset(s.task.microbatch for s in forwards if not s.sends),
-        )
+    def of(cls, *workers: Sequence[Step]) -> Self:
+        """Return what the steps of workers need: the first stage inputs, the last one targets."""
+        inputs, targets = set[int](), set[int]()
+        for steps in workers:
+            forwards = [step for step in distinct(steps) if step.task.op is Op.FORWARD]
+            inputs |= _numbers(steps, [step for step in forwards if not step.receives])
+            targets |= _numbers(steps, [step for step in forwards if not step.sends])
+        return cls(frozenset(inputs), frozenset(targets))
+
+
+def _numbers(pattern: Sequence[Step], steps: Iterable[Step]) -> set[int]:
+    """Return the microbatches of steps that come as often as the pattern's."""
+    first = {step.task.microbatch for step in steps}
+    if not isinstance(pattern, Repeated):
+        return first
+    shifts = range(0, pattern.times * pattern.microbatches, pattern.microbatches)
+    return {number + shift for shift in shifts for number in first}
 
 
 class Feed:

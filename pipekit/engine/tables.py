@@ -1,21 +1,19 @@
 """A pipeline's schedules: made for a number of batches, checked, and lowered to workers' steps."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipekit.garbage import not_collected
 from pipekit.schedules import (
     Boundary,
-    Message,
     Schedule,
     ScheduleError,
     Skips,
     Step,
     Sum,
     check,
+    distinct,
     inference,
-    loss_versions,
     lower,
     steps_after,
     sum_order,
@@ -32,14 +30,12 @@ class Table:
         steps: of each worker.
         sums: what each update of each stage sums.
         sum_order: in which order the workers sum, where stages are on several.
-        loss_versions: of which the losses of each update have the scale, if they are scaled.
     """
 
     schedule: Schedule
     steps: Sequence[Sequence[Step]]
     sums: tuple[tuple[Sum, ...], ...]
     sum_order: tuple[tuple[int, int], ...]
-    loss_versions: tuple[int, ...]
 
     @classmethod
     def of(cls, schedule: Schedule, skips: Skips, joint_updates: bool = False) -> "Table":
@@ -50,24 +46,12 @@ class Table:
             skips: the stages where each skip connection begins and ends.
             joint_updates: whether the updates of a batch wait for one another on all stages.
         """
-        versions = loss_versions(schedule) if schedule.trains else ()
         order = sum_order(schedule, joint_updates)
-        return cls(schedule, lower(schedule, skips), sums(schedule), order, versions)
+        return cls(schedule, lower(schedule, skips), sums(schedule), order)
 
     def steps_after(self, boundary: Boundary | None) -> Sequence[Sequence[Step]]:
         """Return what each worker does if the run is taken up again after a boundary."""
         return steps_after(self.steps, boundary) if boundary else self.steps
-
-
-def incoming(steps: Sequence[Sequence[Step]]) -> list[Mapping[int, Sequence[Message]]]:
-    """Return, for each worker, the messages that each other one sends it, as they leave there."""
-    found: list[dict[int, list[Message]]] = [defaultdict(list) for _ in steps]
-    for sender, own in enumerate(steps):
-        for step in own:
-            for message, receiver in step.sends:
-                if receiver != sender:
-                    found[receiver][sender].append(message)
-    return [dict(each) for each in found]
 
 
 def links(steps: Sequence[Sequence[Step]]) -> frozenset[tuple[int, int]]:
@@ -75,7 +59,7 @@ def links(steps: Sequence[Sequence[Step]]) -> frozenset[tuple[int, int]]:
     return frozenset(
         (sender, receiver)
         for sender, own in enumerate(steps)
-        for step in own
+        for step in distinct(own)
         for _, receiver in step.sends
     )
 

@@ -25,7 +25,7 @@ from pipekit.engine.observers.trace_recorder import TraceRecorder
 from pipekit.engine.observers.traffic_counter import TrafficCounter
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
-from pipekit.schedules import OPS, Message, Op, Step, slot_count
+from pipekit.schedules import OPS, Message, Op, Step, distinct, slot_count
 from pipekit.trees import tree_map
 
 LossListener = Callable[[int, float], None]
@@ -42,7 +42,8 @@ class WorkerAssignment:
         device: where it computes.
         stages: what the stages that it trains are made of.
         inference: in place of these, the stages that it only runs forward.
-        incoming: the messages that each other worker sends it, in the order in which they leave.
+        incoming: the messages that each other worker sends it, in the order in which they leave;
+            only where they are to be received in that order, through torch.distributed.
     """
 
     index: int
@@ -239,7 +240,7 @@ def _most_pending(steps: Sequence[Step], config: RunConfig) -> int:
     """Return the most microbatches, of all stages, that wait for their backward at once."""
     done = config.resume.boundary.microbatches if config.resume else 0
     pending = most = 0
-    for step in steps:
+    for step in distinct(steps):
         op = step.task.op
         if step.task.microbatch >= done:
             pending += (op is Op.FORWARD) - OPS[op].adds_gradient

@@ -13,10 +13,10 @@ from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.config import CheckpointConfig, Loss, ResumeConfig, RunConfig
 from pipekit.engine.model_stages import ModelStages
 from pipekit.engine.observers.loss_bar import BatchDone, LossBar
-from pipekit.engine.tables import Tables, incoming, links
+from pipekit.engine.tables import Tables, links
 from pipekit.engine.transports.by_name import Runner
 from pipekit.engine.work import Report, WorkerAssignment
-from pipekit.schedules import Schedule
+from pipekit.schedules import Schedule, loss_versions
 
 
 class Workers:
@@ -145,7 +145,7 @@ class Workers:
             training=training,
             parameters=self._model.trained,
             norm_dtype=self._model.norm_dtype,
-            loss_versions=table.loss_versions if self._is_scaled else (),
+            loss_versions=loss_versions(schedule) if self._is_scaled and training else (),
             ties=self._model.ties,
             autocast=self._autocast,
             cluster=self._cluster,
@@ -153,7 +153,6 @@ class Workers:
             resume=resume,
             **settings,
         )
-        messages = incoming(steps)
         assignments = []
         for worker, own in enumerate(steps):
             stages = list(self._model.of_worker(worker, schedule.stage_workers))
@@ -164,7 +163,6 @@ class Workers:
                     device=self._devices[worker],
                     stages=stages if training else (),
                     inference=() if training else [stage.passes for stage in stages],
-                    incoming=messages[worker],
                 )
             )
         return self._runner.run(assignments, config, batches, on_loss)

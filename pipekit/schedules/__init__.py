@@ -34,6 +34,7 @@ from pipekit.schedules.methods.zero_bubble.zb_h1 import zb_h1
 from pipekit.schedules.methods.zero_bubble.zb_h2 import zb_h2
 from pipekit.schedules.methods.zero_bubble.zb_v import zb_v
 from pipekit.schedules.ops import ADDING, OPS, PASSES, RECEIVERS, SENDERS, Op, OpRule, Payload
+from pipekit.schedules.repeated import Repeated, alike, distinct
 from pipekit.schedules.schedule import Schedule, parse, read_csv
 from pipekit.schedules.sums import Sum, sum_order, sums
 from pipekit.schedules.task import Task
@@ -52,6 +53,7 @@ __all__ = [
     "Op",
     "OpRule",
     "Payload",
+    "Repeated",
     "Report",
     "Schedule",
     "ScheduleError",
@@ -59,11 +61,13 @@ __all__ = [
     "Step",
     "Sum",
     "Task",
+    "alike",
     "asp",
     "boundaries",
     "check",
     "chimera",
     "draw",
+    "distinct",
     "dualpipe",
     "dualpipe_v",
     "eager",

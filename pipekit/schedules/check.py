@@ -39,6 +39,14 @@ class Report:
         """The most microbatches in flight at once, a worker."""
         return tuple(int(v.max(initial=0)) for v in self.in_flight)
 
+    def repeated(self, times: int) -> "Report":
+        """Return the report of a schedule that repeats this one's."""
+        versions, in_flight = (
+            tuple(np.tile(each, times) for each in reports)
+            for reports in (self.versions, self.in_flight)
+        )
+        return Report(versions, in_flight)
+
 
 def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool = False) -> Report:
     """Prove a schedule executable, or say what is wrong with it.
@@ -50,6 +58,9 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
     where and after it is produced; all passes of a microbatch on a stage are on one worker, and
     read the same version, unless ``schedule.stashing`` is False.
 
+    Of a schedule that repeats a shorter one that one is proved, and with it all repetitions
+    (:attr:`pipekit.schedules.Schedule.period`).
+
     Args:
         schedule: the table.
         capacity: see :func:`pipekit.schedules.replay.replay`.
@@ -58,6 +69,11 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
     Raises:
         ScheduleError: naming the tasks at fault.
     """
+    if schedule.period:
+        try:
+            return check(schedule.period, capacity, joint_updates).repeated(schedule.times)
+        except ScheduleError:
+            pass  # the message is to speak of the whole
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
     for _ in order(graph, capacity, joint_updates):

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from pipekit.schedules.ops import OPS, Op
+from pipekit.schedules.repeated import repeat
 from pipekit.schedules.table import Contents
 from pipekit.schedules.task import Task
 
@@ -35,15 +36,18 @@ def flushed(
         op, stage, k = each
         return Task(op, stage, batch * microbatches + k, batch)
 
-    def worker(passes: list[Pass]) -> Iterable[Task]:
+    def first(passes: list[Pass]) -> list[Task]:
         complete = {s: n for n, (op, s, _) in enumerate(passes) if OPS[op].adds_gradient}
-        for batch in range(batches):
-            yield from (task(each, batch) for each in passes)
-            for stage in sorted(complete, key=complete.__getitem__):
-                yield Task(Op.UPDATE, stage, (batch + 1) * microbatches - 1, batch + 1)
+        updates = sorted(complete, key=complete.__getitem__)
+        return [
+            *(task(each, 0) for each in passes),
+            *(Task(Op.UPDATE, stage, microbatches - 1, 1) for stage in updates),
+        ]
 
     return Contents(
-        tuple(tuple(worker(list(passes))) for passes in workers),
+        tuple(
+            repeat(first(list(passes)), batches, microbatches, versions=1) for passes in workers
+        ),
         name,
         overlaps=frozenset(
             (task(one, batch), task(other, batch))

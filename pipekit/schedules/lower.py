@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipekit.schedules.ops import OPS, RECEIVERS, SENDERS, Op, Payload
+from pipekit.schedules.repeated import alike, distinct
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 from pipekit.schedules.weight_slots import weight_slots
@@ -30,6 +31,11 @@ class Message(NamedTuple):
     stage: int
     microbatch: int
     skip: int = MAIN
+
+    def later(self, microbatches: int, versions: int = 0) -> "Message":
+        """Return the same message so many microbatches later."""
+        payload, stage, microbatch, skip = self
+        return Message(payload, stage, microbatch + microbatches, skip)
 
 
 def runs_again(mode: str, ends_batch: bool) -> bool:
@@ -69,8 +75,21 @@ class Step(NamedTuple):
         """Return whether the forward runs again, if the stage's ``recompute`` is ``mode``."""
         return runs_again(mode, self.ends_batch)
 
+    def later(self, microbatches: int, versions: int) -> "Step":
+        """Return the same step so many microbatches, and weight versions, later."""
+        task, receives, sends, slot, update, ends_batch, ends_update = self
+        return Step(
+            task.later(microbatches, versions),
+            _later(receives, microbatches),
+            _later(sends, microbatches),
+            slot,
+            update + versions,
+            ends_batch,
+            ends_update,
+        )
 
-def lower(schedule: Schedule, skips: Skips = ()) -> tuple[tuple[Step, ...], ...]:
+
+def lower(schedule: Schedule, skips: Skips = ()) -> tuple[Sequence[Step], ...]:
     """Return every worker's steps for a schedule that :func:`check` has accepted.
 
     Args:
@@ -81,9 +100,14 @@ def lower(schedule: Schedule, skips: Skips = ()) -> tuple[tuple[Step, ...], ...]
     Raises:
         ScheduleError: a backward would read a version that no longer lies where its forward read.
     """
+    if schedule.period:
+        first = lower(schedule.period, skips)
+        # Else a repetition begins with its version where the one before it has left it.
+        if all(step.slot == 0 for steps in first for step in steps):
+            return tuple(map(alike, schedule.workers, first))
     into, out_of = _ways(schedule, skips)
     update_of = schedule.update_of
-    lowered = []
+    lowered: list[Sequence[Step]] = []
     for tasks in schedule.workers:
         last_of_batches, last_of_updates = batch_ends(tasks, schedule), update_ends(tasks, schedule)
         steps = []
@@ -109,6 +133,13 @@ _Ends = tuple[tuple[Message, int], ...]
 _Ways = dict[tuple[Op, int], list[list[_Ends]]]
 """For each op and stage the ways that messages go; for each of these, its message of every
 microbatch, alone in a tuple."""
+
+
+def _later(ends: _Ends, microbatches: int) -> _Ends:
+    """Return messages so many microbatches later."""
+    if not ends:
+        return ()
+    return tuple([(message.later(microbatches), worker) for message, worker in ends])
 
 
 def _at(ways: Sequence[Sequence[_Ends]], microbatch: int) -> _Ends:
@@ -147,6 +178,9 @@ def _ways(schedule: Schedule, skips: Skips) -> tuple[_Ways, _Ways]:
 def loss_versions(schedule: Schedule) -> tuple[int, ...]:
     """Return the oldest version that the last stage reads for the losses of each update."""
     last = schedule.stages - 1
+    if schedule.period:
+        first, step = loss_versions(schedule.period), len(schedule.period.updates[last])
+        return tuple(v + time * step for time in range(schedule.times) for v in first)
     read = {
         task.microbatch: task.version
         for tasks in schedule.workers
@@ -158,7 +192,7 @@ def loss_versions(schedule: Schedule) -> tuple[int, ...]:
 
 def slot_count(steps: Sequence[Step], stage: int) -> int:
     """Return how many weight slots ``stage`` needs to run its part of a worker's ``steps``."""
-    return 1 + max((step.slot for step in steps if step.task.stage == stage), default=0)
+    return 1 + max((step.slot for step in distinct(steps) if step.task.stage == stage), default=0)
 
 
 def batch_ends(tasks: Sequence[Task], schedule: Schedule) -> set[tuple[int, int]]:

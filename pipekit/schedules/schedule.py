@@ -1,8 +1,8 @@
 """A pipeline method, written out: who does what, in which order, on which weights."""
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,7 @@ from pipekit.schedules import csv, text, torch_csv
 from pipekit.schedules.dependencies import Dependencies
 from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.ops import OPS
+from pipekit.schedules.repeated import Repeated, distinct
 from pipekit.schedules.task import Task
 
 
@@ -21,7 +22,8 @@ class Schedule:
     follows its own list without coordination (PipeDream, section 3.3).
 
     Attributes:
-        workers: ``workers[w]`` are the tasks of worker ``w``, in the order it runs them.
+        workers: ``workers[w]`` are the tasks of worker ``w``, in the order it runs them: a tuple,
+            or a :class:`pipekit.schedules.repeated.Repeated`, which is equal to one.
         name: the method's name, for titles only.
         stashing: whether a microbatch's forward and backward must read the same weight version
             (PipeDream, section 3.4); False declares that they may differ.
@@ -32,7 +34,7 @@ class Schedule:
             simulation's to say; engines may run them one after the other.
     """
 
-    workers: tuple[tuple[Task, ...], ...]
+    workers: tuple[Sequence[Task], ...]
     name: str = field(default="schedule", compare=False)
     stashing: bool = True
     batch_size: int | None = None
@@ -41,12 +43,52 @@ class Schedule:
     @cached_property
     def stages(self) -> int:
         """How many stages the model is cut into."""
-        return 1 + max((task.stage for task in self._all()), default=-1)
+        return 1 + max((task.stage for task in self._distinct()), default=-1)
 
     @cached_property
     def microbatches(self) -> int:
         """How many microbatches pass through in the whole run."""
-        return 1 + max((task.microbatch for task in self._all()), default=-1)
+        if self.period:
+            return self.times * self.period.microbatches
+        return 1 + max((task.microbatch for tasks in self.workers for task in tasks), default=-1)
+
+    @cached_property
+    def period(self) -> "Schedule | None":
+        """The schedule that this one repeats, each time for later microbatches and versions.
+
+        A repetition has all passes of its microbatches, and none of them reads a version of an
+        earlier one but the last.  So what is true of the period is true of each repetition, and if
+        the period can be executed, so can they one behind the other, which is one of the orders in
+        which workers that wait for nothing but their data can run them; all others end alike (see
+        :mod:`pipekit.schedules.replay`).
+
+        None, if nothing is repeated, or repetitions are not so.
+        """
+        workers = [tasks for tasks in self.workers if isinstance(tasks, Repeated)]
+        if len(workers) != len(self.workers) or not workers:
+            return None
+        first = workers[0]
+        size, versions = first.microbatches, first.versions
+        overlaps = frozenset(pair for pair in self.overlaps if pair[0].microbatch < size)
+        period = replace(self, workers=tuple(tasks.unit for tasks in workers), overlaps=overlaps)
+        try:
+            whole = all(len(stage) == versions for stage in period.updates)
+        except ScheduleError:  # it is to speak of the whole
+            return None
+        whole &= period.microbatches == size and size % (self.batch_size or size) == 0
+        whole &= all(first.like(tasks.unit) == tasks for tasks in workers)
+        whole &= self.overlaps == {
+            (one.later(time * size, time * versions), other.later(time * size, time * versions))
+            for one, other in overlaps
+            for time in range(first.times)
+        }
+        return period if whole else None
+
+    @property
+    def times(self) -> int:
+        """How often :attr:`period` comes; 1, if there is none."""
+        tasks = self.workers[0] if self.period else ()
+        return tasks.times if isinstance(tasks, Repeated) else 1
 
     @cached_property
     def dependencies(self) -> Dependencies:
@@ -59,13 +101,23 @@ class Schedule:
         """
         return Dependencies(self.workers, self.stages, self.microbatches, self.overlaps)
 
-    @property
+    @cached_property
     def updates(self) -> tuple[tuple[range, ...], ...]:
         """For each stage, the microbatches that each of its updates sums.
 
         Update ``i + 1`` of stage ``s`` sums ``updates[s][i]``.
         """
-        return self.dependencies.updates
+        if not self.period:
+            return self.dependencies.updates
+        size = self.period.microbatches
+        return tuple(
+            tuple(
+                range(summed.start + first, summed.stop + first)
+                for first in range(0, self.microbatches, size)
+                for summed in stage
+            )
+            for stage in self.period.updates
+        )
 
     @property
     def update_of(self) -> tuple[tuple[int, ...], ...]:
@@ -101,7 +153,7 @@ class Schedule:
         """The workers that have each stage."""
         found: list[list[int]] = [[] for _ in range(self.stages)]
         for worker, tasks in enumerate(self.workers):
-            for stage in {task.stage for task in tasks}:
+            for stage in {task.stage for task in distinct(tasks)}:
                 found[stage].append(worker)
         return tuple(map(tuple, found))
 
@@ -113,7 +165,7 @@ class Schedule:
     @cached_property
     def trains(self) -> bool:
         """Whether there is any backward pass: without one, the schedule is inference."""
-        return any(OPS[task.op].own for task in self._all())
+        return any(OPS[task.op].own for task in self._distinct())
 
     def stage_of(self, worker: int) -> int:
         """Return the stage that a worker begins with (its only one, in the papers' methods)."""
@@ -183,8 +235,8 @@ class Schedule:
             f"{self.microbatches} microbatches>"
         )
 
-    def _all(self) -> Iterator[Task]:
-        return (task for tasks in self.workers for task in tasks)
+    def _distinct(self) -> Iterator[Task]:
+        return (task for tasks in self.workers for task in distinct(tasks))
 
 
 def parse(picture: str) -> Schedule:

@@ -22,6 +22,8 @@ class Sum(NamedTuple):
 
 def sums(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:
     """Return what each update of each stage sums: update ``i + 1`` of stage ``s`` is [s][i]."""
+    if schedule.period:
+        return tuple(stage * schedule.times for stage in sums(schedule.period))
     graph, batch_of = schedule.dependencies, schedule.batch_of
     return tuple(
         tuple(
@@ -54,6 +56,11 @@ def sum_order(schedule: Schedule, joint_updates: bool = False) -> tuple[tuple[in
     shared = {stage for stage, workers in enumerate(schedule.stage_workers) if len(workers) > 1}
     if not shared:
         return ()
+    if schedule.period:
+        first = sum_order(schedule.period, joint_updates)
+        counts = [*map(len, schedule.period.updates)]
+        times = range(schedule.times)
+        return tuple((s, update + time * counts[s]) for time in times for s, update in first)
     graph = schedule.dependencies
     left = [Counter(stage) for stage in graph.update_of]  # gradients to come, by update
     made = dict.fromkeys(shared, 0)

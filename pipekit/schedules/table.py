@@ -1,5 +1,6 @@
 """What a schedule is made of, for the files that the class Schedule itself stands on."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from pipekit.schedules.dependencies import Dependencies
@@ -9,7 +10,7 @@ from pipekit.schedules.task import Task
 class Contents(NamedTuple):
     """The arguments of :class:`pipekit.schedules.Schedule`, in their order, as read from text."""
 
-    workers: tuple[tuple[Task, ...], ...]
+    workers: tuple[Sequence[Task], ...]
     name: str = "schedule"
     stashing: bool = True
     batch_size: int | None = None
@@ -23,7 +24,7 @@ class Table(Protocol):
     """
 
     @property
-    def workers(self) -> tuple[tuple[Task, ...], ...]:
+    def workers(self) -> tuple[Sequence[Task], ...]:
         """Every worker's tasks."""
 
     @property

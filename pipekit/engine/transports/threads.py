@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain
 from operator import is_
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -175,7 +174,7 @@ class ThreadRunner:
         # What this thread has issued comes first: copies of stages, or what batches are made of.
         caller = ThreadStreams([worker.device for worker in workers])
         before = caller.record_events()
-        needs = Needs.of(chain.from_iterable(worker.steps for worker in workers))
+        needs = Needs.of(*(worker.steps for worker in workers))
         feed = Feed(batches, needs, caller, config.count)
         calendar = None if config.cluster is None else Calendar(config.cluster)
         standings = Standings(len(workers))

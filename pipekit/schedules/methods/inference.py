@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pipekit.schedules.methods.arguments import require_positive
 from pipekit.schedules.ops import Op
+from pipekit.schedules.repeated import repeat
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
@@ -25,7 +26,7 @@ def inference(
     require_positive(stages=stages, microbatches=microbatches)
     homes = homes or range(stages)
     lists: list[list[Task]] = [[] for _ in range(max(workers, 1 + max(homes)))]
-    for k in range(microbatches):
-        for stage, home in enumerate(homes):
-            lists[home].append(Task(Op.FORWARD, stage, k, 0))
-    return Schedule(tuple(map(tuple, lists)), "inference")
+    for stage, home in enumerate(homes):
+        lists[home].append(Task(Op.FORWARD, stage, 0, 0))
+    repeated = (repeat(tasks, microbatches, microbatches=1, versions=0) for tasks in lists)
+    return Schedule(tuple(repeated), "inference")

@@ -21,6 +21,7 @@ from pipekit.engine.batches import Batch, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
+from pipekit.engine.transports.distributed.incoming import incoming
 from pipekit.engine.transports.distributed.loopback import stay_on_loopback
 from pipekit.engine.transports.watchdog import Stalled, Watchdog
 from pipekit.engine.work import Report, WorkerAssignment, run
@@ -80,6 +81,7 @@ class TorchrunRunner:
             ValueError: there are more or fewer processes than workers, or idle ones in training.
         """
         own = workers[_join_group(self._devices)]
+        own = replace(own, incoming=incoming([each.steps for each in workers])[own.index])
         idle = sorted(set(range(config.workers)) - set(config.busy))
         if config.training and idle:
             raise ValueError(

@@ -1,30 +1,46 @@
 """A worker's steps as one array of numbers, which is pickled and read back in no time."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.schedules import Message, Op, Payload, Step, Task
+from pipekit.schedules import Message, Op, Payload, Step, Task, alike, distinct
 
 _OPS, _PAYLOADS = list(Op), list(Payload)
 _OP_NUMBERS = {op: number for number, op in enumerate(_OPS)}
 _PAYLOAD_NUMBERS = {payload: number for number, payload in enumerate(_PAYLOADS)}
 
 
-def pack(steps: Sequence[Step]) -> NDArray[np.int64]:
-    """Return steps as numbers: of each step its own, then those of what it receives and sends."""
+class PackedSteps(NamedTuple):
+    """Steps as numbers.
+
+    Attributes:
+        numbers: of each step its own, then those of what it receives and sends; of steps that come
+            again and again, only the first.
+        pattern: no steps, repeated as these are.
+    """
+
+    numbers: NDArray[np.int64]
+    pattern: Sequence[Step]
+
+
+def pack(steps: Sequence[Step]) -> PackedSteps:
+    """Return steps as numbers."""
     numbers: list[int] = []
-    for (op, *task), receives, sends, *rest in steps:
+    for (op, *task), receives, sends, *rest in distinct(steps):
         numbers += (_OP_NUMBERS[op], *task, *rest, len(receives), len(sends))
         for (payload, *message), worker in (*receives, *sends):
             numbers += (_PAYLOAD_NUMBERS[payload], *message, worker)
-    return np.array(numbers, np.int64)
+    return PackedSteps(np.array(numbers, np.int64), alike(steps, ()))
 
 
-def unpack(packed: NDArray[np.int64]) -> tuple[Step, ...]:
+def unpack(packed: PackedSteps) -> Sequence[Step]:
     """Return the steps that these numbers stand for."""
-    numbers, steps, at = packed.tolist(), [], 0
+    numbers: list[int] = packed.numbers.tolist()
+    steps: list[Step] = []
+    at = 0
     while at < len(numbers):
         op, stage, microbatch, version, slot, update, ends_batch, ends_update, receives, sends = (
             numbers[at : at + 10]
@@ -39,4 +55,4 @@ def unpack(packed: NDArray[np.int64]) -> tuple[Step, ...]:
         received, sent = tuple(messages[:receives]), tuple(messages[receives:])
         steps.append(Step(task, received, sent, slot, update, bool(ends_batch), bool(ends_update)))
         at = end
-    return tuple(steps)
+    return alike(packed.pattern, tuple(steps))

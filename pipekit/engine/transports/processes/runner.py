@@ -15,6 +15,7 @@ from torch import Tensor
 from pipekit.devices import is_accelerator
 from pipekit.engine.batches import Batch, Needs
 from pipekit.engine.config import RunConfig
+from pipekit.engine.transports.distributed.incoming import incoming
 from pipekit.engine.transports.processes.forkserver import deferred_interrupts
 from pipekit.engine.transports.processes.packed_steps import pack
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
@@ -63,6 +64,10 @@ class ProcessRunner:
         try:
             store = None if memory else pool.store()
             shared = cloudpickle.dumps(config)  # once for all: it names every sum of every update
+            if store:  # through shared memory messages are taken by name, in any order
+                coming = incoming([worker.steps for worker in workers])
+                pairs = zip(workers, coming, strict=True)
+                workers = [replace(worker, incoming=messages) for worker, messages in pairs]
             tasks = [_task(worker, shared, store, on_loss is not None) for worker in workers]
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
@@ -108,9 +113,7 @@ def through_memory(devices: Sequence[torch.device]) -> bool:
 
 
 def _task(worker: WorkerAssignment, config: bytes, store: str | None, watched: bool) -> bytes:
-    # Through shared memory, messages are taken by name: nobody needs to know their order.
-    incoming = worker.incoming if store else {}
-    rest = replace(worker, steps=(), incoming=incoming)
+    rest = replace(worker, steps=())
     pickled: bytes = cloudpickle.dumps(
         ProcessTask(rest, pack(worker.steps), config, store, watched)
     )

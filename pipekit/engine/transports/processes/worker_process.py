@@ -13,10 +13,8 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 
 import cloudpickle
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pipekit.devices import process_group, set_device
@@ -29,7 +27,7 @@ from pipekit.engine.transports.distributed.loopback import stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, Mailbox
 from pipekit.engine.transports.mailbox_transport import MailboxTransport
 from pipekit.engine.transports.processes.feeder import received_batches
-from pipekit.engine.transports.processes.packed_steps import unpack
+from pipekit.engine.transports.processes.packed_steps import PackedSteps, unpack
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.work import Report, WorkerAssignment, run
@@ -51,7 +49,7 @@ class ProcessTask:
     """
 
     assignment: WorkerAssignment
-    steps: NDArray[np.int64]
+    steps: PackedSteps
     config: bytes
     store: str | None
     watched: bool
