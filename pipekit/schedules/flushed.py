@@ -45,9 +45,7 @@ def flushed(
         ]
 
     return Contents(
-        tuple(
-            repeat(first(list(passes)), batches, microbatches, versions=1) for passes in workers
-        ),
+        tuple(repeat(first(list(passes)), batches, microbatches, versions=1) for passes in workers),
         name,
         overlaps=frozenset(
             (task(one, batch), task(other, batch))

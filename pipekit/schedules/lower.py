@@ -33,7 +33,7 @@ class Message(NamedTuple):
     skip: int = MAIN
 
     def later(self, microbatches: int, versions: int = 0) -> "Message":
-        """Return the same message so many microbatches later."""
+        """Return the same message, ``microbatches`` later; it knows no weight ``versions``."""
         payload, stage, microbatch, skip = self
         return Message(payload, stage, microbatch + microbatches, skip)
 
@@ -76,7 +76,7 @@ class Step(NamedTuple):
         return runs_again(mode, self.ends_batch)
 
     def later(self, microbatches: int, versions: int) -> "Step":
-        """Return the same step so many microbatches, and weight versions, later."""
+        """Return the same step, ``microbatches`` and weight ``versions`` later."""
         task, receives, sends, slot, update, ends_batch, ends_update = self
         return Step(
             task.later(microbatches, versions),

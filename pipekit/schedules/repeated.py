@@ -11,7 +11,7 @@ class Shiftable(Protocol):
     """Something that a table has for every batch, say a task."""
 
     def later(self, microbatches: int, versions: int) -> Self:
-        """Return the same for so many microbatches, and weight versions, later."""
+        """Return the same, ``microbatches`` and weight ``versions`` later."""
 
 
 T = TypeVar("T", bound=Shiftable)
@@ -74,10 +74,8 @@ class Repeated(Sequence[T]):
         return self.unit, self.times, self.microbatches, self.versions
 
 
-def repeat(
-    unit: Sequence[T], times: int, microbatches: int, versions: int
-) -> Sequence[T]:
-    """Return items repeated, if there is anything to repeat; see :class:`Repeated`."""
+def repeat(unit: Sequence[T], times: int, microbatches: int, versions: int) -> Sequence[T]:
+    """Return items that come again, if they do; see :class:`Repeated`."""
     return Repeated(unit, times, microbatches, versions) if times > 1 else tuple(unit)
 
 
@@ -87,5 +85,5 @@ def distinct(items: Sequence[T]) -> Sequence[T]:
 
 
 def alike(pattern: Sequence[Shiftable], unit: Sequence[T]) -> Sequence[T]:
-    """Return items that come as often as those of a pattern, and are shifted alike."""
+    """Return the ``unit`` as often as the items of a ``pattern`` come, and shifted alike."""
     return pattern.like(unit) if isinstance(pattern, Repeated) else unit

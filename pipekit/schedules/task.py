@@ -25,7 +25,7 @@ class Task(NamedTuple):
     version: int
 
     def later(self, microbatches: int, versions: int) -> "Task":
-        """Return the same task so many microbatches, and weight versions, later."""
+        """Return the same task, ``microbatches`` and weight ``versions`` later."""
         op, stage, microbatch, version = self
         return Task(op, stage, microbatch + microbatches, version + versions)
 

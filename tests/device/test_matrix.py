@@ -4,7 +4,7 @@ A few of them are in ``make test``; all, with a table of their counts, in ``make
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import count, product
 from typing import Any
@@ -28,7 +28,7 @@ TRACE = ["trace", "no trace"]
 def split(schedule: pk.Schedule) -> pk.Schedule:
     """Each backward in two parts; that for the weights comes after the next one for the input."""
 
-    def halves(tasks: tuple[Task, ...]) -> Iterator[Task]:
+    def halves(tasks: Sequence[Task]) -> Iterator[Task]:
         late: list[Task] = []
         for task in tasks:
             if task.op is Op.BACKWARD:

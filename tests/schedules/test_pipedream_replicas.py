@@ -5,6 +5,7 @@ them.
 """
 
 import math
+from collections.abc import Sequence
 from inspect import cleandoc
 from typing import Any
 
@@ -34,7 +35,7 @@ variants = st.sampled_from(
 )
 
 
-def replicas_of(schedule: Schedule, replicas: list[int]) -> list[list[tuple[Task, ...]]]:
+def replicas_of(schedule: Schedule, replicas: list[int]) -> list[list[Sequence[Task]]]:
     """Return each stage's task lists, one a replica."""
     lists = iter(schedule.workers)
     return [[next(lists) for _ in range(width)] for width in replicas]

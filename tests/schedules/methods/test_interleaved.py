@@ -1,6 +1,6 @@
 """Interleaved 1F1B against Megatron-LM's description (SC '21, section 2.2, Figure 4)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import cleandoc
 from itertools import pairwise
 
@@ -57,7 +57,7 @@ def test_the_order_is_megatrons_where_workers_divide_the_microbatches(
                     assert task == Task(op, chunk * p + worker, k, batch)
 
 
-def accumulated(tasks: tuple[Task, ...]) -> list[int]:
+def accumulated(tasks: Sequence[Task]) -> list[int]:
     """Forwards less backwards after each task."""
     ahead, counts = 0, []
     for task in tasks:

@@ -41,7 +41,7 @@ def test_pipelines_can_be_neighbours_in_place_of_replicas() -> None:
     turned = pc.pipelines_in_servers(table, 2)
     check(turned)
     assert [tasks[0].stage for tasks in turned.workers] == [0, 1, 2, 0, 1, 2]
-    assert sorted(turned.workers) == sorted(table.workers)
+    assert sorted(map(tuple, turned.workers)) == sorted(map(tuple, table.workers))
 
 
 def test_the_fastest_run_of_each_planner_counts(monkeypatch: pytest.MonkeyPatch) -> None:
