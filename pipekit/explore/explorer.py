@@ -1,19 +1,17 @@
 """Controls above, pictures below: what all explorers share, live and as static figures."""
 
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
-import pandas as pd
 from IPython.display import display
 
-from pipekit import plots
 from pipekit.explore.canvas import TimelineCanvas, picture
 from pipekit.explore.chart import Chart
+from pipekit.explore.still import static, styled
 from pipekit.explore.view import View
 
 See = Callable[..., View]
@@ -101,16 +99,19 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
                     title=timeline.title,
                     longest=max(peer.makespan_s for peer in peers),
                     legend=number == 0,
+                    most_bytes=max(t.most_bytes for t in view.timelines) * timeline.memory,
+                    capacity=timeline.capacity,
                 )
             )
 
     def _link(self, view: View) -> None:
-        """Let canvases in the same unit zoom and pan together, within the page."""
+        """Let canvases in the same unit zoom, pan and play together, within the page."""
         first: dict[str, TimelineCanvas] = {}
         for canvas, timeline in zip(self._canvases, view.timelines, strict=True):
             leader = first.setdefault(timeline.trace.unit, canvas)
             if leader is not canvas:
-                widgets.jslink((leader, "view"), (canvas, "view"))
+                for shared in ("view", "until"):
+                    widgets.jslink((leader, shared), (canvas, shared))
 
     def _changed(self, _change: object = None) -> None:
         try:
@@ -119,50 +120,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
             self.complain(error)
         else:
             self.show(view)
-
-
-def styled(view: View) -> Any:
-    """Return the table, ready to be shown."""
-    assert view.table is not None
-    numbers = view.table.select_dtypes("number").columns
-    shown = view.table.style.hide(axis="index").format("{:,.4g}", subset=numbers)
-    return shown.set_caption(view.caption)
-
-
-def static(view: View, results_dir: str | Path) -> None:
-    """Display what an explorer shows as figures that need no kernel, and save them.
-
-    Args:
-        view: what to show.
-        results_dir: the folder for an SVG and a CSV of each figure.
-    """
-    folder = Path(results_dir).resolve()
-    if view.text:
-        print(view.text)
-    if view.timelines:
-        traces = [timeline.trace for timeline in view.timelines]
-        figure = plots.compare(
-            *traces, titles=[each.title or each.trace.name for each in view.timelines]
-        )
-        _show(figure, folder / "timelines", _events(view.timelines))
-    for name, plot in view.plots.items():
-        _show(plot.figure, folder / name, plot.data)
-    if view.table is not None:
-        view.table.to_csv(folder / "table.csv", index=False)
-        display(styled(view))
-
-
-def _events(timelines: Any) -> pd.DataFrame:
-    return pd.concat(
-        [each.trace.frame.assign(shown=each.title or each.trace.name) for each in timelines]
-    )
-
-
-def _show(figure: Any, stem: Path, data: pd.DataFrame) -> None:
-    """Save a figure and display it: live in Jupyter, as SVG where no script runs (GitHub)."""
-    svg = plots.save(figure, stem, data)["svg"].read_text(encoding="utf-8")
-    live = json.loads(figure.to_json())
-    display({"application/vnd.plotly.v1+json": live, "image/svg+xml": svg}, raw=True)
 
 
 def explore(

@@ -5,19 +5,19 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from pipekit import plots
 from pipekit.clusters import flat, papers
 from pipekit.explore.controls import choice, steps, whole
 from pipekit.explore.explorer import explore
 from pipekit.explore.models import MODELS, estimated
 from pipekit.explore.timeline import made
-from pipekit.explore.view import Plot, View
+from pipekit.explore.view import Timeline, View
 from pipekit.planning import plan
 from pipekit.planning.balanced import Of
 from pipekit.plans import Recompute
 from pipekit.plots import units
 from pipekit.schedules.methods.by_name import METHODS, stages_a_worker
 from pipekit.simulation import simulate
+from pipekit.traces import Trace
 
 DEVICES = {device.name: device for device in (papers.K80, papers.TITAN_X, papers.V100, papers.P40)}
 OPTIMIZERS = {"SGD": 0, "SGD, momentum": 1, "Adam": 2}
@@ -80,10 +80,13 @@ def see(
     return View(
         text=f"{units.written(profile.parameter_bytes, units.BYTES)} of weights; layers of each "
         f"stage: {cuts}; {rows * microbatches} rows a batch",
-        plots={
-            "memory": Plot(plots.memory(memory, title=verdict, capacity=capacity), memory.frame)
-        },
+        timelines=[Timeline(trace, _peaks(trace), verdict, memory=True, capacity=capacity)],
     )
+
+
+def _peaks(trace: Trace) -> list[str]:
+    assert trace.memory is not None
+    return [f"peak {units.written(peak, units.BYTES)}" for peak in trace.memory.peak_bytes]
 
 
 def controls() -> dict[str, widgets.ValueWidget]:

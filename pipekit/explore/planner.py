@@ -15,6 +15,7 @@ from pipekit.explore.memory import OPTIMIZERS
 from pipekit.explore.models import MODELS, estimated
 from pipekit.explore.view import Plot, View
 from pipekit.planning import parallel_pipelines, sweep
+from pipekit.planning.parallel_pipelines import fastest
 from pipekit.plans import Plan
 
 CLUSTERS = ("pipedream-a", "pipedream-b", "2bw-v100", "torchgpipe-p40", "figure1-k80")
@@ -54,7 +55,7 @@ def see(
     won = plan.replicas[0], len(plan.stages)
     return View(
         text=str(plan),
-        plots={"throughput": Plot(_map(best, plan, model, cluster), best)},
+        plots={"throughput": Plot(_map(best, plan, model, cluster, workers), best)},
         table=_compared(best, won),
         caption="the best of each width and depth; without links, if they cost nothing (simulated)",
     )
@@ -84,15 +85,15 @@ def _free(cluster: Cluster) -> Cluster:
 
 def _best_of_each(table: pd.DataFrame) -> pd.DataFrame:
     """Return the fastest row that fits of each width and depth, or the leanest if none fits."""
-    by_speed = table.sort_values(["fits", "throughput"], ascending=False)
-    by_memory = table.sort_values("memory_bytes")
-    pair = ["width", "depth"]
-    fastest = by_speed[by_speed["fits"]].drop_duplicates(pair)
-    leanest = by_memory.drop_duplicates(pair)
-    return pd.concat([fastest, leanest]).drop_duplicates(pair).sort_values(pair, ignore_index=True)
+    chosen = []
+    for _, rows in table.groupby(["width", "depth"]):
+        fitting = rows[rows["fits"]]
+        best = fastest(fitting) if len(fitting) else rows.loc[rows["memory_bytes"].idxmin()]
+        chosen.append(best.name)
+    return table.loc[chosen].reset_index(drop=True)
 
 
-def _map(best: pd.DataFrame, plan: Plan, model: str, cluster: str) -> Any:
+def _map(best: pd.DataFrame, plan: Plan, model: str, cluster: str, workers: int) -> Any:
     width, depth = plan.replicas[0], len(plan.stages)
     fitting = best.assign(throughput=best["throughput"].where(best["fits"]))
     return plots.grid(
@@ -101,8 +102,8 @@ def _map(best: pd.DataFrame, plan: Plan, model: str, cluster: str) -> Any:
         y="width",
         value="throughput",
         best=(depth, width),
-        title=f"{model} on {plan.workers} workers of {cluster}: width {width}, depth {depth} wins "
-        f"with {fitting['throughput'].max():,.4g} rows/s",
+        title=f"{model} on {cluster}: width {width}, depth {depth} wins with {plan.workers} of "
+        f"{workers} workers and {fitting['throughput'].max():,.4g} rows/s",
         label="simulated",
         unit="rows/s",
         missing="does not fit",

@@ -5,14 +5,11 @@ from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
-import pandas as pd
 
-from pipekit import plots
 from pipekit.clusters import flat
-from pipekit.explore.canvas import NOTES_PX
 from pipekit.explore.controls import choice, number, steps, whole
 from pipekit.explore.explorer import explore
-from pipekit.explore.view import Plot, Timeline, View
+from pipekit.explore.view import Timeline, View
 from pipekit.plans import Plan, Recompute
 from pipekit.plots import units
 from pipekit.profiling import Profile
@@ -75,8 +72,8 @@ def see(
     for name in names:
         schedule, trace = run(name)
         traces.append(trace)
-        timelines.append(Timeline(trace, _notes(schedule, trace)))
-    return View(timelines=timelines, plots={"memory": _memory(*traces)})
+        timelines.append(Timeline(trace, _notes(schedule, trace), memory=True))
+    return View(text=_compared(*traces), timelines=timelines)
 
 
 def controls() -> dict[str, widgets.ValueWidget]:
@@ -148,17 +145,13 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def _memory(trace: Trace, other: Trace | None = None) -> Plot:
-    """Return the bytes over time of one method, with the total of the other."""
-    assert trace.memory is not None
-    frames = [trace.memory.frame.assign(method=trace.name)]
+def _compared(first: Trace, other: Trace | None = None) -> str:
+    """Return a line that compares the methods' memory."""
     if other is None:
-        figure = plots.memory(trace.memory, title=trace.name)
-    else:
-        assert other.memory is not None
-        frames.append(other.memory.frame.assign(method=other.name))
-        peak, others = (max(memory.peak_bytes) for memory in (trace.memory, other.memory))
-        title = f"{trace.name} needs {peak / others:.2g} times the memory of {other.name}"
-        figure = plots.memory(trace.memory, title=title, other=other.memory, other_name=other.name)
-    figure.layout.margin.r = NOTES_PX  # the curves stand under the bars
-    return Plot(figure, pd.concat(frames))
+        return ""
+    peaks = []
+    for trace in (first, other):
+        assert trace.memory is not None
+        peaks.append(max(trace.memory.peak_bytes))
+    ratio = peaks[0] / peaks[1]
+    return f"{first.name} needs {ratio:.2g} times the memory of {other.name} ({first.label})"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit.traces import Trace
+from pipekit.traces import Memory, Trace
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,31 @@ class Timeline:
         trace: its events.
         notes: what to write beside each worker's row, if anything.
         title: in place of the trace's name.
+        memory: whether to draw each worker's bytes below its row.
+        capacity: of a worker, in bytes, to draw with them.
     """
 
     trace: Trace
     notes: Sequence[str] = ()
     title: str | None = None
+    memory: bool = False
+    capacity: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What the timeline is called."""
+        return self.title or self.trace.name
+
+    @property
+    def held(self) -> Memory:
+        """The bytes over time; there are some if ``memory`` is true."""
+        assert self.trace.memory is not None
+        return self.trace.memory
+
+    @property
+    def most_bytes(self) -> float:
+        """The most that is drawn below a row, with the capacity; 0 if no memory is drawn."""
+        return max(*self.held.peak_bytes, self.capacity or 0.0, 1.0) if self.memory else 0.0
 
 
 @dataclass(frozen=True)

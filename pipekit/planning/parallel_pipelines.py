@@ -57,13 +57,18 @@ def parallel_pipelines(
             f"{cluster.workers} workers, give each at least {bytes_text(least['memory_bytes'])}, "
             f"which {_text(least)} needs"
         )
-    fastest = fits[fits["throughput"] >= fits["throughput"].max() * (1 - _TIE)]
-    best = fastest.assign(workers=fastest["width"] * fastest["depth"]).sort_values(
+    return _plan(fastest(fits), fits, profile, cluster, optimizer_states)
+
+
+def fastest(rows: pd.DataFrame) -> pd.Series:
+    """Return the fastest of some rows of a sweep; of equal ones as :func:`parallel_pipelines`."""
+    equal = rows[rows["throughput"] >= rows["throughput"].max() * (1 - _TIE)]
+    ordered = equal.assign(workers=equal["width"] * equal["depth"]).sort_values(
         ["workers", "recompute", "microbatch_rows", "depth"],
         ascending=[True, True, False, True],
         kind="stable",
     )
-    return _plan(best.iloc[0], fits, profile, cluster, optimizer_states)
+    return ordered.iloc[0]
 
 
 def _plan(

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from pipekit.plots import style
 from pipekit.schedules import ScheduleError
-from pipekit.traces import CAUSES, Cause, Trace
+from pipekit.traces import CAUSES, GAPS, Cause, Trace
 
 HEIGHT = 0.8
 """Of a row's height."""
@@ -37,28 +37,41 @@ def idle(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
         }
     )
     background = _bars(everywhere, style.IDLE_STYLE, scale) | {"hoverinfo": "skip"}
-    try:
-        gaps = trace.gaps()
-    except ScheduleError:
-        return [go.Bar(background)]
-    least = LEAST_PX / style.PANEL_PX * trace.makespan_s
-    gaps = gaps[gaps["end_s"] - gaps["start_s"] >= least]
-    looks = [STYLES[Cause(cause)] for cause in gaps["cause"]]
+    gaps = visible_gaps(trace)
     found = [background]
     for look in dict.fromkeys(STYLES.values()):
-        alike = gaps[[each == look for each in looks]]
+        alike = gaps[[each == look for each in gaps["look"]]]
         if len(alike):
             found.append(_waiting(alike, look, scale, unit))
     return [go.Bar(each) for each in found]
 
 
+def visible_gaps(trace: Trace) -> pd.DataFrame:
+    """Return the gaps of :meth:`pipekit.traces.Trace.gaps` that can be seen, ready to be drawn.
+
+    Returns:
+        Its columns; look, a style; told, lines that say why the worker is idle.  No row for a slice
+        of a run: its events do not say why its workers wait.
+    """
+    try:
+        gaps = trace.gaps()
+    except ScheduleError:
+        gaps = pd.DataFrame(columns=GAPS)
+    least = LEAST_PX / style.PANEL_PX * trace.makespan_s
+    gaps = gaps[gaps["end_s"] - gaps["start_s"] >= least]
+    return gaps.assign(look=[STYLES[Cause(cause)] for cause in gaps["cause"]], told=_told(gaps))
+
+
 def _waiting(gaps: pd.DataFrame, look: style.Style, scale: float, unit: str) -> dict[str, Any]:
     hover: dict[str, Any] = {
         "customdata": pd.DataFrame(
-            {"w": gaps["worker"], "from": gaps["start_s"] * scale, "to": gaps["end_s"] * scale}
-        )
-        .assign(told=_told(gaps))
-        .to_numpy(dtype=object),
+            {
+                "worker": gaps["worker"],
+                "from": gaps["start_s"] * scale,
+                "to": gaps["end_s"] * scale,
+                "told": gaps["told"].str.replace("\n", "<br>"),
+            }
+        ).to_numpy(dtype=object),
         "hovertemplate": "<b>idle</b>, worker %{customdata[0]}<br>%{customdata[3]}<br>"
         f"%{{customdata[1]:.6~g}} to %{{customdata[2]:.6~g}} {unit}<extra></extra>",
     }
@@ -75,7 +88,7 @@ def _told(gaps: pd.DataFrame) -> list[str]:
     for gap in gaps.itertuples():
         text = f"{gap.cause}: {meanings[gap.cause]}"
         if gap.before:
-            text += f"<br>before {gap.before}"
+            text += f"\nbefore {gap.before}"
         if gap.waits_for:
             text += f", which needs {gap.waits_for} on worker {gap.waits_for_worker}"
         told.append(text)

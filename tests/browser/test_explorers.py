@@ -133,15 +133,46 @@ def pixels(canvases: Locator) -> list[str]:
     return images
 
 
-@pytest.mark.parametrize("theme", ["Dark", "Light"])
-def test_text_stands_out_from_both_themes(theme: str, lab: Lab) -> None:
+def test_the_critical_path_is_shown_and_hidden_by_a_key(lab: Lab, screenshots: Path) -> None:
     notebook = lab.show("timeline.ipynb")
+    canvases = notebook.locator(".pipekit-timeline > canvas")
+    without = pixels(canvases)
+    canvases.first.press("c")
+    lab.page.wait_for_timeout(200)
+    lab.page.screenshot(path=screenshots / "critical_path.png", scale="css")
+    first, *others = pixels(canvases)
+    assert first != without[0]
+    assert others == without[1:]
+    canvases.first.press("c")
+    lab.page.wait_for_timeout(200)
+    assert pixels(canvases) == without
+
+
+def test_a_run_is_shown_until_the_sliders_time_on_all_canvases(lab: Lab) -> None:
+    notebook = lab.show("timeline.ipynb")
+    canvases = notebook.locator(".pipekit-timeline > canvas")
+    whole = pixels(canvases)
+    clock = notebook.locator(".pipekit-tools input").first
+    clock.fill("0.5")
+    lab.page.wait_for_timeout(200)
+    assert all(now != then for now, then in zip(pixels(canvases), whole, strict=True))
+    clock.fill("1")
+    lab.page.wait_for_timeout(200)
+    assert pixels(canvases) == whole
+
+
+@pytest.mark.parametrize("theme", ["Dark", "Light"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("timeline", ".pipekit-title"), ("planner", ".pipekit-chart .g-gtitle text")],
+)
+def test_text_stands_out_from_both_themes(name: str, text: str, theme: str, lab: Lab) -> None:
+    notebook = lab.show(f"{name}.ipynb")
     lab.theme(theme)
-    for text in (".pipekit-title", ".pipekit-chart .g-gtitle text"):
-        deadline = time.monotonic() + CELLS_S  # figures follow a theme when they are drawn again
-        while contrast(notebook, text) < 7 and time.monotonic() < deadline:
-            lab.page.wait_for_timeout(50)
-        assert contrast(notebook, text) >= 7  # WCAG 2, level AAA
+    deadline = time.monotonic() + CELLS_S  # figures follow a theme when they are drawn again
+    while contrast(notebook, text) < 7 and time.monotonic() < deadline:
+        lab.page.wait_for_timeout(50)
+    assert contrast(notebook, text) >= 7  # WCAG 2, level AAA
 
 
 def contrast(notebook: Locator, text: str) -> float:

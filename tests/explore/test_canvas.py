@@ -71,7 +71,46 @@ def test_nothing_cannot_be_drawn() -> None:
 
 def test_a_new_picture_is_shown_whole() -> None:
     canvas = TimelineCanvas()
-    canvas.view = [1.0, 2.0]
+    canvas.view, canvas.until = [1.0, 2.0], 1.5
     canvas.show(picture(simulated()))
-    assert canvas.view == []
+    assert (canvas.view, canvas.until) == ([], -1)
     assert canvas.picture["title"].startswith("PipeDream-2BW")
+
+
+def gap(drawn: dict[str, Any], name: str) -> np.ndarray:
+    kind = np.float32 if name in ("start", "end") else np.int32
+    return np.frombuffer(drawn["gaps"]["columns"][name], kind)
+
+
+def test_gaps_say_who_waits_for_whom() -> None:
+    drawn = picture(Trace.from_schedule(schedules.gpipe(2, 1)))
+    looks = [drawn["gaps"]["styles"][kind]["name"] for kind in gap(drawn, "kind")]
+    assert looks == ["waits for a pass", "idle", "idle"]
+    assert gap(drawn, "start").tolist() == [1, 0, 4]
+    assert gap(drawn, "lane").tolist() == [0, 1, 1]
+    assert drawn["gaps"]["told"][0].endswith("B0 of stage 0, which needs B0 of stage 1 on worker 1")
+
+
+def test_the_critical_path_names_bars_in_their_order() -> None:
+    trace = Trace.from_schedule(schedules.gpipe(2, 1))
+    ops = [trace.frame["op"][place] for place in picture(trace)["critical"]]
+    assert ops == ["FORWARD", "FORWARD", "BACKWARD", "BACKWARD"]
+
+
+def test_bytes_lie_part_upon_part_below_the_rows_if_asked() -> None:
+    profile = Profile.uniform(4, 0.01, 0.02, output_bytes=4e6, parameter_bytes=16e6)
+    trace = simulate(schedules.two_bw(4, 4, 3), profile)
+    assert trace.memory is not None
+    assert picture(trace)["memory"] is None
+    most = max(trace.memory.peak_bytes)
+    drawn = picture(trace, most_bytes=most, capacity=2 * most)["memory"]
+    held = np.frombuffer(drawn["columns"]["held"], np.float32).reshape(-1, len(drawn["styles"]))
+    assert (np.diff(held, axis=1) >= 0).all()
+    assert held.max() == pytest.approx(drawn["top"])
+    assert drawn["capacity"] == pytest.approx(2 * drawn["top"])
+
+
+def test_a_slice_of_a_run_has_neither_gaps_nor_a_critical_path() -> None:
+    trace = Trace.from_schedule(schedules.gpipe(2, 2))
+    drawn = picture(replace(trace, frame=trace.frame.query("start_s >= 3")))
+    assert (drawn["critical"], drawn["gaps"]["told"]) == ([], [])

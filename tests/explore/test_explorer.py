@@ -6,24 +6,24 @@ import pandas as pd
 import pytest
 
 from pipekit import Profile, schedules, simulate
-from pipekit.explore import explorer
+from pipekit.explore import explorer, still
 from pipekit.explore.canvas import TimelineCanvas
 from pipekit.explore.chart import Chart
 from pipekit.explore.controls import choice, whole
 from pipekit.explore.explorer import Explorer, explore
 from pipekit.explore.view import Plot, Timeline, View
-from pipekit.plots import memory
+from pipekit.plots import in_flight
 
 
 def see(stages: int = 3, method: str = "flush") -> View:
     if stages > 5:
         raise ValueError("use at most 5 <stages>")
-    trace = simulate(getattr(schedules, method)(stages, 2), Profile.uniform(stages, 0.01, 0.02))
-    assert trace.memory is not None
+    flush = getattr(schedules, method)(stages, 2)
+    trace = simulate(flush, Profile.uniform(stages, 0.01, 0.02))
     return View(
         text=f"{stages} stages",
-        timelines=[Timeline(trace), Timeline(trace, title="again")],
-        plots={"memory": Plot(memory(trace.memory), trace.memory.frame)},
+        timelines=[Timeline(trace, memory=True), Timeline(trace, title="again")],
+        plots={"in_flight": Plot(in_flight(flush), pd.DataFrame())},
         table=pd.DataFrame({"stages": [stages], "ratio": [1 / 3]}),
         caption="ratios (exact)",
     )
@@ -85,12 +85,19 @@ def test_without_a_front_end_figures_are_shown_and_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown: list[Any] = []
-    monkeypatch.setattr(explorer, "display", lambda *what, **how: shown.extend(what))
+    monkeypatch.setattr(still, "display", lambda *what, **how: shown.extend(what))
     explore(see, controls, False, tmp_path, stages=2)
     assert capsys.readouterr().out == "2 stages\n"
-    timelines, curves, _table = shown
-    assert {*timelines} == {*curves} == {"application/vnd.plotly.v1+json", "image/svg+xml"}
+    timelines, memory, curves, _table = shown
+    assert (
+        {*timelines}
+        == {*memory}
+        == {*curves}
+        == {"application/vnd.plotly.v1+json", "image/svg+xml"}
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "in_flight.csv",
+        "in_flight.svg",
         "memory.csv",
         "memory.svg",
         "table.csv",

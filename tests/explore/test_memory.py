@@ -3,25 +3,26 @@ from typing import Any
 import pytest
 
 from pipekit.explore.memory import CUTS, DEVICES, OPTIMIZERS, controls, see
+from pipekit.explore.view import Timeline
 
 MODEL: dict[str, Any] = {"model": "gpt-355M", "microbatches": 4}
 
 
-def peaks(**setting: Any) -> list[float]:
-    frame = see(**{**MODEL, **setting}).plots["memory"].data
-    total = frame.drop(columns=["worker", "time_s"]).sum(axis=1)
-    return [float(peak) for peak in total.groupby(frame["worker"]).max()]
+def seen(**setting: Any) -> Timeline:
+    (timeline,) = see(**{**MODEL, **setting}).timelines
+    return timeline
 
 
 def test_the_title_says_whether_it_fits_the_device() -> None:
-    fits, full = (see(rows=rows, **MODEL).plots["memory"].figure for rows in (1, 64))
-    assert fits.layout.title.text.startswith("gpt-355M by PipeDream-2BW fits: at most ")
-    assert "does not fit worker 0, worker 1" in full.layout.title.text
-    assert any(trace.name == "capacity, 17.18 GB" for trace in fits.data)
+    fits, full = (seen(rows=rows) for rows in (1, 64))
+    assert fits.name == "gpt-355M by PipeDream-2BW fits"
+    assert "does not fit worker 0, worker 1" in full.name
+    assert fits.capacity == DEVICES["V100 16GB"].memory_bytes
+    assert fits.memory
 
 
 def test_the_optimizers_state_is_a_tensor_for_each_weight() -> None:
-    frames = [see(optimizer=name, **MODEL).plots["memory"].data for name in OPTIMIZERS]
+    frames = [seen(optimizer=name).held.frame for name in OPTIMIZERS]
     sgd, momentum, adam = (frame["optimizer"].max() for frame in frames)
     assert sgd == 0
     assert adam == 2 * momentum
@@ -29,7 +30,8 @@ def test_the_optimizers_state_is_a_tensor_for_each_weight() -> None:
 
 
 def test_recomputing_makes_the_fullest_worker_emptier() -> None:
-    assert max(peaks(recompute="always", rows=8)) < max(peaks(recompute="never", rows=8))
+    always, never = (seen(recompute=how, rows=8).held for how in ("always", "never"))
+    assert max(always.peak_bytes) < max(never.peak_bytes)
 
 
 def test_stages_may_be_of_equal_time_or_of_equal_size() -> None:

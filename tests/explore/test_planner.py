@@ -21,6 +21,8 @@ def test_the_plan_is_the_planners_and_leads_the_table(view: View) -> None:
     winner = view.table.iloc[0]
     assert (winner["width"], winner["depth"]) == (plan.replicas[0], len(plan.stages))
     assert winner["fits"] == "yes"
+    assert winner["rows a microbatch"] == plan.microbatch_rows
+    assert winner["memory (GiB)"] == pytest.approx(plan.memory_bytes / 2**30)
 
 
 def test_the_map_has_the_best_that_fits_of_every_width_and_depth(view: View) -> None:
@@ -32,7 +34,7 @@ def test_the_map_has_the_best_that_fits_of_every_width_and_depth(view: View) -> 
     fitting = shown[shown["fits"]]["throughput"]
     np.testing.assert_allclose(fitting.sort_index(), best.sort_index())
     title = view.plots["throughput"].figure.layout.title.text
-    assert f"wins with {best.max():,.4g} rows/s (simulated)" in title
+    assert f" of 8 workers and {best.max():,.4g} rows/s (simulated)" in title
 
 
 def test_the_table_has_both_plain_ways_and_what_links_cost(view: View) -> None:
@@ -40,6 +42,16 @@ def test_the_table_has_both_plain_ways_and_what_links_cost(view: View) -> None:
     assert (view.table["depth"] == 1).any()
     assert (view.table["width"] == 1).any()
     assert (view.table["rows/s without links"] >= view.table["rows/s"] * (1 - 1e-12)).all()
+
+
+def test_what_is_equally_fast_is_chosen_as_the_planner_does() -> None:
+    """At the explorer's beginning several rows of one width and depth are equally fast."""
+    cluster = named("2bw-v100", 16)
+    plan = parallel_pipelines(estimated("gpt-1.3B", cluster.device), cluster, max_batch=256)
+    table = see().table
+    assert table is not None
+    assert table["rows a microbatch"].iloc[0] == plan.microbatch_rows
+    assert table["memory (GiB)"].iloc[0] == pytest.approx(plan.memory_bytes / 2**30)
 
 
 def test_what_the_cluster_cannot_be_is_said_with_its_remedy() -> None:

@@ -28,11 +28,11 @@ def test_notes_say_what_each_worker_keeps() -> None:
     assert all(note.startswith("1 version, 4 in flight, ") for note in gpipe.notes)
 
 
-def test_the_title_compares_the_methods_memory() -> None:
+def test_a_line_compares_the_methods_memory() -> None:
     view = see()
     peaks = [max(each.trace.memory.peak_bytes) for each in view.timelines if each.trace.memory]
-    title = view.plots["memory"].figure.layout.title.text
-    assert title.startswith(f"PipeDream needs {peaks[0] / peaks[1]:.2g} times the memory of GPipe")
+    ratio = f"{peaks[0] / peaks[1]:.2g}"
+    assert view.text == f"PipeDream needs {ratio} times the memory of GPipe (simulated)"
 
 
 def test_recomputing_costs_a_forward_and_saves_activations() -> None:
@@ -58,7 +58,7 @@ def test_replicas_give_every_method_more_workers(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_compared_on_as_many_workers_with_as_much_work(method: str) -> None:
     view = see(method, "flush", microbatches=8)
-    assert "memory" in view.plots
+    assert all(each.memory for each in view.timelines)
     frames = [each.trace.frame for each in view.timelines]
     work = [(f["end_s"] - f["start_s"]).groupby(f["worker"]).sum() for f in frames]
     assert work[0].to_list() == pytest.approx(work[-1].to_list())
