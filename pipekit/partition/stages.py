@@ -5,6 +5,8 @@ from typing import Any
 
 from torch import nn
 
+from pipekit.choices import require_choice
+from pipekit.partition.recorded.export import export
 from pipekit.partition.recorded.record import record
 from pipekit.partition.recorded.sequence import RecordedSequence
 from pipekit.partition.recording.blocks import Wish
@@ -12,18 +14,31 @@ from pipekit.partition.verify import verify
 
 
 def stages(
-    model: nn.Module, example: Any, blocks: Wish | None = None, *, freeze: bool = False
+    model: nn.Module,
+    example: Any,
+    blocks: Wish | None = None,
+    *,
+    way: str = "record",
+    freeze: bool = False,
 ) -> RecordedSequence:
     """Return any module as a sequence of layers, each of which may begin a stage.
 
-    The model runs on the example, and what its modules are called with is recorded.  Its blocks
-    stay the model's own modules, called as they are; the operations of torch between them are run
-    again from the record.  Tensors that are used later go along from layer to layer.  The layers
-    are then compared with the unsplit model on another number of rows: outputs in training and in
-    evaluation mode, buffers and all gradients must be equal to the bit, or nothing is returned.
+    There are two ways, with one result.
 
-    Lengths other than the number of rows are those of the example for ever; a batch of other
-    lengths is refused when it comes.
+    ``way="record"``: the model runs on the example, and what its modules are called with is
+    recorded.  Its blocks stay the model's own modules, called as they are, with their hooks,
+    autograd functions and activation checkpointing; the operations of torch between them are run
+    again from the record.  Lengths other than the number of rows are those of the example for ever;
+    a batch of other lengths is refused when it comes.
+
+    ``way="export"``: ``torch.export`` traces the model, blocks and all, into a graph of operators
+    for any number of rows and, where the model allows it, any lengths.  What the graph would lose
+    is refused.
+
+    Tensors that are used later go along from layer to layer.  The layers are then compared with the
+    unsplit model on another number of rows, and on other lengths if they may vary: outputs in
+    training and in evaluation mode, buffers and all gradients must be equal to the bit, or nothing
+    is returned.
 
     Args:
         model: any module.  It is neither changed nor copied; the layers have its own tensors.
@@ -32,24 +47,31 @@ def stages(
         blocks: modules that stay whole, by name or class.  By default the outermost repeated ones:
             elements of ``nn.Sequential``, ``nn.ModuleList`` and ``nn.ModuleDict``, and three or
             more children of one class.
-        freeze: whether to hold what Python reads from tensors between blocks (``.item()``, ``if``)
-            to be always as in the example, with a warning; otherwise it is refused.
+        way: "record" or "export".
+        freeze: in recording, whether to hold what Python reads from tensors between blocks
+            (``.item()``, ``if``) to be always as in the example, with a warning; otherwise it is
+            refused.
 
     Returns:
         The layers; ``print`` shows them as a table.
 
     Raises:
+        ValueError: there is no such way.
         NotRecordable: the model cannot be cut so, or the layers do not do what it does; the message
             says where and what to do.
 
     Warns:
         UserWarning: with ``freeze``, what was read where.
     """
-    recorded = record(model, example, blocks, freeze=freeze)
+    require_choice("way", way, ["record", "export"])
+    if way == "export":
+        recorded = export(model, example, blocks)
+    else:
+        recorded = record(model, example, blocks, freeze=freeze)
     if recorded.frozen:
         warnings.warn(
             f"what follows is held to be as in the example for all batches: "
             f"{'; '.join(recorded.frozen)}",
             stacklevel=2,
         )
-    return RecordedSequence.of(recorded, verify(recorded, example))
+    return RecordedSequence.of(recorded, verify(recorded))

@@ -11,19 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.layers.buffers import buffers_untouched, named_buffers
-from pipekit.partition.recorded.record import left_as_it_was
-from pipekit.partition.recorded.recorded_model import RecordedModel
+from pipekit.partition.recorded.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import encode, leaves, tensors
+from pipekit.partition.recording.untouched import left_as_it_was
 from pipekit.trees import Tree
 
 SEED = 20_240_229
-_ADVICE = (
-    "name a module around the part in question as a block by blocks=[...]; for transformers try "
-    "attn_implementation='eager' and use_cache=False; torch.utils.checkpoint needs "
-    "use_reentrant=False"
-)
 
 
 @dataclass(frozen=True)
@@ -45,16 +40,15 @@ class _Outcome:
         return None
 
 
-def verify(recorded: RecordedModel, example: Any) -> list[float]:
+def verify(recorded: RecordedModel) -> list[float]:
     """Compare every layer as a stage of its own with the unsplit model, in both modes.
 
-    Both run on a batch of another number of rows than any recording had, with equal random numbers.
-    Outputs, buffers, the gradients of all parameters and of floating-point inputs must be equal to
+    Both run on batches of other sizes than any recording had, with equal random numbers.  Outputs,
+    buffers, the gradients of all parameters and of floating-point inputs must be equal to
     the bit, and the names must be the model's.  Model and generators are left as they were.
 
     Args:
-        recorded: the model as layers.
-        example: what it was recorded with.
+        recorded: the model as layers, and the batches.
 
     Returns:
         The seconds that each layer's forward took in training mode, once.
@@ -63,8 +57,6 @@ def verify(recorded: RecordedModel, example: Any) -> list[float]:
         NotRecordable: the first tensor that differs, by name, and what to do.
     """
     model = recorded.model
-    rows = recorded.rows[1] + 1
-    batch = batches.with_rows(example, rows)
     stages = recorded.stages([1] * len(recorded))
     _require_names(model, stages)
     seconds = [0.0] * len(stages)
@@ -73,23 +65,36 @@ def verify(recorded: RecordedModel, example: Any) -> list[float]:
             model.train(training)
             for stage in stages:
                 stage.train(training)
-            whole = _run_whole(model, batch, training)
-            cut = _run_stages(model, stages, batch, training, seconds)
-            name = whole.first_difference(cut)
-            if name is None:
-                continue
-            mode = f"in {'training' if training else 'evaluation'} mode, with {rows} rows"
-            again = whole.first_difference(_run_whole(model, batch, training))
-            if again is not None:
-                raise NotRecordable(
-                    f"two runs of the unsplit model differ {mode}, first in {again}: it keeps "
-                    f"state in Python between forwards, or an operator of it is not deterministic"
-                )
-            raise NotRecordable(
-                f"the model cut into stages is not the unsplit one {mode}: the first tensor that "
-                f"differs is {name}; {_ADVICE}"
-            )
+            for trial in recorded.trials:
+                _compare(recorded, stages, trial, training, seconds)
     return seconds
+
+
+def _compare(
+    recorded: RecordedModel,
+    stages: list[Any],
+    trial: Trial,
+    training: bool,
+    seconds: list[float],
+) -> None:
+    """Refuse stages that do not do what the model does with a batch; note their seconds."""
+    model, batch = recorded.model, trial.batch
+    mode = f"in {'training' if training else 'evaluation'} mode, with {trial.sizes}"
+    whole = _run_whole(model, batch, training)
+    cut = _run_stages(model, stages, batch, training, seconds)
+    name = whole.first_difference(cut)
+    if name is None:
+        return
+    again = whole.first_difference(_run_whole(model, batch, training))
+    if again is not None:
+        raise NotRecordable(
+            f"two runs of the unsplit model differ {mode}, first in {again}: it keeps state in "
+            f"Python between forwards, or an operator of it is not deterministic"
+        )
+    raise NotRecordable(
+        f"the model cut into stages is not the unsplit one {mode}: the first tensor that differs "
+        f"is {name}; {recorded.advice}"
+    )
 
 
 def _run_whole(model: nn.Module, batch: Any, training: bool) -> _Outcome:

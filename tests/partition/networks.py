@@ -44,9 +44,12 @@ def network(name: str) -> Callable[[Factory], Factory]:
     return register
 
 
-def build(name: str) -> Network:
+def build(name: str, way: str = "record") -> Network:
+    """Return a network, for export such as does when traced what it does otherwise."""
     torch.manual_seed(0)
     made = NETWORKS[name]()
+    if way == "export" and (choose := getattr(made.model, "set_attn_implementation", None)):
+        choose("eager")
     for module in made.model.modules():
         for rate in ("p", "drop_prob"):  # of dropout, and of the depth that is stochastic
             if isinstance(getattr(module, rate, None), float):

@@ -1,8 +1,10 @@
-"""Networks as people bring them: recorded, cut, trained, and equal to a plain loop to the bit."""
+"""Networks as people bring them, recorded and exported: equal to a plain loop to the bit."""
 
 import copy
 import warnings
+from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import Pipeline, schedules
-from pipekit.partition.recording.batch import call
+from pipekit.partition.recording.batch import call, with_shapes
 from pipekit.partition.recording.templates import tensors
 from pipekit.partition.stages import stages
 from tests.partition.networks import FAST, NETWORKS, build
@@ -19,7 +21,15 @@ OPTIMIZER = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 SUMMED_IN_ANOTHER_ORDER = {"bart"}
 """Weights with three uses or more on several stages: each stage sums its own before they meet."""
 
-NAMES = [pytest.param(name, marks=() if name in FAST else pytest.mark.models) for name in NETWORKS]
+FAST_EXPORTS = {"twice", "tied", "in place"}
+
+
+def cases() -> Iterator[Any]:
+    """Yield (network, way in, stages); those that take long only for ``make models``."""
+    for name, way, stage_count in product(NETWORKS, ("record", "export"), (2, 3)):
+        fast = name in FAST if way == "record" else name in FAST_EXPORTS
+        marks = () if fast else pytest.mark.models
+        yield pytest.param(name, way, stage_count, marks=marks, id=f"{name}-{way}-{stage_count}")
 
 
 def loss(output: Any, target: Tensor) -> Tensor:
@@ -44,14 +54,24 @@ def plain_loop(model: nn.Module, batches: list[tuple[Any, Tensor]]) -> list[floa
     return losses
 
 
-@pytest.mark.parametrize("cuts", [2, 3])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_network_as_people_bring_it_trains_as_a_plain_loop_does(name: str, cuts: int) -> None:
+@pytest.fixture
+def slow_attention() -> Iterator[None]:
+    """Let ``nn.MultiheadAttention`` evaluate by its operators, as a graph of them does."""
+    torch.backends.mha.set_fastpath_enabled(False)
+    yield
+    torch.backends.mha.set_fastpath_enabled(True)
+
+
+@pytest.mark.parametrize(("name", "way", "cuts"), cases())
+@pytest.mark.usefixtures("slow_attention")
+def test_a_network_as_people_bring_it_trains_as_a_plain_loop_does(
+    name: str, way: str, cuts: int
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what libraries say of themselves
-        model, batch = build(name)
+        model, batch = build(name, way)
         judge = copy.deepcopy(model)
-        layers = stages(model, batch)
+        layers = stages(model, batch, way=way)
     assert layers.state_dict().keys() == model.state_dict().keys()
 
     rows = len(tensors(batch)[0])
@@ -71,3 +91,24 @@ def test_a_network_as_people_bring_it_trains_as_a_plain_loop_does(name: str, cut
         else:
             assert torch.equal(trained[key], tensor), key
     judge.load_state_dict(trained)
+
+
+@pytest.mark.parametrize("name", ["tied", pytest.param("gpt2", marks=pytest.mark.models)])
+def test_an_exported_network_trains_on_batches_of_many_lengths(name: str) -> None:
+    model, batch = build(name, "export")
+    judge = copy.deepcopy(model)
+    layers = stages(model, batch, way="export")
+    assert layers.summary is not None
+    assert "length" in layers.summary.verified[-1]
+    batches = [
+        (with_lengths(batch, length), torch.full((4,), 0.1 * length)) for length in (7, 3, 12, 7)
+    ]
+    pipeline = Pipeline(layers, lambda n: schedules.flush(2, 1, n), optimizer=OPTIMIZER, loss=loss)
+    assert pipeline.train(batches).losses == plain_loop(judge, batches)
+    trained = pipeline.state_dict()
+    assert all(torch.equal(trained[key], tensor) for key, tensor in judge.state_dict().items())
+
+
+def with_lengths(batch: Any, length: int) -> Any:
+    """Return a batch of texts, so long."""
+    return with_shapes(batch, [(len(tensor), length) for tensor in tensors(batch)])

@@ -1,38 +1,28 @@
 """Between which steps of a recorded model a stage may end."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
-from pipekit.partition.recording.program import Program, Step
-from pipekit.partition.recording.templates import Rows, leaves, values
+from pipekit.partition.recording.program import Growth, Program, Step
+from pipekit.partition.recording.templates import values
 
 
-class RowSource(NamedTuple):
-    """Where a stage reads the number of rows: a dimension that is ``times`` as long."""
+class SizeSource(NamedTuple):
+    """Where a stage reads a size of the batch: a dimension that grows with it."""
 
     value: int
     dimension: int
-    times: int
+    growth: Growth
 
-    @classmethod
-    def find(
-        cls, program: Program, carried: Iterable[int], rows: int, other: int
-    ) -> "RowSource | None":
-        """Return one among the values that a stage is given, or None.
 
-        Args:
-            program: of which they are values.
-            carried: their numbers.
-            rows, other: of the program's two recordings.
-        """
-        for number in carried:
-            made = program.made[number]
-            for dimension, (size, other_size) in enumerate(
-                zip(made.shape, made.other_shape, strict=True)
-            ):
-                if size and size % rows == 0 and other_size == size // rows * other:
-                    return cls(number, dimension, size // rows)
-        return None
+def size_sources(program: Program, carried: Iterable[int]) -> dict[str, SizeSource]:
+    """Return where each size of the batch, by name, can be read among the values of a stage."""
+    found: dict[str, SizeSource] = {}
+    for number in carried:
+        for dimension, growth in enumerate(program.made[number].grows):
+            if growth is not None:
+                found.setdefault(growth.size, SizeSource(number, dimension, growth))
+    return found
 
 
 class Boundary(NamedTuple):
@@ -43,26 +33,29 @@ class Boundary(NamedTuple):
 
 
 def boundaries(
-    training: Program, evaluation: Program, rows: tuple[int, int], shared: frozenset[str]
+    training: Program, evaluation: Program, buffers: Mapping[str, Set[str]]
 ) -> list[Boundary]:
-    """Return where the model may be cut, in order: between modules' calls, if nothing forbids it.
+    """Return where the model may be cut, in order: between blocks' calls, if nothing forbids it.
 
     Of the operations between two calls, so many belong to the first that the fewest bytes cross.
 
     Args:
         training, evaluation: its programs.
-        rows: of their two recordings.
-        shared: modules that must not be called by two stages, since they have buffers.
+        buffers: of each module and tensor of the model, by name, the buffers that whoever uses it
+            has; two stages must not both have one.
     """
-    closed, other_closed = (_closed(p, rows, shared) for p in (training, evaluation))
-    calls, other_calls = list(training.calls()), list(evaluation.calls())
+    closed, other_closed = (_closed(p, buffers) for p in (training, evaluation))
+    calls, other_calls = training.calls(), evaluation.calls()
     found = []
     for count in range(1, len(calls)):
-        done = {call for _, call in calls[:count]}
-        last_done = max((p for p, call in other_calls if call in done), default=-1)
-        todo = (p for p, call in other_calls if call not in done)
-        first_todo = next(todo, len(evaluation.steps))
-        gap = range(calls[count - 1][0] + 1, calls[count][0] + 1)
+        done = {(call.block, call.before) for call in calls[:count]}
+        last_done, first_todo = -1, len(evaluation.steps)
+        for call in other_calls:
+            if (call.block, call.before) in done:
+                last_done = max(last_done, call.last)
+            else:
+                first_todo = min(first_todo, call.first)
+        gap = range(max(call.last for call in calls[:count]) + 1, calls[count].first + 1)
         position = _narrowest(training, gap, closed)
         # Empty if evaluation calls the modules in another order.
         other = _narrowest(evaluation, range(last_done + 1, first_todo + 1), other_closed)
@@ -76,12 +69,13 @@ def _narrowest(program: Program, gap: range, closed: set[int]) -> int | None:
     return min((p for p in gap if p not in closed), key=program.carried_bytes, default=None)
 
 
-def _closed(program: Program, rows: tuple[int, int], shared: frozenset[str]) -> set[int]:
+def _closed(program: Program, buffers: Mapping[str, Set[str]]) -> set[int]:
     """Return the positions before which a program must not be cut."""
     closed: set[int] = set()
     made_by = dict.fromkeys(values(program.batch), 0)
     storage_from = {program.made[number].storage: 0 for number in made_by}
     users: dict[str, list[int]] = {}
+    edited = frozenset(name for step in program.steps for name in step.edited_weights)
     for position, step in enumerate(program.steps):
         for number in step.results:
             made_by[number] = position + 1
@@ -90,25 +84,19 @@ def _closed(program: Program, rows: tuple[int, int], shared: frozenset[str]) -> 
             # Whoever shares the edited storage must be in the editor's stage.
             storage = program.made[number].storage
             closed |= set(range(min(made_by[number], storage_from[storage]), position + 1))
-        for name in _held(step, program, shared):
+        for name in _held(step, edited, buffers):
             users.setdefault(name, []).append(position)
     for positions in users.values():
         closed |= set(range(positions[0] + 1, positions[-1] + 1))
-    last = max((n for n, step in enumerate(program.steps) if _counts_rows(step)), default=-1)
-    for position in range(1, last + 1):
-        if RowSource.find(program, program.alive(position), *rows) is None:
+    needed: set[str] = set()  # sizes of the batch, by this step or a later one
+    for position in reversed(range(1, len(program.steps))):
+        needed |= program.steps[position].sizes
+        if needed - size_sources(program, program.alive(position)).keys():
             closed.add(position)
     return closed
 
 
-def _held(step: Step, program: Program, shared: frozenset[str]) -> set[str]:
+def _held(step: Step, edited: Set[str], buffers: Mapping[str, Set[str]]) -> set[str]:
     """Return what a step uses that two stages must not both have."""
-    edited = {name for other in program.steps for name in other.edited_weights}
-    held = set(step.weights & edited)
-    if step.module in shared:
-        held.add(step.module)
-    return held
-
-
-def _counts_rows(step: Step) -> bool:
-    return any(isinstance(leaf, Rows) for leaf in leaves(step.arguments))
+    names = step.weights if step.module is None else {*step.weights, step.module}
+    return set(step.weights & edited).union(*(buffers.get(name, ()) for name in names))

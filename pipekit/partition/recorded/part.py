@@ -1,17 +1,18 @@
 """A run of a program's steps: what one stage does in one mode."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from pipekit.partition.recorded.boundaries import RowSource
+from pipekit.partition.recorded.boundaries import SizeSource, size_sources
 from pipekit.partition.recording.operations import function
-from pipekit.partition.recording.program import Program, Step
+from pipekit.partition.recording.program import Growth, Program, Step
 from pipekit.partition.recording.templates import (
     Node,
+    Size,
     Template,
     Value,
     Weight,
@@ -31,24 +32,26 @@ class Part:
         steps: what runs.
         frees: for each step, the values that nothing needs after it.
         batch: template of the batch, for the part that is given it; else None.
-        shapes: of the batch's tensors: a dimension that grows with the rows is None.
+        shapes: of the batch's tensors: constant lengths, and how other dimensions grow.
         takes: the values that come in, and whether gradients flow through them.
         gives: the values that go out, for all parts but the last.
         output: template of what the model returns, for the last part; else None.
-        row_source: where the number of rows is read, if any step depends on it.
+        sizes: where the sizes of the batch are read on which steps depend, by name.
+        limits: what must hold for the batch's sizes.
     """
 
     steps: tuple[Step, ...]
     frees: tuple[tuple[int, ...], ...]
     batch: Template
-    shapes: dict[int, tuple[int | None, ...]]
+    shapes: dict[int, tuple[int | Growth, ...]]
     takes: tuple[tuple[int, bool], ...]
     gives: tuple[int, ...]
     output: Template
-    row_source: RowSource | None
+    sizes: dict[str, SizeSource]
+    limits: tuple[Size, ...]
 
     @classmethod
-    def of(cls, program: Program, first: int, behind: int, rows: tuple[int, int]) -> Self:
+    def of(cls, program: Program, first: int, behind: int) -> Self:
         """Return the part of ``program`` from step ``first`` to ``behind`` - 1."""
         starts, ends = first == 0, behind == len(program.steps)
         carried = program.alive(first)
@@ -60,8 +63,10 @@ class Part:
             for leaf in leaves(program.batch):
                 if isinstance(leaf, Value):
                     made = program.made[leaf.number]
-                    sizes = zip(made.shape, made.other_shape, strict=True)
-                    shapes[leaf.number] = tuple(a if a == b else None for a, b in sizes)
+                    dimensions = zip(made.grows, made.shape, strict=True)
+                    shapes[leaf.number] = tuple(growth or length for growth, length in dimensions)
+        needed = {name for step in program.steps[first:behind] for name in step.sizes}
+        sources = size_sources(program, shapes if starts else carried)
         return cls(
             steps=program.steps[first:behind],
             frees=tuple(last_uses),
@@ -70,7 +75,8 @@ class Part:
             takes=tuple((number, program.made[number].requires_grad) for number in carried),
             gives=gives,
             output=program.output if ends else None,
-            row_source=RowSource.find(program, shapes if starts else carried, *rows),
+            sizes={name: sources[name] for name in sorted(needed)},
+            limits=program.limits if starts else (),
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -89,17 +95,17 @@ class Part:
         """
         env = self._taken(tree)
         device = next((t.device for t in env.values()), torch.device("cpu"))
-        rows = None
-        if self.row_source is not None:
-            rows = env[self.row_source.value].shape[self.row_source.dimension]
-            rows //= self.row_source.times
+        sizes = {
+            name: growth.size_at(env[value].shape[dimension])
+            for name, (value, dimension, growth) in self.sizes.items()
+        }
 
         def weight(name: str) -> Tensor:
             owner, _, own_name = name.rpartition(".")
             found: Tensor = getattr(modules.get_submodule(owner), own_name)
             return found
 
-        resolve = resolver(env, weight, rows, device)
+        resolve = resolver(env, weight, sizes, device)
         for step, freed in zip(self.steps, self.frees, strict=True):
             self._run(step, modules, env, resolve)
             for number in freed:
@@ -120,24 +126,14 @@ class Part:
         args, kwargs = decode(step.arguments, resolve)
         name = step.operation
         call = modules.get_submodule(step.module or "") if name is None else function(name)
-        with torch.set_grad_enabled(step.grad and torch.is_grad_enabled()):
-            made = tensors(call(*args, **kwargs))
+        made = tensors(step.run(call, *args, **kwargs))
         env.update(zip(step.results, made, strict=True))
 
     def _taken(self, tree: Tree) -> dict[int, Tensor]:
         if self.batch is not None:
             env: dict[int, Tensor] = {}
             _match(self.batch, tree, env, "the batch")
-            for number, shape in self.shapes.items():
-                found = tuple(env[number].shape)
-                if len(found) != len(shape) or any(
-                    size not in (None, here) for size, here in zip(shape, found, strict=True)
-                ):
-                    known = ", ".join("rows" if size is None else str(size) for size in shape)
-                    raise ValueError(
-                        f"the model was recorded for tensors [{known}] and the batch has "
-                        f"{list(found)}: pad the batches to one size, or give an example of theirs"
-                    )
+            self._require_shapes(env)
             return env
         given = (tree,) if isinstance(tree, Tensor) else tree
         # What had no gradient in the whole model gets none here: kernels are chosen by that.
@@ -145,6 +141,32 @@ class Part:
             number: value if flows else value.detach()
             for (number, flows), value in zip(self.takes, given, strict=True)
         }
+
+    def _require_shapes(self, batch: Mapping[int, Tensor]) -> None:
+        """Refuse a batch for which the steps were not recorded."""
+        sizes: dict[str, int] = {}
+        for number, shape in self.shapes.items():
+            found = tuple(batch[number].shape)
+            fits = len(found) == len(shape)
+            for known, length in zip(shape, found, strict=False):
+                if isinstance(known, int):
+                    fits = fits and known == length
+                else:
+                    size = sizes.setdefault(known.size, known.size_at(length))
+                    fits = fits and known.length_at(size) == length
+            if not fits:
+                raise ValueError(
+                    f"the model was recorded for tensors [{', '.join(map(str, shape))}] and the "
+                    f"batch has {list(found)}: pad the batches to one size, give an example of "
+                    f"theirs, or let lengths vary by pipekit.stages(..., way='export')"
+                )
+        for limit in self.limits:
+            if not limit.at(sizes):
+                here = ", ".join(f"{name} = {sizes[name]}" for name in limit.names)
+                raise ValueError(
+                    f"the model was exported for batches with {limit.expression}, and this one has "
+                    f"{here}: pad it, or give an example of its sizes"
+                )
 
 
 def _match(template: Template, tree: Any, env: dict[int, Tensor], where: str) -> None:

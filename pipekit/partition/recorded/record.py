@@ -1,23 +1,25 @@
 """Record a module: it runs in both modes with two numbers of rows, and is left as it was."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
 
-from pipekit.devices import random_states_put_back
 from pipekit.layers.buffers import buffers_untouched
-from pipekit.partition.recorded.recorded_model import RecordedModel
+from pipekit.partition.recorded.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.blocks import Wish, containers, find_blocks, opaque, wished_blocks
 from pipekit.partition.recording.program import Program
 from pipekit.partition.recording.recorder import Recorder, Tape
-from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.rows import unify
+from pipekit.partition.recording.untouched import device_of, left_as_it_was, stateless
+
+_ADVICE = (
+    "name a module around the part in question as a block by blocks=[...]; for transformers try "
+    "attn_implementation='eager' and use_cache=False; torch.utils.checkpoint needs "
+    "use_reentrant=False"
+)
 
 
 def record(
@@ -44,7 +46,7 @@ def record(
     names = find_blocks(model) if blocks is None else wished_blocks(model, blocks)
     whole = opaque(model, names)
     outer = containers(model, names)
-    device = _device_of(model)
+    device = device_of(model)
     programs: list[Program] = []
     frozen: list[str] = []
     with left_as_it_was(model):
@@ -54,7 +56,7 @@ def record(
             for count in (rows, rows + 1):
                 sample = example if count == rows else batches.with_rows(example, count)
                 sample = batches.differentiable_copy(sample)
-                with buffers_untouched(model), _stateless(outer, model), torch.enable_grad():
+                with buffers_untouched(model), stateless(outer, model), torch.enable_grad():
                     recorder = Recorder(model, whole, device, freeze)
                     try:
                         tapes.append(recorder.run(partial(batches.call, model), sample))
@@ -64,53 +66,7 @@ def record(
                         raise
             programs.append(unify(tapes[0], tapes[1], (rows, rows + 1), device))
             frozen += tapes[0].frozen
+    trial = Trial(f"{rows + 2} rows", batches.with_rows(example, rows + 2))
     return RecordedModel(
-        model, programs[0], programs[1], (rows, rows + 1), list(dict.fromkeys(frozen))
+        model, programs[0], programs[1], rows, [trial], list(dict.fromkeys(frozen)), _ADVICE
     )
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    tensors = chain(model.parameters(), model.buffers())
-    return next((tensor.device for tensor in tensors), torch.device("cpu"))
-
-
-@contextmanager
-def left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Put back the modes of all modules, and the state of the random generators."""
-    modes = {module: module.training for module in model.modules()}
-    with random_states_put_back(_device_of(model)):
-        try:
-            yield
-        finally:
-            for module, training in modes.items():
-                module.training = training
-
-
-@contextmanager
-def _stateless(outer: set[nn.Module], model: nn.Module) -> Iterator[None]:
-    """Refuse a forward that keeps something in its module, where stages would not find it.
-
-    Args:
-        outer: the modules whose forward is recorded.
-        model: which names them.
-    """
-    names = {module: name for name, module in model.named_modules()}
-    before = {module: _state(module) for module in outer}
-    yield
-    for module, state in before.items():
-        after = _state(module)
-        changed = [key for key in after if key not in state or after[key] is not state[key]]
-        if changed:
-            raise NotRecordable(
-                f"the forward of {names[module] or type(model).__name__} sets {changed[0]!r}, "
-                f"which stages would not do: keep it in a buffer that is edited in place, or put "
-                f"what sets and what reads it into one block by blocks=[...]"
-            )
-
-
-def _state(module: nn.Module) -> dict[str, Any]:
-    """Return what a module has, its buffers included, but for what torch keeps there for itself."""
-    kept = ("_buffers", "_modules", "_parameters")
-    own = {key: value for key, value in vars(module).items() if key not in kept}
-    own = {k: v for k, v in own.items() if not k.endswith("_hooks")}
-    return own | module._buffers | module._parameters

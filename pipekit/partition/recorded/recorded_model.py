@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -29,17 +30,31 @@ class Crossing:
     requires_grad: bool
 
 
+class Trial(NamedTuple):
+    """A batch with which a recorded model is compared with the unsplit one.
+
+    Attributes:
+        sizes: what it is called in messages: ``8 rows``.
+        batch: of other sizes than any with which the model was recorded.
+    """
+
+    sizes: str
+    batch: Any
+
+
 class RecordedModel:
-    """A module as a row of layers, each of one module's call and operations around it.
+    """A module as a row of layers, each of one block's call and operations around it.
 
     Args:
         model: the unsplit model; its modules and tensors are used, not copied.
         training, evaluation: its programs.
-        rows: of the two recordings that these come from.
+        rows: of the example.
+        trials: what it is to be verified with.
         frozen: what Python read from tensors, which is held to be as in the example.
+        advice: what to do if it is not the unsplit model.
 
     Attributes:
-        model, training, evaluation, rows, frozen: as given.
+        model, training, evaluation, rows, trials, frozen, advice: as given.
         boundaries: where the model may be cut, one fewer than there are layers.
     """
 
@@ -48,15 +63,16 @@ class RecordedModel:
         model: nn.Module,
         training: Program,
         evaluation: Program,
-        rows: tuple[int, int],
+        rows: int,
+        trials: Sequence[Trial],
         frozen: Sequence[str] = (),
+        advice: str = "",
     ) -> None:
         self.model, self.training, self.evaluation = model, training, evaluation
-        self.rows, self.frozen = rows, tuple(frozen)
+        self.rows, self.trials, self.frozen = rows, tuple(trials), tuple(frozen)
+        self.advice = advice
         self._names = Names(model)
-        twice = _called_twice(training) | _called_twice(evaluation)
-        shared = {name for name in twice if any(True for _ in model.get_submodule(name).buffers())}
-        self.boundaries = boundaries(training, evaluation, rows, frozenset(shared))
+        self.boundaries = boundaries(training, evaluation, _buffers(model))
 
     def __len__(self) -> int:
         """Return the number of layers."""
@@ -87,8 +103,8 @@ class RecordedModel:
         for first, behind in pairwise([0, *accumulate(balance)]):
             begin, end = ends[first], ends[behind]
             stage = RecordedStage(
-                Part.of(self.training, begin.training, end.training, self.rows),
-                Part.of(self.evaluation, begin.evaluation, end.evaluation, self.rows),
+                Part.of(self.training, begin.training, end.training),
+                Part.of(self.evaluation, begin.evaluation, end.evaluation),
             )
             steps = [
                 *self.training.steps[begin.training : end.training],
@@ -124,5 +140,12 @@ class RecordedModel:
         ]
 
 
-def _called_twice(program: Program) -> set[str]:
-    return {name for _, (name, before) in program.calls() if before}
+def _buffers(model: nn.Module) -> dict[str, set[str]]:
+    """Return the buffers that each module and each tensor has, by one name of each."""
+    name_of = {buffer: name for name, buffer in model.named_buffers()}
+    held = {
+        name: {name_of[buffer] for buffer in module.buffers()}
+        for name, module in model.named_modules(remove_duplicate=False)
+    }
+    every = model.named_buffers(remove_duplicate=False)
+    return held | {name: {name_of[buffer]} for name, buffer in every}

@@ -44,14 +44,14 @@ class Summary:
     Attributes:
         layers: one entry each.
         rows: of the example, to which bytes and shapes belong.
-        verified_rows: of the batch with which the layers were compared with the unsplit model.
+        verified: sizes of the batches with which the layers were compared with the unsplit model.
         ties: the names of each parameter that has several.
         frozen: what Python read from tensors, which is held to be as in the example.
     """
 
     layers: tuple[LayerSummary, ...]
     rows: int
-    verified_rows: int
+    verified: tuple[str, ...]
     ties: tuple[tuple[str, ...], ...]
     frozen: tuple[str, ...]
 
@@ -76,7 +76,8 @@ class Summary:
         """What holds for the layers together, a line each."""
         return [
             f"{len(self.layers)} layers; bytes that cross are those of {self.rows} rows; outputs, "
-            f"buffers and all gradients equal the unsplit model's, with {self.verified_rows} rows",
+            f"buffers and all gradients equal the unsplit model's, with "
+            f"{' and '.join(self.verified)}",
             *(f"tied: {' = '.join(names)}" for names in self.ties),
             *(f"held to be as in the example: {read}" for read in self.frozen),
         ]
@@ -106,8 +107,8 @@ class RecordedSequence(nn.Sequential):
                 _summary(recorded, number, layer, seconds[number])
                 for number, layer in enumerate(layers)
             ),
-            rows=recorded.rows[0],
-            verified_rows=recorded.rows[1] + 1,
+            rows=recorded.rows,
+            verified=tuple(trial.sizes for trial in recorded.trials),
             ties=tuple(map(tuple, recorded.ties)),
             frozen=recorded.frozen,
         )
@@ -150,7 +151,7 @@ def _summary(
     steps = recorded.steps(number)
     last = number == len(recorded) - 1
     return LayerSummary(
-        modules=tuple(dict.fromkeys(s.module for s in steps if s.module is not None)),
+        modules=tuple(dict.fromkeys(s.block[0] for s in steps if s.block is not None)),
         operations=sum(step.operation is not None for step in steps),
         parameters=sum(p.numel() for p in layer.parameters()),
         nbytes=sum(p.nbytes for p in layer.parameters()),

@@ -39,7 +39,7 @@ class RecordedStage(nn.Module):
     def _get_name(self) -> str:
         """Return the names of the unsplit model's modules in it, for ``print`` and profiles."""
         steps = self._recorded_parts[1].steps
-        return span(tuple(dict.fromkeys(s.module for s in steps if s.module is not None)))
+        return span(tuple(dict.fromkeys(s.block[0] for s in steps if s.block is not None)))
 
     def extra_repr(self) -> str:
         """Return how many operations are recorded beside the modules."""

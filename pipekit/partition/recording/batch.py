@@ -1,7 +1,7 @@
 """A batch as a module takes it, and batches of other numbers of rows made from it."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -45,14 +45,33 @@ def with_rows(batch: Any, rows: int) -> Any:
     differs.  Tensors with another first dimension are taken to belong to all rows.
     """
     known = rows_of(batch)
+    shapes = [list(tensor.shape) for tensor in tensors(batch)]
+    for shape in shapes:
+        if shape and shape[0] == known:
+            shape[0] = rows
+    return with_shapes(batch, shapes)
+
+
+def with_shapes(batch: Any, shapes: Iterable[Sequence[int]]) -> Any:
+    """Return a batch whose tensors have other shapes: rows and so on of ``batch``, taken in turn.
+
+    A first dimension of another length begins with its second row.  Floating-point numbers of
+    tensors that have another shape are scaled.
+    """
+    shapes = iter(shapes)
 
     def resized(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        if not leaf.dim() or len(leaf) != known:
-            return leaf.detach().clone()
-        chosen = leaf.detach()[(torch.arange(rows, device=leaf.device) + 1) % known]
-        return chosen * 0.75 if chosen.is_floating_point() else chosen
+        chosen = leaf.detach().clone()
+        for dimension, length in enumerate(next(shapes)):
+            known = leaf.shape[dimension]
+            if length != known:
+                places = torch.arange(length, device=leaf.device) + (dimension == 0)
+                chosen = chosen.index_select(dimension, places % known)
+        return (
+            chosen * 0.75 if chosen.is_floating_point() and chosen.shape != leaf.shape else chosen
+        )
 
     return _mapped(resized, batch)
 

@@ -1,10 +1,14 @@
 """What a forward does, as a row of steps that name the values they read and make."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
-from pipekit.partition.recording.templates import Template, Weight, leaves, values
+import torch
+
+from pipekit.partition.recording.templates import Size, Template, Weight, leaves, values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,24 +18,38 @@ class Step:
     Attributes:
         module: the name of the module that is called, or None.
         operation: the name of the function that is called, or None.
+        block: the name of the module that the step is a call of, or part of one, and how often that
+            was called before; None between blocks.
         arguments: template of the pair (positional, keyword) of arguments.
         results: for every tensor in what the call returns, in order, the number of its value.
         edits: the values that the step changes in place.
         edited_weights: parameters and buffers that an operation changes in place, by name.
         grad: whether gradients are tracked, as outside ``torch.no_grad()``.
+        autocast: the arguments of ``torch.autocast`` around the step (device, dtype, whether it is
+            enabled, whether it caches), or None.
         random: whether it draws random numbers.
         place: ``file:line`` of the call.
     """
 
     module: str | None = None
     operation: str | None = None
+    block: tuple[str, int] | None = None
     arguments: Template
     results: tuple[int, ...]
     edits: frozenset[int] = frozenset()
     edited_weights: frozenset[str] = frozenset()
     grad: bool = True
+    autocast: tuple[str, torch.dtype | None, bool, bool] | None = None
     random: bool = False
     place: str = ""
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return what ``function``, which the step calls, returns for arguments."""
+        if self.grad and self.autocast is None:
+            return function(*args, **kwargs)
+        grad = nullcontext() if self.grad else torch.no_grad()
+        with grad, torch.autocast(*self.autocast) if self.autocast else nullcontext():
+            return function(*args, **kwargs)
 
     @property
     def reads(self) -> frozenset[int]:
@@ -44,9 +62,36 @@ class Step:
         return frozenset(leaf.name for leaf in leaves(self.arguments) if isinstance(leaf, Weight))
 
     @property
+    def sizes(self) -> frozenset[str]:
+        """The names of the batch's sizes on which the arguments depend."""
+        counts = (leaf for leaf in leaves(self.arguments) if isinstance(leaf, Size))
+        return frozenset(name for count in counts for name in count.names)
+
+    @property
     def title(self) -> str:
         """What the step calls, for messages."""
         return self.module or f"{self.operation} at {self.place}"
+
+
+class Growth(NamedTuple):
+    """How long a dimension is: ``times`` a size of the batch, and ``plus``."""
+
+    size: str
+    times: int
+    plus: int = 0
+
+    def __str__(self) -> str:
+        """Return it for messages: ``rows``, or ``2 length + 1``."""
+        times = "" if self.times == 1 else f"{self.times} "
+        return f"{times}{self.size}{f' + {self.plus}' if self.plus else ''}"
+
+    def size_at(self, length: int) -> int:
+        """Return the size of the batch that makes the dimension so long."""
+        return (length - self.plus) // self.times
+
+    def length_at(self, size: int) -> int:
+        """Return how long the dimension is for a size."""
+        return self.times * size + self.plus
 
 
 @dataclass(frozen=True)
@@ -55,17 +100,33 @@ class Made:
 
     Attributes:
         shape: in the example.
-        other_shape: with another number of rows.
+        grows: for each dimension, which size of the batch tells its length; None: that is constant,
+            or depends on sizes in another way.
         nbytes: in the example.
         requires_grad: whether gradients flow through it.
         storage: values of one storage share their numbers, as views do.
     """
 
     shape: tuple[int, ...]
-    other_shape: tuple[int, ...]
+    grows: tuple[Growth | None, ...]
     nbytes: int
     requires_grad: bool
     storage: int
+
+
+class Call(NamedTuple):
+    """One call of a block.
+
+    Attributes:
+        first, last: the positions of its first and last step.
+        block: its name.
+        before: how often it was called before.
+    """
+
+    first: int
+    last: int
+    block: str
+    before: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +138,16 @@ class Program:
         steps: in the order in which they ran.
         output: template of what the model returns.
         made: every value, by number.
+        sizes: of the example, by name, on which steps may depend.
+        limits: what must hold for the batch's sizes; they are true or false.
     """
 
     batch: Template
     steps: tuple[Step, ...]
     output: Template
     made: Mapping[int, Made]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    limits: tuple[Size, ...] = ()
 
     def without_dead_steps(self) -> "Program":
         """Return the program without operations that change nothing and that nobody reads."""
@@ -95,13 +160,13 @@ class Program:
                 kept.append(step)
         return replace(self, steps=tuple(reversed(kept)))
 
-    def calls(self) -> Iterator[tuple[int, tuple[str, int]]]:
-        """Yield the position of each step that calls a module, with (name, how often before)."""
-        seen: dict[str, int] = {}
+    def calls(self) -> list["Call"]:
+        """Return the calls of blocks, in the order in which they begin."""
+        places: dict[tuple[str, int], list[int]] = {}
         for position, step in enumerate(self.steps):
-            if step.module is not None:
-                seen[step.module] = seen.get(step.module, -1) + 1
-                yield position, (step.module, seen[step.module])
+            if step.block is not None:
+                places.setdefault(step.block, []).append(position)
+        return [Call(at[0], at[-1], *block) for block, at in places.items()]
 
     def alive(self, cut: int) -> tuple[int, ...]:
         """Return the values made before step ``cut`` that it or a later one, or the output, reads.

@@ -1,5 +1,6 @@
 """One forward of a model, recorded: what its modules are called with, and what lies between."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -73,6 +74,7 @@ class Recorder(TorchFunctionMode):
         self._opaque, self._freeze = opaque, freeze
         self._depth = 0
         self._calls: list[tuple[_Before, bool, str]] = []
+        self._called: Counter[str] = Counter()  # how often each opaque module
         self._references: dict[int, Value | Weight] = {}
         self._versions: dict[int, tuple[int, bool, type]] = {}
         self._from_data: set[int] = set()  # values that depend on the batch, weights or chance
@@ -189,7 +191,11 @@ class Recorder(TorchFunctionMode):
                 f"make it one by register_buffer()"
             )
         step_edits = frozenset(r.number for r in references if isinstance(r, Value))
-        data = bool(what.get("module")) or what["random"] or self._depends_on_data(before.tensors)
+        module = what.get("module")
+        if module:
+            what["block"] = module, self._called[module]
+            self._called[module] += 1
+        data = bool(module) or what["random"] or self._depends_on_data(before.tensors)
         if data:
             self._from_data |= step_edits
         results = tuple(self._number(tensor, data) for tensor in tensors(result))

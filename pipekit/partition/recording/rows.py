@@ -1,20 +1,20 @@
 """What in a recorded forward depends on the number of rows, told by comparing two recordings."""
 
 from dataclasses import replace
-from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pipekit.partition.recording.program import Made, Program, Step
+from pipekit.partition.recording.program import Growth, Made, Program, Step
 from pipekit.partition.recording.recorder import Tape
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import (
     Constant,
     Device,
     Node,
-    Rows,
+    Size,
     Template,
     Value,
     Weight,
@@ -28,7 +28,7 @@ def unify(one: Tape, other: Tape, rows: tuple[int, int], device: torch.device) -
 
     Args:
         one, other: the recordings, in the same mode.
-        rows: how many rows each had.
+        rows: how many rows each had; the second had one more.
         device: where the model computes; the same object of it in arguments follows the stage.
 
     Raises:
@@ -56,15 +56,23 @@ def unify(one: Tape, other: Tape, rows: tuple[int, int], device: torch.device) -
     made = {
         number: Made(
             tuple(tensor.shape),
-            tuple(other.tensors[number].shape),
+            tuple(map(partial(_growth, rows), tensor.shape, other.tensors[number].shape)),
             tensor.nbytes,
             one.requires_grad[number],
             storages.setdefault(tensor.untyped_storage()._cdata, number),
         )
         for number, tensor in one.tensors.items()
     }
-    program = Program(batch=one.batch, steps=steps, output=output, made=made)
+    sizes = {"rows": rows[0]}
+    program = Program(batch=one.batch, steps=steps, output=output, made=made, sizes=sizes)
     return program.without_dead_steps()
+
+
+def _growth(rows: tuple[int, int], length: int, other: int) -> Growth | None:
+    """Return how a dimension grows with the rows, if it is so many times as long."""
+    times = length // rows[0]
+    grows = times and (length, other) == (times * rows[0], times * rows[1])
+    return Growth("rows", times) if grows else None
 
 
 def _unified_step(one: Step, other: Step, rows: tuple[int, int], device: torch.device) -> Step:
@@ -102,11 +110,8 @@ def _unified(
     if isinstance(one, torch.device) and one == device == other:
         return Device()
     if type(one) is int and type(other) is int and one != other:
-        times = Fraction(other - one, rows[1] - rows[0])
-        plus = one - times * rows[0]
-        if plus.denominator != 1:
-            raise _differ(one, other, rows, where)
-        return Rows(times, int(plus))
+        times = other - one  # for one row more
+        return Size(f"{times} * rows + {one - times * rows[0]}")
     if one is other or (type(one) is type(other) and _is_same(one, other)):
         return one
     raise _differ(one, other, rows, where)

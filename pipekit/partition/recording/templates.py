@@ -4,16 +4,18 @@ A template is made of :class:`Node` for containers, of the references below, and
 values.  :func:`encode` makes one from real arguments, :func:`decode` makes arguments from it.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
+from functools import cache
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-Template = Any  # Node | Value | Weight | Constant | Rows | Device | a plain Python value
+Template = Any  # Node | Value | Weight | Constant | Size | Device | a plain Python value
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,27 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """An integer that depends on the number of rows: ``times * rows + plus``."""
+class Size:
+    """A number that depends on the batch's sizes: an expression of Python in their names."""
 
-    times: Fraction
-    plus: int
+    expression: str
 
-    def at(self, rows: int) -> int:
-        """Return the integer for a number of rows."""
-        return int(self.times * rows) + self.plus
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sizes on which it depends."""
+        return tuple(name for name in _compiled(self.expression).co_names if name not in _KNOWN)
+
+    def at(self, sizes: Mapping[str, int]) -> Any:
+        """Return the number for a batch of these sizes, by name."""
+        return eval(_compiled(self.expression), _KNOWN, dict(sizes))
+
+
+_KNOWN: dict[str, Any] = {"__builtins__": {}, "math": math, "max": max, "min": min, "abs": abs}
+
+
+@cache
+def _compiled(expression: str) -> CodeType:
+    return compile(expression, "<size>", "eval")
 
 
 @dataclass(frozen=True)
@@ -134,7 +148,7 @@ def tensors(tree: Any) -> list[Tensor]:
 def resolver(
     env: Mapping[int, Tensor],
     weight: Callable[[str], Tensor],
-    rows: int | None,
+    sizes: Mapping[str, int],
     device: torch.device,
 ) -> Callable[[Any], Any]:
     """Return what :func:`decode` takes for a leaf within one forward of a stage.
@@ -142,7 +156,7 @@ def resolver(
     Args:
         env: the values that are alive, by number.
         weight: gives a parameter or buffer by name.
-        rows: how many rows the microbatch has; None where nothing depends on it.
+        sizes: those of the batch on which steps depend, by name.
         device: where the stage computes.
     """
 
@@ -153,9 +167,8 @@ def resolver(
             return weight(leaf.name)
         if isinstance(leaf, Constant):
             return leaf.tensor.to(device)
-        if isinstance(leaf, Rows):
-            assert rows is not None, "boundaries allow no stage that could not know its rows"
-            return leaf.at(rows)
+        if isinstance(leaf, Size):
+            return leaf.at(sizes)
         if isinstance(leaf, Device):
             return device
         return leaf

@@ -1,0 +1,60 @@
+"""A model that runs to be looked at: left as it was, and without state of its own."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipekit.devices import random_states_put_back
+from pipekit.partition.recording.refusal import NotRecordable
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where the first tensor of a model lies."""
+    tensors = chain(model.parameters(), model.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
+
+
+@contextmanager
+def left_as_it_was(model: nn.Module) -> Iterator[None]:
+    """Put back the modes of all modules, and the state of the random generators."""
+    modes = {module: module.training for module in model.modules()}
+    with random_states_put_back(device_of(model)):
+        try:
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+
+@contextmanager
+def stateless(outer: Iterable[nn.Module], model: nn.Module) -> Iterator[None]:
+    """Refuse a forward that keeps something in its module, where stages would not find it.
+
+    Args:
+        outer: the modules whose forward is recorded.
+        model: which names them.
+    """
+    names = {module: name for name, module in model.named_modules()}
+    before = {module: _state(module) for module in outer}
+    yield
+    for module, state in before.items():
+        after = _state(module)
+        changed = [key for key in after if key not in state or after[key] is not state[key]]
+        if changed:
+            raise NotRecordable(
+                f"the forward of {names[module] or type(model).__name__} sets {changed[0]!r}, "
+                f"which stages would not do: keep it in a buffer that is edited in place, or put "
+                f"what sets and what reads it into one block by blocks=[...]"
+            )
+
+
+def _state(module: nn.Module) -> dict[str, Any]:
+    """Return what a module has, its buffers included, but for what torch keeps there for itself."""
+    kept = ("_buffers", "_modules", "_parameters")
+    own = {key: value for key, value in vars(module).items() if key not in kept}
+    own = {k: v for k, v in own.items() if not k.endswith("_hooks")}
+    return own | module._buffers | module._parameters
