@@ -7,6 +7,7 @@ from math import ceil, prod
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipekit.planning.layer_ranges import Floats
 from pipekit.planning.progress import planning_bar
@@ -15,6 +16,20 @@ TIE = 1e-9
 """Values that differ by less than this part are equal: sums of floats round."""
 _MOST_KEPT = 16
 """Matrices of replicated stages that are kept for use again; a large graph's takes 32 MB."""
+_ROWS = 128
+"""Rows of a matrix that are looked at together."""
+
+
+class _Stages(NamedTuple):
+    """Stages of so many members.
+
+    Attributes:
+        values: ``[i, j]``, of the layers between two cuts.
+        reach: for each i, the number after the last j for which that is within the bound, or 0.
+    """
+
+    values: Floats
+    reach: NDArray[np.int64]
 
 
 class Objective(Protocol):
@@ -76,16 +91,25 @@ class BottleneckProgram:
         layers: the number of the last cut.
         widths: members that each level joins, innermost first.
         replicate: whether stages may be replicated.
+        bound: a value that some plan is known to have: worse ones are passed over.
     """
 
     def __init__(
-        self, objective: Objective, layers: int, widths: Sequence[int], replicate: bool = True
+        self,
+        objective: Objective,
+        layers: int,
+        widths: Sequence[int],
+        replicate: bool = True,
+        bound: float = np.inf,
     ) -> None:
         self._objective = objective
         self._layers = layers
         self._widths = widths
         self._top = len(widths) - 1
         self._replicate = replicate
+        finite = min(bound * (1 + 2 * TIE), np.finfo(float).max / 2 / prod(widths))
+        # What takes so long on a member may be shared by all members of the levels outside it.
+        self._bounds = [finite * prod(widths[level + 1 :]) for level in range(len(widths))]
         self._best = cache(self._solve)
         self._replicated = lru_cache(_MOST_KEPT)(self._solve_replicated)
 
@@ -123,17 +147,18 @@ class BottleneckProgram:
         stops = self._stops(level)
         best = np.full((self._layers + 1, len(stops)), np.inf)
         for replicas in self._replicas(members):
-            stage = self._stage(level, members, replicas, behind)
+            stages = self._stage(level, members, replicas, behind)
             transfer = self._objective.transfer(level, replicas)
             received = transfer if after else np.zeros(self._layers + 1)
             if replicas == members:
-                np.minimum(best, np.maximum(stage[:, stops[0] :], received[:, None]), out=best)
+                values = stages.values[:, stops[0] :]
+                np.minimum(best, np.maximum(values, received[:, None]), out=best)
                 continue
             rest = self._best(level, members - replicas, behind, self._objective.receivers_count)
             sent = transfer if after or not self._objective.receivers_count else received
             for column, stop in enumerate(stops):
                 behind_it = np.maximum(sent[:stop], rest[:stop, column])
-                joined = np.maximum(stage[:stop, :stop], behind_it).min(axis=1, initial=np.inf)
+                joined = _joined(stages, behind_it, self._bounds[level])
                 joined = np.maximum(joined, received[:stop])
                 np.minimum(best[:stop, column], joined, out=best[:stop, column])
         return best
@@ -159,7 +184,7 @@ class BottleneckProgram:
         candidates = []
         receivers_count = self._objective.receivers_count
         for replicas in self._replicas(members):
-            value = self._stage(level, members, replicas, behind)[first, : stop + 1]
+            value = self._stage(level, members, replicas, behind).values[first, : stop + 1]
             transfer = self._objective.transfer(level, replicas)[: stop + 1]
             if after:
                 value = np.maximum(value, transfer[first])
@@ -192,25 +217,54 @@ class BottleneckProgram:
         )
         return node, *rest_of_it
 
-    def _stage(self, level: int, members: int, replicas: int, behind: Fraction) -> Floats:
-        """Return the matrix of a stage on the first ``replicas`` of so many members."""
+    def _stage(self, level: int, members: int, replicas: int, behind: Fraction) -> _Stages:
+        """Return a stage, whatever its layers, on the first ``replicas`` of so many members."""
         return self._replicated(level, replicas, *self._inner(level, members, replicas, behind))
 
     def _solve_replicated(
         self, level: int, replicas: int, inner_level: int, inner_members: int, behind: Fraction
-    ) -> Floats:
+    ) -> _Stages:
         inner = self._best(inner_level, inner_members, behind, False)
-        return self._objective.replicated(inner, level, replicas)
+        values = self._objective.replicated(inner, level, replicas)
+        within = values[:, ::-1] <= self._bounds[level]
+        reach = np.where(within.any(axis=1), self._layers + 1 - within.argmax(axis=1), 0)
+        return _Stages(values, reach)
 
     def _inner(
         self, level: int, members: int, replicas: int, behind: Fraction
     ) -> tuple[int, int, Fraction]:
         """Return level, members and workers behind of what each of the replicas runs."""
-        size = prod(self._widths[:level])
-        behind = ((members - replicas) * size + behind) / replicas
-        if not self._objective.in_flight_matters:
+        if self._objective.in_flight_matters:
+            size = prod(self._widths[:level])
+            behind = ((members - replicas) * size + behind) / replicas
+        else:
             behind = Fraction(0)
         return level - 1, self._widths[level - 1] if level else 1, behind
 
     def _replicas(self, members: int) -> range:
         return range(1, members + 1 if self._replicate else 2)
+
+
+def _joined(stages: _Stages, behind: Floats, bound: float) -> Floats:
+    """Return, for each first cut, the best of a stage up to some cut and what is behind that.
+
+    Args:
+        stages: by their first and last cut.
+        behind: by the cut; of as many cuts as are to be looked at.
+        bound: what is worse may come back as infinite.
+    """
+    best = np.full(len(behind), np.inf)
+    useful = np.flatnonzero(behind <= bound)
+    if not len(useful):
+        return best
+    low, high = useful[0], useful[-1] + 1
+    rows = np.flatnonzero(stages.reach[: high - 1] > low)
+    if not len(rows):
+        return best
+    for first in range(rows[0], rows[-1] + 1, _ROWS):
+        block = slice(first, min(first + _ROWS, rows[-1] + 1))
+        columns = slice(max(low, first + 1), min(high, stages.reach[block].max()))
+        if columns.start < columns.stop:
+            joined = np.maximum(stages.values[block, columns], behind[columns])
+            joined.min(axis=1, out=best[block])
+    return best

@@ -1,14 +1,15 @@
 """What the stages of a graph cost: any layers between two of its states."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.planning.layer_ranges import Floats, Tables
+from pipekit.planning.layer_ranges import Floats, PairTables, Tables
 from pipekit.planning.states import States
-from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling import LayerProfile, Profile, ValueProfile
 
 
 def graph_tables(profile: Profile, states: States) -> Tables:
@@ -31,10 +32,20 @@ def graph_tables(profile: Profile, states: States) -> Tables:
 
     parameters = total(lambda layer: layer.parameter_bytes)
     saved = total(lambda layer: layer.saved_bytes)
-    boundary, entering, unsaved = _passing(profile, states)
+    boundary = _crossing(states, profile.values)
     boundary[0] = profile.input_bytes
-    whole_input = np.zeros(len(states))
+    whole_input, leaving = np.zeros((2, len(states)))
     whole_input[0] = profile.input_bytes
+    if profile.relayed:  # a stage receives all that crosses where it starts
+        whole_input = boundary
+        leaving = _crossing(states, [value for value in profile.values if not value.saved])
+
+    @cache
+    def pairs() -> PairTables:
+        none = np.zeros((len(states), len(states)))
+        entering, unsaved = (none, none) if profile.relayed else _between(profile, states)
+        return PairTables(entering, unsaved, states.lowest_peaks(saved - parameters))
+
     return Tables(
         forward_s=total(lambda layer: layer.forward_s),
         backward_s=total(lambda layer: layer.backward_s),
@@ -44,24 +55,29 @@ def graph_tables(profile: Profile, states: States) -> Tables:
         saved_bytes=saved,
         boundary_bytes=boundary,
         input_bytes=whole_input,
-        popped=entering,
-        unsaved_output=np.zeros(len(states)),
-        unsaved_stashed=unsaved,
-        lead=states.lowest_peaks(saved - parameters),
+        unsaved_output=leaving,
         possible=states.within,
+        pairs=pairs,
     )
 
 
-def _passing(profile: Profile, states: States) -> tuple[Floats, Floats, Floats]:
-    """Return what passes each state; what enters each stage; what leaves it and is not saved.
+def _crossing(states: States, values: Sequence[ValueProfile]) -> Floats:
+    """Return the bytes that cross each state: of values made within it and read behind it."""
+    crossing = np.zeros(len(states))
+    for value in values:
+        waiting = states.members[:, value.users].sum(axis=1) < len(value.users)
+        crossing += value.bytes * (_made(states, value.source) & waiting)
+    return crossing
+
+
+def _between(profile: Profile, states: States) -> tuple[Floats, Floats]:
+    """Return what enters each stage, and what leaves it and is not saved.
 
     A stage from state a to state b reads a value that was there in a exactly if b holds more of its
     users than a.  For a value of n users that is a sum over t < n of two factors, "a holds t" and
     "b holds more than t", so that all stages are one product of matrices.
     """
-    count = len(states)
-    boundary = np.zeros(count)
-    none = np.zeros(count)  # so that there is a factor if there is no value
+    none = np.zeros(len(states))  # so that there is a factor if there is no value
     there_before: list[Any] = [none]
     read_within: list[Any] = [none]
     held_before: list[Any] = [none]
@@ -71,19 +87,18 @@ def _passing(profile: Profile, states: States) -> tuple[Floats, Floats, Floats]:
             continue
         made = _made(states, value.source)
         read = states.members[:, value.users].sum(axis=1)
-        waiting = read < len(value.users)
-        boundary += value.bytes * (made & waiting)
         for users in range(len(value.users)):
             there_before.append(value.bytes * (made & (read == users)))
             read_within.append(read > users)
         if not value.saved:
             # Whoever made it or passes it on holds it until it is backward.
+            waiting = read < len(value.users)
             held_before += [value.bytes * ~made, *there_before[-len(value.users) :]]
             left_behind.append(made & waiting)
             left_behind += [more & waiting for more in read_within[-len(value.users) :]]
     entering = np.transpose(there_before) @ np.array(read_within, float)
     unsaved = np.transpose(held_before) @ np.array(left_behind, float)
-    return boundary, entering, unsaved
+    return entering, unsaved
 
 
 def _made(states: States, source: int | None) -> NDArray[np.bool_]:

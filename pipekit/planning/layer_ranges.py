@@ -1,8 +1,9 @@
 """What runs of consecutive layers cost, and what a worker that holds one has to store."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +26,9 @@ class Tables:
             before each cut.
         boundary_bytes: what passes each cut.
         input_bytes: what enters a stage that starts at a cut, whatever it holds.
-        popped: what else enters a stage, by its first cut and its last.
         unsaved_output: what leaves a stage that ends at a cut, and no backward needs.
-        unsaved_stashed: what else does, by the stage's first cut and its last.
-        lead: the most that the saved bytes before a cut within a stage exceed the parameters, by
-            the stage's first cut and its last.
         possible: whether there are layers between two cuts, and they can be a stage.
+        pairs: makes what else memory depends on.
     """
 
     forward_s: Floats
@@ -41,11 +39,36 @@ class Tables:
     saved_bytes: Floats
     boundary_bytes: Floats
     input_bytes: Floats
-    popped: Floats
     unsaved_output: Floats
+    possible: NDArray[np.bool_]
+    pairs: Callable[[], "PairTables"]
+
+    def at(self, cuts: Sequence[int]) -> "Tables":
+        """Return the tables of some of the cuts, the first and the last among them."""
+        pairs = np.ix_(cuts, cuts)
+        tables = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Tables(
+            **{
+                name: table[cuts] if table.ndim == 1 else table[pairs]
+                for name, table in tables.items()
+                if name != "pairs"
+            },
+            pairs=lambda: PairTables(*(table[pairs] for table in self.pairs())),
+        )
+
+
+class PairTables(NamedTuple):
+    """What a worker's memory depends on, by the first and the last cut of its stage.
+
+    Attributes:
+        popped: what enters beside ``input_bytes``.
+        unsaved_stashed: what leaves beside ``unsaved_output``, and no backward needs.
+        lead: the most that the saved bytes before a cut within the stage exceed the parameters.
+    """
+
+    popped: Floats
     unsaved_stashed: Floats
     lead: Floats
-    possible: NDArray[np.bool_]
 
 
 def chain_tables(profile: Profile) -> Tables:
@@ -72,13 +95,11 @@ def chain_tables(profile: Profile) -> Tables:
         saved_bytes=saved,
         boundary_bytes=boundary,
         input_bytes=entering,
-        popped=popped,
         unsaved_output=np.array(
             [0.0, *(0.0 if layer.saves_output else layer.output_bytes for layer in layers)]
         ),
-        unsaved_stashed=unsaved_stashed,
-        lead=_largest_within(saved - parameters),
         possible=np.arange(cuts)[:, None] < np.arange(cuts),
+        pairs=lambda: PairTables(popped, unsaved_stashed, _largest_within(saved - parameters)),
     )
 
 
@@ -117,10 +138,12 @@ class LayerRanges:
         self._buffers = tables.buffer_bytes
         self._saved = tables.saved_bytes
         self._input = tables.input_bytes
-        self._popped = tables.popped
         self._unsaved_output = tables.unsaved_output
-        self._unsaved_stashed = tables.unsaved_stashed
-        self._lead = tables.lead
+        self._tables = tables
+
+    @cached_property
+    def _pairs(self) -> PairTables:
+        return self._tables.pairs()  # only once asked for: without a limit memory does not matter
 
     def forward_s(self, first: Index, stop: Index) -> Floats:
         """Return seconds of the forward."""
@@ -145,7 +168,7 @@ class LayerRanges:
         the gradients of the layers behind l, and of the activations only those up to l.  In later
         backwards of a batch all gradients are there from the start.
         """
-        return self._parameters[stop] - self._saved[stop] + self._lead[first, stop]
+        return self._parameters[stop] - self._saved[stop] + self._pairs.lead[first, stop]
 
     def worker_bytes(
         self,
@@ -174,12 +197,12 @@ class LayerRanges:
             kept: those of which more than the input is there.
             gradients: bytes of them: of all parameters, or :meth:`first_gradient_bytes`.
         """
-        sent = self._unsaved_output[stop] + self._unsaved_stashed[first, stop]
+        sent = self._unsaved_output[stop] + self._pairs.unsaved_stashed[first, stop]
         made = self._saved[stop] - self._saved[first] + sent
         total: Floats = (
             (versions + optimizer_states) * self.parameter_bytes(first, stop)
             + (self._buffers[stop] - self._buffers[first])
-            + in_flight * (self._input[first] + self._popped[first, stop])
+            + in_flight * (self._input[first] + self._pairs.popped[first, stop])
             + kept * made
             + gradients
         )

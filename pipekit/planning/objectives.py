@@ -75,11 +75,15 @@ class Seconds:
         self.receivers_count = links == "each"
         self._parameters = ranges.parameter_bytes(first, stop)
         self._compute = compute_seconds(ranges, first, stop) + _impossible(ranges)
-        fullest = memory.worker(math.prod(level.width for level in levels))
-        self.in_flight_matters = bool((fullest[fullest < np.inf] > limit).any())
-        self.worker = cache(self._worker)
+        self.in_flight_matters = False
+        if limit < np.inf:
+            fullest = memory.worker(math.prod(level.width for level in levels))
+            self.in_flight_matters = bool((fullest[fullest < np.inf] > limit).any())
+        self.worker, self.transfer = cache(self._worker), cache(self._transfer)
 
     def _worker(self, in_flight: int) -> Floats:
+        if self._limit == np.inf:
+            return self._compute
         fits = self._memory.worker(in_flight) <= self._limit
         return np.where(fits, self._compute, np.inf)
 
@@ -88,7 +92,7 @@ class Seconds:
         sync = sync_seconds(self._parameters, members, self._levels[level])
         return stage_seconds(self._cost, inner, sync, members)
 
-    def transfer(self, level: int, members: int = 1) -> Floats:
+    def _transfer(self, level: int, members: int = 1) -> Floats:
         """Return seconds to pass each cut, there and back, for so many members of a level."""
         links = members if self.receivers_count else 1
         return np.asarray(transfer_seconds(self._ranges.boundary_bytes, self._levels[level], links))

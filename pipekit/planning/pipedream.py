@@ -1,13 +1,14 @@
 """PipeDream's planner: stages, each on as many workers as it needs (section 3.2)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, Node
-from pipekit.planning.layer_ranges import bytes_text
-from pipekit.planning.objectives import Cost, Links, Seconds
+from pipekit.planning.layer_ranges import LayerRanges, bytes_text
+from pipekit.planning.objectives import Bytes, Cost, Links, Seconds
 from pipekit.planning.search_space import SearchSpace
 from pipekit.planning.timing import Timed, Timing, milliseconds
 from pipekit.plans import Plan
@@ -49,7 +50,9 @@ def pipedream(
     A profile that is a graph (:attr:`Profile.values`) is cut at its states, the sets of layers that
     hold, with a layer, also what it reads, as in the released optimizer; every value that crosses a
     cut counts once.  The plan's stages then name layers in the plan's order, which is the profile's
-    own within each stage if that fits.  A chain made of the graph (:func:`merged`) has no better
+    own within each stage if that fits.  Of a graph with too many states
+    (:data:`pipekit.planning.states.MOST_STATES`) only those in the profile's own order are looked
+    at, and the plan says so.  A chain made of the graph (:func:`merged`) has no better
     plan; but its memory, of which a merged layer shows only both ends, may seem less.
 
     Equally fast plans (to one part in 10^9): fewest workers, then hierarchical before flat, then
@@ -69,8 +72,7 @@ def pipedream(
         progress: whether to show a bar, if it takes more than a second.
 
     Raises:
-        ValueError: no plan fits the workers' memory; the message says how much would do.  Or a
-            graph has too many states (:class:`pipekit.planning.states.States`).
+        ValueError: no plan fits the workers' memory; the message says how much would do.
     """
     if cost not in ("paper", "released"):
         raise ValueError(f"cost must be 'paper' or 'released', not {cost!r}")
@@ -87,7 +89,7 @@ def pipedream(
         microbatch_rows=profile.rows,
         in_flight=optimal_in_flight([stage.replicas for stage in stages])[0],
         predicted_s=seconds,
-        why=f"The slowest is {what}. {planner.compared()}",
+        why=f"The slowest is {what}. {planner.compared()}{planner.remark}",
         order=best.order,
     )
 
@@ -114,18 +116,20 @@ class _Planner:
         self._progress = progress
         self._cluster = cluster
         self._cost, self._links = cost, links
+        self._optimizer_states = optimizer_states
         self._space = SearchSpace(profile, optimizer_states)
+        self._few_cuts = self._space.few_cuts()
         self._ranges, self._memory = self._space.ranges, self._space.memory
+        self.remark = self._space.remark
 
     def best(self, replicate: bool) -> _Candidate | None:
         """Return the best plan that fits, or None."""
-        limit = self._cluster.device.memory_bytes
         found = []
         for levels in self._hierarchies():
-            objective = Seconds(self._ranges, levels, self._cost, self._memory, limit, self._links)
-            program = BottleneckProgram(
-                objective, self._ranges.layers, [level.width for level in levels], replicate
-            )
+            bound = math.inf
+            if self._few_cuts is not None:
+                bound, _ = self._program(self._few_cuts, levels, replicate).optimum()
+            program = self._program(self._ranges, levels, replicate, bound)
             _, nodes = program.optimum(self._progress)
             if nodes:
                 found.append(self._settled(nodes, levels))
@@ -136,6 +140,19 @@ class _Planner:
             (candidate for candidate in found if candidate.timed.seconds <= least),
             key=lambda candidate: candidate.timed.workers,
         )
+
+    def _program(
+        self,
+        ranges: LayerRanges,
+        levels: Sequence[Level],
+        replicate: bool,
+        bound: float = math.inf,
+    ) -> BottleneckProgram:
+        memory = Bytes(ranges, self._optimizer_states)
+        limit = self._cluster.device.memory_bytes
+        objective = Seconds(ranges, levels, self._cost, memory, limit, self._links)
+        widths = [level.width for level in levels]
+        return BottleneckProgram(objective, ranges.layers, widths, replicate, bound)
 
     def _settled(self, nodes: Sequence[Node], levels: Sequence[Level]) -> _Candidate:
         """Return the stages that a nested plan makes, with their times and bytes."""
@@ -157,7 +174,7 @@ class _Planner:
         everywhere = self._settled(node, self._cluster.levels).timed.seconds
         straight = self.best(replicate=False)
         memory = self._cluster.device.memory_bytes
-        fits = self._memory.of(0, self._ranges.layers, 1) <= memory
+        fits = memory == math.inf or self._memory.of(0, self._ranges.layers, 1) <= memory
         return (
             f"Data parallelism on all {self._cluster.workers} workers would take "
             f"{milliseconds(everywhere)}{'' if fits else ' (but does not fit)'}, a straight "

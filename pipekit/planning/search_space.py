@@ -4,13 +4,18 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
+
 from pipekit.planning.bottleneck import Node
 from pipekit.planning.graph_tables import graph_tables
-from pipekit.planning.layer_ranges import LayerRanges
+from pipekit.planning.layer_ranges import LayerRanges, chain_tables
 from pipekit.planning.objectives import Bytes
-from pipekit.planning.states import States
+from pipekit.planning.states import States, TooManyStates
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
+
+_MANY_CUTS, _FEW_CUTS = 400, 50
+"""Of so many cuts, so few are looked at first, to know a plan that is not bad."""
 
 
 class Settled(NamedTuple):
@@ -35,19 +40,37 @@ class SearchSpace:
     Attributes:
         ranges: costs of the layers between two cuts.
         memory: bytes of the same.
+        remark: what a reader of the plan should know of the cuts; else empty.
     """
 
     def __init__(self, profile: Profile, optimizer_states: float) -> None:
         self._profile, self._optimizer_states = profile, optimizer_states
-        self._states = States(profile) if profile.values else None
+        self._states, self.remark = None, ""
+        if profile.values:
+            try:
+                self._states = States(profile)
+            except TooManyStates as error:
+                self.remark = f" Only cuts in the order of the layers were looked at: {error}."
         if self._states is None:
-            self.ranges = LayerRanges(profile)
+            self._tables = chain_tables(profile)
+            in_turn = list(range(len(profile) + 1))
         else:
-            tables = graph_tables(profile, self._states)
-            self._peaks = tables.lead
-            self.ranges = LayerRanges(tables)
+            self._tables = graph_tables(profile, self._states)
+            in_turn = self._states.in_turn
+        self.ranges = LayerRanges(self._tables)
         self.memory = Bytes(self.ranges, optimizer_states)
+        few = np.linspace(0, len(profile), min(len(in_turn), _FEW_CUTS)).round().astype(int)
+        self._few = [in_turn[cut] for cut in few]
         self._in_order = cache(self._linear)
+
+    def few_cuts(self) -> LayerRanges | None:
+        """Return the costs of layers between some cuts, in the profile's own order.
+
+        None if there are not many more in all.
+        """
+        if self.ranges.layers < _MANY_CUTS:
+            return None
+        return LayerRanges(self._tables.at(self._few))
 
     def settle(self, nodes: Sequence[Node], limit: float) -> Settled:
         """Return a nested plan with its layers in one order.
@@ -69,7 +92,9 @@ class SearchSpace:
         for number, (leaf, in_flight) in enumerate(zip(leaves, counts, strict=True)):
             stop = first + len(runs[number])
             if memory.of(first, stop, in_flight) > limit:
-                runs[number] = self._states.layers_between(leaf.first, leaf.stop, self._peaks)
+                runs[number] = self._states.layers_between(
+                    leaf.first, leaf.stop, self._tables.pairs().lead
+                )
             first = stop
         order, ranges = self._in_order(_joined(runs))
         return Settled(self._counted(nodes), order, ranges, Bytes(ranges, self._optimizer_states))

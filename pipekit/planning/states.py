@@ -14,6 +14,10 @@ _MOST_COUNTED = 100_000
 Bools = NDArray[np.bool_]
 
 
+class TooManyStates(ValueError):
+    """A graph can be cut in more ways than can be planned."""
+
+
 class States:
     """All sets of layers that hold, with a layer, also what it reads: a pipeline cuts at them.
 
@@ -26,7 +30,7 @@ class States:
         members: ``[states, layers]``, whether a state holds a layer.
 
     Raises:
-        ValueError: the graph has more than :data:`MOST_STATES`.
+        TooManyStates: the graph has more than :data:`MOST_STATES`.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -35,7 +39,7 @@ class States:
         without = self._every(layers)
         sets = sorted(without, key=lambda held: (held.bit_count(), -held))
         if len(sets) > MOST_STATES:
-            raise ValueError(_too_many(len(sets), layers))
+            raise TooManyStates(_too_many(len(sets), layers))
         number = {held: place for place, held in enumerate(sets)}
         self._sets = sets
         # For each state those that lack one of its layers: first those that lack a late one.
@@ -69,11 +73,19 @@ class States:
             recent = larger
         return without
 
+    @property
+    def in_turn(self) -> list[int]:
+        """The states passed if the layers run in the order of their numbers."""
+        number = {held: place for place, held in enumerate(self._sets)}
+        return [number[(1 << count) - 1] for count in range(self.members.shape[1] + 1)]
+
     @cached_property
     def within(self) -> Bools:
         """``[states, states]``: whether the first is a part of the second, and not all of it."""
-        held = self.members.astype(np.float32)
-        found: Bools = held @ (1 - held.T) == 0
+        words = np.packbits(self.members, axis=1)
+        found: Bools = np.ones((len(self), len(self)), bool)
+        for word in words.T:  # of eight layers
+            found &= word[:, None] & ~word == 0
         np.fill_diagonal(found, val=False)
         return found
 
@@ -145,6 +157,5 @@ def _too_many(count: int, layers: int) -> str:
     counted = f"more than {_MOST_COUNTED:,}" if count > _MOST_COUNTED else f"{count:,}"
     return (
         f"the graph of {layers} layers can be cut in {counted} ways, too many to plan (at most "
-        f"{MOST_STATES:,}): pass merged(profile, 'branches'), in which straight runs within "
-        f"branches are one layer, or merged(profile), the chain"
+        f"{MOST_STATES:,}; merged(profile, 'branches') may have fewer)"
     )

@@ -262,7 +262,7 @@ def test_a_chain_written_as_a_graph_is_planned_as_the_chain() -> None:
         assert pipedream(graph, cluster) == pipedream(chain, cluster)
 
 
-def test_too_many_states_are_refused_with_what_to_do() -> None:
+def test_of_too_many_states_those_in_the_layers_order_are_looked_at() -> None:
     branches, length = 4, 8
     count = branches * length + 2
     values = [ValueProfile(0, tuple(1 + length * b for b in range(branches)), 1.0)]
@@ -271,17 +271,32 @@ def test_too_many_states_are_refused_with_what_to_do() -> None:
         values += [ValueProfile(k, (k + 1,), 1.0) for k in range(first, first + length - 1)]
         values.append(ValueProfile(first + length - 1, (count - 1,), 1.0))
     wide = Profile(tuple(layer(str(k), 1.0) for k in range(count)), values=tuple(values))
-    says = r"34 layers can be cut in 6,563 ways, too many .*merged\(profile, 'branches'\)"
-    with pytest.raises(ValueError, match=says):  # 1 + 9^4 + 1
-        pipedream(wide, flat(2, 1.0))
-    assert pipedream(merged(wide, "branches"), flat(2, 1.0)).workers == 2
-    assert len(merged(wide, "branches")) == branches + 2
+    plan = pipedream(wide, flat(2, 1.0))
+    assert plan.order == ()
+    assert plan.stages == pipedream(wide.as_chain(), flat(2, 1.0)).stages
+    assert "34 layers can be cut in 6,563 ways, too many" in plan.why  # 1 + 9^4 + 1
+    short = merged(wide, "branches")
+    assert len(short) == branches + 2
+    assert "too many" not in pipedream(short, flat(2, 1.0)).why
     wider = Profile(
         tuple(layer(str(k), 1.0) for k in range(41)),
         values=tuple(ValueProfile(k, (40,), 1.0) for k in range(40)),
     )
-    with pytest.raises(ValueError, match="can be cut in more than 100,000 ways"):
-        pipedream(wider, flat(2, 1.0))
+    assert "can be cut in more than 100,000 ways" in pipedream(wider, flat(2, 1.0)).why
+
+
+@settings(max_examples=30, deadline=None)
+@given(graphs(7), st.integers(1, 5), bandwidths)
+def test_a_bound_that_some_plan_has_changes_nothing(
+    profile: Profile, workers: int, bandwidth: float
+) -> None:
+    """As if graphs so small were large: few of their cuts are looked at first."""
+    cluster = flat(workers, bandwidth)
+    plan = pipedream(profile, cluster)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("pipekit.planning.search_space._MANY_CUTS", 1)
+        patched.setattr("pipekit.planning.search_space._FEW_CUTS", 3)
+        assert pipedream(profile, cluster) == plan
 
 
 def test_links_are_one_or_each() -> None:
