@@ -33,15 +33,7 @@ def require_timeout(timeout: float | None) -> None:
 
 
 def require_replicas(plan: Plan, schedule: Schedule) -> None:
-    """Raise ValueError unless a schedule has a plan's workers (a short run may leave some idle).
-
-    The model's layers run in their own order, which has to be the plan's.
-    """
-    if plan.order:
-        raise ValueError(
-            "the plan cuts a graph whose layers run in another order than the model's: order the "
-            "model's layers as plan.order says, or plan with merged(profile), the chain"
-        )
+    """Raise ValueError unless a schedule has a plan's workers (a short run may leave some idle)."""
     found = [len(workers) for workers in schedule.stage_workers]
     fit = len(found) == len(plan.replicas) and all(map(le, found, plan.replicas))
     if not fit or len(schedule.workers) != plan.workers:

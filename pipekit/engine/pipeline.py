@@ -31,6 +31,7 @@ from pipekit.layers.autocast import DTYPES
 from pipekit.loss_scale import LossScale
 from pipekit.partition.checks import require_balance
 from pipekit.partition.partition import sequence_of
+from pipekit.partition.reordered import in_plan_order
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import Schedule
 
@@ -111,6 +112,7 @@ class Pipeline:
         example = tables.example
         self.stages, self.workers = example.stages, len(example.workers)
         if isinstance(balance, Plan):
+            layers, balance = in_plan_order(layers, balance)
             arguments.require_replicas(balance, example)
             recompute = recompute or [stage.recompute for stage in balance.stages]
             balance = balance.balance

@@ -99,7 +99,8 @@ def analytic(
         efficiency=efficiency,
         memory_efficiency=memory_efficiency,
     )
-    return Contents(layers, rows, tree_bytes(x), record, found.skips)
+    values = found.values
+    return Contents(layers, rows, tree_bytes(x), record, found.skips, values, bool(values))
 
 
 def _stand_in_model(model: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:

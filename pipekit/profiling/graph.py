@@ -54,7 +54,7 @@ def _chain(profile: Profile, cuts: Sequence[int]) -> Profile:
         output = sum(value.bytes for value in sent)
         saved = all(value.saved for value in sent)
         layers.append(replace(whole, output_bytes=output, saves_output=saved))
-    return replace(profile, layers=tuple(layers), skips=(), values=())
+    return replace(profile, layers=tuple(layers), skips=(), values=(), relayed=False)
 
 
 def _short_branches(profile: Profile, cuts: Sequence[int]) -> Profile:

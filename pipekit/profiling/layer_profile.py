@@ -135,6 +135,7 @@ class Contents(NamedTuple):
     provenance: Mapping[str, Any]
     skips: tuple[SkipProfile, ...] = ()
     values: tuple[ValueProfile, ...] = ()
+    relayed: bool = False
 
 
 def combined(layers: Sequence[LayerProfile]) -> LayerProfile:

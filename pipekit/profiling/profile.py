@@ -42,6 +42,8 @@ class Profile:
         values: what layers hand to which others, if they are a graph; empty for a chain.  The
             layers' ``output_bytes`` and the skips then follow from them, whatever was given: a
             value goes from its source to its first user, from there to the second, and so on.
+        relayed: whether values go from layer to layer, past those that do not read them, too, as
+            those of a recorded model (:func:`pipekit.stages`) do.
 
     Raises:
         ValueError: there is no layer, or no row, or a skip's or a value's ends are not layers in
@@ -54,6 +56,7 @@ class Profile:
     provenance: Mapping[str, Any] = field(default_factory=dict, compare=False)
     skips: tuple[SkipProfile, ...] = ()
     values: tuple[ValueProfile, ...] = ()
+    relayed: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
@@ -85,9 +88,10 @@ class Profile:
         """
         outputs = [0.0] * len(self)
         skips = []
-        for hop in hops(self.values):
+        for hop in hops(self.values, self.relayed):
             value = self.values[hop.value]
-            if hop.own and value.saved and hop.destination == hop.source + 1:
+            is_held = value.saved and (hop.own or self.relayed)
+            if is_held and hop.destination == hop.source + 1:
                 outputs[hop.source] += value.bytes
             else:
                 name = f"value {hop.value} from {hop.source} to {hop.destination}"
@@ -184,6 +188,10 @@ class Profile:
         )
         return replace(self, layers=tuple(self.layers[layer] for layer in order), values=values)
 
+    def as_chain(self) -> "Profile":
+        """Return the same layers for planners that keep to the order in which they stand."""
+        return replace(self, values=())
+
     def to_pipedream_graph(self, path: str | os.PathLike[str]) -> None:
         """Write PipeDream's ``graph.txt``: see :func:`pipekit.profiling.graph_txt.write`."""
         graph_txt.write(self.layers, self.input_bytes, path)
@@ -272,7 +280,8 @@ class Profile:
             "skips": [asdict(skip) for skip in self.skips],
         }
         if self.values:
-            record |= {"skips": [], "values": [asdict(value) for value in self.values]}
+            values = [asdict(value) for value in self.values]
+            record |= {"skips": [], "values": values, "relayed": self.relayed}
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", "utf-8")
 

@@ -1,5 +1,6 @@
 """What each layer of a model holds, saves and does, found by one forward and backward."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -9,9 +10,13 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from pipekit.partition.recorded.graph import Passed
+from pipekit.partition.recorded.sequence import RecordedSequence
+from pipekit.partition.recorded.stage import gives
 from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
 from pipekit.profiling.layer_profile import LayerProfile, SkipProfile
 from pipekit.profiling.storages import Storages, storage_of
+from pipekit.profiling.values import ValueProfile
 from pipekit.profiling.work import CountWork, Work
 from pipekit.skips import Name, Skip, call, links, require_matched
 from pipekit.trees import Tree, differentiable, leaves, tree_bytes
@@ -40,10 +45,12 @@ class Sizes(NamedTuple):
     Attributes:
         layers: one by one, in order.
         skips: from layer to layer.
+        values: of a recorded model whose layers can run in several orders; else none.
     """
 
     layers: list[LayerSizes]
     skips: tuple[SkipProfile, ...]
+    values: tuple[ValueProfile, ...] = ()
 
 
 class _Passed(NamedTuple):
@@ -77,7 +84,8 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Si
     under_way: dict[Name, Tensor] = {}
     stashed: dict[Name, _Passed] = {}
     storages = Storages([*model.parameters(), *model.buffers(), *leaves(x)])
-    found = []
+    found: list[_Found] = []
+    handed: dict[int, _Passed] = {}
     names = [layer_name(layer, number) for number, layer in enumerate(model)]
     for number, (name, layer) in enumerate(zip(names, model, strict=True)):
         popped = {s.name: under_way.pop(s.name) for s in skips if s.destination == number}
@@ -91,6 +99,8 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Si
             run_backward(name, passed, ones)
         x, leaving = passed
         found.append(_Found(_Passed.of(x), entered.edited, forward.work, backward.work))
+        for value, tensor in zip(gives(layer), leaves(x), strict=False):
+            handed.setdefault(value, _Passed.of(tensor))
         under_way |= leaving
         stashed |= {name: _Passed.of(tensor) for name, tensor in leaving.items()}
     held = _held(model)
@@ -117,7 +127,44 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Si
         SkipProfile(*skip, stashed[skip.name].bytes, storages.live_on(stashed[skip.name].storages))
         for skip in skips
     )
-    return Sizes(layers, tuple(costs))
+    values: tuple[ValueProfile, ...] = ()
+    if isinstance(model, RecordedSequence):
+        values = _values(model.passed, found, handed, storages)
+    return Sizes(layers, tuple(costs), values)
+
+
+def _values(
+    passed: Sequence[Passed],
+    found: Sequence[_Found],
+    handed: Mapping[int, _Passed],
+    storages: Storages,
+) -> tuple[ValueProfile, ...]:
+    """Return what a recorded model's layers hand to which others, if they can run otherwise.
+
+    Args:
+        passed: its values.
+        found: its layers; perhaps a loss comes behind them.
+        handed: what each value was, by its number.
+        storages: which of it a backward needs.
+    """
+    last = max((user for value in passed for user in value.users), default=0)
+    edges = {(value.source, user) for value in passed for user in value.users}
+    if all((layer, layer + 1) in edges for layer in range(last)):
+        return ()
+    values = [
+        ValueProfile(
+            value.source,
+            value.users,
+            handed[value.number].bytes,
+            value.source is None or storages.live_on(handed[value.number].storages),
+        )
+        for value in passed
+        if value.number in handed
+    ]
+    read = {value.source for value in values}
+    # What nobody reads, a batch norm's statistics say, is done before the last layer is.
+    values += [ValueProfile(layer, (last,), 0.0) for layer in range(last) if layer not in read]
+    return (*values, ValueProfile(last, (), found[last].output.bytes))
 
 
 def crossing(model: nn.Sequential) -> list[Skip]:

@@ -62,16 +62,23 @@ class Hop(NamedTuple):
     own: bool
 
 
-def hops(values: Sequence[ValueProfile]) -> Iterator[Hop]:
+def hops(values: Sequence[ValueProfile], relayed: bool = False) -> Iterator[Hop]:
     """Yield the steps by which values travel if the layers run in the order of their numbers.
 
     A value goes from its source to its first user, from there to the second, and so on: it crosses
     every cut between its source and its last user exactly once.  The model's input starts from
     layer 0, since the first stage is given it.
+
+    Args:
+        values: of a graph.
+        relayed: whether all layers between its source and its last user hand a value on.
     """
     for number, value in enumerate(values):
         place = value.source or 0
-        for user in value.users:
+        stops = value.users
+        if relayed and stops:
+            stops = tuple(range(place + 1, stops[-1] + 1))
+        for user in stops:
             if user != place:
                 yield Hop(number, place, user, own=place == value.source)
                 place = user

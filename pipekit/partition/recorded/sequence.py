@@ -8,6 +8,7 @@ from typing import Any, Self
 import pandas as pd
 from torch import nn
 
+from pipekit.partition.recorded.graph import Passed, passed_values
 from pipekit.partition.recorded.recorded_model import Crossing, RecordedModel
 from pipekit.partition.recorded.stage import RecordedStage, span
 
@@ -86,6 +87,20 @@ class Summary:
         return "\n".join([self.table.to_string(max_colwidth=60), *self.remarks])
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What layers were made from; copies of them have none, since it names the model's own tensors."""
+
+    recorded: RecordedModel
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """Return None."""
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Become None in another process, too."""
+        return type(None), ()
+
+
 class RecordedSequence(nn.Sequential):
     """The layers of a recorded model, in order: any consecutive ones make a stage.
 
@@ -93,15 +108,21 @@ class RecordedSequence(nn.Sequential):
 
     Attributes:
         summary: what is known of the layers; None of a part of a sequence.
+        passed: the values that they hand to one another.
+        origin: what they were made from; None of a part or a copy.
     """
 
     summary: Summary | None = None
+    passed: tuple[Passed, ...] = ()
+    origin: Origin | None = None
 
     @classmethod
     def of(cls, recorded: RecordedModel, seconds: list[float]) -> Self:
         """Return the layers of a recorded model, whose forwards took so long."""
         layers = recorded.stages([1] * len(recorded))
         sequence = cls(*layers)
+        sequence.passed = passed_values(recorded)
+        sequence.origin = Origin(recorded)
         sequence.summary = Summary(
             layers=tuple(
                 _summary(recorded, number, layer, seconds[number])

@@ -47,6 +47,11 @@ class RecordedStage(nn.Module):
         return f"{sum(step.operation is not None for step in steps)} recorded operations"
 
 
+def gives(layer: nn.Module) -> tuple[int, ...]:
+    """Return the values that a layer hands on in training, by number, if it is a recorded one."""
+    return layer._recorded_parts[1].gives if isinstance(layer, RecordedStage) else ()
+
+
 def span(names: tuple[str, ...]) -> str:
     """Return modules' names in short: of more than two the first and the last."""
     if len(names) > 2:
