@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipekit.choices import require_choice
+
 if TYPE_CHECKING:
     from pipekit.clusters import Cluster
 
@@ -37,6 +39,34 @@ METHODS = (
     "pipedream-vertical-sync, pipedream-no-stashing"
 )
 """The methods by name, as help lists them: their own list would load what takes seconds."""
+TRAINED = "convnet, mlp, gpt"
+"""The networks that come with data, likewise."""
+PUBLISHED = (
+    "alexnet, vgg16, resnet50, resnet101, inception-v3, s2vt, gpt-355M, gpt-1.3B, gpt-2.2B, "
+    "gpt-3.8B, bert-large, unet-5-64, unet-6-72, unet-11-128, unet-24-128, unet-24-160, "
+    "unet-48-160, amoebanet-d-18-208, amoebanet-d-18-256, amoebanet-d-18-416, amoebanet-d-18-544, "
+    "amoebanet-d-36-544, amoebanet-d-72-512"
+)
+"""The papers' networks, likewise."""
+Data = Annotated[
+    str | None,
+    typer.Option(
+        metavar="package.module:batches",
+        help="Of a model of yours: pairs (input, target), whole batches; an iterable, or a "
+        "function that returns one.",
+        show_default=False,
+    ),
+]
+LossName = Annotated[
+    str | None,
+    typer.Option(
+        "--loss",
+        metavar="package.module:function",
+        help="Of a model of yours: loss(output, target). By default cross entropy if the target "
+        "is whole numbers, mean squared error if not.",
+        show_default=False,
+    ),
+]
 STAGES = (
     "One worker each; of interleaved, interleaved-zero-bubble, looped-bfs, hanayo, zb-v, v-half, "
     "v-min and dualpipe-v one for two."
@@ -50,6 +80,11 @@ Replicas = Annotated[
         show_default=False,
     ),
 ]
+
+
+def require_method(name: str) -> None:
+    """Raise ValueError unless there is such a method, before what takes seconds is loaded."""
+    require_choice("method", name, METHODS.split(", "))
 
 
 def chosen_cluster(

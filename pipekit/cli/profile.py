@@ -1,11 +1,12 @@
 """``pipekit profile``: what each layer of a network costs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipekit.cli.options import Quiet
+from pipekit.cli.options import PUBLISHED, TRAINED, Data, LossName, Quiet
+from pipekit.cli.own import OwnModel, load, own_batches, require_known, require_module
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,16 +19,22 @@ def profile(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL",
-            help="convnet, mlp, gpt, alexnet, vgg16, resnet50, resnet101, inception-v3, s2vt, "
-            "gpt-355M, gpt-1.3B, gpt-2.2B, gpt-3.8B, bert-large, unet-5-64, unet-6-72, "
-            "unet-11-128, unet-24-128, unet-24-160, unet-48-160, amoebanet-d-18-208, "
-            "amoebanet-d-18-256, amoebanet-d-18-416, amoebanet-d-18-544, amoebanet-d-36-544 or "
-            "amoebanet-d-72-512.",
+            metavar="NAME|package.module:factory",
+            help=f"{TRAINED}, {PUBLISHED}; or a function of yours that returns a torch.nn.Module "
+            "of any kind, or (module, example batch).",
             show_default=False,
         ),
     ],
-    rows: Annotated[int, typer.Option(min=1, help="Of the microbatch.")] = 32,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of the microbatch: by default 32, or those of your example.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Data = None,
+    loss: LossName = None,
     device: Annotated[str, typer.Option(help="Measure on cpu or cuda.")] = "cpu",
     repeats: Annotated[int, typer.Option(min=1, help="Medians are over so many.")] = 10,
     analytic: Annotated[
@@ -50,32 +57,47 @@ def profile(
 ) -> None:
     """Print what each layer of a network costs: measured here, or estimated for a named device.
 
+    Measured is what a training by two workers on this machine would find: with a loss, an
+    optimizer (SGD with momentum), and another worker at work.
+
     \b
     [b]Examples[/b]
       pipekit profile convnet
       pipekit profile vgg16 --rows 32 --device cuda --output vgg16.json
       pipekit profile gpt-355M --rows 4 --analytic "V100 16GB" --dtype float16
+      pipekit profile torchvision.models:resnet18 --data nets:batches
+      pipekit profile nets:llama --rows 4 --output llama.json
     """
+    require_known(model, f"{TRAINED}, {PUBLISHED}")
+    is_own = ":" in model
+    for reference in filter(None, (data, loss)):
+        require_module(reference)
+    if not is_own and (data or loss):
+        raise ValueError(f"--data and --loss are for a model of yours: {model} has its own")
+    if loss and not data:
+        raise ValueError("--loss needs --data, whose first batch has the target")
     import warnings
 
     import pipekit
     from pipekit.choices import require_choice
     from pipekit.clusters import K80, P40, TITAN_X, TPU_V2_CORE, V100
-    from pipekit.models import PUBLISHED
-    from pipekit.workloads import WORKLOADS
 
-    require_choice("model", model, [*WORKLOADS, *PUBLISHED])
     require_choice("dtype", dtype, ["float32", "float16", "bfloat16"])
     if analytic is not None:
         devices = {known.name: known for known in (K80, TITAN_X, V100, P40, TPU_V2_CORE)}
         require_choice("analytic", analytic, devices)
-        network, sample = _make(model, rows, "meta", dtype)
+        network, sample = _make(model, data, rows, "cpu" if is_own else "meta", dtype)
         made = pipekit.Profile.analytic(network, sample, devices[analytic])
     else:
-        network, sample = _make(model, rows, "cpu", dtype)
+        network, sample = _make(model, data, rows, "cpu", dtype)
+        judged: dict[str, Any] = {}
+        if data is not None:
+            ((sample, judged["target"]),) = own_batches(data, 1)
+        if loss is not None:
+            judged["loss"] = load(loss)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            made = pipekit.profile(network, sample, device, repeats, progress=not quiet)
+            made = pipekit.profile(network, sample, device, repeats, progress=not quiet, **judged)
         for warning in caught:
             typer.secho(f"warning: {warning.message}", fg="yellow", err=True)
     _print(model, made)
@@ -84,17 +106,25 @@ def profile(
         typer.echo(f"wrote {output}")
 
 
-def _make(name: str, rows: int, device: str, dtype: str) -> tuple["nn.Sequential", "Tree"]:
+def _make(
+    name: str, data: str | None, rows: int | None, device: str, dtype: str
+) -> tuple["nn.Sequential", "Tree"]:
     """Return a network and an input of so many rows."""
     import torch
 
-    from pipekit.models import PUBLISHED
+    from pipekit import models
+    from pipekit.partition.recording.batch import with_rows
     from pipekit.trees import tree_map
     from pipekit.workloads import WORKLOADS
 
-    known = WORKLOADS.get(name) or PUBLISHED[name]
-    with torch.device(device):
-        network, sample = known.build(), known.sample(rows)
+    if ":" in name:
+        own = OwnModel(name, data)
+        network = own.build()
+        sample = own.example if rows is None else with_rows(own.example, rows)
+    else:
+        known = WORKLOADS.get(name) or models.PUBLISHED[name]
+        with torch.device(device):
+            network, sample = known.build(), known.sample(rows or 32)
     floating = getattr(torch, dtype)
     sample = tree_map(lambda t: t.to(floating) if t.is_floating_point() else t, sample)
     return network.to(floating), sample

@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import METHODS, STAGES, Quiet, Replicas
+from pipekit.cli.options import (
+    METHODS,
+    STAGES,
+    TRAINED,
+    Data,
+    LossName,
+    Quiet,
+    Replicas,
+    require_method,
+)
+from pipekit.cli.own import require_known, require_module
 
 if TYPE_CHECKING:
-    from pipekit.datasets import Dataset
-    from pipekit.workloads import Workload
+    from pipekit.cli.learning import Learning
 
 
 class Autocast(StrEnum):
@@ -29,7 +38,32 @@ class Transport(StrEnum):
 
 
 def train(
-    model: Annotated[str, typer.Option(help="convnet, mlp or gpt.")] = "convnet",
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|package.module:factory",
+            help=f"{TRAINED}; or a function of yours that returns a torch.nn.Module of any kind, "
+            "or (module, example batch).",
+        ),
+    ] = "convnet",
+    data: Data = None,
+    test_data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="package.module:batches",
+            help="Of a model of yours: like --data, to test on after each epoch.",
+            show_default=False,
+        ),
+    ] = None,
+    loss: LossName = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of a model of yours: batches of an epoch; by default all that the data has.",
+            show_default=False,
+        ),
+    ] = None,
     text: Annotated[
         Path | None,
         typer.Option(
@@ -95,8 +129,10 @@ def train(
         ),
     ] = None,
 ) -> None:
-    """Train a small network, and test it on data that it has not seen.
+    """Train a network, yours or one that comes with data, by any method.
 
+    A model of yours is recorded (pipekit.stages), and refused if its layers would not do the same
+    to the bit; its batches are yours.
     convnet and mlp learn 4,000 MNIST images, and are tested on 1,000 others.
     gpt learns to write Python's own standard library: 8,000 rows of 64 bytes, and
     1,000 of other files to test on. It is judged in bits per byte, 8 at first.
@@ -106,6 +142,8 @@ def train(
       pipekit train
       pipekit train --method pipedream --stages 2 --epochs 3
       pipekit train --model gpt --method 2bw --lr 0.001
+      pipekit train --model nets:resnet --data nets:batches --stages 2 --steps 100
+      pipekit train --model nets:llama --data nets:text --loss nets:next_token
       pipekit train --model gpt --text mine.txt --epochs 3
       pipekit train --method 2bw --autocast fp16 --loss-scale dynamic
       pipekit train --method pipedream --replicas 2-1
@@ -116,30 +154,39 @@ def train(
       torchrun --nproc-per-node 2 --max-restarts 3 --no-python pipekit train --stages 2 \\
         --transport distributed --checkpoints saved --every 20 --resume
     """
+    require_known(model, TRAINED)
+    require_method(method)
+    for reference in filter(None, (data, test_data, loss)):
+        require_module(reference)
     import torch
     from rich.console import Console
 
     import pipekit
-    from pipekit.choices import require_choice
     from pipekit.cli import trained
+    from pipekit.cli.learning import known, own
     from pipekit.engine.transports.distributed import torchrun
     from pipekit.schedules.methods import by_name
-    from pipekit.workloads import WORKLOADS
 
     if resume and checkpoints is None:
         raise ValueError("--resume needs the folder of the checkpoints: name it, --checkpoints")
-    require_choice("model", model, WORKLOADS)
-    require_choice("method", method, by_name.METHODS)
-    workload = WORKLOADS[model]
-    data = _data(workload, text)
+    if text is not None and model != "gpt":
+        raise ValueError("--text is for a network that learns text: name it, --model gpt")
+    is_own = ":" in model
+    if not is_own and any(option is not None for option in (data, test_data, loss, steps)):
+        raise ValueError(
+            f"--data, --test-data, --loss and --steps are for a model of yours: {model} has its own"
+        )
     split = stages if replicas is None else by_name.parse_replicas(replicas)
     shown = not torchrun.launched() or torchrun.rank() == 0
     torch.manual_seed(seed)
+    learning: Learning = (
+        own(model, data, test_data, loss, steps) if is_own else known(model, text, batch_rows, seed)
+    )
     pipeline = pipekit.Pipeline(
-        workload.build(),
+        learning.layers,
         lambda batches: by_name.METHODS[method](split, microbatches, batches),
         optimizer=partial(torch.optim.Adam, lr=lr),
-        loss=workload.loss,
+        loss=learning.loss,
         transport=transport.value,
         autocast={None: None, "bf16": torch.bfloat16, "fp16": torch.float16}[autocast],
         loss_scale=_number(loss_scale),
@@ -152,12 +199,14 @@ def train(
     try:
         for epoch in range(begin, epochs):
             run = pipeline.train(
-                data.batches(batch_rows, seed, epoch),
+                learning.batches(epoch),
                 progress=shown and not quiet,
                 checkpoints=checkpoints,
                 every=every,
             )
-            score = pipeline.evaluate(data.test_batches(batch_rows), workload.metric.of)
+            score = None
+            if learning.test is not None:
+                score = pipeline.evaluate(learning.test, learning.metric.of)
             done.append(trained.Epoch(epoch + 1, run, score))
     except KeyboardInterrupt:
         if shown and checkpoints is not None:
@@ -165,18 +214,10 @@ def train(
         raise
     finally:
         if shown and done:
-            Console().print(trained.table(done, workload.metric, data.source))
+            Console().print(trained.table(done, learning.metric, learning.source))
     if shown and output is not None and not run.trace.frame.empty:
-        for path in trained.write(run, data.source, output):
+        for path in trained.write(run, learning.source, output):
             typer.echo(f"wrote {path}")
-
-
-def _data(workload: "Workload", text: Path | None) -> "Dataset":
-    if text is None:
-        return workload.data()
-    if workload.text is None:
-        raise ValueError("--text is for a network that learns text: name it, --model gpt")
-    return workload.text(text)
 
 
 def _number(text: str | None) -> float | str | None:

@@ -18,11 +18,11 @@ DRAWN_BATCHES = 8
 
 
 class Epoch(NamedTuple):
-    """An epoch, from 1: its run, and the score on the test data after it."""
+    """An epoch, from 1: its run, and the score on the test data after it, if there is any."""
 
     number: int
     run: Run
-    score: float
+    score: float | None
 
 
 def table(epochs: Sequence[Epoch], metric: Metric, data: str) -> Table:
@@ -43,7 +43,7 @@ def table(epochs: Sequence[Epoch], metric: Metric, data: str) -> Table:
     for heading in (
         "epoch",
         "loss (nats)",
-        f"test {metric.name}",
+        *([f"test {metric.name}"] if epochs[-1].score is not None else []),
         "wall (s)",
         "bubble (makespan, spans, steady)",
         "weight versions",
@@ -55,7 +55,7 @@ def table(epochs: Sequence[Epoch], metric: Metric, data: str) -> Table:
         made.add_row(
             str(number),
             f"{sum(run.losses) / len(run.losses):.4f}" if run.losses else "",
-            metric.shown(score),
+            *([metric.shown(score)] if score is not None else []),
             f"{run.wall_s:.2f}",
             _bubbles(run.trace) if trained else "",
             " ".join(map(str, run.weight_buffers)),

@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from pipekit.choices import require_choice
+from pipekit.default_loss import default_loss, made_up_target
 from pipekit.devices import is_accelerator, name_of, random_states_put_back, resolve
 from pipekit.layers.autocast import DTYPES
 from pipekit.partition.partition import sequence_of
@@ -26,6 +28,7 @@ from pipekit.trees import Tree, tree_bytes, tree_map
 
 WARM_UP = 2
 """Passes that are not counted, after the one that found the sizes."""
+_MOMENTUM: OptimizerFactory = partial(torch.optim.SGD, lr=0.0, momentum=0.9)
 
 
 def profile(
@@ -34,19 +37,19 @@ def profile(
     device: str = "cpu",
     repeats: int = 10,
     *,
-    loss: Callable[[Any, Any], Tensor] | None = None,
+    loss: Callable[[Any, Any], Tensor] | None = default_loss,
     target: Tree = None,
-    optimizer: OptimizerFactory | None = None,
+    optimizer: OptimizerFactory | None = _MOMENTUM,
     autocast: torch.dtype | None = None,
-    others: int = 0,
+    others: int | None = None,
     tolerance: float = 0.1,
     progress: bool = False,
 ) -> Profile:
-    """Measure what each layer of a model costs in training.
+    """Measure what each layer of a model costs in training, by default as one of two workers here.
 
     A repeat is a whole forward and a whole backward, timed layer by layer, in the order of
-    training; the last layer's output gets ones as its gradient, every other layer the gradient that
-    the next one computed, and each skip (:mod:`pipekit.skips`) the one of the layer that popped it.
+    training; the loss comes last, every layer gets the gradient that the next one computed, and
+    each skip (:mod:`pipekit.skips`) the one of the layer that popped it.
     A second microbatch does the same through the undivided model, and the layers' times must add up
     to its time.  The two are in flight together and add to the same gradients, so that caches are
     as in a pipeline.  All numbers are medians; on a GPU the times are between CUDA events.  At last
@@ -65,14 +68,18 @@ def profile(
             leading dimension is the rows.
         device: "cpu", with PyTorch's present number of threads, or an accelerator's.
         repeats: how many count, after three to warm up.
-        loss: ``loss(output, target)``, whose seconds and bytes then count as the last layer's.
-        target: what the loss compares the sample's output with.
-        optimizer: makes an optimizer from a list of parameters; its step is then timed too, layer
-            by layer, and the copying of weights.  By default updates and copies count 0 s.
+        loss: ``loss(output, target)``, whose seconds and bytes count as the last layer's; None:
+            there is none, and the last layer's output gets ones as its gradient.
+        target: what the loss compares the sample's output with; None: it is made up for the
+            default loss (:func:`pipekit.default_loss.made_up_target`).
+        optimizer: makes an optimizer from a list of parameters, whose step is timed layer by layer,
+            as is the copying of weights; by default SGD with momentum.  None: updates and copies
+            count 0 s.
         autocast: what forwards compute in where that is safe, as :class:`pipekit.Pipeline` has it.
         others: how many workers will share the machine's cores: so many threads train copies of the
             model meanwhile, with an equal share of the cores each.  On one CPU the workers of a
-            pipeline slow one another down; a GPU of one's own needs none.
+            pipeline slow one another down; a GPU of one's own needs none.  None: 1 on a CPU, for a
+            pipeline of two, and 0 elsewhere.
         tolerance: how far the sum of the layers' times may be from the undivided model's, as a
             part of that, before it is warned of.
         progress: whether to show a bar.
@@ -86,8 +93,8 @@ def profile(
 
     Raises:
         TypeError: the model is not a Sequential, or something that it takes or gives is no tensor.
-        ValueError: there is no such device, the model has no data, or a layer fails; the message
-            names the layer.
+        ValueError: there is no such device, the model has no data, a loss of one's own has no
+            target, or a layer fails; the message names the layer.
     """
     model = sequence_of(model)
     require_choice("autocast", autocast, DTYPES)
@@ -98,14 +105,18 @@ def profile(
         raise ValueError(
             "a model on device 'meta' has no data and cannot be timed: use Profile.analytic"
         )
+    if loss not in (None, default_loss) and target is None:
+        raise ValueError("the loss needs a target: pass target=, what the sample's output is to be")
     rows = rows_of(sample)
     ours = copy.deepcopy(model).to(where).train()
     x = _copied(sample, where)
+    if others is None:
+        others = 0 if is_accelerator(where) else 1
     if loss is not None:
-        ours.append(_Loss(loss, _copied(target, where)))
+        ours.append(_Loss(loss, None if target is None else _copied(target, where)))
     watch = Stopwatch(where)
     with random_states_put_back(where), torch.enable_grad():
-        found, skips = sizes(ours, tree_map(torch.clone, x), autocast)
+        found, skips, values = sizes(ours, tree_map(torch.clone, x), autocast)
         with background_load(ours, x, others, autocast):
             threads = torch.get_num_threads()
             for repeat in tqdm(
@@ -148,7 +159,7 @@ def profile(
         **_largest_spread(alone, watch),
         **_hardware(where, threads),
     )
-    return Profile(layers, rows, tree_bytes(sample), record, skips)
+    return Profile(layers, rows, tree_bytes(sample), record, skips, values, bool(values))
 
 
 def _with_times(layer: LayerProfile, number: int, watch: Stopwatch) -> LayerProfile:
@@ -176,6 +187,8 @@ class _Loss(nn.Module):
 
     def forward(self, output: Tree) -> Tensor:
         """Return the loss, one number."""
+        if self.target is None:
+            self.target = made_up_target(output)
         return self.loss(output, self.target)
 
 

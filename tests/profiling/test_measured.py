@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,18 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import pipekit
-from pipekit import Profile, models, profile, schedules
+from pipekit import Profile, models, schedules
 from pipekit.models.transformer import Block
-from pipekit.profiling import SkipProfile
+from pipekit.profiling import SkipProfile, measured
 from pipekit.schedules import Op
 from pipekit.skips import Skippable
 from pipekit.trees import Tree, differentiable, leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore:the layers' times add up")  # a busy machine
+
+
+profile = partial(pipekit.profile, loss=None, optimizer=None, others=0)
+"""The layers alone, and nobody beside them."""
 
 
 def linear_relu_linear() -> nn.Sequential:
@@ -493,8 +498,25 @@ def test_on_a_gpu_events_time_the_same_layers() -> None:
 
 
 def test_the_package_offers_both_names() -> None:
-    assert pipekit.profile is profile
+    assert pipekit.profile is measured.profile
     assert pipekit.Profile is Profile
+
+
+def test_by_default_a_worker_is_timed_that_trains_beside_another() -> None:
+    """With a loss, whose saved bytes count, updates and copies, and half of the cores."""
+    model, x = linear_relu_linear(), torch.rand(6, 8)
+    made, alone = pipekit.profile(model, x, repeats=1), profile(model, x, repeats=1)
+    assert made.provenance["others"] == 1
+    assert made.provenance["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
+    assert made.layers[0].update_s > 0
+    assert made.layers[0].copy_s > 0
+    assert made.layers[-1].saved_bytes >= alone.layers[-1].saved_bytes + 6 * 4 * 4
+    assert made.layers[0].saved_bytes == alone.layers[0].saved_bytes
+
+
+def test_a_loss_of_ones_own_needs_a_target() -> None:
+    with pytest.raises(ValueError, match="pass target="):
+        pipekit.profile(linear_relu_linear(), torch.rand(6, 8), loss=nn.MSELoss())
 
 
 def test_others_at_work_share_the_cores_and_leave_no_thread() -> None:

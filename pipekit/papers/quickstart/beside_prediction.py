@@ -1,7 +1,7 @@
 """A model trained by several methods, each beside what the simulator said before it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -52,7 +52,7 @@ def train(
     methods: Mapping[str, Method],
     batches: Sequence[tuple[Any, Any]],
     *,
-    balance: Sequence[int],
+    plan: Plan,
     profile: Profile,
     cluster: Cluster,
     optimizer: OptimizerFactory,
@@ -65,7 +65,7 @@ def train(
         layers: as :func:`pipekit.stages` returns them.
         methods: by name.
         batches: pairs (input, target) of as many rows each as the first.
-        balance: layers of each stage.
+        plan: which layers each stage has, one worker each.
         profile: of the layers.
         cluster: the workers.
         optimizer: makes an optimizer from a list of parameters.
@@ -74,10 +74,10 @@ def train(
     """
     rows, found = len(batches[0][1]), {}
     for name, method in methods.items():
-        plan = Plan.by_hand(balance, rows=rows // method.microbatches)
+        sized = replace(plan, microbatch_rows=rows // method.microbatches)
         table = method.schedule(len(batches))
-        simulated = simulate(table, profile, plan, cluster, optimizer_states=optimizer_states)
-        pipeline = Pipeline(layers, table, balance=balance, optimizer=optimizer, loss=loss)
+        simulated = simulate(table, profile, sized, cluster, optimizer_states=optimizer_states)
+        pipeline = Pipeline(layers, table, balance=plan, optimizer=optimizer, loss=loss)
         run = pipeline.train(batches, memory=True, progress=True)
         found[name] = Compared(run, simulated, pipeline.state_dict())
     return found

@@ -89,7 +89,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Origin:
-    """What layers were made from; copies of them have none, since it names the model's own tensors."""
+    """What layers were made from; a copy has none, since its tensors are not the model's."""
 
     recorded: RecordedModel
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import profile, schedules, stages
+from pipekit import Plan, profile, schedules, stages
 from pipekit.clusters import flat
 from pipekit.papers.quickstart import beside_prediction
 from pipekit.papers.quickstart.beside_prediction import Method
@@ -38,7 +38,7 @@ def test_each_method_has_its_run_its_prediction_and_weights_that_go_back() -> No
             "PipeDream": Method(1, lambda n: schedules.pipedream(2, n)),
         },
         [(x, x)] * 3,
-        balance=[2, len(layers) - 2],
+        plan=Plan.by_hand([2, len(layers) - 2]),
         profile=profile(layers, x[:2], repeats=1),
         cluster=flat(2, 1e9),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),

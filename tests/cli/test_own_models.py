@@ -1,0 +1,174 @@
+"""``pipekit train`` and ``profile`` with what the user wrote: ``package.module:name``."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pipekit import Profile
+from pipekit.cli.options import METHODS, PUBLISHED, TRAINED
+from pipekit.default_loss import default_loss, made_up_target
+from pipekit.models import PUBLISHED as NETWORKS
+from pipekit.schedules.methods import by_name
+from pipekit.workloads import WORKLOADS
+
+Printed = Callable[[str], str]
+
+NETS = """
+import torch
+from torch import nn
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3))
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.last(x)
+
+def alone():
+    return Residual()
+
+def with_example():
+    return Residual(), torch.randn(4, 4)
+
+def number():
+    return 3
+
+def batches():
+    torch.manual_seed(1)
+    for _ in range(5):
+        x = torch.randn(8, 4)
+        yield x, (x.sum(dim=1) > 0).long()
+
+def no_pairs():
+    return [torch.randn(8, 4)]
+
+def squares(output, target):
+    return ((output - nn.functional.one_hot(target, 2)) ** 2).mean()
+"""
+
+
+@pytest.fixture
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a module of networks, where the command runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_nets", raising=False)
+    Path("own_nets.py").write_text(NETS)
+    return tmp_path
+
+
+def test_the_names_that_stand_without_torch_are_the_real_ones() -> None:
+    assert TRAINED.split(", ") == list(WORKLOADS)
+    assert sorted(PUBLISHED.split(", ")) == sorted(NETWORKS)
+    assert sorted(METHODS.split(", ")) == sorted(by_name.METHODS)
+
+
+def test_a_model_of_ones_own_is_trained_on_ones_own_data(printed: Printed, nets: Path) -> None:
+    text = printed(
+        "train --model own_nets:alone --data own_nets:batches --test-data own_nets:batches "
+        "--stages 2 --microbatches 2 --epochs 2 --lr 0.05"
+    )
+    rows = re.findall(r"│ +(\d) │ +(\d\.\d{4}) │ +(\d\.\d{4}) │", text)
+    assert [epoch for epoch, _, _ in rows] == ["1", "2"]
+    assert float(rows[1][2]) < float(rows[0][1]) < 1  # it learns; at first about ln 2
+    assert "data: own_nets:batches" in " ".join(text.split())
+
+
+def test_a_loss_of_ones_own_and_fewer_steps(printed: Printed, nets: Path) -> None:
+    line = "train --model own_nets:with_example --data own_nets:batches --stages 2 --microbatches 2"
+    text = printed(f"{line} --loss own_nets:squares --steps 1 --output out")
+    assert re.search(r"│ +1 │ +0\.\d{4} │ +\d", text)  # no column of a test
+    assert "test" not in text.splitlines()[2]
+    events = Path("out/trace.csv").read_text().splitlines()
+    assert len(events) == 1 + 2 * (2 * 2 + 1)  # stages, microbatches, F and B, U
+
+
+def test_a_model_of_ones_own_is_profiled(printed: Printed, nets: Path) -> None:
+    printed("profile own_nets:with_example --repeats 1 --output p.json")
+    made = Profile.load("p.json")
+    assert made.rows == 4
+    assert made.parameter_bytes == 4 * (5 * 8 + 3 * 9 * 8 + 9 * 2)
+    printed("profile own_nets:alone --data own_nets:batches --repeats 1 --output q.json")
+    assert Profile.load("q.json").rows == 8
+    printed("profile own_nets:with_example --rows 6 --analytic 'V100 16GB' --output r.json")
+    assert Profile.load("r.json").rows == 6
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "train --model own_nets:nothing --data own_nets:batches",
+            "own_nets has no 'nothing', only",
+        ),
+        ("train --model missing:make", "there is no module 'missing', installed or in "),
+        ("train --model own_nets.py:alone", "there is no module 'own_nets.py'"),
+        ("train --model own_nets:", "is no package.module:name"),
+        ("train --model own_nets:alone", "what does own_nets:alone learn? Name --data"),
+        ("train --data own_nets:batches", "are for a model of yours: convnet has its own"),
+        ("train --model own_nets:number --data own_nets:batches", "must return a torch.nn.Module"),
+        (
+            "train --model own_nets:alone --data own_nets:no_pairs",
+            "must give pairs (input, target)",
+        ),
+        ("profile own_nets:alone", "let it return (model, example)"),
+        ("profile own_nets:with_example --loss own_nets:squares", "--loss needs --data"),
+        ("profile mlp --data own_nets:batches", "mlp has its own"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_to_do(
+    line: str, says: str, refused: Printed, nets: Path
+) -> None:
+    assert says in refused(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["train --model resnet", "train --method gpip", "train --model missing:make", "profile vgg"],
+)
+def test_a_wrong_name_is_refused_before_torch_is_loaded(line: str, repository: Path) -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from pipekit.cli import app; "
+        f"result = CliRunner().invoke(app, {line.split()!r}); "
+        "print(result.exit_code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=repository
+    )
+    assert done.stdout.split() == ["2", "False"]
+
+
+class TestDefaultLoss:
+    def test_classes_behind_or_second(self) -> None:
+        logits, classes = torch.randn(3, 5, 4), torch.randint(4, (3, 5))
+        expected = nn.functional.cross_entropy(logits.flatten(0, 1), classes.flatten())
+        assert default_loss(logits, classes) == expected
+        assert default_loss({"other": 1, "logits": logits}, classes) == expected
+        assert default_loss(logits.transpose(1, 2), classes) == pytest.approx(expected.item())
+
+    def test_other_numbers(self) -> None:
+        output, target = torch.randn(3, 2), torch.randn(3, 2)
+        assert default_loss((output,), target) == nn.functional.mse_loss(output, target)
+
+    def test_what_fits_nothing_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"an output \[3, 2\] and a target \[4\]"):
+            default_loss(torch.randn(3, 2), torch.zeros(4))
+        with pytest.raises(ValueError, match="it has no loss"):
+            default_loss(torch.zeros(3, dtype=torch.int64), torch.zeros(3))
+
+    @pytest.mark.parametrize("shape", [(3,), (3, 4), (3, 4, 5)])
+    def test_a_made_up_target_fits(self, shape: tuple[int, ...]) -> None:
+        output = torch.randn(shape)
+        assert default_loss(output, made_up_target(output)).ndim == 0
