@@ -1,6 +1,7 @@
 """Random small graphs, in whole numbers so that sums are exact, and every plan for one of them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, pairwise, permutations, product
 from math import ceil
@@ -46,7 +47,8 @@ def graphs(draw: st.DrawFn, most_layers: int, *, one_value_each: bool = False) -
         ]
     values.append(ValueProfile(count - 1, (), draw(_number)))
     costs = tuple(draw(any_layer) for _ in range(count))
-    return Profile(costs, 4, draw(_number), values=tuple(values))
+    relayed = not one_value_each and draw(st.booleans())
+    return Profile(costs, 4, draw(_number), values=tuple(values), relayed=relayed)
 
 
 def closed_sets(profile: Profile) -> list[State]:
@@ -188,7 +190,11 @@ def _worker_bytes(
     activations = sum(profile.layers[k].saved_bytes for k in order)
     if not first:
         activations += profile.input_bytes
-    for value in profile.values:
+    if profile.relayed:  # all that crosses comes in, and goes out
+        activations += crossing_bytes(profile, first) if first else 0
+        unsaved = replace(profile, values=tuple(v for v in profile.values if not v.saved))
+        activations += crossing_bytes(unsaved, first | own)
+    for value in () if profile.relayed else profile.values:
         given = bool(first) and (value.source is None or value.source in first)
         used = bool(own & set(value.users))
         sent = bool(set(value.users) - first - own) and (value.source in own or (given and used))
