@@ -1,5 +1,7 @@
-"""Schedules found for given costs: a greedy construction, then local search."""
+"""Schedules found for given costs: policies, local search, and proofs for small ones."""
 
+from pipekit.searching.optimal import Optimum, optimal
 from pipekit.searching.search import search
+from pipekit.searching.tradeoff import Tradeoff, tradeoff
 
-__all__ = ["search"]
+__all__ = ["Optimum", "Tradeoff", "optimal", "search", "tradeoff"]

@@ -1,16 +1,40 @@
-"""Better orders from good ones: passes of the critical path change places with others."""
+"""Better orders from good ones: passes change places at the ends of the critical path's blocks.
+
+A tabu search as for job shops (Balas and Vazacopoulos, "Guided local search with shifting
+bottleneck for job shop scheduling", 1998): passes that follow one another on a worker without a gap
+make a block of the critical path; only a pass that comes before a block's first one, or behind its
+last one, can make the path shorter.  How long the paths through the passes that are moved would be
+is estimated from what comes before and behind them, so that only the best move is carried out.
+Beside that, backwards on the path are split, or made whole.
+"""
 
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
 
-from pipekit.searching.problem import Orders, Problem, Timing
+from pipekit.schedules import Op
+from pipekit.searching.problem import KINDS, Orders, Problem, Timing
 
-_FAR = 6
-"""How far a pass is moved at most."""
-_SIDEWAYS = 0.1
-"""How often orders of the same makespan are kept though their passes end later in sum."""
+_FAR = 10
+"""Over how many passes one is moved at most."""
+_TENURE = (8, 24)
+"""For how many moves two passes keep the order that a move has given them."""
+_PATIENCE = 300
+"""Moves without a better makespan after which the search goes back to the best orders."""
+_EXCHANGED = 0.1
+"""How often a backward is split or made whole, in place of a move."""
+_CLOSE = 1 + 1e-9
+
+
+class _Move(NamedTuple):
+    """A pass changes its place on a worker."""
+
+    worker: int
+    source: int
+    destination: int
 
 
 def improve(
@@ -19,12 +43,9 @@ def improve(
     deadline: float,
     seed: int = 0,
     tell: Callable[[float], object] = lambda makespan: None,
+    least: float = 0.0,
 ) -> Orders:
     """Return orders that are no longer.
-
-    The critical path goes from the last pass back to the first through what each had to wait for.
-    A pass on it that waited for its worker is moved before some that it waited for, or one of these
-    behind it; what is no longer is kept, more readily if passes end earlier in sum.
 
     Args:
         problem: to be solved.
@@ -32,57 +53,267 @@ def improve(
         deadline: when to end, of ``time.monotonic()``.
         seed: of the random choices.
         tell: is told of every better makespan.
+        least: a makespan that none is shorter than.
     """
-    chance, timing = random.Random(seed), problem.timing(orders)
-    best = _length(timing)
-    while time.monotonic() < deadline and timing.makespan > problem.bound:
-        held_up = _held_up(problem, orders, timing)
-        if not held_up:
-            break
-        worker, position = chance.choice(held_up)
-        order = orders[worker]
-        distance = chance.randint(1, _FAR)
-        if chance.random() < 0.5:
-            source, destination = position, max(0, position - distance)
+    return _Search(problem, orders, seed).run(deadline, tell, least)
+
+
+class _Search:
+    def __init__(self, problem: Problem, orders: Orders, seed: int) -> None:
+        self._problem, self._chance = problem, random.Random(seed)
+        self._needs, self._followers = problem.needs, _followers(problem)
+        self._tabu: dict[tuple[int, int], int] = {}  # until which move a pair keeps its order
+        self._moves = 0
+        self._begin(_copied(orders))
+
+    def run(self, deadline: float, tell: Callable[[float], object], least: float) -> Orders:
+        best, shortest = _copied(self._orders), self._timing.makespan
+        last = 0
+        while time.monotonic() < deadline and shortest > least * _CLOSE:
+            self._moves += 1
+            if self._chance.random() < _EXCHANGED:
+                self._exchange()
+            elif self._moves - last > _PATIENCE or not self._step(shortest):
+                self._tabu.clear()
+                self._begin(_copied(best))
+                for _ in range(self._chance.randint(1, 8)):
+                    self._shake()
+                last = self._moves
+            if self._timing.makespan < shortest / _CLOSE:
+                best, shortest = _copied(self._orders), self._timing.makespan
+                last = self._moves
+                tell(shortest)
+        return best
+
+    def _begin(self, orders: Orders) -> None:
+        self._orders = orders
+        self._place: dict[int, tuple[int, int]] = {}
+        self._held: list[list[float]] = [[] for _ in orders]
+        self._complete: list[dict[int, int]] = [{} for _ in orders]
+        self._following = [-1] * len(self._needs)  # of each pass the next one of its worker
+        for worker, order in enumerate(orders):
+            if order:
+                self._changed(worker)
+        self._time(self._problem.timing(orders))
+
+    def _changed(self, worker: int) -> None:
+        """Note where a worker's passes are, what it holds before each, where gradients begin."""
+        order, problem = self._orders[worker], self._problem
+        keeps, adds_to, following = problem.keeps, problem.adds_to, self._following
+        held, begun, now = [], {}, 0.0
+        for number, behind in pairwise(order):
+            following[number] = behind
+        following[order[-1]] = -1
+        for at, number in enumerate(order):
+            self._place[number] = (worker, at)
+            held.append(now)
+            now += keeps[number]
+            stage = adds_to[number]
+            if stage >= 0 and stage not in begun:
+                begun[stage] = at
+                now += problem.gradients[stage]
+        self._held[worker], self._complete[worker] = held, begun
+
+    def _time(self, timing: Timing) -> None:
+        """Note when passes run, and the longest path behind each of them."""
+        self._timing, after = timing, self._problem.after
+        takes = self._problem.takes
+        # Of a pass that is not there, since a backward is whole or is not, none is behind it.
+        tails = self._tails = [-math.inf] * len(takes)
+        following, followers = self._following, self._followers
+        for number in reversed(timing.sequence):
+            behind = following[number]
+            tail = after[self._place[number][0]] if behind < 0 else takes[behind] + tails[behind]
+            for other, delay in followers[number]:
+                long = delay + takes[other] + tails[other]
+                if long > tail:
+                    tail = long
+            tails[number] = tail
+
+    def _step(self, shortest: float) -> bool:
+        """Make the best move that is not forbidden; return whether there is one."""
+        found: list[tuple[float, float, _Move]] = []
+        for move in self._candidates():
+            estimate = self._estimate(move)
+            if estimate == math.inf or (self._is_tabu(move) and estimate >= shortest / _CLOSE):
+                continue
+            found.append((estimate, self._chance.random(), move))
+        return any(self._make(move) for _, _, move in sorted(found)[:3])
+
+    def _shake(self) -> None:
+        """Make a move by chance."""
+        worker = self._chance.randrange(len(self._orders))
+        order = self._orders[worker]
+        source = self._chance.randrange(len(order)) if order else 0
+        destination = min(len(order) - 1, max(0, source + self._chance.randint(-_FAR, _FAR)))
+        move = _Move(worker, source, destination)
+        if destination not in (-1, source) and self._estimate(move) < math.inf:
+            self._make(move)
+
+    def _exchange(self) -> None:
+        """Split a backward of the critical path, or make one whole, if that is no longer."""
+        problem = self._problem
+        parts = [problem.parts(number) for number in self._path()]
+        backwards = [each for each in parts if KINDS[each[0]] is not Op.FORWARD]
+        if not backwards:
+            return
+        _, stage, k = self._chance.choice(backwards)
+        _, inputs, weights, whole = (problem.number(op, stage, k) for op in KINDS)
+        worker, _ = self._place.get(whole) or self._place[inputs]
+        before = self._orders[worker]
+        if whole in self._place:
+            at = before.index(whole)
+            changed = [*before[:at], inputs, weights, *before[at + 1 :]]
         else:
-            source, destination = position - 1, min(len(order) - 1, position - 1 + distance)
-        moved = order.copy()
-        moved.insert(destination, moved.pop(source))
-        if not problem.fits(worker, moved):
-            continue
-        orders[worker] = moved
-        tried = problem.timing(orders)
-        length = _length(tried)
-        if length > best and (tried.makespan > best[0] or chance.random() > _SIDEWAYS):
-            orders[worker] = order
-            continue
-        if tried.makespan < best[0]:
-            tell(tried.makespan)
-        timing, best = tried, length
-    return orders
+            changed = [whole if n == inputs else n for n in before if n != weights]
+        self._orders[worker] = changed
+        timing = problem.timing(self._orders)
+        if timing.makespan > self._timing.makespan or not problem.fits(worker, changed):
+            self._orders[worker] = before
+            return
+        for number in (inputs, weights, whole):
+            self._place.pop(number, None)
+        self._changed(worker)
+        self._time(timing)
 
+    def _make(self, move: _Move) -> bool:
+        """Carry a move out, unless workers would then wait for one another."""
+        order = self._orders[move.worker]
+        number = order.pop(move.source)
+        order.insert(move.destination, number)
+        timing = self._problem.timing(self._orders)
+        if timing.makespan == math.inf:
+            order.insert(move.source, order.pop(move.destination))
+            return False
+        self._changed(move.worker)
+        until = self._moves + self._chance.randint(*_TENURE)
+        low, high = sorted(move[1:])
+        for other in order[low : high + 1]:
+            if other != number:
+                pair = (number, other) if move.source < move.destination else (other, number)
+                self._tabu[pair] = until
+        self._time(timing)
+        return True
 
-def _length(timing: Timing) -> tuple[float, float]:
-    """Return what is made less: the makespan, and of equal ones the sum of all ends."""
-    return timing.makespan, sum(timing.ends) if timing.makespan < math.inf else math.inf
+    def _is_tabu(self, move: _Move) -> bool:
+        """Return whether a move puts passes into an order that was changed a short while ago."""
+        worker, source, destination = move
+        order, tabu, now = self._orders[worker], self._tabu, self._moves
+        number = order[source]
+        if source < destination:
+            passed = order[source + 1 : destination + 1]
+            return any(tabu.get((each, number), 0) > now for each in passed)
+        return any(tabu.get((number, each), 0) > now for each in order[destination:source])
 
+    def _candidates(self) -> Iterator[_Move]:
+        """Yield the moves of a pass to the start or the end of a block of the critical path."""
+        for worker, first, last in self._blocks():
+            near = min(last, first + _FAR)
+            yield from (_Move(worker, source, first) for source in range(first + 1, near + 1))
+            yield from (_Move(worker, first, to) for to in range(first + 2, near + 1))
+            near = max(first + 1, last - _FAR)
+            yield from (_Move(worker, source, last) for source in range(near, last))
+            yield from (_Move(worker, last, to) for to in range(near, last - 1))
 
-def _held_up(problem: Problem, orders: Orders, timing: Timing) -> list[tuple[int, int]]:
-    """Return (worker, position) of the critical passes that waited for their worker alone."""
-    place = {n: (w, at) for w, order in enumerate(orders) for at, n in enumerate(order)}
-    ends = timing.ends
-    number = max(range(len(ends)), key=ends.__getitem__)
-    found = []
-    while True:
-        worker, position = place[number]
-        start = ends[number] - problem.takes[number]
-        data = max(problem.needs[number], key=lambda need: ends[need[0]] + need[1], default=None)
-        arrival = ends[data[0]] + data[1] if data else 0.0
-        before = orders[worker][position - 1] if position else None
-        if before is not None and ends[before] > arrival:
-            found.append((worker, position))
-            number = before
-        elif data is not None and start > 0:
-            number = data[0]
+    def _blocks(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (worker, first position, last position) of the critical path's blocks."""
+        last: tuple[int, int] | None = None
+        for number, behind in pairwise([*self._path(), -1]):
+            worker, position = self._place[number]
+            last = last or (worker, position)
+            if behind < 0 or self._place[behind] != (worker, position - 1):
+                if position < last[1]:
+                    yield worker, position, last[1]
+                last = None
+
+    def _path(self) -> list[int]:
+        """Return a critical path, from its last pass to the first, any of several."""
+        ends, starts, orders = self._timing.ends, self._timing.starts, self._orders
+        after = self._problem.after
+        number = max(
+            (order[-1] for order in orders if order),
+            key=lambda n: ends[n] + after[self._place[n][0]],
+        )
+        found = [number]
+        while starts[number] > 0:
+            worker, position = self._place[number]
+            waits = [
+                need if need in self._place else self._problem.whole_of(need)
+                for need, delay in self._needs[number]
+                if ends[need] + delay >= starts[number]
+            ]
+            if position and ends[orders[worker][position - 1]] >= starts[number]:
+                waits.append(orders[worker][position - 1])
+            number = waits[0] if len(waits) == 1 else self._chance.choice(waits)
+            found.append(number)
+        return found
+
+    def _estimate(self, move: _Move) -> float:
+        """Return how long the longest path through the passes would be that a move concerns.
+
+        Returns:
+            Infinity if there is no room, or passes would have to wait for what comes behind them.
+        """
+        worker, source, destination = move
+        order, ends, starts = self._orders[worker], self._timing.ends, self._timing.starts
+        takes, tails, number = self._problem.takes, self._tails, order[source]
+        low, high = sorted((source, destination))
+        if source < destination:
+            # A path from the pass to one that it is put behind would make a circle.
+            latest = starts[order[destination]]
+            if any(starts[other] <= latest for other, _ in self._followers[number]):
+                return math.inf
+            segment = [*order[low + 1 : high + 1], number]
         else:
-            return found
+            earliest = ends[order[destination]]
+            if any(ends[need] >= earliest for need, _ in self._needs[number]):
+                return math.inf
+            segment = [number, *order[low:high]]
+        if not self._has_room(worker, low, segment):
+            return math.inf
+        now = ends[order[low - 1]] if low else 0.0
+        heads = []
+        for each in segment:
+            for need, delay in self._needs[each]:
+                if ends[need] + delay > now:
+                    now = ends[need] + delay
+            now += takes[each]
+            heads.append(now)
+        if high + 1 < len(order):
+            tail = takes[order[high + 1]] + tails[order[high + 1]]
+        else:
+            tail = self._problem.after[worker]
+        longest = 0.0
+        for each, head in zip(reversed(segment), reversed(heads), strict=True):
+            for other, delay in self._followers[each]:
+                long = delay + takes[other] + tails[other]
+                if long > tail:
+                    tail = long
+            if head + tail > longest:
+                longest = head + tail
+            tail += takes[each]
+        return longest
+
+    def _has_room(self, worker: int, low: int, segment: list[int]) -> bool:
+        """Return whether a worker has room for passes in a new order from a position on."""
+        complete = [stage for stage, at in self._complete[worker].items() if at < low]
+        most = self._problem.most_held(segment, self._held[worker][low], complete)
+        return most <= self._problem.room[worker] * (1 + 1e-12)
+
+
+def _copied(orders: Orders) -> Orders:
+    return [order.copy() for order in orders]
+
+
+def _followers(problem: Problem) -> list[list[tuple[int, float]]]:
+    """Return for each pass those that need it, each with the seconds until its data is there.
+
+    A whole backward is followed by what its parts are followed by.
+    """
+    found: list[list[tuple[int, float]]] = [[] for _ in problem.takes]
+    for number, needs in enumerate(problem.needs):
+        for need, delay in needs:
+            found[need].append((number, delay))
+            if KINDS[problem.parts(need)[0]] is not Op.FORWARD:
+                found[problem.whole_of(need)].append((number, delay))
+    return found

@@ -1,83 +1,103 @@
 """What is searched for: an order of every worker's passes in a batch, and what it costs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from pipekit.clusters import Cluster
 from pipekit.schedules import OPS, Op, Schedule
 from pipekit.schedules.flushed import Pass
+from pipekit.searching.versions import Reads
 from pipekit.simulation.costs import StageCosts
 
-SPLIT = (Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT)
-"""The passes of a search: every backward is in its two parts."""
+KINDS = (Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT, Op.BACKWARD)
+"""The passes of a search: a backward is in its two parts, or whole."""
+
+Homes = tuple[tuple[int, ...], ...]
+"""The worker of each stage and microbatch, ``homes[stage][microbatch]``."""
 
 Orders = list[list[int]]
 """Every worker's passes of a batch, by their numbers, in order."""
 
 
+def homes_of(schedule: Schedule) -> Homes:
+    """Return where a schedule has the passes of each stage and microbatch."""
+    graph = schedule.dependencies
+    return tuple(
+        tuple(graph.worker_of[number] for number in graph.row(Op.FORWARD, stage))
+        for stage in range(schedule.stages)
+    )
+
+
 @dataclass(frozen=True)
 class Timing:
-    """When an order has its passes, by their numbers.
+    """When orders have their passes, by the passes' numbers.
 
     Attributes:
-        ends: of each pass; -1 if it never runs, since workers wait for one another.
-        makespan: when the last one ends; infinite if one never runs.
+        starts: of each pass; infinite if it never runs, or is part of a whole backward.
+        ends: likewise; -1 if it never runs, since workers wait for one another.  Both parts of a
+            whole backward end with it.
+        makespan: when the last update behind them ends; infinite if a pass never runs.
+        sequence: the passes, each behind those that it waits for.
     """
 
+    starts: list[float]
     ends: list[float]
     makespan: float
+    sequence: list[int]
 
 
 @dataclass(frozen=True)
 class Problem:
     """Seconds and bytes of every pass, and where it runs.
 
-    A pass has the number ``(place of the op in SPLIT * stages + stage) * microbatches + its own``.
+    A pass has the number ``(place of the op in KINDS * stages + stage) * microbatches + its own``.
 
     Attributes:
-        homes: the worker of each stage and microbatch, ``homes[stage][microbatch]``.
-        seconds: of each op of SPLIT and stage, ``seconds[place][stage]``.
-        whole: likewise of a whole backward, by stage: what its parts take if they are neighbours;
-            None: each takes its own time there, too.
-        kept: bytes of activations that a worker keeps more after each op of SPLIT and stage.
+        homes: where they are.
+        seconds: of each op of KINDS and stage, ``seconds[place][stage]``.
+        kept: bytes of activations that a worker keeps more after each op of KINDS and stage.
         delays: seconds from a stage's forward's end until the next one has its activation, and from
             that one's gradient's until the stage has it: ``delays[stage][microbatch]``.
-        room: bytes of activations that each worker has room for.
+        gradients: bytes of each stage's gradients, which are there from its first pass on that adds
+            to them until the update.
+        heights: bytes by which such a first pass of each op of KINDS rises above what was there
+            before it, at most, ``heights[place][stage]``.
+        room: bytes that each worker has for activations and gradients.
+        after: seconds of the updates behind each worker's passes.
+        reads: which weights are read where batches follow one another without a flush; each stage
+            then adds its gradients in the order of the microbatches.  None: a single batch.
     """
 
-    homes: tuple[tuple[int, ...], ...]
+    homes: Homes
     seconds: tuple[tuple[float, ...], ...]
-    whole: tuple[float, ...] | None
     kept: tuple[tuple[float, ...], ...]
     delays: tuple[tuple[float, ...], ...]
+    gradients: tuple[float, ...]
+    heights: tuple[tuple[float, ...], ...]
     room: tuple[float, ...]
+    after: tuple[float, ...]
+    reads: Reads | None = None
 
     @classmethod
     def of(
         cls,
-        schedule: Schedule,
+        homes: Homes,
         costs: Sequence[StageCosts],
         cluster: Cluster | None,
         room: Sequence[float],
-        whole: bool,
+        reads: Reads | None = None,
     ) -> "Problem":
-        """Return the problem of a schedule's passes on its workers.
+        """Return the problem of a batch's passes on their workers.
 
         Args:
-            schedule: of one batch.
-            costs: of its stages.
+            homes: where they are.
+            costs: of the stages.
             cluster: the links, each taken to be free when a message comes; None: they cost nothing.
-            room: see above.
-            whole: whether parts of a backward that are neighbours are one.
+            room, reads: see above.
         """
-        graph = schedule.dependencies
-        homes = [
-            tuple(graph.worker_of[number] for number in graph.row(Op.FORWARD, stage))
-            for stage in range(schedule.stages)
-        ]
 
         def takes(source: int, destination: int, size: float) -> float:
             if cluster is None or source == destination:
@@ -89,16 +109,26 @@ class Problem:
             whole, part = cost.received_bytes + cost.kept_bytes, cost.whole.input_only_bytes
             return OPS[op].activation_bytes(whole, part)
 
+        def height(op: Op, cost: StageCosts) -> float:
+            return cost.gradients_at_height(op) if OPS[op].adds_gradient else 0.0
+
+        after = [0.0] * len(room)
+        for cost, row in zip(costs, homes, strict=True):
+            for worker in set(row):
+                after[worker] += cost.seconds(Op.UPDATE)
         return cls(
-            tuple(homes),
-            tuple(tuple(cost.seconds(op) for cost in costs) for op in SPLIT),
-            tuple(cost.seconds(Op.BACKWARD) for cost in costs) if whole else None,
-            tuple(tuple(bytes_kept(op, cost) for cost in costs) for op in SPLIT),
+            homes,
+            tuple(tuple(cost.seconds(op) for cost in costs) for op in KINDS),
+            tuple(tuple(bytes_kept(op, cost) for cost in costs) for op in KINDS),
             tuple(
                 tuple(takes(a, b, cost.whole.output_bytes) for a, b in zip(*pair, strict=True))
                 for pair, cost in zip(pairwise(homes), costs, strict=False)
             ),
+            tuple(cost.whole.parameter_bytes for cost in costs),
+            tuple(tuple(height(op, cost) for cost in costs) for op in KINDS),
             tuple(room),
+            tuple(after),
+            reads,
         )
 
     @property
@@ -127,48 +157,49 @@ class Problem:
         return [more for op in self.kept for more in op for _ in range(self.microbatches)]
 
     @cached_property
+    def adds_to(self) -> list[int]:
+        """The stage to whose gradients each pass adds, or -1."""
+        return [
+            stage if OPS[op].adds_gradient else -1
+            for op in KINDS
+            for stage in range(self.stages)
+            for _ in range(self.microbatches)
+        ]
+
+    @cached_property
     def needs(self) -> list[tuple[tuple[int, float], ...]]:
-        """For each pass those that it needs, each with the seconds until its data is there."""
+        """For each pass those that it needs, each with the seconds until its data is there.
+
+        A gradient is that of a part for the input, whether that runs by itself or not.
+        """
         return [self._needs(number) for number in range(len(self.takes))]
 
     @cached_property
-    def bound(self) -> float:
-        """A time that no order is shorter than.
-
-        Every worker has all its passes to do, none before a microbatch can have come to it; and one
-        microbatch has to go all the way there and back.
-        """
-        forward, inputs, weights = self.seconds
-        least = [min(self.whole[s], i) if self.whole else i for s, i in enumerate(inputs)]
-        both = [i + w for i, w in zip(inputs, weights, strict=True)]
-        backward = [min(pair) for pair in zip(both, self.whole or both, strict=True)]
-        work, there = [0.0] * self.workers, [math.inf] * self.workers
-        for k in range(self.microbatches):
-            arrival = 0.0
-            for stage, home in enumerate(row[k] for row in self.homes):
-                work[home] += forward[stage] + backward[stage]
-                there[home] = min(there[home], arrival)
-                arrival += forward[stage]
-                arrival += self.delays[stage][k] if stage < self.stages - 1 else 0.0
-        alone = sum(forward) + sum(least) + 2 * sum(min(row) for row in self.delays)
-        return max(alone, *(a + b for a, b in zip(work, there, strict=True) if a))
+    def whole(self) -> int:
+        """The number of the first whole backward: those of parts are less."""
+        return 3 * self.stages * self.microbatches
 
     def parts(self, number: int) -> tuple[int, int, int]:
-        """Return a pass's place in SPLIT, its stage and its microbatch."""
+        """Return a pass's place in KINDS, its stage and its microbatch."""
         rest, microbatch = divmod(number, self.microbatches)
         place, stage = divmod(rest, self.stages)
         return place, stage, microbatch
 
+    def whole_of(self, part: int) -> int:
+        """Return the number of the whole backward that a part belongs to."""
+        return self.whole + part % (self.stages * self.microbatches)
+
     def number(self, op: Op, stage: int, microbatch: int) -> int:
         """Return the number of a pass."""
-        return (SPLIT.index(op) * self.stages + stage) * self.microbatches + microbatch
+        return (KINDS.index(op) * self.stages + stage) * self.microbatches + microbatch
 
     def timing(self, orders: Orders) -> Timing:
         """Return when every pass ends, each as soon as its worker is free and its data there."""
         takes, needs, whole = self.takes, self.needs, self.whole
-        count, inputs = self.microbatches, self.stages * self.microbatches
-        ends = [-1.0] * len(takes)
+        to_weights = self.stages * self.microbatches
+        starts, ends = [math.inf] * len(takes), [-1.0] * len(takes)
         free, following = [0.0] * len(orders), [0] * len(orders)
+        sequence: list[int] = []
         moved = True
         while moved:
             moved = False
@@ -185,81 +216,112 @@ class Problem:
                             start = end + delay
                     if start < 0:
                         break
+                    starts[number] = start
+                    ends[number] = now = start + takes[number]
+                    if number >= whole:
+                        ends[number - to_weights] = ends[number - 2 * to_weights] = now
+                    sequence.append(number)
                     position += 1
-                    if (
-                        number >= 2 * inputs
-                        and whole
-                        and position > 1
-                        and (order[position - 2] == number - inputs)
-                    ):
-                        now = ends[number] = ends[number - inputs]  # as one: it has run already
-                        continue
-                    now = ends[number] = start + takes[number]
-                    if (
-                        whole
-                        and inputs <= number < 2 * inputs
-                        and position < len(order)
-                        and (order[position] == number + inputs)
-                    ):
-                        now = ends[number] = start + whole[(number - inputs) // count]
                 if position > following[worker]:
                     moved = True
                     following[worker], free[worker] = position, now
         done = all(at == len(order) for at, order in zip(following, orders, strict=True))
-        return Timing(ends, max(free) if done else math.inf)
+        last = max(map(sum, zip(free, self.after, strict=True)))
+        return Timing(starts, ends, last if done else math.inf, sequence)
 
     def has(self, orders: Orders) -> bool:
-        """Return whether orders have every pass, on its worker."""
-        complete = len(orders) == self.workers and sum(map(len, orders)) == len(self.takes)
-        return complete and all(
-            self.homes[stage][microbatch] == worker
-            for worker, order in enumerate(orders)
-            for _, stage, microbatch in map(self.parts, order)
-        )
+        """Return whether orders have every pass once, on its worker."""
+        placed = [(n, worker) for worker, order in enumerate(orders) for n in self._split(order)]
+        every = [
+            (self.number(op, stage, k), worker)
+            for op in KINDS[:3]
+            for stage, row in enumerate(self.homes)
+            for k, worker in enumerate(row)
+        ]
+        return len(orders) == self.workers and sorted(placed) == sorted(every)
 
     def fits(self, worker: int, order: Sequence[int]) -> bool:
         """Return whether a worker has room for what it keeps, in this order."""
-        keeps = self.keeps
-        held = accumulate(keeps[number] for number in order)
-        return max(held, default=0.0) <= self.room[worker] * (1 + 1e-12)
+        return self.most_held(order) <= self.room[worker] * (1 + 1e-12)
 
-    def orders(self, schedule: Schedule) -> Orders:
-        """Return a schedule's orders, whole backwards in their two parts."""
+    def most_held(
+        self, order: Sequence[int], held: float = 0.0, complete: Collection[int] = ()
+    ) -> float:
+        """Return the most bytes of activations and gradients that a worker holds.
+
+        Args:
+            order: its passes, or some that follow one another.
+            held: bytes before them.
+            complete: stages whose gradients are there before them.
+        """
+        most, keeps, adds_to = held, self.keeps, self.adds_to
+        begun = set(complete)
+        for number in order:
+            stage = adds_to[number]
+            if stage >= 0 and stage not in begun:
+                begun.add(stage)
+                place, _, _ = self.parts(number)
+                most = max(most, held + self.heights[place][stage])
+                held += self.gradients[stage]
+            held += keeps[number]
+            most = max(most, held)
+        return most
+
+    def fit(self, orders: Orders) -> bool:
+        """Return whether every worker has room."""
+        return all(self.fits(worker, order) for worker, order in enumerate(orders))
+
+    def merged(self, orders: Orders) -> Orders:
+        """Return orders in which parts of a backward that are neighbours are one."""
         found: Orders = []
-        for tasks in schedule.workers:
-            order: list[int] = []
-            for op, stage, microbatch, _ in tasks:
-                if op is Op.BACKWARD:
-                    ops: tuple[Op, ...] = SPLIT[1:]
+        to_weights = self.stages * self.microbatches
+        for order in orders:
+            row: list[int] = []
+            for number in order:
+                is_weights = 2 * to_weights <= number < self.whole
+                if is_weights and row and row[-1] == number - to_weights:
+                    row[-1] = number + to_weights
                 else:
-                    ops = (op,) if OPS[op].is_pass else ()
-                order += [self.number(each, stage, microbatch) for each in ops]
-            found.append(order)
+                    row.append(number)
+            found.append(row)
         return found
 
+    def orders(self, schedule: Schedule) -> Orders:
+        """Return the orders of a schedule's passes."""
+        return [
+            [self.number(op, stage, k) for op, stage, k, _ in tasks if OPS[op].is_pass]
+            for tasks in schedule.workers
+        ]
+
     def passes(self, orders: Orders) -> list[list[Pass]]:
-        """Return orders as passes; parts of a backward that are one are whole."""
-        found: list[list[Pass]] = []
-        for order in orders:
-            row: list[Pass] = []
-            for number in order:
-                place, stage, microbatch = self.parts(number)
-                inputs = (Op.BACKWARD_INPUT, stage, microbatch)
-                if self.whole and SPLIT[place] is Op.BACKWARD_WEIGHT and row and row[-1] == inputs:
-                    row[-1] = (Op.BACKWARD, stage, microbatch)
-                else:
-                    row.append((SPLIT[place], stage, microbatch))
-            found.append(row)
+        """Return orders as passes."""
+        named = (map(self.parts, order) for order in orders)
+        return [[(KINDS[place], stage, k) for place, stage, k in row] for row in named]
+
+    def _split(self, order: Sequence[int]) -> list[int]:
+        """Return an order with all backwards in two parts."""
+        to_weights = self.stages * self.microbatches
+        found: list[int] = []
+        for number in order:
+            whole = number >= self.whole
+            found += [number - 2 * to_weights, number - to_weights] if whole else [number]
         return found
 
     def _needs(self, number: int) -> tuple[tuple[int, float], ...]:
         place, stage, k = self.parts(number)
-        op = SPLIT[place]
-        if op is Op.FORWARD:
-            if not stage:
-                return ()
-            return ((self.number(op, stage - 1, k), self.delays[stage - 1][k]),)
-        own = (self.number(SPLIT[place - 1], stage, k), 0.0)
-        if op is Op.BACKWARD_INPUT and stage + 1 < self.stages:
-            return (own, (self.number(op, stage + 1, k), self.delays[stage][k]))
-        return (own,)
+        op = KINDS[place]
+        needs: list[tuple[int, float]] = []
+        own = OPS[op].own
+        if own is not None:
+            needs.append((self.number(own, stage, k), 0.0))
+        received = OPS[op].receives
+        beside = stage - received.step if received else -1
+        if 0 <= beside < self.stages:
+            sent = Op.FORWARD if beside < stage else Op.BACKWARD_INPUT
+            needs.append((self.number(sent, beside, k), self.delays[min(beside, stage)][k]))
+        if self.reads:
+            added = k if OPS[op].adds_gradient else 0
+            added = self.reads.summed[stage][k] if op is Op.FORWARD else added
+            if added:
+                needs.append((self.number(Op.BACKWARD_WEIGHT, stage, added - 1), 0.0))
+        return tuple(needs)

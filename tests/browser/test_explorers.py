@@ -97,7 +97,13 @@ def photographed(lab: Lab, name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "slider"), [("timeline", "stages"), ("memory", "stages"), ("planner", "workers")]
+    ("name", "slider"),
+    [
+        ("timeline", "stages"),
+        ("memory", "stages"),
+        ("planner", "workers"),
+        ("search", "memory cap"),
+    ],
 )
 def test_an_explorer_follows_a_slider(name: str, slider: str, lab: Lab, screenshots: Path) -> None:
     notebook = opened(lab, name)

@@ -1,24 +1,31 @@
-"""Orders are timed as the simulation times schedules, whole backwards included."""
+"""Orders are timed and weighed as the simulation does it with schedules."""
 
 import math
+import random
 import time
+from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipekit.clusters import flat
+from pipekit.clusters import Cluster, flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule, chimera, flush, interleaved, zb_h1, zb_v
-from pipekit.schedules.flushed import flushed
-from pipekit.searching.greedy import greedy, policies
+from pipekit.searching.bound import bound
+from pipekit.searching.greedy import greedy
+from pipekit.searching.judge import Judge
 from pipekit.searching.local_search import improve
-from pipekit.searching.problem import Problem
-from pipekit.simulation import simulate
-from pipekit.simulation.costs import stage_costs
+from pipekit.searching.policies import Policy, policies
+from pipekit.searching.problem import Problem, homes_of
 
 SCHEDULES = [flush(3, 5), zb_h1(3, 5), zb_v(6, 4), interleaved(6, 4, workers=3), chimera(4, 6)]
+
+
+class Asked(NamedTuple):
+    judge: Judge
+    problem: Problem
 
 
 def profile(stages: int) -> Profile:
@@ -32,19 +39,19 @@ def profile(stages: int) -> Profile:
             output_bytes=6,
             saved_bytes=10,
             input_only_bytes=4,
+            parameter_bytes=3 + 4 * n,
         )
         for n in range(stages)
     )
     return Profile(layers, input_bytes=6)
 
 
-def problem(schedule: Schedule, whole: bool = True, room: float = math.inf) -> Problem:
-    costs = profile(schedule.stages)
-    replicas = [len(homes) for homes in schedule.stage_workers]
-    plan = Plan.by_hand([1] * schedule.stages, replicas=replicas)
-    links = flat(len(schedule.workers), 12.0)
-    found = stage_costs(schedule, costs, plan)
-    return Problem.of(schedule, found, links, [room] * len(schedule.workers), whole)
+def asked(schedule: Schedule, cap: float | None = None, links: bool = True) -> Asked:
+    workers = len(schedule.workers)
+    cluster: Cluster | None = flat(workers, 12.0) if links else None
+    plan = Plan.by_hand([1] * schedule.stages)
+    judge = Judge(profile(schedule.stages), plan, cluster, cap, workers, 0.0)
+    return Asked(judge, judge.problem(homes_of(schedule)))
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -53,48 +60,85 @@ def test_the_makespan_is_the_simulated_one_where_links_are_not_contended_for(
     schedule: Schedule, whole: bool
 ) -> None:
     """Chimera's and the V's messages meet on links; the others' do not."""
-    asked = problem(schedule, whole)
-    orders = asked.orders(schedule)
-    assert asked.has(orders)
-    made = Schedule(*flushed("made", asked.passes(orders), asked.microbatches, 1))
-    costs = profile(made.stages)
-    plan = Plan.by_hand([1] * made.stages, replicas=[len(homes) for homes in made.stage_workers])
-    free = simulate(made, costs, plan).makespan_s
-    timed = asked.timing(orders).makespan
-    linked = simulate(made, costs, plan, flat(len(made.workers), 12.0)).makespan_s
+    judge, problem = asked(schedule)
+    orders = problem.orders(schedule)
+    orders = problem.merged(orders) if whole else orders
+    assert problem.has(orders)
+    timed = problem.timing(orders).makespan
+    free = asked(schedule, links=False).judge.made(problem, orders).makespan_s
+    linked = judge.made(problem, orders).makespan_s
     assert free <= timed <= linked + 1e-9
     if schedule.name in ("PipeDream-Flush", "ZB-H1"):
         assert timed == pytest.approx(linked)
-    assert asked.bound <= timed
+    assert bound(problem) <= timed
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[:-1], ids=str)
+def test_the_bytes_are_the_simulated_ones(schedule: Schedule) -> None:
+    judge, problem = asked(schedule, cap=1000.0)
+    orders = problem.orders(schedule)
+    peaks = judge.made(problem, orders).peak_bytes
+    constant = [1000 - room for room in problem.room]
+    held = [problem.most_held(order) for order in orders]
+    assert [a + b for a, b in zip(constant, held, strict=True)] == pytest.approx(peaks)
 
 
 def test_whoever_waits_for_ever_has_no_makespan() -> None:
-    asked = problem(flush(2, 2))
-    orders = asked.orders(flush(2, 2))
+    problem = asked(flush(2, 2)).problem
+    orders = problem.orders(flush(2, 2))
     orders[0].reverse()
-    assert asked.timing(orders).makespan == math.inf
+    assert problem.timing(orders).makespan == math.inf
 
 
-@given(st.integers(0, 10**6), st.sampled_from(range(len(SCHEDULES) - 1)))
-def test_every_policy_finds_orders_that_fit(seed: int, number: int) -> None:
-    schedule = SCHEDULES[number]
-    tried = list(policies(len(schedule.workers)))
-    asked = problem(schedule, room=60.0)
-    orders = greedy(asked, tried[seed % len(tried)])
-    assert asked.has(orders)
-    assert sum(map(len, orders)) == 3 * asked.stages * asked.microbatches
-    assert asked.timing(orders).makespan < math.inf
-    assert all(asked.fits(worker, order) for worker, order in enumerate(orders))
+def test_orders_have_every_pass_once_and_on_its_worker() -> None:
+    problem = asked(flush(2, 2)).problem
+    orders = problem.orders(flush(2, 2))
+    assert problem.has(orders)
+    assert not problem.has(orders[::-1])
+    assert not problem.has([orders[0], orders[1][:-1]])
+    assert not problem.has([orders[0], [*orders[1], orders[1][-1]]])
 
 
-def test_local_search_never_lengthens_and_keeps_within_room() -> None:
-    asked = problem(SCHEDULES[1], room=60.0)
-    slow = greedy(asked, next(policies(3)))
-    before = asked.timing(slow).makespan
+def has_room_for_one(problem: Problem) -> bool:
+    """Whether every worker has room for a microbatch on all its stages, and all gradients."""
+    return all(
+        room >= sum(problem.kept[0][s] + problem.gradients[s] for s in own)
+        for worker, room in enumerate(problem.room)
+        for own in [[s for s, row in enumerate(problem.homes) if row[0] == worker]]
+    )
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.sampled_from(SCHEDULES[:-1]), st.floats(60, 250))
+def test_every_policy_finds_orders_that_fit_and_none_beats_the_bound(
+    seed: int, schedule: Schedule, cap: float
+) -> None:
+    judge, problem = asked(schedule, cap)
+    policy = random.Random(seed).choice(list(policies(problem)))
+    orders = greedy(problem, policy)
+    if not problem.has(orders):
+        assert not has_room_for_one(problem)
+        return
+    assert problem.fit(orders)
+    timed = problem.timing(orders).makespan
+    assert bound(problem) <= timed < math.inf
+    assert judge.fits(judge.made(problem, orders))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[1:4], ids=str)
+def test_local_search_never_lengthens_and_keeps_within_room(schedule: Schedule) -> None:
+    judge, problem = asked(schedule, cap=250.0, links=False)
+    alike = (1.0,) * problem.workers
+    policy = Policy((1.0,) * problem.stages, alike, alike, (True,) * problem.workers)
+    slow = greedy(problem, policy)
+    before = problem.timing(slow).makespan
     told: list[float] = []
-    improved = improve(asked, [*slow], time.monotonic() + 0.3, tell=told.append)
-    after = asked.timing(improved).makespan
+    improved = improve(problem, slow, time.monotonic() + 0.2, tell=told.append)
+    after = problem.timing(improved).makespan
     assert after < before
     assert told[-1] == after
-    assert sorted(map(sorted, improved)) == sorted(map(sorted, slow))
-    assert all(asked.fits(worker, order) for worker, order in enumerate(improved))
+    assert problem.has(improved)
+    assert problem.fit(improved)
+    made = judge.made(problem, improved)
+    assert made.makespan_s == pytest.approx(after)
+    assert judge.fits(made)

@@ -38,7 +38,7 @@ def test_it_is_never_longer_than_a_named_method_that_fits(
 ) -> None:
     profile, plan = unequal(stages, 1), Plan.by_hand([1] * stages)
     cap = 900.0
-    how = {"microbatches": m, "workers": workers, "seconds": 0.4, "two_directions": stages == 4}
+    how = {"microbatches": m, "workers": workers, "seconds": 0.2, "two_directions": stages == 4}
     found = pk.search(profile, plan, None, cap, **how)  # type: ignore[arg-type]
     check(found, joint_updates=True)
     trace = pk.simulate(
@@ -79,5 +79,25 @@ def test_what_fits_nowhere_is_refused() -> None:
 
 
 def test_workers_share_the_stages() -> None:
-    with pytest.raises(ValueError, match="use a number of workers that divides the stages"):
-        pk.search(unequal(3, 3), Plan.by_hand([1, 1, 1]), microbatches=2, workers=2)
+    with pytest.raises(ValueError, match="use at most as many workers as stages"):
+        pk.search(unequal(3, 3), Plan.by_hand([1, 1, 1]), microbatches=2, workers=4)
+    with pytest.raises(ValueError, match="placement names a worker for each of 3 stages"):
+        pk.search(unequal(3, 3), Plan.by_hand([1, 1, 1]), placement=[0, 1, 1], microbatches=2)
+
+
+def test_stages_are_shared_out_as_their_costs_are() -> None:
+    """The first stage takes as long as the three others: no named placement has it alone."""
+    layers = [LayerProfile(f"layer {n}", f, 2 * f) for n, f in enumerate((3.0, 1.0, 1.0, 1.0))]
+    profile, plan = Profile(tuple(layers)), Plan.by_hand([1] * 4)
+    found = pk.search(profile, plan, microbatches=8, workers=2, seconds=0.5)
+    assert found.stage_workers == ((0,), (1,), (1,), (1,))
+    given = pk.search(profile, plan, microbatches=8, workers=2, seconds=0.3, placement=[0, 0, 1, 1])
+    assert given.stage_workers == ((0,), (0,), (1,), (1,))
+    assert pk.simulate(found, profile, plan).makespan_s < 0.8 * (
+        pk.simulate(given, profile, plan).makespan_s
+    )
+
+
+def test_the_bar_shows_the_gap_to_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    pk.search(unequal(3, 4), Plan.by_hand([1] * 3), microbatches=6, seconds=0.2, progress=True)
+    assert "% above the bound" in capsys.readouterr().err

@@ -1,0 +1,186 @@
+"""A memory cap to move: the shortest schedule found under it, among all named methods."""
+
+import random
+from functools import cache
+from typing import Any
+
+import ipywidgets as widgets
+
+from pipekit.clusters import flat
+from pipekit.explore.controls import number, whole
+from pipekit.explore.explorer import explore
+from pipekit.explore.view import Plot, Timeline, View
+from pipekit.plans import Plan
+from pipekit.plots import style, units
+from pipekit.plots.series import series
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import Schedule
+from pipekit.searching.tradeoff import Tradeoff, tradeoff
+from pipekit.simulation import simulate
+
+PASS_S = 0.01
+"""Of a stage's forward, and of each part of its backward, on the average."""
+ACTIVATION_BYTES, MESSAGE_BYTES, WEIGHT_BYTES = 8e6, 1e6, 16e6
+"""Of each stage, on the average: of a microbatch, and of the parameters."""
+CAPS = 9
+"""How many there are, from what the most frugal named method needs to what the most lavish does."""
+SECONDS = 0.4
+"""Of the search under each cap."""
+
+
+def see(
+    cap: int = 2,
+    workers: int = 4,
+    stages_a_worker: int = 1,
+    microbatches: int = 8,
+    unequal: float = 0.5,
+    link: float = 0.1,
+) -> View:
+    """Return time against memory, and the timeline of what was found under a cap.
+
+    Args:
+        cap: which of :data:`CAPS`, from 0.
+        workers: how many.
+        stages_a_worker: how many stages there are for each.
+        microbatches: of the batch.
+        unequal: by which part of the average costs may be more or less.
+        link: seconds of a message, by those of a forward.
+
+    Raises:
+        ValueError: no such schedule can be had.
+    """
+    setting = workers, stages_a_worker, microbatches, unequal, link
+    curve = _curve(*setting)
+    found, most = curve.found[cap], curve.caps[cap]
+    if found is None:
+        raise ValueError("nothing was found that fits: move the cap up")
+    fitting = [each for each in curve.named if max(each.peak_bytes) <= most]
+    best = min(fitting, key=lambda each: each.makespan_s, default=None)
+    text = (
+        f"under {units.written(most, units.BYTES)} on each worker, found: "
+        f"{units.written(found.makespan_s, units.SECONDS)}"
+    )
+    timelines = [Timeline(_trace(found.schedule, *setting), title="found")]
+    if best is not None:
+        gain = 1 - found.makespan_s / best.makespan_s
+        text += (
+            f", {gain:.1%} less than the best named method that fits, {best.schedule.title}: "
+            f"{units.written(best.makespan_s, units.SECONDS)}"
+        )
+        timelines.append(Timeline(_trace(best.schedule, *setting)))
+    title = f"{workers} workers, {microbatches} microbatches: what memory buys"
+    return View(
+        text=text,
+        timelines=timelines,
+        plots={"time_against_memory": Plot(_figure(curve, most, title), curve.frame)},
+    )
+
+
+def controls() -> dict[str, widgets.ValueWidget]:
+    """Return the controls of :func:`see`."""
+    return {
+        "cap": whole("memory cap (step)", 0, CAPS - 1),
+        "workers": whole("workers", 2, 8),
+        "stages_a_worker": whole("stages a worker", 1, 2),
+        "microbatches": whole("microbatches", 2, 16),
+        "unequal": number("unequal by", 0, 0.9, 0.1),
+        "link": number("message : forward", 0, 1, 0.1),
+    }
+
+
+def search(interactive: bool, results_dir: str, **start: Any) -> None:
+    """Display the explorer; see :func:`pipekit.explore.explorer.explore`."""
+    explore(see, controls, interactive, results_dir, **start)
+
+
+def _profile(stages: int, unequal: float) -> Profile:
+    chance = random.Random(0)
+
+    def about(average: float) -> float:
+        return average * chance.uniform(1 - unequal, 1 + unequal)
+
+    layers = []
+    for stage in range(stages):
+        forward, inputs, weights = (about(PASS_S) for _ in range(3))
+        layers.append(
+            LayerProfile(
+                f"stage {stage}",
+                forward,
+                inputs + weights,
+                output_bytes=MESSAGE_BYTES,
+                parameter_bytes=about(WEIGHT_BYTES),
+                saved_bytes=about(ACTIVATION_BYTES),
+                saves_output=True,
+                backward_input_s=inputs,
+                backward_weight_s=weights,
+            )
+        )
+    return Profile(tuple(layers), input_bytes=MESSAGE_BYTES, provenance={"label": "simulated"})
+
+
+def _links(workers: int, link: float) -> Any:
+    return flat(workers, MESSAGE_BYTES / (link * PASS_S)) if link else None
+
+
+@cache
+def _curve(
+    workers: int, stages_a_worker: int, microbatches: int, unequal: float, link: float
+) -> Tradeoff:
+    """Return what is found under every cap; moving the cap then takes no time."""
+    stages = workers * stages_a_worker
+    return tradeoff(
+        _profile(stages, unequal),
+        Plan.by_hand([1] * stages),
+        _links(workers, link),
+        caps=CAPS,
+        microbatches=microbatches,
+        workers=workers,
+        seconds=SECONDS,
+    )
+
+
+def _trace(
+    schedule: Schedule,
+    workers: int,
+    stages_a_worker: int,
+    microbatches: int,
+    unequal: float,
+    link: float,
+) -> Any:
+    stages = workers * stages_a_worker
+    return simulate(
+        schedule, _profile(stages, unequal), Plan.by_hand([1] * stages), _links(workers, link)
+    )
+
+
+def _figure(curve: Tradeoff, cap: float, title: str) -> Any:
+    """Draw the curve, the named methods as points, and the cap."""
+    frame = curve.frame
+    is_found = frame["kind"] == "found"
+    bytes_ = frame["cap_bytes"].where(is_found, frame["peak_bytes"])
+    shown = frame.assign(
+        name=frame["name"].where(~is_found, "found"),
+        megabytes=bytes_ / 1e6,
+        milliseconds=frame["makespan_s"] * 1e3,
+    )
+
+    def look(position: int) -> dict[str, Any]:
+        if position:
+            return {"mode": "markers", "marker": style.marker(position)}
+        return {"mode": "lines", "line": {**style.line(0), "shape": "hv"}}
+
+    figure = series(
+        shown,
+        "megabytes",
+        "milliseconds",
+        "name",
+        look,
+        title=title,
+        label="simulated",
+        x_title="memory of the fullest worker (MB)",
+        y_title="time of a batch (ms)",
+    )
+    ends = shown["milliseconds"].agg(["min", "max"]).to_numpy()
+    line = {"color": style.GREY, "dash": "dot", "width": 1.5}
+    figure.add_scatter(x=[cap / 1e6] * 2, y=ends, name="cap", mode="lines", line=line)
+    return figure

@@ -1,0 +1,136 @@
+"""What a schedule takes, simulated, and the problem that leads to it: searches read both here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from pipekit.clusters import Cluster
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.schedules import Schedule, model_parallel
+from pipekit.schedules.flushed import flushed
+from pipekit.searching.problem import Homes, Orders, Problem
+from pipekit.searching.versions import Reads, stream
+from pipekit.simulation import simulate
+from pipekit.simulation.costs import StageCosts, stage_costs
+from pipekit.traces.memory import PARTS
+
+
+@dataclass(frozen=True)
+class Found:
+    """A schedule, and what it takes.
+
+    Attributes:
+        schedule: the table.
+        makespan_s: simulated.
+        peak_bytes: simulated, of each worker, when the optimizer has its state.
+    """
+
+    schedule: Schedule
+    makespan_s: float
+    peak_bytes: tuple[float, ...]
+
+
+class Judge:
+    """Simulates schedules of a profile's layers, and says which of them fit into memory.
+
+    Args:
+        profile: what each layer costs.
+        plan: which layers each stage has.
+        cluster: the links; None: they cost nothing.
+        memory_cap: bytes of each worker, or one number for all; None: no limit.
+        workers: how many there are.
+        optimizer_states: see :func:`pipekit.simulate`.
+
+    Raises:
+        ValueError: there is not one cap for each worker, or one is not above 0.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        plan: Plan,
+        cluster: Cluster | None,
+        memory_cap: float | Sequence[float] | None,
+        workers: int,
+        optimizer_states: float,
+    ) -> None:
+        self.caps = _caps(memory_cap, workers)
+        self._profile, self.plan, self._cluster = profile, plan, cluster
+        self._states = optimizer_states
+
+    def found(self, schedule: Schedule) -> Found:
+        """Return a schedule with what it takes.
+
+        A stage may be on more workers than the plan says, as in a schedule with two directions.
+        """
+        trace = simulate(
+            schedule,
+            self._profile,
+            self._placed(schedule),
+            self._cluster,
+            optimizer_states=self._states,
+        )
+        assert trace.memory is not None
+        return Found(schedule, trace.makespan_s, _peaks(trace.memory.frame))
+
+    def fits(self, found: Found) -> bool:
+        """Return whether no worker needs more bytes than it has."""
+        pairs = zip(found.peak_bytes, self.caps, strict=True)
+        return all(peak <= cap * (1 + 1e-12) for peak, cap in pairs)
+
+    def made(self, problem: Problem, orders: Orders, name: str = "searched") -> Found:
+        """Return orders of passes as a schedule, with what it takes."""
+        passes = problem.passes(orders)
+        if problem.reads:
+            table = stream(name, passes, problem.reads)
+        else:
+            table = flushed(name, passes, problem.microbatches, 1)
+        return self.found(Schedule(*table))
+
+    def problem(self, homes: Homes, reads: Reads | None = None) -> Problem:
+        """Return the problem of passes on the workers where a placement has them.
+
+        Args:
+            homes: the worker of each stage and microbatch.
+            reads: which weights are read, of several batches; None: a single batch.
+        """
+        versions = reads.copies if reads else [1] * len(homes)
+        constant = [0.0] * len(self.caps)
+        for cost, row, count in zip(self._costs, homes, versions, strict=True):
+            for worker in set(row):
+                weights = (count + self._states) * cost.whole.parameter_bytes
+                constant[worker] += weights + cost.whole.buffer_bytes
+        rooms = [cap - other for cap, other in zip(self.caps, constant, strict=True)]
+        return Problem.of(homes, self._costs, self._cluster, rooms, reads)
+
+    @cached_property
+    def _costs(self) -> list[StageCosts]:
+        """The stages' costs; where a stage is says nothing about what a microbatch costs there."""
+        stages = len(self.plan.stages)
+        one_by_one = model_parallel(stages, 1)
+        return stage_costs(one_by_one, self._profile, self._placed(one_by_one))
+
+    def _placed(self, schedule: Schedule) -> Plan:
+        return self.plan.with_replicas([len(workers) for workers in schedule.stage_workers])
+
+
+def _peaks(frame: pd.DataFrame) -> tuple[float, ...]:
+    """Return the most bytes of each worker, as if the optimizer's state were there all the time.
+
+    It is from the second batch on.
+    """
+    states = frame.groupby("worker")["optimizer"].transform("max")
+    total = frame.assign(optimizer=states)[PARTS].sum(axis=1)
+    return tuple(map(float, total.groupby(frame["worker"]).max()))
+
+
+def _caps(memory_cap: float | Sequence[float] | None, workers: int) -> list[float]:
+    if memory_cap is None:
+        return [float("inf")] * workers
+    caps = [memory_cap] * workers if isinstance(memory_cap, int | float) else list(memory_cap)
+    if len(caps) != workers or min(caps) <= 0:
+        raise ValueError(f"memory_cap is a number of bytes, or one for each of {workers} workers")
+    return [float(cap) for cap in caps]
