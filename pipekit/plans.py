@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Literal
 
+from pipekit.megatron_layout import read_layout, write_layout
 from pipekit.reading import read_json
 
 _FORMAT = "pipekit plan 1"
@@ -124,6 +125,45 @@ class Plan:
             )
         )
         return cls("by hand", stages, microbatch_rows=rows)
+
+    @classmethod
+    def from_megatron_layout(cls, layout: str, workers: int | None = None) -> "Plan":
+        """Return the plan of a string for Megatron-LM's ``--pipeline-model-parallel-layout``.
+
+        Every letter is a layer, so that "E,t*3|t*4|t*3,L" is ``Plan.by_hand([4, 4, 4])``.  Where
+        ranks have several stages these go round in a loop, as in
+        ``schedules.interleaved(stages, microbatches, workers=workers)``.
+
+        Args:
+            layout: the string; see :mod:`pipekit.megatron_layout`.
+            workers: the pipeline-parallel size; None: as many as there are stages.
+
+        Raises:
+            ValueError: Megatron-LM would not take it; the message gives the position.
+        """
+        balance = [len(stage) for stage in read_layout(layout, workers)]
+        return replace(cls.by_hand(balance), method="Megatron-LM's layout")
+
+    def to_megatron_layout(self, predictors: int = 0) -> str:
+        """Return the string for Megatron-LM's ``--pipeline-model-parallel-layout``.
+
+        The first layer is taken for the embedding, the last one for the output with the loss.
+
+        Args:
+            predictors: MTP layers right before the output.
+
+        Raises:
+            ValueError: there are fewer layers than that, a stage has replicas (Megatron-LM's data
+                parallelism has nothing to do with the layout), or layers run in another order.
+        """
+        if self.order:
+            raise ValueError("the plan's layers run in an order of its own: Megatron-LM has none")
+        if max(self.replicas) > 1:
+            raise ValueError(
+                f"the plan has {self.config} workers a stage: Megatron-LM's layout has one each, "
+                f"and data parallelism beside it (plan.with_replicas({[1] * len(self.stages)}))"
+            )
+        return write_layout(self.balance, predictors)
 
     def with_replicas(self, replicas: Sequence[int]) -> "Plan":
         """Return the plan with other numbers of workers a stage.

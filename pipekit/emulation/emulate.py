@@ -6,11 +6,14 @@ seconds.  What the engine itself takes between two passes, some tenths of a mill
 top.
 """
 
+import math
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 
+from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.emulation.stage import EmulatedStageConfig
 from pipekit.engine import arguments
@@ -36,6 +39,9 @@ def emulate(
     plan: Plan | None = None,
     cluster: Cluster | None = None,
     observers: Watchers = (),
+    *,
+    overlap: float | None = None,
+    validate: str | None = None,
 ) -> Run:
     """Run a schedule for real with modelled compute and links; see :func:`pipekit.simulate`.
 
@@ -50,6 +56,10 @@ def emulate(
         plan: which layers each stage has, and what is recomputed; None: one profiled layer a stage.
         cluster: links to slow the messages down to; None: as fast as threads hand them over.
         observers: watch the workers, as those of :meth:`pipekit.Pipeline.train` do.
+        overlap: what tasks that run together take, as in :func:`pipekit.simulate`; None: they run
+            one after the other.
+        validate: when updates are validated ("first" or "later"), by messages that the engine
+            really sends; None: there is nothing to validate.
 
     Returns:
         A run whose trace is labelled "emulated"; its losses are zeros.
@@ -59,13 +69,16 @@ def emulate(
         ValueError: schedule, profile, plan and cluster do not fit together.
     """
     arguments.require_watchers(observers, "threads")
+    require_choice("validate", validate, (None, *arguments.VALIDATE))
     costs = stage_costs(schedule, profile, plan)
     checked = Tables(schedule).example
     workers = len(checked.workers)
     arguments.require_slowable(cluster, "threads", workers)
     arguments.resolve_recompute([cost.recompute for cost in costs], checked)
+    if validate:
+        arguments.require_joint_updates(checked, "validate")
     skips = [(skip.source, skip.destination) for skip in skips_of(costs)]
-    table = Table.of(checked, skips)
+    table = Table.of(checked, skips, bool(validate), validate == "later")
     config = RunConfig(
         workers=workers,
         stage_workers=checked.stage_workers,
@@ -73,17 +86,39 @@ def emulate(
         sums=table.sums,
         sum_order=table.sum_order,
         loss=torch.nn.MSELoss(),  # what takes its place are the last stage's zeros
+        clip_norm=math.inf if validate else None,
+        validate_later=validate == "later",
         trace=True,
         cluster=cluster,
         observers=tuple(observers),
     )
-    stages = [EmulatedStageConfig(index, cost) for index, cost in enumerate(costs)]
+    together = checked.overlaps if overlap is not None else frozenset()
+    stages = [
+        EmulatedStageConfig(
+            index,
+            cost,
+            1.0 if overlap is None else overlap,
+            frozenset(
+                (task.op, task.microbatch)
+                for pair in together
+                for task in pair
+                if task.stage == index
+            ),
+        )
+        for index, cost in enumerate(costs)
+    ]
     assignments = [
         WorkerAssignment(
             index=worker,
             steps=steps,
             device=_CPU,
             stages=[each for each in stages if worker in each.cost.workers],
+            validation=table.validations[worker] if table.validations else None,
+            together={
+                first.task: second
+                for first, second in pairwise(steps)
+                if (first.task, second.task) in together
+            },
         )
         for worker, steps in enumerate(table.steps)
     ]

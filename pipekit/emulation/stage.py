@@ -39,10 +39,14 @@ class EmulatedStageConfig:
     Attributes:
         index: its number.
         cost: the seconds and bytes of its passes.
+        overlap: what passes that run together with another one take, as a share of their seconds.
+        overlapped: (op, microbatch) of these.
     """
 
     index: int
     cost: StageCosts
+    overlap: float = 1.0
+    overlapped: frozenset[tuple[Op, int]] = frozenset()
 
     @property
     def recompute(self) -> Recompute:
@@ -69,7 +73,7 @@ class EmulatedStage:
     """
 
     def __init__(self, config: EmulatedStageConfig) -> None:
-        self._index, self._cost, self._waiter = config.index, config.cost, Waiter()
+        self._config, self._cost, self._waiter = config, config.cost, Waiter()
         self.weights = EmulatedWeights(config.cost, self._waiter)
         self.scaler = None
         self.numbers: Sequence[int | None] = ()
@@ -92,7 +96,8 @@ class EmulatedStage:
         """Wait as long as a forward takes, and return tensors of its output's bytes."""
         start = time.perf_counter()
         output = torch.empty(self._output) if target is None else torch.zeros(())
-        self._waiter.wait(start, self._cost.whole.forward_s)
+        share = self._share(Op.FORWARD, microbatch)
+        self._waiter.wait(start, share * self._cost.whole.forward_s)
         return StageIO(output, {n: torch.empty(size) for n, size in self._stashes.items()})
 
     def recompute(self, microbatch: int, slot: int) -> StageIO:
@@ -106,7 +111,7 @@ class EmulatedStage:
         """Wait as long as a backward takes; tell of each bucket's gradients at their time."""
         start = time.perf_counter()
         result = self._input_gradients()
-        self._compute_gradients(Op.BACKWARD, start)
+        self._compute_gradients(Op.BACKWARD, microbatch, start)
         return result
 
     def backward_input(
@@ -115,27 +120,34 @@ class EmulatedStage:
         """Wait as long as the part of a backward for the input takes."""
         start = time.perf_counter()
         result = self._input_gradients()
-        self._waiter.wait(start, self._cost.whole.seconds(Op.BACKWARD_INPUT))
+        share = self._share(Op.BACKWARD_INPUT, microbatch)
+        self._waiter.wait(start, share * self._cost.whole.seconds(Op.BACKWARD_INPUT))
         return result
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
         """Wait as long as the part for the weights takes; tell of each bucket at its time."""
-        self._compute_gradients(Op.BACKWARD_WEIGHT, time.perf_counter())
+        self._compute_gradients(Op.BACKWARD_WEIGHT, microbatch, time.perf_counter())
+
+    def _share(self, op: Op, microbatch: int) -> float:
+        """Return how much of its seconds a pass takes."""
+        together = (op, microbatch) in self._config.overlapped
+        return self._config.overlap if together else 1.0
 
     def _input_gradients(self) -> StageGradients:
-        main = {0: torch.empty(self._input)} if self._index else {}
+        main = {0: torch.empty(self._input)} if self._config.index else {}
         return StageGradients(main, {n: torch.empty(size) for n, size in self._pops.items()})
 
-    def _compute_gradients(self, op: Op, start: float) -> None:
+    def _compute_gradients(self, op: Op, microbatch: int, start: float) -> None:
         """Wait for an op that gives the gradients of the weights.
 
         If somebody sums them with other workers, wait for the layers of each bucket in turn, whose
         gradients can be summed from then on.
         """
+        share = self._share(op, microbatch)
         if not self.weights.is_watched:
-            self._waiter.wait(start, self._cost.whole.seconds(op))
+            self._waiter.wait(start, share * self._cost.whole.seconds(op))
             return
-        seconds = [layer.seconds(op) for layer in self._cost.layers]
+        seconds = [share * layer.seconds(op) for layer in self._cost.layers]
         behind = len(seconds)
         for bucket in [*self._cost.buckets, []]:
             first = bucket[-1] if bucket else 0
@@ -200,6 +212,10 @@ class EmulatedWeights:
     def skip(self, slot: int) -> None:
         """Make a slot the newest one."""
         self._newest = slot
+
+    def save(self) -> Callable[[], None]:
+        """Return what does nothing: there are no weights to put back."""
+        return lambda: None
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call ``listener`` with a layer's number when its gradients would be there."""

@@ -4,8 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import le
 from typing import Any, Protocol, cast, get_args
 
+import torch
+
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
+from pipekit.devices import is_accelerator
 from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import Schedule, ScheduleError, check
@@ -118,6 +121,19 @@ def sized(batches: Iterable[Any]) -> Batches:
     if not count:
         raise ValueError("there are no batches to run: pass at least one (input, target)")
     return cast(Batches, batches)
+
+
+VALIDATE = ("first", "later")
+"""When updates are validated."""
+
+
+def require_repeatable(validate: str, transport: str, devices: Sequence[torch.device]) -> None:
+    """Raise ValueError if forwards may have to be sent again, and the transport cannot do that."""
+    if validate == "later" and transport == "distributed" and any(map(is_accelerator, devices)):
+        raise ValueError(
+            'validate="later" may send activations a second time, for which NCCL has no tags: use '
+            'transport="threads" between GPUs, or validate="first"'
+        )
 
 
 def require_watchers(observers: Watchers, transport: str) -> None:

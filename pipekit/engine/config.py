@@ -70,6 +70,8 @@ class RunConfig:
         clip_norm: largest global norm of an update's gradient, or None.
         parameters: trained parameters of the whole model.
         norm_dtype: of the norm over them all.
+        validate_later: whether updates are made before all stages have agreed to them, and are
+            validated later; otherwise they wait.
         loss_versions: of which each update's losses have the scale, if they are scaled.
         ties: weights that stages share.
         autocast: what the loss is computed in, where that is safe, or None.
@@ -94,6 +96,7 @@ class RunConfig:
     clip_norm: float | None = None
     parameters: int = 0
     norm_dtype: torch.dtype = torch.float32
+    validate_later: bool = False
     loss_versions: tuple[int, ...] = ()
     ties: tuple[Tie, ...] = ()
     autocast: torch.dtype | None = None

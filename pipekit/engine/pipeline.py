@@ -71,6 +71,10 @@ class Pipeline:
             An update whose gradient is not finite on any stage is then skipped on all of them:
             neither optimizer nor scheduler takes a step.  1 skips without scaling.
         clip_norm: largest norm of an update's gradient over all stages, or None.
+        validate: when stages agree on clipping and skipping an update: "first", before it, which
+            is a global stop; or "later": each makes it, goes on with forwards, and goes back if it
+            was wrong (Zero Bubble Pipeline Parallelism, section 4).  Results are equal to the bit;
+            it takes a copy of the weights, their gradients and the optimizer's state.
         lr_scheduler: makes a learning-rate scheduler from an optimizer; stepped after each update.
         cluster: links to slow the messages between workers down to; over "threads" only.
         timeout: seconds after which a run fails in which no worker (under ``torchrun``: one) gets
@@ -97,6 +101,7 @@ class Pipeline:
         autocast: torch.dtype | None = None,
         loss_scale: float | str | LossScale | None = None,
         clip_norm: float | None = None,
+        validate: str = "first",
         lr_scheduler: LRSchedulerFactory | None = None,
         cluster: Cluster | None = None,
         timeout: float | None = None,
@@ -106,6 +111,7 @@ class Pipeline:
         require_choice("transport", transport, transports.NAMES)
         arguments.require_callable(optimizer=optimizer, loss=loss)
         require_choice("autocast", autocast, DTYPES)
+        require_choice("validate", validate, arguments.VALIDATE)
         arguments.require_timeout(timeout)
         scale = LossScale.of(loss_scale)
         tables = Tables(schedule)
@@ -131,6 +137,7 @@ class Pipeline:
         self._model = ModelStages(copy.deepcopy(layers), self.stages, balance, configure)
         self._loss = loss
         where = resolve_for_workers(devices, self.workers)
+        arguments.require_repeatable(validate, transport, where)
         self._runner = transports.runner(transport, where)
         workers = Workers(
             tables,
@@ -141,6 +148,7 @@ class Pipeline:
             autocast=autocast,
             clip_norm=clip_norm,
             is_scaled=scale is not None,
+            validate_later=validate == "later",
             cluster=cluster,
             timeout=timeout,
         )

@@ -19,6 +19,7 @@ from pipekit.schedules import (
     sum_order,
     sums,
 )
+from pipekit.schedules.validation import Validation, validations
 
 
 @dataclass(frozen=True)
@@ -30,24 +31,38 @@ class Table:
         steps: of each worker.
         sums: what each update of each stage sums.
         sum_order: in which order the workers sum, where stages are on several.
+        validations: of each worker, if updates are validated later.
     """
 
     schedule: Schedule
     steps: Sequence[Sequence[Step]]
     sums: tuple[tuple[Sum, ...], ...]
     sum_order: tuple[tuple[int, int], ...]
+    validations: Sequence[Validation] = ()
 
     @classmethod
-    def of(cls, schedule: Schedule, skips: Skips, joint_updates: bool = False) -> "Table":
+    def of(
+        cls,
+        schedule: Schedule,
+        skips: Skips,
+        joint_updates: bool = False,
+        validate_later: bool = False,
+    ) -> "Table":
         """Lower a schedule, with skip connections between stages.
 
         Args:
             schedule: the table.
             skips: the stages where each skip connection begins and ends.
             joint_updates: whether the updates of a batch wait for one another on all stages.
+            validate_later: whether they are made before, and validated later.
+
+        Raises:
+            ScheduleError: if an update had to be made again, workers would wait for ever.
         """
         order = sum_order(schedule, joint_updates)
-        return cls(schedule, lower(schedule, skips), sums(schedule), order)
+        steps = lower(schedule, skips)
+        later = validations(schedule, steps) if validate_later and schedule.trains else ()
+        return cls(schedule, steps, sums(schedule), order, later)
 
     def steps_after(self, boundary: Boundary | None) -> Sequence[Sequence[Step]]:
         """Return what each worker does if the run is taken up again after a boundary."""
@@ -101,12 +116,16 @@ class Tables:
         first = [workers[0] for workers in self.example.stage_workers]
         return inference(self.example.stages, batches, first, len(self.example.workers))
 
-    def table(self, schedule: Schedule, skips: Skips, joint_updates: bool) -> Table:
+    def table(
+        self, schedule: Schedule, skips: Skips, joint_updates: bool, validate_later: bool = False
+    ) -> Table:
         """Return a schedule lowered; that of the last run is not lowered again."""
         last = self._last.get(schedule.trains)
         if last is None or last.schedule != schedule:
             with not_collected():
-                last = self._last[schedule.trains] = Table.of(schedule, skips, joint_updates)
+                last = self._last[schedule.trains] = Table.of(
+                    schedule, skips, joint_updates, validate_later
+                )
         return last
 
     def _made(self, batches: int) -> Schedule:

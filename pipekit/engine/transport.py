@@ -1,6 +1,6 @@
 """What a worker needs in order to reach the others: the protocols behind which transports stand."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -96,10 +96,11 @@ class Transport(Protocol):
     def send(self, message: Message, destination: int, content: Tree) -> None:
         """Send the content of a message to a worker, without waiting for it."""
 
-    def all_reduce(self, values: Sequence[Tensor], update: int) -> list[Tensor]:
-        """Return the sums of all busy workers' ``values``, added in the order of the workers.
+    def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
+        """Begin to sum all busy workers' ``values``; return what waits for the sums.
 
-        Each lies where this worker's own value lies: on the host or on its device.
+        They are added in the order of the workers.  Each lies where this worker's own value lies:
+        on the host or on its device.
         """
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:

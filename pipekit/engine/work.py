@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from pipekit.engine.checkpoints.restorer import Restorer
 from pipekit.engine.checkpoints.writer import CheckpointWriter
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.executor import Executor
+from pipekit.engine.execution.overlapped import OverlappedTransport
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
+from pipekit.engine.execution.post_validation import PostValidation, RepeatableInputs
 from pipekit.engine.execution.stage import Stage, StageConfig, StageSource, TrainedStage
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.observers.loss_reporter import LossReporter
@@ -25,7 +28,8 @@ from pipekit.engine.observers.trace_recorder import TraceRecorder
 from pipekit.engine.observers.traffic_counter import TrafficCounter
 from pipekit.engine.transport import Transport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
-from pipekit.schedules import OPS, Message, Op, Step, distinct, slot_count
+from pipekit.schedules import OPS, Message, Op, Step, Task, distinct, slot_count
+from pipekit.schedules.validation import Validation
 from pipekit.trees import tree_map
 
 LossListener = Callable[[int, float], None]
@@ -44,6 +48,8 @@ class WorkerAssignment:
         inference: in place of these, the stages that it only runs forward.
         incoming: the messages that each other worker sends it, in the order in which they leave;
             only where they are to be received in that order, through torch.distributed.
+        validation: when updates are validated that were made before all stages had agreed, or None.
+        together: of pairs of steps that are emulated as one, the second by the first one's task.
     """
 
     index: int
@@ -52,6 +58,8 @@ class WorkerAssignment:
     stages: Sequence[StageSource] = ()
     inference: Sequence[PassConfig] = ()
     incoming: Mapping[int, Sequence[Message]] = field(default_factory=dict)
+    validation: Validation | None = None
+    together: Mapping[Task, Step] = field(default_factory=dict)
 
     def build(self) -> dict[int, TrainedStage]:
         """Return the stages that it trains, by index."""
@@ -119,29 +127,46 @@ def train(
         observers.append(LossReporter(on_loss))
     observers += observers_of(config.observers, index)
     updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
-    execute = Executor(
+    weights = {number: stage.weights for number, stage in stages.items()}
+    validation = assignment.validation
+    inputs = RepeatableInputs(validation.again, transport, ends) if validation else None
+    way: Transport = inputs or transport
+    overlapped = OverlappedTransport(way, assignment.together) if assignment.together else None
+    executor = Executor(
         index,
         stages,
         recompute,
-        transport,
-        ends,
+        overlapped or way,
+        inputs or ends,
         device,
         updates=updates,
         observers=observers,
         first_microbatch=config.first_microbatch,
-    ).execute
+    )
+    execute, later = executor.execute, None
+    if overlapped:
+        execute = partial(_as_one, overlapped, execute)
+    if validation and inputs:
+        later = PostValidation(validation, inputs, execute, executor.repeat, updates, weights)
+        execute = later.execute
     kept = {number: stage for number, stage in stages.items() if isinstance(stage, Stage)}
     if config.resume:
         execute = Restorer(index, kept, ends.losses, config.resume, execute).execute
     if config.checkpoints:
         done = config.resume.boundary if config.resume else None
-        observers.append(CheckpointWriter(kept, steps, ends.losses, config.checkpoints, done))
+        writer = CheckpointWriter(kept, steps, ends.losses, config.checkpoints, done)
+        observers.append(later.later(writer) if later else writer)
     if memory:
         reset_peak_bytes(device)
-    weights = {number: stage.weights for number, stage in stages.items()}
     view = WorkerView(index, device, clock, weights, updates.waiting_bytes)
+
+    def conclude() -> None:
+        if later:
+            later.validate()
+        updates.average_statistics()
+
     try:
-        Worker(view, execute, transport, observers, updates.average_statistics).run(steps)
+        Worker(view, execute, transport, observers, conclude).run(steps)
     finally:
         weights_bytes = updates.close()
     transport.finish()
@@ -162,6 +187,13 @@ def train(
         loss_scales=scaler.scales if scaler else [],
         skipped=scaler.skipped if scaler else [],
     )
+
+
+def _as_one(way: OverlappedTransport, execute: Callable[[Step], None], step: Step) -> None:
+    """Execute a step, which may be one of a pair."""
+    way.begin(step)
+    execute(step)
+    way.end(step)
 
 
 def evaluate(

@@ -31,6 +31,7 @@ class Workers:
         autocast: what operators compute in where that is safe, or None.
         clip_norm: largest norm of an update's gradient over all stages, or None.
         is_scaled: whether losses are scaled.
+        validate_later: whether updates are made before all stages have agreed to them.
         cluster: links to slow the messages between workers down to, or None.
         timeout: seconds without progress after which a run fails, or None.
     """
@@ -46,12 +47,14 @@ class Workers:
         autocast: torch.dtype | None,
         clip_norm: float | None,
         is_scaled: bool,
+        validate_later: bool,
         cluster: Cluster | None,
         timeout: float | None,
     ) -> None:
         self._tables, self._model, self._runner, self._devices = tables, model, runner, devices
         self._loss, self._autocast, self._cluster = loss, autocast, cluster
         self._clip_norm, self._is_scaled = clip_norm, is_scaled
+        self._validate_later = validate_later and (is_scaled or clip_norm is not None)
         self._timeout = timeout
         self._require_joint(tables.example)
 
@@ -132,7 +135,9 @@ class Workers:
             settings: more of the run's configuration.
         """
         joint = bool(self._joint_reasons())
-        table = self._tables.table(schedule, self._model.skip_ends, joint)
+        table = self._tables.table(
+            schedule, self._model.skip_ends, joint, self._validate_later and training
+        )
         steps = table.steps_after(resume.boundary if resume else None)
         config = RunConfig(
             workers=len(self._devices),
@@ -145,6 +150,7 @@ class Workers:
             training=training,
             parameters=self._model.trained,
             norm_dtype=self._model.norm_dtype,
+            validate_later=bool(table.validations),
             loss_versions=loss_versions(schedule) if self._is_scaled and training else (),
             ties=self._model.ties,
             autocast=self._autocast,
@@ -163,6 +169,7 @@ class Workers:
                     device=self._devices[worker],
                     stages=stages if training else (),
                     inference=() if training else [stage.passes for stage in stages],
+                    validation=table.validations[worker] if table.validations else None,
                 )
             )
         return self._runner.run(assignments, config, batches, on_loss)

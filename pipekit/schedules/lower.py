@@ -25,17 +25,19 @@ class Message(NamedTuple):
         stage: of the task that receives it.
         microbatch: of both tasks.
         skip: the number of the skip connection that it belongs to, or MAIN.
+        attempt: 1 if it takes the place of one that was sent before an update was validated.
     """
 
     payload: Payload
     stage: int
     microbatch: int
     skip: int = MAIN
+    attempt: int = 0
 
     def later(self, microbatches: int, versions: int = 0) -> "Message":
         """Return the same message, ``microbatches`` later; it knows no weight ``versions``."""
-        payload, stage, microbatch, skip = self
-        return Message(payload, stage, microbatch + microbatches, skip)
+        payload, stage, microbatch, skip, attempt = self
+        return Message(payload, stage, microbatch + microbatches, skip, attempt)
 
 
 def runs_again(mode: str, ends_batch: bool) -> bool:

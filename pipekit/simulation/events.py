@@ -7,7 +7,8 @@ bucket by bucket, one at a time, each as soon as all of them have it; the update
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -29,6 +30,7 @@ def run(
     costs: Sequence[StageCosts],
     cluster: Cluster | None,
     overlap: float | None = None,
+    waits: Mapping[int, int] = MappingProxyType({}),
 ) -> Times:
     """Return when everything happens.
 
@@ -37,8 +39,10 @@ def run(
         costs: of its stages.
         cluster: None: links cost nothing.
         overlap: see :func:`pipekit.simulation.simulate`.
+        waits: tasks, by their number, that wait until all workers have come to an update, with its
+            number.
     """
-    return _Run(schedule, costs, cluster, overlap).finish()
+    return _Run(schedule, costs, cluster, overlap, waits).finish()
 
 
 class _Run:
@@ -50,6 +54,7 @@ class _Run:
         costs: Sequence[StageCosts],
         cluster: Cluster | None,
         overlap: float | None,
+        waits: Mapping[int, int],
     ) -> None:
         self.costs, self.graph = costs, schedule.dependencies
         self.tasks, self.update_of = self.graph.tasks, schedule.update_of
@@ -82,6 +87,10 @@ class _Run:
         }
         self.sums = sums(schedule)
         self.updates = schedule.updates
+        self.waits, self.busy = waits, sum(map(bool, schedule.workers))
+        # When each worker came to an update, by its number; workers that wait for all of them.
+        self.arrived: dict[int, dict[int, float]] = defaultdict(dict)
+        self.waiting: dict[int, list[int]] = defaultdict(list)
         self.in_order = [_SumsInOrder(cost) for cost in costs]
         # When the last task that adds a gradient for an update began, and its op, of each worker.
         self.last: dict[tuple[int, int], list[tuple[float, Op]]] = defaultdict(list)
@@ -123,6 +132,11 @@ class _Run:
                 ready = _UNKNOWN if self.unsent[partner] else max(ready, self.arrival[partner])
         else:
             ready = self._summed(stage, version)
+            if self.waits and ready != _UNKNOWN:
+                self._arrive(worker, version, max(self.free[worker], ready))
+        if number in self.waits and ready != _UNKNOWN:
+            last = self._all_arrived(worker, self.waits[number])
+            ready = _UNKNOWN if last == _UNKNOWN else max(ready, last)
         recomputed = self.recomputed[worker]
         if len(recomputed) == number - self.graph.first[worker]:  # else done, while waiting
             again = self.again[number]
@@ -139,6 +153,24 @@ class _Run:
         heapq.heappush(self.events, (end, worker, ()))
         if number in self.complete:
             self._computing(stage, self.update_of[stage][microbatch], op, start)
+
+    def _arrive(self, worker: int, update: int, when: float) -> None:
+        """Note that a worker has come to an update; once all have, those who wait go on."""
+        arrived = self.arrived[update]
+        if worker in arrived:
+            return
+        arrived[worker] = when
+        if len(arrived) == self.busy:
+            for other in self.waiting.pop(update, ()):
+                self._advance(other)
+
+    def _all_arrived(self, worker: int, update: int) -> float:
+        """Return when the last worker has come to an update, if that is known."""
+        arrived = self.arrived[update]
+        if len(arrived) == self.busy:
+            return max(arrived.values())
+        self.waiting[update].append(worker)
+        return _UNKNOWN
 
     def _send_all(self, worker: int, number: int, now: float) -> None:
         """Send what a task has computed, and before it what the one has that it ran with."""

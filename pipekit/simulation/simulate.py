@@ -3,10 +3,12 @@
 import numpy as np
 import pandas as pd
 
+from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import OPS, Op, Payload, Schedule, check
+from pipekit.schedules.validation import validation_waits
 from pipekit.simulation import events, longest_path
 from pipekit.simulation.bytes import memory
 from pipekit.simulation.costs import StageCosts, stage_costs
@@ -22,6 +24,7 @@ def simulate(
     *,
     optimizer_states: float = 0.0,
     overlap: float | None = None,
+    validate: str | None = None,
 ) -> Trace:
     """Return when every task of a schedule runs, and what lies in memory when.
 
@@ -41,6 +44,9 @@ def simulate(
             take one after the other.  They wait for the data of both, and what they give leaves at
             their end; in the trace each has its share of their time.  None: they run one after the
             other, as the engine runs them.
+        validate: as in :class:`pipekit.Pipeline` where gradients are clipped or losses scaled:
+            "first" has the updates of a batch wait for one another on all workers, "later" what
+            depends on them; nothing turns out to be wrong.  None: there is nothing to validate.
 
     Returns:
         A trace in seconds, labelled "simulated", with its transfers and its memory.
@@ -49,16 +55,19 @@ def simulate(
         ScheduleError: the schedule cannot be executed.
         ValueError: schedule, profile, plan and cluster do not fit together.
     """
-    check(schedule)
+    require_choice("validate", validate, (None, "first", "later"))
+    check(schedule, joint_updates=validate is not None)
     costs = stage_costs(schedule, profile, plan)
     workers = len(schedule.workers)
     if cluster is not None:
         cluster.require_room(workers)
     overlap = overlap if schedule.overlaps else None
-    if cluster is None and overlap is None and not any(cost.buckets for cost in costs):
+    waits = validation_waits(schedule, validate == "later") if validate else {}
+    free = cluster is None and overlap is None and not waits
+    if free and not any(cost.buckets for cost in costs):
         times = longest_path.run(schedule, costs)
     else:
-        times = events.run(schedule, costs, cluster, overlap)
+        times = events.run(schedule, costs, cluster, overlap, waits)
     return Trace(
         _events(schedule, costs, times),
         "simulated",

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
+import pytest
 import torch
 from hypothesis import given, settings
 from torch import nn
@@ -18,8 +19,11 @@ from pipekit.profiling import LayerProfile, Profile, SkipProfile
 from pipekit.schedules import (
     Schedule,
     check,
+    dualpipe,
+    dualpipe_v,
     flush,
     gpipe,
+    parse,
     pipedream,
     two_bw,
 )
@@ -127,3 +131,33 @@ def test_skips_cross_the_same_links_simulated_emulated_and_for_real() -> None:
 
 def bytes_by_link(table: pd.DataFrame) -> dict[Any, float]:
     return dict(table.groupby(["source", "destination", "purpose"])["bytes"].sum().items())
+
+
+def test_a_forward_under_a_backward_waits_and_gives_as_it_is_simulated_to() -> None:
+    """The pair begins with the data of both, and what it gives leaves at its end."""
+    layer = LayerProfile("layer", 8 * MS, 16 * MS, output_bytes=4)
+    schedule = parse("""
+        worker 0 | F0 F1 . . . . B0 . . B1^
+        worker 1 | . F0 F1& B0 - . . B1 -^
+        """)
+    times = {}
+    for trace in (
+        simulate(schedule, Profile((layer,) * 2), overlap=0.5),
+        emulate(schedule, Profile((layer,) * 2), overlap=0.5).trace,
+    ):
+        frame = trace.frame.set_index(["stage", "op", "microbatch"])
+        start = frame["start_s"].min()
+        times[trace.label] = (frame["start_s"] - start, frame["end_s"] - start)
+    for simulated, emulated in zip(*times.values(), strict=True):
+        emulated = emulated.reindex(simulated.index)
+        assert (emulated > simulated - 0.3 * MS).all()
+    starts = times["emulated"][0]
+    assert starts[0, "BACKWARD", 0] >= starts[1, "FORWARD", 1] + 12 * MS - 0.3 * MS
+
+
+@pytest.mark.parametrize("make", [dualpipe, dualpipe_v])
+def test_overlaps_change_nothing_but_times(make: Any) -> None:
+    schedule, profile = make(4, 8), Profile.uniform(4, 0.1 * MS, 0.1 * MS, output_bytes=40)
+    run, simulated = emulate(schedule, profile, overlap=0.5), simulate(schedule, profile)
+    assert run.trace.frame[TASK].to_numpy().tolist() == simulated.frame[TASK].to_numpy().tolist()
+    assert run.peak_in_flight == check(schedule).peak_in_flight

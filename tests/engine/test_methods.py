@@ -4,7 +4,7 @@ The judge is the oracle, which knows no schedules: it is told which worker adds 
 gradients, and that is all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +64,23 @@ def network(stages: int) -> nn.Sequential:
 
 
 def both(
-    schedule: Schedule, model: nn.Sequential, balance: list[int], transport: str, **options: Any
+    schedule: Schedule,
+    model: nn.Sequential,
+    balance: list[int],
+    transport: str,
+    scales: Sequence[float] = (1.0,) * BATCHES,
+    **options: Any,
 ) -> Run:
-    """Train by the schedule and by the equation, and compare; return the run."""
+    """Train by the schedule and by the equation, and compare; return the run.
+
+    ``scales`` are of each batch's targets, and so, about, of its gradient.
+    """
     microbatches = len(schedule.batches[0])
     batches = data(BATCHES, rows=2 * microbatches)
+    batches = [(x, y * scale) for (x, y), scale in zip(batches, scales, strict=True)]
     how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
-    recompute = how.pop("recompute", "never")
-    pipe = Pipeline(
-        model, schedule, balance=balance, transport=transport, recompute=recompute, **how
-    )
+    own = {name: how.pop(name) for name in ("recompute", "validate") if name in how}
+    pipe = Pipeline(model, schedule, balance=balance, transport=transport, **own, **how)
     run = pipe.train(batches)
     truth = oracle.train(
         model,

@@ -140,9 +140,13 @@ def assert_same(pipe: Pipeline, run: Run, states: list[Any], truth: oracle.Oracl
         torch.testing.assert_close(in_order, numbered, rtol=0, atol=0)
 
 
+OWN = ("transport", "recompute", "validate")
+"""What the equations know nothing of."""
+
+
 def judge(method: str, batches: Batches, balance: list[int], place: int, **options: Any) -> Any:
     """Train both ways; return the pipeline's run."""
-    own = {name: options.pop(name) for name in ("transport", "recompute") if name in options}
+    own = {name: options.pop(name) for name in OWN if name in options}
     pipe = pipeline(fragile(place), method, balance, **options, **own)
     run, states = trained(pipe, batches)
     truth = by_equations(fragile(place), batches, method, balance, **options)
@@ -180,6 +184,7 @@ def test_every_method_is_its_equation(method: str, data_: st.DataObject) -> None
         loss_scale=scale,
         clip_norm=draw(st.sampled_from([None, 0.1]), "clip_norm"),
         lr_scheduler=draw(st.sampled_from([None, warm_up]), "lr_scheduler"),
+        validate=draw(st.sampled_from(["first", "later"]), "validate"),
         recompute=draw(st.sampled_from(["never", "except_last", "always"]), "recompute")
         if method != "no_stashing"
         else "never",

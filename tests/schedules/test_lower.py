@@ -114,9 +114,9 @@ def test_every_message_sent_is_received_and_none_is_sent_home(schedule: Schedule
     received: Counter[tuple[int, int, Payload, int]] = Counter()
     for worker, lowered in enumerate(lower(schedule)):
         for step in lowered:
-            for (payload, _, microbatch, _), receiver in step.sends:
+            for (payload, _, microbatch, *_), receiver in step.sends:
                 sent[worker, receiver, payload, microbatch] += 1
-            for (payload, _, microbatch, _), sender in step.receives:
+            for (payload, _, microbatch, *_), sender in step.receives:
                 received[sender, worker, payload, microbatch] += 1
     passes = 2 if schedule.trains else 1
     assert sent == received

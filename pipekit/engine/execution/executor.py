@@ -82,13 +82,17 @@ class Executor:
         """
         self._methods[step.task.op](self, step)
 
-    def _forward(self, step: Step) -> None:
+    def repeat(self, step: Step) -> None:
+        """Run a forward again that has read weights which were wrong; see :meth:`execute`."""
+        self._forward(step, RECOMPUTE)
+
+    def _forward(self, step: Step, activity: str = Op.FORWARD.name) -> None:
         _, stage, microbatch, _ = step.task
         x = self._input(step)
         target = None if step.sends else self._ends.target(microbatch)
         if target:
             target = target._replace(target=to_device(target.target, self._device))
-        self._before(step, Op.FORWARD.name, (x.main, x.skips, target.target if target else ()))
+        self._before(step, activity, (x.main, x.skips, target.target if target else ()))
         output = self._stages[stage].forward(
             x,
             microbatch + self._first_microbatch,
@@ -96,16 +100,17 @@ class Executor:
             target,
             step.recomputed(self._recompute[stage]),
         )
-        self._give(step, output)
+        self._give(step, activity, output)
 
     def _infer(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
         x = self._input(step)
         self._before(step, Op.FORWARD.name, (x.main, x.skips))
-        self._give(step, self._stages[stage].infer(x, microbatch + self._first_microbatch))
+        output = self._stages[stage].infer(x, microbatch + self._first_microbatch)
+        self._give(step, Op.FORWARD.name, output)
 
-    def _give(self, step: Step, output: StageIO) -> None:
-        self._after(step, Op.FORWARD.name, output)
+    def _give(self, step: Step, activity: str, output: StageIO) -> None:
+        self._after(step, activity, output)
         self._send(step, output)
         if not step.sends:
             self._ends.output(step.task.microbatch, output.main)

@@ -13,14 +13,16 @@ from pipekit.schedules import Message, Payload
 Key = tuple[int, int, int, int]
 """The name of a message among all that its receiver gets: its kind, and three numbers."""
 
-ACTIVATION, GRADIENT, VALUES, PART, BATCH = range(5)
+ACTIVATION, GRADIENT, VALUES, PART, BATCH, ANOTHER_ACTIVATION = range(6)
 """The kinds of messages."""
 
 
 def message_key(message: Message) -> Key:
     """Return the name of what one task sends to another."""
-    payload, stage, microbatch, skip = message
+    payload, stage, microbatch, skip, attempt = message
     kind = ACTIVATION if payload is Payload.ACTIVATION else GRADIENT
+    if attempt:  # only forwards are run again
+        kind = ANOTHER_ACTIVATION
     return kind, stage, skip, microbatch
 
 

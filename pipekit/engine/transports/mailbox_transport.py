@@ -43,12 +43,16 @@ class MailboxTransport:
         """Send the content of a message to a worker, without waiting for it."""
         self._mailbox.put(destination, message_key(message), content)
 
-    def all_reduce(self, values: Sequence[Tensor], update: int) -> list[Tensor]:
-        """Return the sums of all busy workers' ``values``, added in the order of the workers."""
+    def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
+        """Send ``values`` to all busy workers; return what waits for theirs, and adds them."""
         for worker in self._workers:
             self._mailbox.put(worker, values_key(self._worker, update), tuple(values))
-        received = [self._mailbox.wait(values_key(worker, update)) for worker in self._workers]
-        return [torch.stack(each).sum(0) for each in zip(*received, strict=True)]
+
+        def wait() -> list[Tensor]:
+            received = [self._mailbox.wait(values_key(worker, update)) for worker in self._workers]
+            return [torch.stack(each).sum(0) for each in zip(*received, strict=True)]
+
+        return wait
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
         """Return how workers reach one another to sum gradients."""

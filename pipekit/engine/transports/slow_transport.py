@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -82,9 +82,9 @@ class SlowTransport:
             self._calendar.sent(message, self._worker, destination, tree_bytes(content))
         self._transport.send(message, destination, content)
 
-    def all_reduce(self, values: Sequence[Tensor], update: int) -> list[Tensor]:
+    def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
         """Sum over all workers, as fast as ever: a norm is a few bytes."""
-        return self._transport.all_reduce(values, update)
+        return self._transport.begin_all_reduce(values, update)
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
         """Return how workers sum gradients, in as much time as the cluster would take."""

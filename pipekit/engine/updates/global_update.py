@@ -5,6 +5,7 @@ how many workers have found one that is not finite if losses are scaled.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,12 +46,10 @@ class GlobalUpdate:
         count = 0 if clip_norm is None else parameters
         self._zeros = torch.zeros(count + 1, dtype=dtype, device=device)
         self._none = torch.zeros(count, dtype=torch.uint8)
+        self._wait: Callable[[], list[Tensor]] = list  # for the update that has begun
 
-    def settle(self, gradients: Gradients, update: int) -> bool:
-        """Undo the loss scale and clip; return whether to make the update.
-
-        It is not made if losses are scaled and a gradient of any stage is not finite.  An
-        accelerator is waited for only to know that, once an update.
+    def begin(self, gradients: Gradients, update: int) -> None:
+        """Undo the loss scale, and tell the other workers what is here.
 
         Args:
             gradients: of all of the worker's stages, in their order.
@@ -72,16 +71,48 @@ class GlobalUpdate:
             tell(update, values)
         # Which gradients there are the host knows, and tells by itself: it need not wait for norms.
         given = [values] if self._clip_norm is None else [values, present]
-        values, *told = self._transport.all_reduce(given, update)
+        self._wait = self._transport.begin_all_reduce(given, update)
+
+    def finish(self, update: int) -> "Decision":
+        """Wait for all stages, and return what becomes of the update that has begun.
+
+        It is not made if losses are scaled and a gradient of any stage is not finite.  An
+        accelerator is waited for only to know that, once an update.
+        """
+        values, *told = self._wait()
         if self._scalers:
             finite = values[-1].item() == 0
             for scaler in self._scalers:
                 scaler.note(update, finite)
             if not finite:
-                return False
-        if self._clip_norm is not None:
-            _clip(found, _chosen(values[:-1], *told), self._clip_norm)
-        return True
+                return Decision(made=False, factor=None)
+        if self._clip_norm is None:
+            return Decision(made=True, factor=None)
+        total = torch.linalg.vector_norm(_chosen(values[:-1], *told))
+        return Decision(True, torch.clamp(self._clip_norm / (total + 1e-6), max=1.0))
+
+
+class Decision(NamedTuple):
+    """What becomes of an update.
+
+    Attributes:
+        made: whether it is made.
+        factor: what gradients are clipped by, or None.
+    """
+
+    made: bool
+    factor: Tensor | None
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the update is made with the gradients as they are, to the bit."""
+        return self.made and (self.factor is None or self.factor.item() == 1)
+
+    def clip(self, gradients: Gradients) -> None:
+        """Scale gradients by the norm over all stages, summed as for the unsplit model."""
+        for gradient in gradients:
+            if gradient is not None and self.factor is not None:
+                gradient.mul_(self.factor.to(gradient.dtype))
 
 
 def _chosen(norms: Tensor, present: Tensor) -> Tensor:
@@ -89,11 +120,3 @@ def _chosen(norms: Tensor, present: Tensor) -> Tensor:
     if present.all():
         return norms
     return norms[present.nonzero().flatten().to(norms.device)]
-
-
-def _clip(gradients: list[Tensor], norms: Tensor, limit: float) -> None:
-    """Scale gradients by the norm over all stages, summed as for the unsplit model."""
-    total = torch.linalg.vector_norm(norms)
-    scale = torch.clamp(limit / (total + 1e-6), max=1.0)
-    for gradient in gradients:
-        gradient.mul_(scale.to(gradient.dtype))

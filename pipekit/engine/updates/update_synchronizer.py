@@ -1,9 +1,10 @@
 """What a worker's updates need of other workers: their gradients, and a common decision."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 import torch
 
@@ -23,12 +24,29 @@ from pipekit.engine.updates.weights import UpdatedStage
 from pipekit.partition.ties import Tie
 
 
+class _Unvalidated(NamedTuple):
+    """An update that has been made and may be wrong.
+
+    Attributes:
+        gradients: as they were before it.
+        stage: whose it is.
+        slot: into which it has written.
+        restore: puts back what it has changed.
+    """
+
+    gradients: Gradients
+    stage: int
+    slot: int
+    restore: Callable[[], None]
+
+
 class UpdateSynchronizer:
     """Makes the updates of one worker's stages, with what they need of other workers.
 
     If stages on different workers have to agree, the first update of a version settles it for all
     stages of the worker, which wait for one another (see :func:`pipekit.schedules.check.check`,
-    ``joint_updates``).
+    ``joint_updates``).  If updates are validated later, it only begins to be settled: the update is
+    made as if nothing were to be clipped or skipped, and :meth:`validate` makes it right.
 
     Args:
         worker: its number.
@@ -66,6 +84,8 @@ class UpdateSynchronizer:
         ]
         self._global_update = self._make_global_update(observers)
         self._settled: dict[int, tuple[Gradients, bool]] = {}  # by stage, until its update
+        self._unvalidated: list[_Unvalidated] = []
+        self._pending = 0  # the update that is to be validated, if any
         self._turns.begin(
             {index: reducer.submit for index, reducer in self._reducers.items()},
             {index: self._first_update(index) for index in self._reducers},
@@ -73,7 +93,8 @@ class UpdateSynchronizer:
 
     def waiting_bytes(self) -> int:
         """Return the bytes of gradients that are being summed, or wait for their update."""
-        settled = chain.from_iterable(gradients for gradients, _ in self._settled.values())
+        made = (each.gradients for each in self._unvalidated)
+        settled = chain.from_iterable([*(g for g, _ in self._settled.values()), *made])
         waiting = sum(gradient.nbytes for gradient in settled if gradient is not None)
         return waiting + sum(reducer.bytes for reducer in self._reducers.values())
 
@@ -97,10 +118,40 @@ class UpdateSynchronizer:
         """Make a settled update: write the stage's next version into a weight slot."""
         gradients, made = self._settled.pop(stage)
         weights = self._stages[stage].weights
+        if self._pending:  # an optimizer may write into what it is given
+            self._unvalidated.append(_Unvalidated(gradients, stage, slot, weights.save()))
+            gradients = [None if one is None else one.clone() for one in gradients]
         if made:
             weights.update(slot, gradients)
         else:
             weights.skip(slot)
+
+    @property
+    def pending(self) -> int:
+        """The update that is to be validated; 0 if there is none."""
+        return self._pending
+
+    def validate(self) -> bool:
+        """Wait until the pending update is decided upon, and make it again if it was wrong.
+
+        Returns:
+            Whether it was right.
+        """
+        assert self._global_update, "only what is settled with all workers is validated"
+        decision = self._global_update.finish(self._pending)
+        self._pending = 0
+        made, self._unvalidated = self._unvalidated, []
+        if decision.changes_nothing:
+            return True
+        for index, (gradients, _) in self._settled.items():  # updates that are still to be made
+            decision.clip(gradients)
+            self._settled[index] = gradients, decision.made
+        for gradients, stage, slot, restore in made:
+            restore()
+            decision.clip(gradients)
+            self._settled[stage] = gradients, decision.made
+            self.update(stage, slot)
+        return False
 
     def average_statistics(self) -> None:
         """Give norms of stages on several workers the same running statistics on all of them.
@@ -145,7 +196,13 @@ class UpdateSynchronizer:
                         gradient.div_(batches)
         made = True
         if self._global_update:
-            made = self._global_update.settle([*chain(*sums.values())], update)
+            self._global_update.begin([*chain(*sums.values())], update)
+            if self._config.validate_later:
+                self._pending = update
+            else:
+                decision = self._global_update.finish(update)
+                decision.clip([*chain(*sums.values())])
+                made = decision.made
         self._settled.update({index: (gradients, made) for index, gradients in sums.items()})
 
     def _all_reduce(self, members: Sequence[int], tied: bool = False) -> DirectAllReduce:

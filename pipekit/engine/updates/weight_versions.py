@@ -7,6 +7,7 @@ optimizer works on aliases of the parameters, so that autograd's version check, 
 what the schedule's check has proved, does not see the edit.
 """
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
@@ -164,6 +165,38 @@ class WeightVersions:
         """Make ``slot`` the next version as a copy of the newest: no step is taken."""
         if self.optimizer is not None and slot != self._newest:
             self._move_optimizer(slot)
+
+    def save(self) -> Callable[[], None]:
+        """Return what puts weights and optimizer back to how they are now, after one update.
+
+        They are copied: no step of an optimizer can be undone to the bit.
+        """
+        optimizer, lr_scheduler, newest = self.optimizer, self.lr_scheduler, self._newest
+        if optimizer is None:
+            return lambda: None
+        aliases = self._aliases[newest]
+        weights = [p.detach().clone() for p in aliases]
+        state = {p: copy.deepcopy(kept) for p, kept in optimizer.state.items()}
+        groups = [
+            {key: [*value] if key == "params" else copy.deepcopy(value) for key, value in g.items()}
+            for g in optimizer.param_groups
+        ]
+        course = copy.deepcopy(lr_scheduler.state_dict()) if lr_scheduler else {}
+
+        @torch.no_grad()
+        def put_back() -> None:
+            self._newest = newest
+            for alias, saved in zip(aliases, weights, strict=True):
+                alias.copy_(saved)
+            optimizer.state.clear()
+            optimizer.state.update(state)
+            for group, options in zip(optimizer.param_groups, groups, strict=True):
+                group.clear()
+                group.update(options)
+            if lr_scheduler:
+                lr_scheduler.load_state_dict(course)
+
+        return put_back
 
     @torch.no_grad()
     def restore(self, slot: int, weights: Mapping[str, Tensor]) -> None:

@@ -26,6 +26,9 @@ class Weights(StageWeights, Protocol):
     def skip(self, slot: int) -> None:
         """Make ``slot`` the next version as a copy of the newest: no step is taken."""
 
+    def save(self) -> Callable[[], None]:
+        """Return what puts weights and optimizer back to how they are now, after one update."""
+
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call ``listener`` with a trained parameter's number when a backward added a gradient.
 

@@ -8,7 +8,7 @@ unpickled: like all objects that torch.distributed sends, it must come from whom
 
 import pickle
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -27,6 +27,8 @@ from pipekit.schedules import Message, Payload
 from pipekit.trees import Tree, leaves
 
 POSTED_AHEAD = 4
+SECOND_ATTEMPT = 1
+"""The tag of messages that are sent again; all others have none."""
 
 
 @dataclass
@@ -83,7 +85,10 @@ class DistributedTransport:
     def receive(self, message: Message, source: int) -> Tree:
         """Wait for the content of a message, on this worker's device."""
         while message not in self._arrived:
-            self._take_next(source)
+            if message.attempt:
+                self._take_second(source)
+            else:
+                self._take_next(source)
         return self._arrived.pop(message)
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
@@ -103,17 +108,26 @@ class DistributedTransport:
                 f"or, on CPUs, processes started from here"
             )
         tensors = [t.contiguous() for t in leaves(content)]
+        if message.attempt:
+            self._send_second(message, tensors, destination)
+            return
         works = self._start(dist.isend, tensors, destination, (self._rank, destination))
         self._sending.append((works, tensors))
         while self._sending and all(work.is_completed() for work in self._sending[0][0]):
             self._sending.popleft()
 
-    def all_reduce(self, values: Sequence[Tensor], update: int) -> list[Tensor]:
-        """Return the sums of all workers' ``values``."""
+    def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
+        """Begin to sum all workers' ``values``; return what waits for the sums."""
         with _abort_if_broken():
-            for each in values:
-                dist.all_reduce(each)
-        return list(values)
+            works = [dist.all_reduce(each, async_op=True) for each in values]
+
+        def wait() -> list[Tensor]:
+            with _abort_if_broken():
+                for work in works:
+                    work.wait()
+            return list(values)
+
+        return wait
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
         """Return how workers reach one another to sum gradients."""
@@ -143,6 +157,29 @@ class DistributedTransport:
         self._arrived[message] = assemble(form, received)
         self._post(source, incoming)
 
+    def _send_second(self, message: Message, tensors: list[Tensor], destination: int) -> None:
+        """Send what takes the place of a message, behind a note that says which."""
+        note = torch.tensor([message.stage, message.microbatch, message.skip])
+        parts = [note, *tensors]
+        with _abort_if_broken():
+            works = [dist.isend(part, destination, tag=SECOND_ATTEMPT) for part in parts]
+        self._sending.append((works, parts))
+
+    def _take_second(self, source: int) -> None:
+        """Wait for the next message that a sender sends again, whichever it is."""
+        note = torch.empty(3, dtype=torch.int64)
+        with _abort_if_broken():
+            dist.recv(note, source, tag=SECOND_ATTEMPT)
+        stage, microbatch, skip = note.tolist()
+        message = Message(Payload.ACTIVATION, stage, microbatch, skip, attempt=1)
+        form = self._received_forms[self._form_key(message, source)]  # that of the first
+        tensors = [torch.empty(layout.shape, dtype=layout.dtype) for layout in layouts(form)]
+        with _abort_if_broken():
+            for tensor in tensors:
+                dist.recv(tensor, source, tag=SECOND_ATTEMPT)
+        received = map(with_strides, tensors, (layout.strides for layout in layouts(form)))
+        self._arrived[message] = assemble(form, received)
+
     def _post(self, source: int, incoming: _Incoming) -> None:
         """Post receives for the next messages of which the form is known."""
         while len(incoming.posted) < POSTED_AHEAD and incoming.position < len(incoming.messages):
@@ -167,7 +204,7 @@ class DistributedTransport:
             return [call(t, peer, group=self._groups[link]) for t in tensors]
 
     def _form_key(self, message: Message, peer: int) -> tuple[int, Payload, int, int, Any]:
-        payload, stage, microbatch, skip = message
+        payload, stage, microbatch, skip, _ = message
         self._feed.read_to(microbatch)
         return peer, payload, stage, skip, self._feed.shapes[microbatch]
 

@@ -31,7 +31,7 @@ def pack(steps: Sequence[Step]) -> PackedSteps:
     numbers: list[int] = []
     for (op, *task), receives, sends, *rest in distinct(steps):
         numbers += (_OP_NUMBERS[op], *task, *rest, len(receives), len(sends))
-        for (payload, *message), worker in (*receives, *sends):
+        for (payload, *message, _), worker in (*receives, *sends):  # all are first attempts
             numbers += (_PAYLOAD_NUMBERS[payload], *message, worker)
     return PackedSteps(np.array(numbers, np.int64), alike(steps, ()))
 
