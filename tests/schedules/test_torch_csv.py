@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit import schedules
-from pipekit.schedules import Op, Schedule, ScheduleError, check, parse, read_csv
+from pipekit import schedules, simulate
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import Op, Schedule, ScheduleError, check, parse, read_csv, slots
 from pipekit.traces import Trace
 from tests.schedules.methods.test_all_methods import METHODS
 from tests.schedules.reference import finishes
@@ -25,7 +26,7 @@ def test_the_check_finds_the_mistake_in_torchs_table_of_1f1b(p: int) -> None:
 
 
 @given(st.sampled_from(sorted(NAMES)), st.integers(1, 4), st.integers(1, 6), st.integers(1, 2))
-def test_all_that_torch_generates_is_read_proved_drawn_and_written_again(
+def test_all_that_torch_generates_is_read_proved_drawn_simulated_and_written_again(
     name: str, p: int, m: int, batches: int
 ) -> None:
     text, stages, m = torchs(name, p, m)
@@ -35,6 +36,13 @@ def test_all_that_torch_generates_is_read_proved_drawn_and_written_again(
     assert (schedule.stages, schedule.microbatches) == (stages, m * batches)
     assert parse(str(schedule)) == schedule == read_csv(schedule.to_csv())
     assert Trace.from_schedule(schedule).bubble < 1
+    costs = Profile(
+        (LayerProfile("stage", 1, 2, backward_input_s=1, backward_weight_s=1),) * stages
+    )
+    simulated = simulate(schedule, costs).frame
+    for worker, times in enumerate(slots(schedule)):
+        own = simulated[simulated["worker"] == worker]
+        assert own[["start_s", "end_s"]].to_numpy().tolist() == times.tolist()
     if batches == 1:
         again = schedule.to_torch_csv()
         assert Schedule.from_torch_csv(again) == schedule

@@ -116,6 +116,43 @@ def seconds(
     return frame.reset_index()
 
 
+def validated(
+    setting: Setting,
+    slot_s: float,
+    batches: int = 4,
+    names: Iterable[str] = ("flush", "zb-h1", "zb-h2", "zb-v"),
+) -> pd.DataFrame:
+    """Return what a global stop before each update costs, and validating it later instead.
+
+    Args:
+        setting: its passes take so many slots.
+        slot_s: seconds of a slot.
+        batches: how many are run, one after another.
+        names: of the methods.
+    """
+    rows = []
+    for name in names:
+        made, costs = schedule(name, setting, batches), _profile(name, setting, slot_s)
+        for validate in (None, "first", "later"):
+            simulated = simulate(made, costs, validate=validate)
+            run = emulate(made, costs, validate=validate).trace
+            rows.append(
+                {
+                    "method": made.name,
+                    "validate": validate or "nothing",
+                    "simulated (s)": simulated.makespan_s,
+                    "emulated (s)": run.makespan_s,
+                    "steady bubble, % (simulated)": _steady(simulated),
+                    "steady bubble, % (emulated)": _steady(run),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _steady(trace: Trace) -> float:
+    return 100 * float(trace.bubbles().loc["all", "steady"])
+
+
 def _durations(name: str, setting: Setting) -> dict[Op, float]:
     parts = stages_a_worker(name)
     return {

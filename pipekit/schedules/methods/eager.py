@@ -11,9 +11,10 @@ def eager(stages: int, microbatches: int, batches: int = 1) -> Schedule:
 
     Worker ``w`` (from 0) of ``p`` admits ``2 (p - 1 - w)`` forwards before it alternates, where
     :func:`pipekit.schedules.flush` admits half as many (On Optimizing the Communication of Model
-    Parallelism, MLSys 2023).  Without links it is as long; with slow ones, a message on its way
-    there or back keeps nobody waiting as long as it takes no longer than a pass.  Worker ``w`` has
-    ``2 (p - w) - 1`` microbatches in flight.
+    Parallelism, MLSys 2023, arXiv 2211.05322; in its code, github.com/alpa-projects/alpa,
+    ``OverlapFriendlyPipeDreamSchedule``).  Without links it is as long; with slow ones, a message
+    on its way there or back keeps nobody waiting as long as it takes no longer than a pass.  Worker
+    ``w`` has ``2 (p - w) - 1`` microbatches in flight.
 
     Args:
         stages: how many stages, one worker each.

@@ -12,8 +12,9 @@ def hanayo(stages: int, microbatches: int, batches: int = 1, *, workers: int) ->
 
     The stages go down the workers and back, once for each wave: with ``p`` workers and W waves
     worker ``w`` has the stages ``w``, ``2 p - 1 - w``, ``2 p + w``, ... ``2 W`` of them (Hanayo:
-    Harnessing Wave-like Pipeline Parallelism, SC '23, section 3).  It is Chimera without the second
-    copy of the weights: where that sends microbatches from both ends, here the same ones come back.
+    Harnessing Wave-like Pipeline Parallelism, SC '23, arXiv 2308.15762).  It is Chimera without the
+    second copy of the weights: where that sends microbatches from both ends, here the same ones
+    come back.
 
     The paper draws its order and gives no rule for it.  Here a free worker takes, of what is ready,
     a backward before a forward, and of each kind the earliest microbatch's, the last of its stages

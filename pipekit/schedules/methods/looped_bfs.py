@@ -13,8 +13,8 @@ def looped_bfs(stages: int, microbatches: int, batches: int = 1, *, workers: int
     Worker ``w`` has the stages ``w``, ``w + workers``, ... as in interleaved 1F1B, and runs the
     forwards of all microbatches through the first of them, then through the next, and so on; then
     the backwards, last stage first (Lamy-Poirier, Breadth-First Pipeline Parallelism, MLSys 2023,
-    Figure 4d).  So a stage's weights are needed in one piece of time, and all of its gradients come
-    early.  The bubble is that of interleaved 1F1B; all activations are kept.
+    arXiv 2211.05953).  So a stage's weights are needed in one piece of time, and all of its
+    gradients come early.  The bubble is that of interleaved 1F1B; all activations are kept.
 
     ``torch.distributed.pipelining`` runs the backwards of a stage in reversed order, which idles no
     less, and sums gradients in that order.

@@ -6,7 +6,9 @@ import pytest
 
 from pipekit.papers.zoo import comparison
 from pipekit.papers.zoo.closed_forms import ACTIVATIONS, FORMS, Setting
+from pipekit.papers.zoo.peers import FILES, PEERS, TORCH, peers_of
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from tests.schedules.torch_tables import NAMES as TORCHS
 
 SETTINGS = [
     Setting(p, m, f, i, w, overlap)
@@ -58,3 +60,25 @@ def test_seconds_are_simulated_and_emulated() -> None:
     assert frame["simulated (s)"].to_list() == pytest.approx([0.030, 0.026, 0.024])
     assert (frame["emulated / simulated"] > 0.99).all()
     assert frame.loc["ZB-H1", "gain over Flush, % (simulated)"] == pytest.approx(100 * 4 / 26)
+
+
+def test_a_global_stop_costs_zb_h2_what_it_gains_over_zb_h1() -> None:
+    frame = comparison.validated(
+        Setting(2, 4), slot_s=1e-3, batches=3, names=["zb-h1", "zb-h2"]
+    ).set_index(["method", "validate"])
+    simulated, steady = frame["simulated (s)"], frame["steady bubble, % (simulated)"]
+    assert simulated["ZB-H2", "first"] == pytest.approx(simulated["ZB-H1", "first"])
+    assert simulated["ZB-H2", "later"] < simulated["ZB-H2", "first"]
+    assert steady["ZB-H2", "later"] == pytest.approx(0)
+    assert (frame["emulated (s)"] > 0.99 * simulated).all()
+
+
+def test_every_method_has_a_line_of_peers() -> None:
+    assert set(PEERS) == set(comparison.NAMES)
+    assert {project for each in PEERS.values() for project in each} <= set(FILES)
+    assert peers_of("looped-bfs") == "torch.distributed.pipelining: ScheduleLoopedBFS"
+
+
+def test_what_torch_has_is_what_torch_has() -> None:
+    theirs = {each[TORCH] for each in PEERS.values() if TORCH in each}
+    assert theirs == {made.__name__ for made in TORCHS.values()}

@@ -16,6 +16,13 @@ def test_two_workers() -> None:
         """)
 
 
+def test_three_workers_begin_as_alpas_do() -> None:
+    """The table in the docstring of Alpa's OverlapFriendlyPipeDreamSchedule."""
+    starts = ["F0 F1 F2 F3 F4 B0 F5", "F0 F1 F2 B0 F3 B1", "F0 B0 F1 B1 F2"]
+    for tasks, start in zip(eager(3, 8).workers, starts, strict=True):
+        assert " ".join(task.label for task in tasks).startswith(start)
+
+
 @pytest.mark.parametrize("p", range(1, 6))
 def test_without_links_it_is_flushs_length_with_more_in_flight(p: int) -> None:
     m = 2 * p
