@@ -5,6 +5,7 @@ the method's, less one, in percent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,8 @@ from pipekit.engine import Pipeline
 from pipekit.papers.zoo.closed_forms import Setting
 from pipekit.papers.zoo.comparison import NAMES, schedule
 from pipekit.plans import Plan
-from pipekit.profiling import Profile, profile
+from pipekit.profiling import Profile
+from pipekit.profiling.measured import profile
 from pipekit.schedules import Schedule
 from pipekit.schedules.methods.by_name import stages_a_worker
 from pipekit.simulation import simulate
@@ -37,14 +39,17 @@ def gpt(workers: int) -> nn.Sequential:
 
 
 def block_profile(repeats: int = 20, others: int = 0) -> Profile:
-    """Return the profile of one block, its backward's parts measured apart, on one thread.
+    """Return the profile of one block, its backward's parts measured apart.
+
+    It is the second of two: the first one's input wants no gradient.
 
     Args:
         repeats: how many count.
         others: how many workers compute meanwhile.
     """
-    block = gpt(1)[1:2]
-    return profile(block, torch.randn(ROWS, TOKENS, HIDDEN), repeats=repeats, others=others)
+    x = torch.randn(ROWS, TOKENS, HIDDEN)
+    both = profile(gpt(1)[1 : 1 + BLOCKS], x, repeats=repeats, others=others)
+    return replace(both, layers=both.layers[1:], input_bytes=both.boundary_bytes(1))
 
 
 def profile_of(block: Profile, made: Schedule, workers: int) -> tuple[Profile, Plan]:
