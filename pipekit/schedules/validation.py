@@ -96,13 +96,15 @@ def _newest(graph: Dependencies) -> list[int]:
 
 def _worker(schedule: Schedule, worker: int, newest: Sequence[int]) -> Validation:
     graph, found = schedule.dependencies, Validation({}, {}, {})
-    pending, batch = 0, NOBODY  # the update to be validated; the batch that runs on it
+    last = pending = 0  # the newest update, and the one that is to be validated
+    batch = NOBODY  # that runs on it
     for number, task in enumerate(schedule.workers[worker], graph.first[worker]):
         if not OPS[task.op].is_pass:
-            if pending and task.version != pending:
-                found.before[task] = pending
-            if task.version != pending:
-                pending, batch = task.version, NOBODY
+            if task.version > last:  # of several stages, the first one's is begun for all
+                if pending:
+                    found.before[task] = pending
+                last = pending = task.version
+                batch = NOBODY
         elif pending and newest[number] >= pending:
             own = schedule.batch_of[task.microbatch]
             batch = own if batch == NOBODY else batch
@@ -143,8 +145,7 @@ class _Run:
 
     def __init__(self, steps: Sequence[Step], validation: Validation) -> None:
         self.steps, self.validation = tuple(steps), validation
-        self.at = 0
-        self.pending = 0
+        self.at = self.last = self.pending = 0
         self.repeated = 0  # of the forwards that run again now
         self.speculated: list[Step] = []
 
@@ -162,8 +163,9 @@ class _Run:
         if not OPS[op].is_pass:
             if left[stage][version]:
                 return False
-            if self.pending != version:
-                self.pending, self.speculated, self.repeated = version, [], 0
+            if version > self.last:
+                self.last = self.pending = version
+                self.speculated, self.repeated = [], 0
                 arrived[version] += 1
         else:
             speculative = self.validation.speculative.get(step.task)

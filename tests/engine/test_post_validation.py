@@ -22,6 +22,7 @@ from tests.engine.examples import OPTIMIZERS, data, different, mixed, mlp, pipel
 from tests.engine.test_methods import BATCHES, NAMES, SEVERAL, both, made, network
 from tests.engine.test_skips import model as model_with_skips
 from tests.engine.updates.test_ties import tied
+from tests.schedules.examples import LATE_UPDATE
 from tests.schedules.methods.test_all_methods import METHODS
 
 OVERFLOW = LossScale(2.0**24, backoff=2.0**-16, interval=1)
@@ -127,6 +128,18 @@ def test_a_checkpoint_holds_what_has_been_validated(name: str, tmp_path: Path) -
     for waited, validated in zip(*contents, strict=True):
         for key in ("boundary", "parameters", "older", "buffers", "state", "scales", "losses"):
             torch.testing.assert_close(waited[key], validated[key], rtol=0, atol=0)
+
+
+def test_a_stage_may_update_after_the_validation() -> None:
+    states = []
+    for validate in arguments.VALIDATE:
+        how: dict[str, Any] = {"optimizer": OPTIMIZERS["adam"], "loss": nn.MSELoss()}
+        pipe = Pipeline(
+            network(2), LATE_UPDATE, balance=[1, 1], clip_norm=0.1, validate=validate, **how
+        )
+        assert len(again(pipe.train(data(2)))) == (validate == "later")
+        states.append(dict(pipe.state_dict()))
+    assert different(*states) == []
 
 
 def test_over_nccl_it_is_refused() -> None:

@@ -1,6 +1,6 @@
 """Schedules that were drawn by hand."""
 
-from pipekit.schedules import parse
+from pipekit.schedules import Op, Schedule, Task, parse
 
 SPLIT_PICTURE = """\
 # split backward
@@ -13,3 +13,24 @@ worker 2 | .   .   F0  I0  F1  I1  F2  I2  W0  F3  I3  W1  W2  W3^ .   .   F4  I
 a batch's 14 slots each worker is idle for 2, where whole backwards leave 6 of 18."""
 
 SPLIT = parse(SPLIT_PICTURE)
+
+LATE_UPDATE = Schedule(
+    (
+        (
+            Task(Op.FORWARD, 0, 0, 0),
+            Task(Op.FORWARD, 1, 0, 0),
+            Task(Op.BACKWARD, 1, 0, 0),
+            Task(Op.BACKWARD, 0, 0, 0),
+            Task(Op.UPDATE, 0, 0, 1),
+            Task(Op.FORWARD, 0, 1, 1),
+            Task(Op.FORWARD, 1, 1, 0),
+            Task(Op.UPDATE, 1, 0, 1),
+            Task(Op.BACKWARD, 1, 1, 0),
+            Task(Op.BACKWARD, 0, 1, 1),
+            Task(Op.UPDATE, 0, 1, 2),
+            Task(Op.UPDATE, 1, 1, 2),
+        ),
+    ),
+    "late update",
+)
+"""Two stages on a worker, of which the second makes its update after the next forward."""
