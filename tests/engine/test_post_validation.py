@@ -89,7 +89,7 @@ def waiting_and_later(model: nn.Sequential, **options: Any) -> list[Run]:
     runs, states = [], []
     for validate in arguments.VALIDATE:
         pipe = pipeline(model, balance=[2, 3, 3], clip_norm=0.1, validate=validate, **options)
-        runs.append(pipe.train(data(4), memory=True))
+        runs.append(pipe.train(data(7), memory=True))
         states.append(dict(pipe.state_dict()))
     assert runs[0].losses == runs[1].losses
     assert different(*states) == []
@@ -100,6 +100,12 @@ def test_running_statistics_count_each_microbatch_once() -> None:
     first, second = waiting_and_later(mixed())
     assert again(second)
     assert not again(first)
+
+
+@pytest.mark.parametrize("method", ["pipedream", "no_stashing", "vertical_sync", "2bw"])
+def test_without_a_flush_a_forward_may_depend_on_an_earlier_update_s_forward(method: str) -> None:
+    """It is then run again with what was sent again before, and kept."""
+    assert again(waiting_and_later(mixed(), method=method)[1])
 
 
 def test_skip_connections_are_sent_again() -> None:

@@ -43,7 +43,7 @@ class RepeatableInputs:
     Attributes:
         wrong: the updates that were wrong.
         keeping: whether what comes in is kept.
-        repeating: whether forwards are being run again.
+        repeating: the update on which forwards are being run again, or 0.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RepeatableInputs:
         self.target, self.output = ends.target, ends.output
         self.output_gradients, self.input_gradients = ends.output_gradients, ends.input_gradients
         self.wrong: set[int] = set()
-        self.keeping = self.repeating = False
+        self.keeping, self.repeating = False, 0
         self._kept: dict[Message | int, Tree] = {}  # by message, and by microbatch
 
     def forget(self) -> None:
@@ -71,13 +71,12 @@ class RepeatableInputs:
     def receive(self, message: Message, source: int) -> Tree:
         """Wait for the content of a message: if it comes twice, for the second one."""
         update = self._again.get(message)
-        if not self.repeating:
-            content = self._transport.receive(message, source)
-            if update not in self.wrong:
-                return self._keep(message, content)
-        elif not update:
+        if self.repeating and update != self.repeating:
             return self._once_more(message)
-        return self._transport.receive(message._replace(attempt=1), source)
+        content = None if self.repeating else self._transport.receive(message, source)
+        if update in self.wrong:
+            content = self._transport.receive(message._replace(attempt=1), source)
+        return self._keep(message, content)
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
         """Send the content of a message."""
@@ -148,7 +147,7 @@ class PostValidation:
             return
         if not self._updates.validate():
             self._inputs.wrong.add(update)
-            self._run_again()
+            self._run_again(update)
         self._forwards.clear()
         self._buffers.clear()
         self._inputs.forget()
@@ -159,15 +158,15 @@ class PostValidation:
         """Return an observer that is told of the end of an update once it has been validated."""
         return _Later(observer, self._when_right)
 
-    def _run_again(self) -> None:
+    def _run_again(self, update: int) -> None:
         slots = {step.task.stage: step.slot for step in self._forwards}
         for stage, saved in self._buffers.items():
             set_buffers(self._weights[stage].modules[slots[stage]], saved)
-        self._inputs.repeating = True
+        self._inputs.repeating = update
         for step in self._forwards:
             set_ends_batch(step.ends_batch)
             self._repeat(step)
-        self._inputs.repeating = False
+        self._inputs.repeating = 0
 
     def _when_right(self, call: Callable[[], None]) -> None:
         if self._updates.pending:
