@@ -67,7 +67,7 @@ def pairs(network: int, folder: Folder = REFERENCE, count: int = 5) -> None:
 @app.command(name="summary")
 def write_summary(folder: Folder = REFERENCE) -> None:
     """Write the tables, and say what they say."""
-    tables = summary.tables(folder, EMULATED, REAL)
+    tables = summary.tables(folder, EMULATED)
     for name, table in tables.items():
         table.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
         print(table.to_string())
@@ -77,7 +77,7 @@ def write_summary(folder: Folder = REFERENCE) -> None:
         "block": {"hidden": gains.HIDDEN, "tokens": gains.TOKENS, "rows": gains.ROWS},
         "overlap": OVERLAP,
     }
-    write(folder / "provenance.json", provenance("measured", seed=0, parameters=parameters))
+    write(folder / "provenance.json", provenance("emulated", seed=0, parameters=parameters))
 
 
 def _add(path: Path, frame: pd.DataFrame) -> None:

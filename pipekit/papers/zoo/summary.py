@@ -1,5 +1,7 @@
 """The tables of what was simulated, emulated and measured, from the pieces in a folder."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -12,22 +14,31 @@ from pipekit.papers.zoo.peers import peers_of
 QUARTILES = [0.25, 0.5, 0.75]
 
 
-def tables(folder: Path, emulated: Setting, real: Setting) -> dict[str, pd.DataFrame]:
-    """Return all tables by name.
+def tables(folder: Path, emulated: Setting) -> dict[str, pd.DataFrame]:
+    """Return all tables by name; what has not been measured yet is empty or missing.
 
     Args:
-        folder: with ``emulated.csv``, ``trained.csv``, ``pairs.csv`` and ``predicted.csv``.
+        folder: with ``emulated.csv``, and if there are, ``trained.csv``, ``pairs.csv`` and
+            ``predicted.csv``.
         emulated: of the emulated runs.
-        real: of the runs on real cores.
     """
     gains = gains_over_flush(pd.read_csv(folder / "emulated.csv"))
-    trained = pd.read_csv(folder / "trained.csv")
-    pairs, predicted = pd.read_csv(folder / "pairs.csv"), pd.read_csv(folder / "predicted.csv")
-    return {
-        "gains": gains,
-        "methods": methods(gains, trained, emulated),
-        "two_cores": two_cores(pairs, predicted),
-    }
+    trained = _read(folder / "trained.csv", ["name", "measured_s"])
+    found = {"methods": methods(gains, trained, emulated), "gains": gains}
+    if (folder / "pairs.csv").exists():
+        predicted = pd.read_csv(folder / "predicted.csv")
+        found["two_cores"] = two_cores(pd.read_csv(folder / "pairs.csv"), predicted)
+    return found
+
+
+def written(folder: str | os.PathLike[str]) -> dict[str, pd.DataFrame]:
+    """Return the tables that a folder has of :func:`tables`, by name."""
+    paths = (Path(folder, f"{name}.csv") for name in ("methods", "gains", "two_cores"))
+    return {path.stem: pd.read_csv(path) for path in paths if path.exists()}
+
+
+def _read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=columns)
 
 
 def gains_over_flush(rows: pd.DataFrame) -> pd.DataFrame:
@@ -67,7 +78,9 @@ def methods(gains: pd.DataFrame, trained: pd.DataFrame, setting: Setting) -> pd.
                 "activations (microbatches, exact)": activations(name, setting),
                 "gain over Flush, % (simulated, 4 workers)": apart.loc[name, "simulated gain, %"],
                 "gain over Flush, % (emulated, 4 workers)": apart.loc[name, "emulated gain, %"],
-                "gain over Flush, % (measured, 2 workers)": gain(measured, name),
+                "gain over Flush, % (measured, 2 workers)": (
+                    gain(measured, name) if name in measured and "flush" in measured else None
+                ),
                 "who else has it": peers_of(name),
             }
         )
