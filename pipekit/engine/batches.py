@@ -87,8 +87,17 @@ def read_rest(batches: Iterator[Any], parts: Sequence[int]) -> Iterator[Batch]:
         yield read_batch(batch, microbatches, number)
 
 
+class Pieces(dict[int, Tree]):
+    """A structure of tensors that is cut already, by the numbers of the microbatches in a batch.
+
+    Those that nobody here takes are left out.
+    """
+
+
 def split(tree: Tree, parts: int) -> list[Tree]:
     """Cut a structure of tensors [rows, ...] along the rows, as evenly as can be."""
+    if isinstance(tree, Pieces):
+        return [tree.get(part) for part in range(parts)]
     if isinstance(tree, Tensor):
         return list(torch.tensor_split(tree, parts))
     pieces = [torch.tensor_split(tensor, parts) for tensor in leaves(tree)]

@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import pandas as pd
 
-from pipekit.engine.observers.record import as_trace
+from pipekit.engine.observers.record import as_trace, table
 from pipekit.engine.work import Report
 from pipekit.provenance import provenance
 from pipekit.schedules import Schedule
@@ -132,4 +132,4 @@ def _traffic(reports: Sequence[Report]) -> pd.DataFrame:
         for worker, report in enumerate(reports)
         for (receiver, purpose), size in report.sent_bytes.items()
     ]
-    return pd.DataFrame(rows, columns=["source", "destination", "purpose", "bytes"])
+    return table(rows, ["source", "destination", "purpose", "bytes"])

@@ -1,7 +1,9 @@
 """One ``train`` call after another: nothing is built again that need not be."""
 
+from pathlib import Path
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipekit import Pipeline, schedules
@@ -28,8 +30,43 @@ def test_optimizers_and_tables_are_made_once() -> None:
     assert lowered == [1, 2], "the example, and the runs'"
 
 
+def test_processes_keep_their_stages_until_they_are_others(tmp_path: Path) -> None:
+    """What they would have been sent again is what they have: the bits are those of threads."""
+
+    def optimizer(parameters: list[nn.Parameter]) -> Optimizer:
+        with (tmp_path / "made").open("a", encoding="ascii") as file:
+            file.write("x")
+        return torch.optim.Adam(parameters)
+
+    def trained(transport: str) -> dict[str, Tensor]:
+        pipe = Pipeline(
+            mixed(),
+            lambda n: schedules.flush(2, 2, n),
+            balance=[4, 4],
+            optimizer=optimizer,
+            loss=nn.MSELoss(),
+            transport=transport,
+        )
+        for _ in range(2):
+            pipe.train(data(2), checkpoints=tmp_path / transport)
+            pipe.evaluate(data(1))
+        pipe.train(data(1))
+        made.append((tmp_path / "made").read_text(encoding="ascii"))
+        pipe.close()
+        pipe.train(data(1))
+        made.append((tmp_path / "made").read_text(encoding="ascii"))
+        pipe.resume(tmp_path / transport)  # two runs of two batches
+        pipe.train(data(2))
+        return dict(pipe.state_dict())
+
+    made: list[str] = []
+    first = trained("distributed")
+    assert [*map(len, made)] == [2, 4], "of each stage one, and again in new processes"
+    assert different(first, trained("threads")) == []
+
+
 def test_replicas_begin_with_the_first_ones_statistics() -> None:
-    """Threads keep the stages of the first run, and processes do not: the bits are the same."""
+    """A worker with norms is sent the first one's again, or is a thread: the bits are the same."""
     states = []
     for transport in ("threads", "distributed"):
         pipe = Pipeline(

@@ -108,6 +108,16 @@ class StageConfig:
         """Return the stage, on its device."""
         return Stage(self, device)
 
+    def trained(self, module: nn.Sequential, state: dict[str, Any] | None) -> "StageConfig":
+        """Return what the stage is made of after a run.
+
+        Args:
+            module: its layers, with the newest weights.
+            state: of its optimizer, scheduler and loss scaler.
+        """
+        part = replace(self.passes.part, module=module)
+        return replace(self, passes=replace(self.passes, part=part), state=state)
+
 
 class Stage:
     """Runs the passes of one stage on the weight version that each names.
@@ -185,9 +195,7 @@ class Stage:
 
     def to_config(self) -> StageConfig:
         """Return what makes this stage again, as it stands now, elsewhere."""
-        passes = self._config.passes
-        part = replace(passes.part, module=self.weights.newest)
-        return replace(self._config, passes=replace(passes, part=part), state=self.state())
+        return self._config.trained(self.weights.newest, self.state())
 
     def _scaled(
         self, microbatch: int, update: int, gradients: StageGradients | None

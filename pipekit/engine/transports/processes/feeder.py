@@ -5,12 +5,13 @@ come to, so that a few lie ready and no more are read.
 """
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from typing import Any
 
 import torch
 
-from pipekit.engine.batches import Batch, Needs
+from pipekit.engine.batches import Batch, Needs, Pieces, split
 from pipekit.engine.transports.mailbox import Mailbox, Mailboxes, batch_key
 from pipekit.trees import Tree
 
@@ -35,7 +36,7 @@ def send_batches(
         here = range(first, first + batch.parts)
         first = here.stop
         for worker, needed in needs.items():
-            inputs, targets = (not numbers.isdisjoint(here) for numbers in needed)
+            inputs, targets = ([k in numbers for k in here] for numbers in needed)
             mailboxes.put(worker, batch_key(number), _message(batch, inputs, targets))
 
 
@@ -52,14 +53,23 @@ def received_batches(mailbox: Mailbox, feeder: int | None) -> Iterator[Batch]:
             mailbox.put(feeder, batch_key(number), ())
         message = mailbox.wait(batch_key(number))
         about = pickle.loads(message["about"].numpy())
-        yield Batch(message.get("input"), message.get("target"), *about)
+        yield Batch(_content(message, "input"), _content(message, "target"), *about)
 
 
-def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
+def _message(batch: Batch, inputs: Sequence[bool], targets: Sequence[bool]) -> dict[str, Tree]:
+    """Return what a worker gets of a batch, of which it takes these microbatches."""
     about = pickle.dumps((batch.rows, batch.row_shapes, batch.parts))
-    message = {"about": torch.frombuffer(bytearray(about), dtype=torch.uint8)}
-    if inputs:
-        message["input"] = batch.input
-    if targets:
-        message["target"] = batch.target
+    message: dict[str, Tree] = {"about": torch.frombuffer(bytearray(about), dtype=torch.uint8)}
+    for name, tree, taken in (("input", batch.input, inputs), ("target", batch.target, targets)):
+        if all(taken):
+            message[name] = tree
+        elif any(taken):
+            pieces = enumerate(zip(split(tree, batch.parts), taken, strict=True))
+            message[f"{name} pieces"] = {part: piece for part, (piece, wanted) in pieces if wanted}
     return message
+
+
+def _content(message: dict[str, Any], name: str) -> Any:
+    """Return what came of a batch's input or target, or None."""
+    pieces = message.get(f"{name} pieces")
+    return message.get(name) if pieces is None else Pieces(pieces)

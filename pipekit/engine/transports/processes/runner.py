@@ -6,20 +6,23 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from itertools import chain
+from operator import is_
+from typing import Any, NamedTuple, Self, TypeVar
 
-import cloudpickle
 import torch
 from torch import Tensor
 
 from pipekit.devices import is_accelerator
 from pipekit.engine.batches import Batch, Needs
 from pipekit.engine.config import RunConfig
+from pipekit.engine.execution.stage import StageConfig, StageSource
 from pipekit.engine.transports.distributed.incoming import incoming
 from pipekit.engine.transports.processes.forkserver import deferred_interrupts
 from pipekit.engine.transports.processes.packed_steps import pack
+from pipekit.engine.transports.processes.pickles import dumps
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
-from pipekit.engine.transports.processes.worker_process import ProcessTask
+from pipekit.engine.transports.processes.worker_process import ProcessReport, ProcessTask
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.work import Report, WorkerAssignment
 
@@ -37,6 +40,7 @@ class ProcessRunner:
         self._pool: WorkerPool | None = None
         self._close_pool: Callable[[], object] = lambda: None
         self._kind: Any = None  # of the pool: what a run must agree with to use it again
+        self._kept: dict[int, _Kept] = {}  # what the workers of the pool have, by their numbers
 
     def run(
         self,
@@ -63,18 +67,26 @@ class ProcessRunner:
         pool = self._pool_for(config, devices)
         try:
             store = None if memory else pool.store()
-            shared = cloudpickle.dumps(config)  # once for all: it names every sum of every update
+            shared = dumps(config)  # once for all: it names every sum of every update
             if store:  # through shared memory messages are taken by name, in any order
                 coming = incoming([worker.steps for worker in workers])
                 pairs = zip(workers, coming, strict=True)
                 workers = [replace(worker, incoming=messages) for worker, messages in pairs]
-            tasks = [_task(worker, shared, store, on_loss is not None) for worker in workers]
+            tasks = [self._task(worker, shared, store, on_loss is not None) for worker in workers]
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
+            if config.count:  # who takes a target counts in those of the whole batch
+                every = frozenset(chain.from_iterable(n.targets for n in needs.values()))
+                needs = {w: n._replace(targets=n.targets and every) for w, n in needs.items()}
             # Between accelerators, every worker wants to know the shapes of every batch.
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
             describe = partial(pool.standings.describe, workers, config.stage_workers)
             watchdog = Watchdog(pool.standings, describe, config.timeout)
-            return pool.run(tasks, batches, heard, on_loss, watchdog.look)
+            done = pool.run(tasks, batches, heard, on_loss, watchdog.look)
+            if not config.training:
+                return [each.report for each in done]
+            reports = list(map(_completed, workers, done))
+            self._kept = {n: _Kept.of(report.stages) for n, report in enumerate(reports)}
+            return reports
         finally:
             torch.set_num_threads(cores)
             if not pool.ready:
@@ -94,6 +106,14 @@ class ProcessRunner:
             self._close_pool()
             self._pool = None
 
+    def _task(
+        self, worker: WorkerAssignment, config: bytes, store: str | None, watched: bool
+    ) -> bytes:
+        """Return what a worker is to do, without the stages that it has."""
+        kept = worker.index in self._kept and self._kept[worker.index].stands_for(worker.stages)
+        rest = replace(worker, steps=(), stages=() if kept else worker.stages)
+        return dumps(ProcessTask(rest, pack(worker.steps), kept, config, store, watched))
+
     def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
         with_sums = any(len(workers) > 1 for workers in config.stage_workers)
@@ -101,6 +121,7 @@ class ProcessRunner:
         kind = with_sums, tuple(devices), _working_folder(), tuple(sys.path)
         if self._pool is None or not self._pool.ready or self._kind != kind:
             self.close()
+            self._kept = {}
             self._pool, self._kind = WorkerPool(config.workers, with_sums), kind
             # Not a method of this object, which would keep it alive.
             self._close_pool = weakref.finalize(self, self._pool.close)
@@ -112,12 +133,42 @@ def through_memory(devices: Sequence[torch.device]) -> bool:
     return not any(map(is_accelerator, devices))
 
 
-def _task(worker: WorkerAssignment, config: bytes, store: str | None, watched: bool) -> bytes:
-    rest = replace(worker, steps=())
-    pickled: bytes = cloudpickle.dumps(
-        ProcessTask(rest, pack(worker.steps), config, store, watched)
-    )
-    return pickled
+def _completed(worker: WorkerAssignment, done: ProcessReport) -> Report:
+    """Return a worker's report with all that its stages are made of."""
+    stages = [
+        source.trained(module, state)
+        for source, (module, state) in zip(worker.stages, done.stages, strict=True)
+        if isinstance(source, StageConfig)
+    ]
+    return replace(done.report, stages=stages)
+
+
+class _Kept(NamedTuple):
+    """What a worker has of its last training.
+
+    Attributes:
+        stages: those that its report has become here.
+        tensors: of each of their tensors where it lies, and how often it was written.
+    """
+
+    stages: Sequence[StageSource]
+    tensors: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, stages: Sequence[StageSource]) -> Self:
+        """Return what a worker has whose stages here are these, as they stand."""
+        tensors = (
+            tensor
+            for stage in stages
+            if isinstance(stage, StageConfig)
+            for tensor in chain(stage.module.parameters(), stage.module.buffers())
+        )
+        return cls(stages, [(tensor.data_ptr(), tensor._version) for tensor in tensors])
+
+    def stands_for(self, wanted: Sequence[StageSource]) -> bool:
+        """Return whether the stages that a worker is to train are just those that it has."""
+        same = len(wanted) == len(self.stages) and all(map(is_, wanted, self.stages))
+        return same and self.of(wanted).tensors == self.tensors
 
 
 def _working_folder() -> str | None:

@@ -30,9 +30,12 @@ from pipekit.engine.transports.processes.shared_mailbox import (
     endpoints_for,
 )
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
-from pipekit.engine.transports.processes.worker_process import Connections, main
+from pipekit.engine.transports.processes.worker_process import (
+    Connections,
+    ProcessReport,
+    main,
+)
 from pipekit.engine.transports.watchdog import LOOK_S
-from pipekit.engine.work import Report
 from pipekit.operator_threads import share_cores
 
 LossCallback = Callable[[int, float], None]
@@ -105,7 +108,7 @@ class WorkerPool:
         needs: Mapping[int, Needs],
         on_loss: LossCallback | None,
         look: Callable[[], None] = lambda: None,
-    ) -> list[Report]:
+    ) -> list[ProcessReport]:
         """Have every worker do its task; return their reports.
 
         After an error the pool is not :attr:`ready` again, and is to be closed.
@@ -122,10 +125,11 @@ class WorkerPool:
             WorkerDied: a worker's process ended.
         """
         self.ready = False
+        # Its thread first, which would not begin for long while all cores are busy.
+        self._feeder = _Feeder(batches, needs, self._mailboxes, self._workers)
         for member, task in zip(self._members, tasks, strict=True):
             with suppress(OSError):  # it has ended, or failed: its report or its end says why
                 member.tasks.send_bytes(task)
-        self._feeder = _Feeder(batches, needs, self._mailboxes, self._workers)
         reports = self._wait(self._feeder, on_loss, look)
         if self._feeder.join():
             self._mailboxes.clear()  # of what workers told the feeder after its last batch
@@ -155,9 +159,9 @@ class WorkerPool:
 
     def _wait(
         self, feeder: "_Feeder", on_loss: LossCallback | None, look: Callable[[], None]
-    ) -> list[Report]:
+    ) -> list[ProcessReport]:
         """Return all reports, or raise what went wrong first."""
-        done: dict[int, Report] = {}
+        done: dict[int, ProcessReport] = {}
         aborted: str | None = None
         deadline: float | None = None
         reports: dict[Any, int] = {m.reports: i for i, m in enumerate(self._members)}

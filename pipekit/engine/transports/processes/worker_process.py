@@ -11,15 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from typing import Any
 
 import cloudpickle
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import RunConfig
+from pipekit.engine.execution.stage import StageSource, TrainedStage
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
@@ -28,9 +30,10 @@ from pipekit.engine.transports.mailbox import KeyedMailbox, Mailbox
 from pipekit.engine.transports.mailbox_transport import MailboxTransport
 from pipekit.engine.transports.processes.feeder import received_batches
 from pipekit.engine.transports.processes.packed_steps import PackedSteps, unpack
+from pipekit.engine.transports.processes.pickles import dumps
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
-from pipekit.engine.work import Report, WorkerAssignment, run
+from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
 from pipekit.garbage import not_collected
 from pipekit.operator_threads import share_cores
 
@@ -42,6 +45,8 @@ class ProcessTask:
     Attributes:
         assignment: what the worker is to do, but for its steps.
         steps: these, packed.
+        kept: whether the worker goes on with the stages of its last training, and the assignment
+            has none.
         config: what is common to all workers, pickled.
         store: the path of the file by which the processes find one another where messages pass
             through torch.distributed; None: they pass through shared memory.
@@ -50,9 +55,24 @@ class ProcessTask:
 
     assignment: WorkerAssignment
     steps: PackedSteps
+    kept: bool
     config: bytes
     store: str | None
     watched: bool
+
+
+@dataclass(frozen=True)
+class ProcessReport:
+    """What a worker process tells of a run.
+
+    Attributes:
+        report: the worker's, without its stages.
+        stages: of these, the layers with their newest weights, and the state of the optimizer,
+            scheduler and loss scaler; the rest the parent has.
+    """
+
+    report: Report
+    stages: Sequence[tuple[nn.Sequential, dict[str, Any] | None]]
 
 
 @dataclass(frozen=True)
@@ -103,8 +123,9 @@ def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[str, byt
             data = tasks.recv_bytes()
         except EOFError:
             return None
-        report = worker.run(cloudpickle.loads(data))
-        return "done", cloudpickle.dumps(("done", report))
+        report = worker.run(pickle.loads(data))
+        stages = [(stage.module, stage.state) for stage in report.stages]
+        return "done", dumps(("done", ProcessReport(replace(report, stages=[]), stages)))
     except Aborted as error:
         return "aborted", cloudpickle.dumps(("aborted", str(error)))
     except BaseException as error:
@@ -125,12 +146,13 @@ class _WorkerProcess:
         if connections.sums_endpoints:
             self._sums_mailbox = _mailbox(connections.index, connections.sums_endpoints)
         self._random_state: Tensor | None = None
+        self._kept: tuple[Sequence[StageSource], dict[int, TrainedStage]] = (), {}
 
     def run(self, task: ProcessTask) -> Report:
         """Do what a run asks of this worker."""
         with not_collected():
             assignment = replace(task.assignment, steps=unpack(task.steps))
-        config: RunConfig = cloudpickle.loads(task.config)
+        config: RunConfig = pickle.loads(task.config)
         workers = config.workers
         share_cores(workers)
         # Each run draws what the first one drew: as if its process were new, too.
@@ -144,7 +166,15 @@ class _WorkerProcess:
         on_loss = self._report_loss if task.watched else None
         standings = Standings(workers, self._connections.standings.map(0))
         watched = [standings.observer(assignment.index)]
-        return run(assignment, config, transport, feed, on_loss, watched)
+        if not config.training:
+            return evaluate(assignment, config, transport, feed, watched)
+        if not task.kept:
+            self._kept = assignment.stages, assignment.build()
+        sources, stages = self._kept
+        assignment = replace(assignment, stages=sources)
+        report = train(assignment, stages, config, transport, feed, on_loss, watched)
+        self._kept = report.stages, stages
+        return report
 
     def _transport(
         self, assignment: WorkerAssignment, config: RunConfig, store: str | None, feed: Feed

@@ -1,0 +1,45 @@
+"""Objects on their way between processes, as bytes: tensors as they lie in memory.
+
+PyTorch's own way writes an archive for each tensor, which takes 0.3 ms there and back.
+"""
+
+import io
+import pickle
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import Tensor
+
+
+def dumps(value: object) -> bytes:
+    """Return a value's bytes; functions and classes that no module has are in it as well."""
+    file = io.BytesIO()
+    _Pickler(file, protocol=5).dump(value)
+    return file.getvalue()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is Tensor and _is_plain(obj):
+            numbers: Any = obj.reshape(-1).view(torch.uint8).numpy()
+            return _read, (pickle.PickleBuffer(numbers), obj.dtype, obj.shape)
+        return super().reducer_override(obj)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor is its numbers, type and shape, and nothing else."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.is_contiguous()
+        and tensor.numel() > 0
+        and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
+        and not tensor.is_quantized
+        and not vars(tensor)
+    )
+
+
+def _read(numbers: Any, dtype: torch.dtype, shape: torch.Size) -> Tensor:
+    # A copy: operators may round otherwise where numbers are not aligned as PyTorch aligns them.
+    return torch.frombuffer(numbers, dtype=dtype).reshape(shape).clone()
