@@ -44,9 +44,11 @@ def run_threads(
     """
     news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     results: dict[int, T] = {}
+    started = threading.Event()
 
     def run(index: int) -> None:
         try:
+            started.wait()  # else the first ones keep the cores from those that follow
             share_cores(len(functions))
             result = functions[index](lambda event: news.put(("event", event)))
             news.put(("done", (index, result)))
@@ -64,6 +66,7 @@ def run_threads(
     try:
         for thread in threads:
             thread.start()
+        started.set()
         while len(results) < len(threads):
             try:
                 kind, value = news.get(timeout=LOOK_S)
@@ -78,11 +81,12 @@ def run_threads(
                 on_event(value)
     except BaseException as error:
         stop()
+        started.set()
         end = time.monotonic() + GRACE_S
-        started = [thread for thread in threads if thread.ident is not None]
-        for thread in started:
+        begun = [thread for thread in threads if thread.ident is not None]
+        for thread in begun:
             thread.join(max(0.0, end - time.monotonic()))
-        if left := [thread.name for thread in started if thread.is_alive()]:
+        if left := [thread.name for thread in begun if thread.is_alive()]:
             error.add_note(f"({', '.join(left)}: still in a layer or the data, and left behind)")
         raise
     else:
