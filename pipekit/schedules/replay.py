@@ -88,7 +88,7 @@ class _State:
         ):
             return False
         if not OPS[graph.tasks[number].op].is_pass:
-            return self._missing_sum(number) is None
+            return self._sum_is_there(number)
         return self.capacity is None or self._room(number)
 
     def run(self, number: int) -> None:
@@ -148,6 +148,19 @@ class _State:
             return self._named(graph.source[number], other)
         return None
 
+    def _sum_is_there(self, number: int) -> bool:
+        """Return whether an update can be made: whether :meth:`_missing_sum` has nothing to say."""
+        update = self.graph.tasks[number]
+        due = self.graph.update_of[update.stage][update.microbatch]
+        if not self.joint_updates:
+            return not self.left[update.stage][due]
+        worker = self.graph.worker_of[number]
+        for stage in self.stages_of[worker]:
+            if self.made[worker, stage] < due - 1 or self.left[stage][due]:
+                return False
+        self.arrived[due].add(worker)
+        return self.busy <= self.arrived[due]
+
     def _missing_sum(self, number: int) -> Task | None:
         """Return a task that an update still waits for, or None."""
         update = self.graph.tasks[number]
@@ -168,7 +181,6 @@ class _State:
                 return Task(Op.UPDATE, stage, microbatch, number - 1)
             if self.left[stage][number]:
                 return self._late(stage, number)
-        self.arrived[number].add(worker)
         absent = self.busy - self.arrived[number]
         if not absent:
             return None

@@ -20,6 +20,8 @@ FLUSHED = [
     schedules.chimera(4, 4, 3),
     schedules.dualpipe(4, 8, 2),
     schedules.v_half(4, 4, 2),
+    schedules.replicate(schedules.flush(2, 3, 3), 2),
+    schedules.replicate(schedules.gpipe(2, 2, 2), 3),
     schedules.inference(3, 5),
 ]
 each_flushed = pytest.mark.parametrize("schedule", FLUSHED, ids=lambda s: s.name)

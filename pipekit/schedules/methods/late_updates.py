@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pipekit.schedules.ops import OPS
+from pipekit.schedules.repeated import distinct
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
@@ -21,6 +22,11 @@ def late_updates(schedule: Schedule) -> Schedule:
     Args:
         schedule: whose updates come after the backwards that they sum.
     """
+    if schedule.period:
+        twice = tuple(tuple(tasks[: 2 * len(distinct(tasks))]) for tasks in schedule.workers)
+        two = replace(schedule, workers=twice)
+        if late_updates(two) == two:  # and so it is with every other repetition
+            return schedule
     put_off = _begun_together(schedule)
 
     def moved(tasks: Sequence[Task]) -> Iterator[Task]:

@@ -1,8 +1,11 @@
 """Parallel pipelines: a schedule run side by side on several sets of workers."""
 
+from collections.abc import Sequence
+
 from pipekit.schedules.methods.arguments import require_positive
 from pipekit.schedules.methods.late_updates import late_updates
 from pipekit.schedules.ops import OPS
+from pipekit.schedules.repeated import Repeated, distinct
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
@@ -33,13 +36,18 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
 
     if width > 1:
         schedule = late_updates(schedule)
-    workers = tuple(
-        tuple(copied(task, pipeline) for task in tasks)
-        for tasks in schedule.workers
-        for pipeline in range(width)
+
+    def pipelines_own(tasks: Sequence[Task], pipeline: int) -> Sequence[Task]:
+        own = [copied(task, pipeline) for task in distinct(tasks)]
+        if isinstance(tasks, Repeated):
+            return Repeated(own, tasks.times, tasks.microbatches * width, tasks.versions)
+        return tuple(own)
+
+    workers = (
+        pipelines_own(tasks, pipeline) for tasks in schedule.workers for pipeline in range(width)
     )
     return Schedule(
-        workers,
+        tuple(workers),
         f"{width} x {schedule.name}",
         schedule.stashing,
         overlaps=frozenset(
