@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from pipekit.cli.cluster import cluster
+from pipekit.cli.demo import demo
 from pipekit.cli.plan import plan
 from pipekit.cli.profile import profile
 from pipekit.cli.report import report
@@ -46,7 +47,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
-for command in (schedule, profile, plan, simulate, train, run, report, cluster):
+for command in (demo, schedule, profile, plan, simulate, train, run, report, cluster):
     app.command()(command)
 
 
@@ -65,8 +66,8 @@ def _pipekit(
 ) -> None:
     """The laboratory for pipeline-parallel training.
 
-    Draw a method ([b]schedule[/b]), train with it ([b]train[/b]), or run an experiment's notebooks
-    ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b]). Before a run, know its
-    cost ([b]profile[/b], [b]plan[/b], [b]simulate[/b]); and train over really slow links
-    ([b]cluster[/b]).
+    Begin with [b]demo[/b]. Draw a method ([b]schedule[/b]), train with it ([b]train[/b]), or run an
+    experiment's notebooks ([b]run[/b]) and see which of the papers' claims hold ([b]report[/b]).
+    Before a run, know its cost ([b]profile[/b], [b]plan[/b], [b]simulate[/b]); and train over
+    really slow links ([b]cluster[/b]).
     """

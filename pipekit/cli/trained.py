@@ -73,7 +73,7 @@ def _bubbles(trace: Trace) -> str:
 def write(run: Run, data: str, folder: Path) -> list[Path]:
     """Write what a run did, and where its numbers and ``data`` are from; return the paths."""
     origin = run.provenance | {"data": data}
-    drawn = _first_batches(run)
+    drawn = first_batches(run, DRAWN_BATCHES)
     title = f"{drawn.name}, the first {DRAWN_BATCHES} batches"
     figure = plots.timeline(drawn, title=title)
     paths = plots.save(figure, folder / "timeline", drawn.frame)
@@ -85,10 +85,10 @@ def write(run: Run, data: str, folder: Path) -> list[Path]:
     return [*paths.values(), events, perfetto, record]
 
 
-def _first_batches(run: Run) -> Trace:
-    """Return the trace up to the end of the first batches' last event."""
+def first_batches(run: Run, batches: int) -> Trace:
+    """Return the trace up to the end of so many batches' last event."""
     frame = run.trace.frame
-    last = run.schedule.batches[:DRAWN_BATCHES][-1][-1]
+    last = run.schedule.batches[:batches][-1][-1]
     end = frame.loc[frame["microbatch"] <= last, "end_s"].max()
     frame = frame[frame["start_s"] < end]
     return replace(run.trace, frame=frame.assign(end_s=frame["end_s"].clip(upper=end)))

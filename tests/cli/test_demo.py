@@ -1,0 +1,16 @@
+"""``pipekit demo``, as one who has just installed it runs it."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+
+def test_two_methods_learn_and_are_drawn(printed: Callable[[str], str], tmp_path: Path) -> None:
+    text = printed(f"demo --output {tmp_path}")
+    accuracies = [float(each) for each in re.findall(r"accuracy ([\d.]+)%", text)]
+    assert len(accuracies) == 2
+    assert min(accuracies) > 80
+    assert "PipeDream-Flush: " in text
+    assert "weight versions 1 and 1" in text
+    assert "weight versions 2 and 1" in text
+    assert (tmp_path / "timelines.svg").exists()
