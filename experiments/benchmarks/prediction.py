@@ -1,0 +1,54 @@
+"""How far predicted seconds of real runs are off, and why.
+
+    python experiments/benchmarks/prediction.py [--model GPT] [--repeats 5] [--output FOLDER]
+
+Three small networks by four methods on two workers, threads and processes: 24 cases.  For each, a
+plain loop, a profile and a training take turns (pipekit.papers.prediction.causes).  A machine that
+does anything else beside leaves most cases undecided.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+from outcome import conclude, wide_console
+from tqdm import tqdm
+
+from pipekit.papers.prediction.causes import compared, summary
+from pipekit.papers.prediction.runs import cases
+from pipekit.papers.prediction.study import trained_models
+from pipekit.provenance import provenance
+
+METHODS = ("gpipe", "flush", "2bw", "pipedream")
+
+
+def main(
+    model: Annotated[str, typer.Option(help="Only networks whose names begin so.")] = "",
+    transport: Annotated[list[str] | None, typer.Option(help="Default: both.")] = None,
+    repeats: Annotated[int, typer.Option(min=1)] = 5,
+    passes: Annotated[int, typer.Option(min=1, help="Of each profile.")] = 10,
+    batches: Annotated[int, typer.Option(min=1, help="Of 4 microbatches each.")] = 8,
+    output: Annotated[Path | None, typer.Option(help="Folder for the table.")] = None,
+) -> None:
+    """Compare predictions with runs."""
+    console = wide_console()
+    record = provenance("measured", repeats=repeats, passes=passes, batches=batches)
+    record["load_average_at_start"] = os.getloadavg()[0]
+    runs = [
+        (each, case, way)
+        for each in trained_models()
+        if each.name.startswith(model)
+        for case in cases(METHODS, [2], [4], batches)
+        for way in transport or ("threads", "distributed")
+    ]
+    rows = [compared(*run, repeats, passes) for run in tqdm(runs, unit="case")]
+    table = pd.DataFrame(rows)
+    console.print(table.to_string(index=False, float_format="%.3g"))
+    console.print(summary(rows))
+    conclude(console, "prediction", table, record, output)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,59 @@
+"""What of an error comes from passes, and what from between them."""
+
+import pytest
+import torch
+from torch import nn
+
+from pipekit import Profile, schedules, simulate
+from pipekit.papers.prediction.causes import as_it_ran, compared, summary
+from pipekit.papers.prediction.runs import MethodCase, TrainedModel
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile
+
+
+def test_a_run_whose_passes_are_known_is_simulated_as_it_was() -> None:
+    costs = Profile(
+        tuple(
+            LayerProfile(str(n), f, b, update_s=u)
+            for n, (f, b, u) in enumerate([(1, 3, 1), (2, 4, 2)])
+        )
+    )
+    schedule = schedules.flush(2, 4, 3)
+    trace = simulate(schedule, costs)
+    again = as_it_ran(trace)
+    assert [(x.forward_s, x.backward_s, x.update_s) for x in again.layers] == [
+        (x.forward_s, x.backward_s, x.update_s) for x in costs.layers
+    ]
+    assert simulate(schedule, again, Plan.by_hand([1, 1])).makespan_s == trace.makespan_s
+
+
+@pytest.mark.filterwarnings("ignore:the layers' times add up")
+def test_the_two_parts_make_up_the_error() -> None:
+    torch.manual_seed(0)
+    model = TrainedModel(
+        "small",
+        nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)),
+        torch.rand(8, 32),
+        torch.rand(8, 32),
+        nn.MSELoss(),
+        torch.optim.SGD,
+        0,
+    )
+    row = compared(model, MethodCase("flush", 2, 2, 2), "threads", repeats=1, passes=1)
+    parts = (1 + row["error of passes"]) * (1 + row["error between"])
+    assert parts == pytest.approx(1 + row["error"])
+    assert row["outcome"] == "decided"  # of one repeat there is no spread
+    assert row["error between"] < 0  # a worker takes time between its tasks
+
+
+def test_the_summary_counts_decided_cases_only() -> None:
+    rows = [
+        {"error": -0.04, "outcome": "decided"},
+        {"error": 0.02, "outcome": "decided"},
+        {"error": 0.9, "outcome": "undecided"},
+    ]
+    assert summary(rows).startswith(
+        "2 of 3 cases are decided; seconds are predicted within 3.0% on"
+    )
+    assert "4.0% at most" in summary(rows)
+    assert summary(rows[2:]) == "0 of 1 cases are decided: the machine was not quiet"
