@@ -42,12 +42,15 @@ def _print(outcomes: "Sequence[Outcome]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from pipekit.ledger.outcomes import Status, counts
+    from pipekit.ledger.outcomes import Status, summaries
 
     table = Table()
     table.add_column("paper")
-    for status in Status:
-        table.add_column(status.value, justify="right")
-    for paper, having in counts(outcomes).items():
-        table.add_row(paper, *(str(having[status]) for status in Status))
+    for column in (*(status.value for status in Status), "decided", "of them met", "weaker kind"):
+        table.add_column(column, justify="right")
+    for paper, summary in summaries(outcomes).items():
+        met = "" if summary.met_share is None else f"{summary.met_share:.0%}"
+        numbers = (str(summary.having[status]) for status in Status)
+        weaker = str(summary.weakly_decided)
+        table.add_row(paper, *numbers, f"{summary.decided_share:.0%}", met, weaker)
     Console().print(table)

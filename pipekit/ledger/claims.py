@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from pipekit.ledger.ledger import Claim, load
 from pipekit.ledger.outcomes import Outcome, Record, judge
+from pipekit.ledger.spread import same_shape
 from pipekit.provenance import LABELS, provenance
 from pipekit.reading import parse_json, read_text
 
@@ -28,6 +29,9 @@ def record(
     results_dir: str | Path,
     note: str = "",
     figure: str | None = None,
+    repeats: Sequence[Any] = (),
+    invalid: str = "",
+    shown_only: str = "",
     **extra: Any,
 ) -> Outcome:
     """Write our value of a claim, with its provenance, to ``<results_dir>/claims.jsonl``.
@@ -43,6 +47,10 @@ def record(
         results_dir: the notebook's folder of results; made if it is missing.
         note: what a reader must know, say the reason looked for when it misses.
         figure: the name of an .svg or .png file in ``results_dir`` to show with the claim.
+        repeats: all values of which ``value`` is the mean or median, each of its shape; a criterion
+            within their spread leaves the claim undecided, see :mod:`pipekit.ledger.spread`.
+        invalid: why the value says nothing, say an emulation that its host was too slow for.
+        shown_only: why the value is shown but not judged, say that it rests on the claim itself.
         extra: further provenance, say ``seed`` or ``scale``.
 
     Returns:
@@ -56,9 +64,15 @@ def record(
     if label == "paper" or label not in LABELS:
         ours = ", ".join(known for known in LABELS if known != "paper")
         raise ValueError(f"label must be one of {ours}, not {label!r}: a record is our own value")
+    plain, others = _plain(value, id), [_plain(repeat, id) for repeat in repeats]
+    if not all(same_shape(plain, other) for other in others):
+        raise ValueError(f"the repeats of {id} must be of the same shape as its value, {plain}")
     entry = {
         "id": id,
-        "value": _plain(value, id),
+        "value": plain,
+        "repeats": others,
+        "invalid": invalid,
+        "shown_only": shown_only,
         "note": note,
         "figure": None if figure is None else _figure(figure, folder),
         "provenance": provenance(label, **extra),
@@ -66,7 +80,7 @@ def record(
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n")
-    return judge(claim, Record(**entry, folder=folder.resolve()))
+    return judge(claim, _record(entry, folder))
 
 
 def outcomes(folder: str | Path) -> list[Outcome]:
@@ -155,6 +169,9 @@ class _Entry(BaseModel):
 
     id: str
     value: Any
+    repeats: list[Any] = []
+    invalid: str = ""
+    shown_only: str = ""
     note: str
     figure: str | None
     provenance: _Provenance
@@ -167,12 +184,22 @@ def _read(folder: Path) -> Iterator[Record]:
         for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
             try:
                 entry = parse_json(line, _Entry)
-                _plain(entry.value, entry.id)
+                _check(entry)
             except ValueError as error:
                 raise ValueError(
                     f"{path}, line {number} is no record, delete it: {error}"
                 ) from None
-            record = Record(**entry.model_dump(), folder=path.parent.resolve())
+            record = _record(entry.model_dump(), path.parent)
             if record.id not in claims:
                 raise ValueError(f"{path}, line {number}: the ledger has no claim {record.id!r}")
             yield record
+
+
+def _check(entry: _Entry) -> None:
+    value = _plain(entry.value, entry.id)
+    if not all(same_shape(value, _plain(repeat, entry.id)) for repeat in entry.repeats):
+        raise ValueError("its repeats are not of its value's shape")
+
+
+def _record(entry: dict[str, Any], folder: Path) -> Record:
+    return Record(**{**entry, "repeats": tuple(entry["repeats"])}, folder=folder.resolve())

@@ -41,6 +41,8 @@ class Claim:
         check: the criterion in the language of :mod:`pipekit.ledger.criteria`.
         target: what it compares with; by default ``value``.
         record: what to record where that is not simply ``quantity`` in ``unit``.
+        preset: why no experiment of ours can confirm the claim, say because it is about what the
+            authors chose; empty for all that can be tested.
     """
 
     id: str
@@ -58,6 +60,7 @@ class Claim:
     check: str
     target: Any
     record: str
+    preset: str
 
     @property
     def out_of_reach(self) -> bool:

@@ -8,18 +8,37 @@ from typing import Any
 
 from pipekit.ledger.criteria import evaluate
 from pipekit.ledger.ledger import Claim
+from pipekit.ledger.spread import decided, spread
 
 _STRENGTH = ("simulated", "emulated", "measured")
 
 
 class Status(StrEnum):
-    """What a claim's criterion says of our value."""
+    """What became of a claim, each kind counted apart; only the first two are decided."""
 
     PASS = "pass"
     MISS = "miss"
+    UNDECIDED = "undecided"
+    INVALID = "invalid"
     REPORTED = "reported"
+    PRESET = "preset"
     NOT_RUN = "not run"
     OUT_OF_REACH = "out of reach"
+
+
+MEANING = {
+    Status.PASS: "our value meets the claim's criterion, evaluated when this was written",
+    Status.MISS: "our value does not meet it",
+    Status.UNDECIDED: "the criterion lies within the spread of our repeated values",
+    Status.INVALID: "the emulations parted from their simulation by more than the bound stated",
+    Status.REPORTED: "ours is only shown: the claim has no criterion, or ours rests on what it would "
+    "have to show",
+    Status.PRESET: "about the paper's own set-up, arithmetic or quotations: no experiment of ours "
+    "can confirm it",
+    Status.NOT_RUN: "nothing was recorded",
+    Status.OUT_OF_REACH: "cannot be checked here; a value shown is a stand-in's",
+}
+"""What each status says."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +46,9 @@ class Record:
     """A value that a notebook wrote for a claim.
 
     ``folder`` is the notebook's folder of results, in which ``figure`` names a file; ``provenance``
-    is a record of :func:`pipekit.provenance.provenance`.
+    is a record of :func:`pipekit.provenance.provenance`.  ``repeats`` are all values that ``value``
+    is the mean or median of; ``invalid`` says why it says nothing, ``shown_only`` why it is shown but
+    not judged.
     """
 
     id: str
@@ -36,6 +57,9 @@ class Record:
     figure: str | None
     provenance: dict[str, Any]
     folder: Path
+    repeats: tuple[Any, ...] = ()
+    invalid: str = ""
+    shown_only: str = ""
 
     @property
     def label(self) -> str:
@@ -59,8 +83,16 @@ class Outcome:
 
     @property
     def ours(self) -> str:
-        """Our value as text."""
-        return "" if self.record is None else show(self.record.value)
+        """Our value as text, with its spread if it was repeated."""
+        if self.record is None:
+            return ""
+        record = self.record
+        if len(record.repeats) < 2:
+            return show(record.value)
+        values, halves = record.value, spread(record.value, record.repeats)
+        if not isinstance(values, list):
+            values, halves = [values], [halves]
+        return ", ".join(map(_show_spread, values, halves))
 
     @property
     def ratio(self) -> str:
@@ -76,10 +108,15 @@ class Outcome:
     @property
     def label_note(self) -> str:
         """A remark where our value is of a weaker kind than the claim wants; else empty."""
-        if self.record is None or self.claim.out_of_reach:
+        if self.record is None or self.claim.out_of_reach or self.claim.preset:
             return ""
         wanted, ours = self.claim.label, self.record.label
         return f"wanted {wanted}, ours {ours}" if weaker(ours, wanted) else ""
+
+    @property
+    def weakly_decided(self) -> bool:
+        """Whether the claim passed or missed by a number of a weaker kind than it wants."""
+        return self.status in (Status.PASS, Status.MISS) and bool(self.label_note)
 
     def __repr__(self) -> str:
         unit = "" if self.claim.record else f" {self.claim.unit}"
@@ -105,23 +142,66 @@ def weaker(label: str, wanted: str) -> bool:
 
 def judge(claim: Claim, record: Record | None) -> Outcome:
     """Return what becomes of a claim, computed from the recorded value and nothing else."""
+    if claim.preset:
+        return Outcome(claim, record, Status.PRESET, claim.preset)
     if claim.out_of_reach:
         why = "; ".join(filter(None, [claim.tolerance, claim.note]))
         return Outcome(claim, record, Status.OUT_OF_REACH, why)
     if record is None:
         return Outcome(claim, None, Status.NOT_RUN, "no notebook has recorded a value")
+    if record.invalid:
+        return Outcome(claim, record, Status.INVALID, record.invalid)
+    if record.shown_only:
+        return Outcome(claim, record, Status.REPORTED, record.shown_only)
     verdict = evaluate(claim.check, record.value, claim.target)
     if verdict.passed is None:
         return Outcome(claim, record, Status.REPORTED, "no criterion: ours is only shown")
+    if not decided(claim.check, record.value, record.repeats, claim.target):
+        why = f"the criterion lies within the spread of {len(record.repeats)} repeats"
+        return Outcome(claim, record, Status.UNDECIDED, "; ".join(filter(None, [why, verdict.why])))
     return Outcome(claim, record, Status.PASS if verdict.passed else Status.MISS, verdict.why)
 
 
-def counts(outcomes: Iterable[Outcome]) -> dict[str, dict[Status, int]]:
-    """Return, for each paper in order, how many claims have each status."""
-    table: dict[str, dict[Status, int]] = {}
+@dataclass(frozen=True)
+class Summary:
+    """How many claims of a paper have each status, and how many were decided by a weaker kind."""
+
+    having: dict[Status, int]
+    weakly_decided: int
+
+    @property
+    def claims(self) -> int:
+        """All of them."""
+        return sum(self.having.values())
+
+    @property
+    def decided(self) -> int:
+        """Those that passed or missed."""
+        return self.having[Status.PASS] + self.having[Status.MISS]
+
+    @property
+    def decided_share(self) -> float:
+        """Which part of all claims is decided, 0 to 1."""
+        return self.decided / self.claims
+
+    @property
+    def met_share(self) -> float | None:
+        """Which part of the decided ones passed, 0 to 1; None if none is decided."""
+        return self.having[Status.PASS] / self.decided if self.decided else None
+
+
+def summaries(outcomes: Iterable[Outcome]) -> dict[str, Summary]:
+    """Return a summary for each paper, in the ledger's order."""
+    papers: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        table.setdefault(outcome.claim.paper, dict.fromkeys(Status, 0))[outcome.status] += 1
-    return table
+        papers.setdefault(outcome.claim.paper, []).append(outcome)
+    return {
+        paper: Summary(
+            {status: sum(o.status is status for o in members) for status in Status},
+            sum(o.weakly_decided for o in members),
+        )
+        for paper, members in papers.items()
+    }
 
 
 def show(value: Any) -> str:
@@ -143,3 +223,8 @@ def _ratio(value: Any, reference: Any) -> str:
         isinstance(x, int | float) and not isinstance(x, bool) for x in (value, reference)
     )
     return f"{value / reference:.3g}" if numbers and reference else ""
+
+
+def _show_spread(value: Any, half_width: Any) -> str:
+    varies = isinstance(half_width, float) and half_width > 0
+    return f"{show(value)} ± {half_width:.2g}" if varies else show(value)

@@ -14,7 +14,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipekit.ledger.ledger import Claim
-from pipekit.ledger.outcomes import Outcome, Status, counts
+from pipekit.ledger.outcomes import MEANING, Outcome, Status, summaries
 from pipekit.provenance import LABELS
 
 TITLES = {
@@ -27,7 +27,10 @@ TITLES = {
 SYMBOLS = {
     Status.PASS: "✔",
     Status.MISS: "✘",
+    Status.UNDECIDED: "≈",
+    Status.INVALID: "!",
     Status.REPORTED: "●",
+    Status.PRESET: "=",
     Status.NOT_RUN: "○",
     Status.OUT_OF_REACH: "–",
 }
@@ -81,10 +84,10 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     figures = _figures(outcomes)
     page = _template().render(
         sections=_sections(outcomes, figures),
-        counts=counts(outcomes),
+        summaries=summaries(outcomes),
         runs=_runs(outcomes),
         figure_of={o.claim.id: figure.anchor for figure in figures for o in figure.outcomes},
-        statuses=list(Status),
+        meaning=MEANING,
         symbols=SYMBOLS,
         labels={label: what for label, what in LABELS.items() if label != "paper"},
         titles=TITLES,
@@ -121,7 +124,9 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "status": outcome.status.value,
         "ours": None if record is None else json.dumps(record.value, ensure_ascii=False),
         "ratio": outcome.ratio,
+        "repeats": json.dumps(record.repeats) if record and record.repeats else None,
         "label": None if record is None else record.label,
+        "weaker": outcome.label_note,
         "why": outcome.why,
         "our_note": None if record is None else record.note,
         "notebook": None if record is None else record.notebook,

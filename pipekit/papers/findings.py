@@ -1,6 +1,7 @@
 """A claim of a paper, as printed and as found here."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from pipekit.ledger import claims
@@ -12,7 +13,8 @@ class Finding:
 
     The claim is an id of ``data/claims.csv``; the value a number, a truth value, a text, or a list
     of these; the label "measured", "emulated", "simulated" or "exact"; the note what a reader must
-    know beside the value; the figure the name of the file that shows it, if not its neighbours'.
+    know beside the value; the figure the name of the file that shows it, if not its neighbours';
+    repeats all values that the value is the mean or median of; invalid why it says nothing, shown_only why it is not to be judged.
     """
 
     claim: str
@@ -20,6 +22,9 @@ class Finding:
     label: str
     note: str = ""
     figure: str | None = None
+    repeats: tuple[Any, ...] = ()
+    invalid: str = ""
+    shown_only: str = ""
 
     @classmethod
     def exact(cls, claim: str, value: Any, note: str = "", figure: str | None = None) -> Self:
@@ -40,6 +45,14 @@ class Finding:
     def measured(cls, claim: str, value: Any, note: str = "", figure: str | None = None) -> Self:
         """Return a value of real computing on this machine."""
         return cls(claim, value, "measured", note, figure)
+
+    def over(self, repeats: Iterable[Any]) -> Self:
+        """Return the same with all values that its value is the mean or median of."""
+        return replace(self, repeats=tuple(repeats))
+
+    def only_shown(self, why: str) -> Self:
+        """Return the same, not to be judged, say since its value rests on the claim itself."""
+        return replace(self, shown_only=why)
 
 
 def printed(claim: str) -> str:

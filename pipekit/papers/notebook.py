@@ -23,6 +23,10 @@ from pipekit.provenance import provenance, write
 from pipekit.traces import Memory, Trace
 
 
+_QUALIFIED = "repeats", "invalid", "shown_only"
+"""What a finding may say of its value, for :func:`pipekit.claims.record`."""
+
+
 @dataclass(frozen=True)
 class Notebook:
     """A notebook's folder of results, and what is kept with each value that it records."""
@@ -92,13 +96,12 @@ class Notebook:
         figure: str | None = None,
         **more: object,
     ) -> None:
-        """Record our value of a claim, with further provenance, and print its outcome."""
-        origin = {**self.origin, **more}
-        print(
-            claims.record(
-                claim, value, label, results_dir=self.folder, note=note, figure=figure, **origin
-            )
-        )
+        """Record our value of a claim and print its outcome.
+
+        ``more`` are arguments of :func:`pipekit.claims.record`, say repeats, or provenance.
+        """
+        kept: dict[str, Any] = {"note": note, "figure": figure, **self.origin, **more}
+        print(claims.record(claim, value, label, results_dir=self.folder, **kept))
 
     def record_all(
         self, findings: Iterable[Finding], figure: str | None = None, **more: object
@@ -106,7 +109,8 @@ class Notebook:
         """Record findings; ``figure`` shows those that name none.  See :meth:`record`."""
         for found in findings:
             shown = found.figure or figure
-            self.record(found.claim, found.value, found.label, found.note, shown, **more)
+            kept: dict[str, Any] = {name: getattr(found, name) for name in _QUALIFIED}
+            self.record(found.claim, found.value, found.label, found.note, shown, **kept, **more)
 
     def claims(self) -> pd.DataFrame:
         """Return the claims recorded so far: paper, ours, ratio, label and outcome, a row each."""

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from pipekit.ledger import claims
 from pipekit.ledger.criteria import parse
 from pipekit.ledger.ledger import OUT_OF_REACH, Claim, load
-from pipekit.ledger.outcomes import Outcome, Status, weaker
+from pipekit.ledger.outcomes import Outcome, Status, summaries, weaker
 from pipekit.ledger.report import write
 from pipekit.provenance import LABELS
 from tests.hostile import damaged_json, damaged_text, read_or_refuse
@@ -86,7 +86,16 @@ class TestRecord:
             SPEEDUP, 7.0, "emulated", results_dir=folder, note="why", seed=3, scale="full"
         )
         (entry,) = written(folder)
-        assert entry.keys() == {"id", "value", "note", "figure", "provenance"}
+        assert entry.keys() == {
+            "id",
+            "value",
+            "repeats",
+            "invalid",
+            "shown_only",
+            "note",
+            "figure",
+            "provenance",
+        }
         assert (entry["id"], entry["value"], entry["note"]) == (SPEEDUP, 7.0, "why")
         origin = entry["provenance"]
         assert (origin["label"], origin["seed"], origin["scale"]) == ("emulated", 3, "full")
@@ -133,6 +142,8 @@ class TestRecord:
             ({"figure": "bars.svg"}, "save it before recording"),
             ({"figure": "../bars.svg"}, "must be the name of an .svg or .png file"),
             ({"figure": "bars.html"}, "must be the name of an .svg or .png file"),
+            ({"repeats": [7.0, [7.0]]}, "must be of the same shape as its value"),
+            ({"repeats": [7.0, float("inf")]}, "record a finite number"),
         ],
     )
     def test_nonsense_is_refused_and_nothing_written(
@@ -149,6 +160,7 @@ class TestOutcomes:
     def test_without_a_record_nothing_was_run(self, tmp_path: Path) -> None:
         assert {o.status for o in claims.outcomes(tmp_path)} == {
             Status.NOT_RUN,
+            Status.PRESET,
             Status.OUT_OF_REACH,
         }
         assert [o.claim.id for o in claims.outcomes(tmp_path)] == list(load())
@@ -180,6 +192,35 @@ class TestOutcomes:
         outcome = claims.record(id, 5.0, "measured", results_dir=tmp_path)
         assert (outcome.status, outcome.ours) == (Status.OUT_OF_REACH, "5")
         assert outcome.why.startswith("throughput twin"), "the ledger says why"
+
+    def test_a_preset_is_never_passed(self, tmp_path: Path) -> None:
+        rows = [32, 32, 80]
+        outcome = claims.record("pipedream-batch-sizes", rows, "exact", results_dir=tmp_path)
+        assert (outcome.status, outcome.ours) == (Status.PRESET, "32, 32, 80")
+        assert outcome.why.startswith("set-up")
+
+    def test_a_criterion_within_the_spread_decides_nothing(self, tmp_path: Path) -> None:
+        wide, narrow = [6.8, 7.0, 7.9, 6.3], [6.9, 7.0, 7.1, 7.0]  # 5.984 to 8.096 pass
+        how: dict[str, Any] = {"results_dir": tmp_path}
+        outcome = claims.record(SPEEDUP, 7.0, "emulated", repeats=wide, **how)
+        assert outcome.status is Status.UNDECIDED
+        assert outcome.why == "the criterion lies within the spread of 4 repeats"
+        assert claims.record(SPEEDUP, 7.0, "emulated", repeats=narrow, **how).status is Status.PASS
+        missed = claims.record(SPEEDUP, 2.0, "emulated", repeats=[1.9, 2.1, 2.0], **how)
+        assert missed.status is Status.MISS
+
+    def test_an_invalid_value_is_not_judged(self, tmp_path: Path) -> None:
+        outcome = claims.record(
+            SPEEDUP, 7.0, "emulated", results_dir=tmp_path, invalid="9 % from simulated"
+        )
+        assert (outcome.status, outcome.why) == (Status.INVALID, "9 % from simulated")
+        assert status(tmp_path, SPEEDUP) == "invalid"
+
+    def test_what_rests_on_the_claim_is_only_shown(self, tmp_path: Path) -> None:
+        outcome = claims.record(
+            SPEEDUP, 7.0, "emulated", results_dir=tmp_path, shown_only="fitted on it"
+        )
+        assert (outcome.status, outcome.why) == (Status.REPORTED, "fitted on it")
 
     @pytest.mark.parametrize(
         ("line", "says"),
@@ -220,6 +261,23 @@ class TestLabels:
         outcome: Outcome = claims.record(SPEEDUP, 7.0, "simulated", results_dir=tmp_path)
         assert outcome.status is Status.PASS
         assert outcome.label_note == "wanted emulated, ours simulated"
+        assert outcome.weakly_decided
+        assert not claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path).weakly_decided
+
+
+class TestSummary:
+    def test_shares_are_of_all_claims_and_of_the_decided(self, tmp_path: Path) -> None:
+        claims.record(SPEEDUP, 7.0, "emulated", results_dir=tmp_path)
+        claims.record("pipedream-eq-noam", False, "exact", results_dir=tmp_path)
+        claims.record("pipedream-vsync-more-state", [4, 1], "measured", results_dir=tmp_path)
+        claims.record("pipedream-batch-sizes", [32, 32, 80], "exact", results_dir=tmp_path)
+        found = summaries(claims.outcomes(tmp_path))["pipedream"]
+        assert (found.claims, found.decided, found.weakly_decided) == (164, 3, 1)
+        assert found.decided_share == 3 / 164
+        assert found.met_share == 2 / 3
+
+    def test_of_none_decided_no_share_is_met(self, tmp_path: Path) -> None:
+        assert summaries(claims.outcomes(tmp_path))["gpipe"].met_share is None
 
 
 class TestTable:
@@ -253,6 +311,8 @@ class TestTable:
 RECORD = {
     "id": SPEEDUP,
     "value": [7.0, {"a": 1}],
+    "repeats": [[7.0, 1.0], [6.0, 2.0]],
+    "invalid": "",
     "note": "a note",
     "figure": "bars.svg",
     "provenance": {"label": "emulated", "utc": "2026-01-01T00:00:00+00:00", "cpu": "one"},

@@ -72,14 +72,26 @@ class TestPage:
     def test_the_summary_counts(self, page: str) -> None:
         summary = page.partition("<tbody>")[2].partition("</tbody>")[0]
         first = summary.partition("</tr>")[0]
-        assert re.findall(r'<td class="number">(\d+)</td>', first) == [
-            "2",
-            "2",
-            "0",
-            str(164 - 4 - out_of_reach("pipedream")),
-            str(out_of_reach("pipedream")),
-            "164",
-        ]
+        out_of_reach, preset = unreached("pipedream")
+        left = 164 - 4 - out_of_reach - preset
+        counted = [2, 2, 0, 0, 0, preset, left, out_of_reach, 164]
+        shares = ["2 %", "50 %"]  # decided, 4 of 164; of them met
+        weaker = "1"  # simulated, wanted emulated
+        cells = re.findall(r'<td class="number">([^<]*)</td>', first)
+        assert cells == [*map(str, counted), *shares, weaker]
+
+    def test_what_cannot_be_confirmed_gives_its_reason(self, page: str) -> None:
+        preset = row(page, "pipedream-batch-sizes")
+        assert "what the authors chose" in preset
+        assert "wanted" not in preset
+
+    def test_repeats_show_their_spread(self, run: Path) -> None:
+        near = [5.9, 6.0, 6.1]  # 15 % below 7.04 is 5.984
+        claims.record(SPEEDUP, 6.0, "emulated", results_dir=run / "table1", repeats=near)
+        page = write(claims.outcomes(run), run).read_text(encoding="utf-8")
+        undecided = row(page, SPEEDUP)
+        for shown in ("undecided", "6 ± 0.35", "the criterion lies within the spread of 3 repeats"):
+            assert shown in undecided
 
     def test_hostile_text_stays_text(self, page: str) -> None:
         assert "<script>alert" not in page
@@ -116,8 +128,11 @@ class TestPage:
         assert "0 of 490 claims" in page
 
 
-def out_of_reach(paper: str) -> int:
-    return sum(claim.out_of_reach for claim in load().values() if claim.paper == paper)
+def unreached(paper: str) -> tuple[int, int]:
+    """Return how many claims of a paper are out of reach, and how many are presets."""
+    theirs = [claim for claim in load().values() if claim.paper == paper]
+    preset = sum(bool(claim.preset) for claim in theirs)
+    return sum(claim.out_of_reach and not claim.preset for claim in theirs), preset
 
 
 class TestTable:

@@ -5,12 +5,8 @@ from pipekit.papers.findings import Finding
 from pipekit.papers.pace import emulate_at_pace
 from pipekit.papers.pipedream.convergence.time_to_accuracy import FIGURES, machines
 from pipekit.papers.pipedream.table1.rows import Setting
-from pipekit.papers.pipedream.table1.speeds import (
-    Window,
-    compute_seconds,
-    data_parallel,
-    steady_seconds,
-)
+from pipekit.papers.pipedream.table1.speeds import compute_seconds, data_parallel
+from pipekit.papers.timelines import backward_ends, mean_interval
 from pipekit.schedules import asp
 
 SETTING = FIGURES["12"][0].setting
@@ -24,11 +20,12 @@ def asp_stall(setting: Setting, delay: int, minibatches: int, faster: float) -> 
     updates late; in the emulation time runs ``faster``.
     """
     (costs, cluster), workers = machines(setting), setting.workers
-    counted = Window(2 * (delay + 1), minibatches, delay + 1)
-    table = asp(workers, counted.minibatches, delay)
+    fill, drain = 2 * (delay + 1), delay + 1  # minibatches: as many are in flight as drain
+    table = asp(workers, fill + minibatches + drain, delay)
     plan = data_parallel(costs, workers)
     run = emulate_at_pace(table, costs, plan, cluster, faster)
-    return 1 - compute_seconds(costs) / workers / steady_seconds(run.trace, counted)
+    steady_s = mean_interval(backward_ends(run.trace), fill - 1, fill - 1 + minibatches)
+    return 1 - compute_seconds(costs) / workers / steady_s
 
 
 def gradient_seconds(setting: Setting) -> tuple[float, float]:

@@ -1,7 +1,6 @@
 """Steady-state speeds of a plan: simulated, and emulated with time running faster."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import median
 from typing import NamedTuple
 
@@ -9,8 +8,8 @@ import pandas as pd
 
 from pipekit.clusters import Cluster
 from pipekit.papers.pace import emulate_at_pace
+from pipekit.papers.pipedream.steady_state import seconds_a_minibatch, window
 from pipekit.papers.pipedream.table1.traffic import Sent, sent
-from pipekit.papers.timelines import backward_ends, mean_interval
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, model_parallel, optimal_in_flight, pipedream
@@ -23,35 +22,8 @@ Method = Callable[[Plan, int], Schedule]
 SIMULATED = 200
 """Minibatches to be simulated in steady state: waits in a pipeline may repeat only after many."""
 
-
-class Window(NamedTuple):
-    """Minibatches of a run: those that fill the pipeline, that are timed, and that drain it."""
-
-    warmup: int
-    counted: int
-    drain: int
-
-    @property
-    def minibatches(self) -> int:
-        """Minibatches of the whole run."""
-        return sum(self)
-
-
-def window(replicas: Sequence[int], at_least: int, margin: int = 1) -> Window:
-    """Return how long a run of PipeDream's schedule must be to time so many minibatches.
-
-    The stages' rounds meet again after as many minibatches as the least common multiple of their
-    replicas; all parts of the run are multiples of it, so that no round is cut.
-    """
-    period = math.lcm(*replicas)
-    in_flight = margin * optimal_in_flight(replicas)[0] * replicas[0]
-    return Window(*(period * math.ceil(n / period) for n in (2 * in_flight, at_least, in_flight)))
-
-
-def steady_seconds(trace: Trace, counted: Window) -> float:
-    """Return the seconds a minibatch in steady state, by when minibatches leave the first stage."""
-    first = counted.warmup - 1
-    return mean_interval(backward_ends(trace), first, first + counted.counted)
+MARGIN = 3
+"""How much longer simulated runs fill and drain: enough for twice as many minibatches in flight."""
 
 
 def pipelined(plan: Plan, minibatches: int) -> Schedule:
@@ -67,9 +39,8 @@ def simulated_seconds(
     minibatches: int = SIMULATED,
 ) -> float:
     """Return the simulated seconds a minibatch in steady state; None: links are free."""
-    counted = window(plan.replicas, minibatches, margin=3)
-    table = method(plan, counted.minibatches)
-    return steady_seconds(simulate(table, profile, plan, cluster), counted)
+    table = method(plan, window(plan.replicas, minibatches, MARGIN).minibatches)
+    return seconds_a_minibatch(simulate(table, profile, plan, cluster), plan.replicas, MARGIN)
 
 
 def one_at_a_time(plan: Plan, minibatches: int) -> Schedule:

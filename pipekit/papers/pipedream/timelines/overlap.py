@@ -24,6 +24,9 @@ MORE = with_links_as_stages(STRAIGHT)
 
 ADMISSIONS: Mapping[str, Sequence[int] | None] = {NOAM: None, LINKS_AS_STAGES: MORE}
 
+MARGIN = 2
+"""How much longer the runs fill and drain than for NOAM in flight; see :func:`.window`."""
+
 MESSAGE_BYTES = 1e6
 
 
@@ -47,7 +50,7 @@ class Overlap:
         machines, titles = [], []
         for name in ADMISSIONS:
             run, messages = self.runs[name, share]
-            start, _, _ = steady(run, STRAIGHT)
+            start, _, _ = steady(run, STRAIGHT, MARGIN)
             window = start, start + 6 * self.pass_s
             machines.append(machine_and_links(run, messages, 1, window))
             machines[-1].frame[["start_s", "end_s"]] -= start
@@ -106,7 +109,8 @@ def overlap(pass_s: float, shares: Sequence[float], minibatches: int) -> Overlap
             messages = link_times(run, cluster, table)
             runs[name, share] = run, messages
             run_s, free_s, computed_s = (
-                seconds_a_minibatch(trace, STRAIGHT) for trace in (run, free[name], computed)
+                seconds_a_minibatch(trace, STRAIGHT, MARGIN)
+                for trace in (run, free[name], computed)
             )
             rows.append(
                 {
@@ -151,7 +155,7 @@ def hidden_fraction(trace: Trace, transfers: pd.DataFrame, replicas: Sequence[in
 
     A message counts once for the machine that sends it and once for the one that receives it.
     """
-    start, end, _ = steady(trace, replicas)
+    start, end, _ = steady(trace, replicas, MARGIN)
     within = transfers[(transfers["start_s"] >= start) & (transfers["end_s"] <= end)]
     passes = passes_of(trace)
     hidden = total = 0.0

@@ -101,7 +101,7 @@ def steady_findings(slots: Trace, minibatches: int, pass_s: float) -> list[Findi
     return [
         Finding.exact("pipedream-startup-admits-noam", admitted),
         Finding.exact("pipedream-1f1b-output-stage-first-backward", gap),
-        Finding.exact("pipedream-1f1b-no-idle-balanced", busy, emulated),
+        Finding.emulated("pipedream-1f1b-no-idle-balanced", busy, emulated),
         Finding.exact("pipedream-1f1b-unequal-fb", longer_backward),
     ]
 

@@ -1,6 +1,5 @@
 """Whether the slowest stage sets a plan's throughput (PipeDream, section 3.2), simulated."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,12 +11,19 @@ from pipekit.clusters import TITAN_X, V100, Cluster, pipedream_a, pipedream_b
 from pipekit.papers.costs import published
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.settings import ROWS
-from pipekit.papers.pipedream.steady_state import seconds_a_minibatch, with_links_as_stages
+from pipekit.papers.pipedream.steady_state import (
+    seconds_a_minibatch,
+    window,
+    with_links_as_stages,
+)
 from pipekit.planning import pipedream
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule
 from pipekit.schedules import pipedream as schedule
 from pipekit.simulation import simulate
+
+MARGIN = 3
+"""How much longer runs fill and drain than NOAM in flight asks for; see :func:`.window`."""
 
 IN_FLIGHT = ["PipeDream", "free links", "links as stages"]
 """The columns of throughputs."""
@@ -29,17 +35,16 @@ def throughput_row(
     """Simulate a plan; return its throughput times A, 1 where the slowest stage decides.
 
     "PipeDream" as published; "free links": the same plan where links cost nothing; "links as
-    stages": in flight as many as if each link were one more stage. The steady state has as many
-    ``rounds`` of the round robin at least.
+    stages": in flight as many as if each link were one more stage. The steady state has so many
+    minibatches at least, in whole ``rounds`` of the round robin.
     """
     plan = pipedream(profile, cluster, replicate=replicate)
-    lap = math.lcm(*plan.replicas)
-    count = 6 * plan.workers + lap * math.ceil(rounds / lap)
+    count = window(plan.replicas, rounds, MARGIN).minibatches
     more = with_links_as_stages(plan.replicas)
 
     def rate(table: Schedule, links: Cluster | None) -> float:
         trace = simulate(table, profile, plan, links)
-        return plan.predicted_s / seconds_a_minibatch(trace, plan.replicas)
+        return plan.predicted_s / seconds_a_minibatch(trace, plan.replicas, MARGIN)
 
     published = schedule(plan.replicas, count)
     return {

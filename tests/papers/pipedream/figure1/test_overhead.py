@@ -92,14 +92,14 @@ def test_a_panel_a_gpu() -> None:
     assert len(drawn.data) == 1 + 3 * 5  # and the paper's number
 
 
-def test_findings_are_of_the_shared_links_and_name_the_full_duplex_ones() -> None:
-    grids = {SHARED: _grid(), DUPLEX: _grid(vgg16=20, s2vt=9)}
+def test_findings_are_of_full_duplex_links_and_name_the_shared_ones() -> None:
+    grids = {DUPLEX: _grid(), SHARED: _grid(vgg16=20, s2vt=9)}
     table = overhead.readings(grids).set_index("links (simulated)")
-    assert table["all three hold"].to_dict() == {SHARED: True, DUPLEX: False}
-    shares = pd.DataFrame({"share of the peak": [0.3], "a way (%)": [12.34]})
+    assert table["all three hold"].to_dict() == {DUPLEX: True, SHARED: False}
+    shares = pd.DataFrame({"share of the peak": [0.3, 1.0], f"{DUPLEX} (%)": [12.34, 56.78]})
     found = {each.claim: each for each in overhead.findings(grids, shares, efficiency=0.5)}
     assert found["pipedream-fig1-takeaway-heavy-models"].value == 40
     assert found["pipedream-fig1-overhead-grid"].value is True
     printed = found["pipedream-intro-vgg16-overhead-85"]
     assert printed.value == 64
-    assert printed.note.endswith("full duplex gives 34.0, and 30% of the peak 12.3")
+    assert "as section 3.2's volume has it, 34.0; at 100% of the peak 56.8" in printed.note

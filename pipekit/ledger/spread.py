@@ -1,0 +1,118 @@
+"""Whether a value that differs from run to run is clear of its criterion.
+
+A number that a clock or a seed had a part in comes out differently each time.  Its repeats say by
+how much: the *spread* is the interval in which the mean of another set of as many repeats lies with
+95 % probability, by Student's distribution.  If the criterion lies within it, that other set could
+be judged otherwise, and nothing is decided.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+from statistics import stdev
+from typing import Any
+
+from pipekit.ledger.criteria import Term, evaluate, parse
+
+CONFIDENCE = 0.95
+"""Probability with which another set of repeats lies within the spread."""
+
+_MOST_CORNERS = 5
+"""Numbers of a list up to which all combinations of low, middle and high are tried."""
+
+
+def half_width(repeats: Sequence[float]) -> float:
+    """Return by how much the mean of another set of as many repeats may differ; 0 for one repeat.
+
+    Two means of n draws each differ by a normal number of variance 2/n.
+    """
+    n = len(repeats)
+    if n < 2 or (deviation := stdev(repeats)) == 0:
+        return 0.0
+    from scipy.special import stdtrit  # here, since reports without repeats need no scipy
+
+    return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * deviation * math.sqrt(2 / n)
+
+
+def spread(value: Any, repeats: Sequence[Any]) -> Any:
+    """Return the half width of each number of a value, in the value's shape.
+
+    None stands for what is no number, or a value that was not repeated.
+    """
+    if isinstance(value, list):
+        return [spread(v, [r[i] for r in repeats]) for i, v in enumerate(value)]
+    if isinstance(value, bool | str) or not repeats:
+        return None
+    return half_width(repeats)
+
+
+def decided(check: str, value: Any, repeats: Sequence[Any], target: Any = None) -> bool:
+    """Return whether a criterion says the same of a value everywhere in its spread.
+
+    Truth values and texts have no spread: all repeats must then be judged alike.
+
+    Args:
+        check: the criterion, in the language of :mod:`pipekit.ledger.criteria`.
+        value: what is judged, say the repeats' mean or median.
+        repeats: values of the same shape.
+        target: what the criterion compares with.
+    """
+    verdict = evaluate(check, value, target).passed
+    terms, numeric = parse(check), _is_numeric(value)
+    others = _within(terms, value, repeats, target) if numeric else iter(repeats)
+    return all(evaluate(check, other, target).passed == verdict for other in others)
+
+
+def same_shape(a: Any, b: Any) -> bool:
+    """Return whether two values are of one kind, and lists equally long."""
+    if isinstance(a, list):
+        return (
+            isinstance(b, list)
+            and len(a) == len(b)
+            and all(same_shape(x, y) for x, y in zip(a, b, strict=True))
+        )
+    if isinstance(a, bool | str):
+        return type(a) is type(b)
+    return isinstance(b, int | float) and not isinstance(b, bool)
+
+
+def _is_numeric(value: Any) -> bool:
+    numbers = value if isinstance(value, list) else [value]
+    return all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
+
+
+def _within(
+    terms: Sequence[Term], value: Any, repeats: Sequence[Any], target: Any
+) -> Iterator[Any]:
+    """Yield values all over the spread; of long lists one number at a time is moved.
+
+    Criteria bound numbers from below and above.  A value that one of them breaks is at an edge of
+    the spread; one that meets them is there or, if the spread is wider than they are, at a bound.
+    """
+    if not isinstance(value, list):
+        aims = [target, *(bound for term in terms for bound in term.bounds)]
+        yield from _points(value, half_width(repeats), aims)
+        return
+    points = []
+    for i, number in enumerate(value):
+        limits = [target, *(bound for term in terms for bound in term.bounds)]
+        aims = [each[i] if _has(each, i) else each for each in limits]
+        points.append(_points(number, half_width([repeat[i] for repeat in repeats]), aims))
+    if len(value) <= _MOST_CORNERS:
+        yield from map(list, product(*points))
+        return
+    for i, own in enumerate(points):
+        yield from ([*value[:i], point, *value[i + 1 :]] for point in own)
+    yield [own[0] for own in points]
+    yield [own[-1] for own in points]
+
+
+def _points(value: float, half: float, aims: Sequence[Any]) -> list[float]:
+    if half == 0:
+        return [value]
+    inner = (float(a) for a in aims if isinstance(a, int | float) and abs(a - value) <= half)
+    return sorted({value - half, value, value + half, *inner})
+
+
+def _has(bounds: Any, i: int) -> bool:
+    return isinstance(bounds, list | tuple) and i < len(bounds)
