@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce papers predictions test quick long lint models devices gpu browser chromium benchmark clean
+.PHONY: help reproduce papers predictions test quick long lint models devices gpu numbers browser chromium benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ devices: $(STAMP) ## train every schedule with every feature on a simulated acce
 
 gpu: $(STAMP) ## the same on the GPUs here; memory against prediction; beside the unsplit model
 	.venv/bin/python experiments/gpu/check.py
+
+numbers: $(STAMP) ## write the numbers of results/reference into README and notebooks
+	.venv/bin/python -m pipekit.ledger.numbers
 
 browser: $(STAMP) chromium ## open the notebooks in JupyterLab and Chromium, as a reader would
 	.venv/bin/python -m pytest tests/browser -m browser

@@ -31,8 +31,7 @@ MEANING = {
     Status.MISS: "our value does not meet it",
     Status.UNDECIDED: "the criterion lies within the spread of our repeated values",
     Status.INVALID: "the emulations parted from their simulation by more than the bound stated",
-    Status.REPORTED: "ours is only shown: the claim has no criterion, or ours rests on what it would "
-    "have to show",
+    Status.REPORTED: "ours is only shown: the claim has no criterion, or ours rests on the claim",
     Status.PRESET: "about the paper's own set-up, arithmetic or quotations: no experiment of ours "
     "can confirm it",
     Status.NOT_RUN: "nothing was recorded",
@@ -47,8 +46,8 @@ class Record:
 
     ``folder`` is the notebook's folder of results, in which ``figure`` names a file; ``provenance``
     is a record of :func:`pipekit.provenance.provenance`.  ``repeats`` are all values that ``value``
-    is the mean or median of; ``invalid`` says why it says nothing, ``shown_only`` why it is shown but
-    not judged.
+    is the mean or median of; ``invalid`` says why it says nothing, ``shown_only`` why it is shown
+    but not judged.
     """
 
     id: str

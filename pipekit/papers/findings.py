@@ -14,7 +14,8 @@ class Finding:
     The claim is an id of ``data/claims.csv``; the value a number, a truth value, a text, or a list
     of these; the label "measured", "emulated", "simulated" or "exact"; the note what a reader must
     know beside the value; the figure the name of the file that shows it, if not its neighbours';
-    repeats all values that the value is the mean or median of; invalid why it says nothing, shown_only why it is not to be judged.
+    repeats all values that the value is the mean or median of; invalid why it says nothing,
+    shown_only why it is not to be judged.
     """
 
     claim: str

@@ -22,7 +22,6 @@ from pipekit.papers.findings import Finding
 from pipekit.provenance import provenance, write
 from pipekit.traces import Memory, Trace
 
-
 _QUALIFIED = "repeats", "invalid", "shown_only"
 """What a finding may say of its value, for :func:`pipekit.claims.record`."""
 

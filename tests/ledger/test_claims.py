@@ -188,10 +188,10 @@ class TestOutcomes:
         assert (outcome.status, outcome.ratio) == (Status.REPORTED, "1.02")
 
     def test_a_stand_in_shows_and_the_claim_stays_out_of_reach(self, tmp_path: Path) -> None:
-        id = "pipedream-abstract-tta-5x"
+        id = "pipedream-sec52-asp-7-4x"
         outcome = claims.record(id, 5.0, "measured", results_dir=tmp_path)
         assert (outcome.status, outcome.ours) == (Status.OUT_OF_REACH, "5")
-        assert outcome.why.startswith("throughput twin"), "the ledger says why"
+        assert outcome.why.startswith("see pipedream-sec2-asp"), "the ledger says why"
 
     def test_a_preset_is_never_passed(self, tmp_path: Path) -> None:
         rows = [32, 32, 80]

@@ -65,9 +65,9 @@ class TestPage:
 
     def test_what_was_not_run_or_is_out_of_reach_says_so(self, page: str) -> None:
         assert "not run" in row(page, "gpipe-eq-bubble")
-        away = row(page, "pipedream-abstract-tta-5x")
+        away = row(page, "pipedream-sec52-asp-7-4x")
         assert "out of reach" in away
-        assert "throughput twin" in away
+        assert "see pipedream-sec2-asp-statistical" in away
 
     def test_the_summary_counts(self, page: str) -> None:
         summary = page.partition("<tbody>")[2].partition("</tbody>")[0]

@@ -23,17 +23,16 @@ def pipeline(model: nn.Sequential, stages: int, microbatches: int, **how: Any) -
     return Pipeline(model, schedule, devices=["cpu"] * stages, **how)
 
 
-def fastest_batch_s(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> dict[K, float]:
-    """Return the seconds of the fastest batch of each pipeline (measured).
+def batch_seconds(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> pd.DataFrame:
+    """Return the seconds of each pipeline's fastest batch in every round, a column a pipeline.
 
     They train in turn, :data:`BATCHES` batches each round, so that whatever slows the machine slows
-    all.
+    all (measured).
     """
-    found = pd.DataFrame(
+    return pd.DataFrame(
         {
             name: fastest_interval(update_ends(each.train([batch] * BATCHES).trace))
             for name, (each, batch) in pairs.items()
         }
         for _ in range(rounds)
     )
-    return {name: float(found[name].min()) for name in pairs}

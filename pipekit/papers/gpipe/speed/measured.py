@@ -21,12 +21,12 @@ SCENARIOS = naive(1), pipeline(1, 1), pipeline(1, 4), pipeline(2, 4)
 
 def trained(
     scenarios: Sequence[Scenario], *, rows: int, pixels: int, repeats: int, seed: int
-) -> list[Trace]:
+) -> list[list[Trace]]:
     """Train on random images, really: each accelerator is a core of this machine.
 
     A worker's operators have a single thread if OMP_NUM_THREADS is 1, as a notebook sets it.  The
-    scenarios take turns, so that whatever slows the machine slows all.  Of ``repeats`` minibatches
-    of each, besides one to warm up, the trace of the fastest is returned.
+    scenarios take turns, so that whatever slows the machine slows all.  Returned are the traces of
+    each of ``repeats`` rounds, besides one to warm up.
     """
     torch.manual_seed(seed)
     batch = torch.randn(rows, 3, pixels, pixels), torch.randint(1000, (rows,))
@@ -42,7 +42,12 @@ def trained(
         for scenario in scenarios
     ]
     rounds = [[each.train([batch]).trace for each in pipelines] for _ in range(1 + repeats)]
-    return [min(each, key=lambda t: t.makespan_s) for each in zip(*rounds[1:], strict=True)]
+    return rounds[1:]
+
+
+def fastest(rounds: Sequence[Sequence[Trace]]) -> list[Trace]:
+    """Return each scenario's fastest minibatch."""
+    return [min(each, key=lambda t: t.makespan_s) for each in zip(*rounds, strict=True)]
 
 
 def table(scenarios: Sequence[Scenario], traces: Sequence[Trace]) -> pd.DataFrame:

@@ -60,14 +60,8 @@ def read_off(trace: Trace) -> pd.Series:
 
 
 def bubble_over_theory(trace: Trace, stages: int, microbatches: int) -> float:
-    """Return the bubble of a balanced run over (K-1)/(T+K-1), of which section 4.2 speaks.
-
-    What is lost to imbalance, communication and the rest is no part of the run that the theory is
-    about.
-    """
-    shares = trace.breakdown().loc[ALL]
-    balanced = shares[["computation", "recompute", "update", "bubble"]].sum()
-    return float(shares["bubble"] / balanced / bubble(stages, microbatches))
+    """Return the bubble that is read off a step over (K-1)/(T+K-1), of which section 4.2 speaks."""
+    return float(read_off(trace)["bubble"]) / 100 / bubble(stages, microbatches)
 
 
 def recomputes_early(trace: Trace) -> bool:

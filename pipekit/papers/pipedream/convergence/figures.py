@@ -1,5 +1,6 @@
 """Figures 10 to 12: accuracy against hours, a product of two factors (PipeDream, section 5.2)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,26 +105,31 @@ class TimeToAccuracy:
         return Finding.exact("pipedream-sec2-tta-product", product, note)
 
     def eight_machine_findings(self) -> list[Finding]:
-        """Return the ratios of Figures 10 and 11, and the best of them."""
+        """Return how far apart the epochs of Figures 10 and 11 are, and the ratio of the speeds.
+
+        Figure 10b has one plan for both systems, which is for the planner to find: see Table 1.
+        """
         found = []
         for number, (paper, claim) in EIGHT_MACHINES.items():
             ours, theirs = FIGURES[number]
-            one = self.ratios[number]
-            note = (
-                "proxy; PipeDream over BSP in epochs (measured on 4,000 images of digits), seconds "
-                f"an epoch (simulated), and time; the paper's ratio is {paper}"
-            )
             if ours.method == theirs.method:
-                note += "; one plan, one schedule, hence one curve"
-            value = [one.epochs, one.seconds, one.time]
-            found.append(Finding.simulated(claim, value, note, f"figure{number}.svg"))
-        best = max(self.ratios.values(), key=lambda one: one.time)
-        note = f"proxy, the best of Figures 10 and 11: {best}"
-        claim = "pipedream-abstract-tta-5x"
-        return [*found, Finding.simulated(claim, best.time, note, "figure11a.svg")]
+                continue
+            one, epochs = self.ratios[number], statistics.each_seed(self.course, self.target)
+            needed = [
+                epochs.loc[epochs["method"] == arm.method, "epochs"] for arm in (ours, theirs)
+            ]
+            note = (
+                f"proxy; PipeDream over BSP: {one}; epochs measured on 4,000 images of digits, "
+                f"where BSP's fewer updates an epoch cost more than on ImageNet; the paper's ratio "
+                f"of times is {paper}"
+            )
+            value = [statistics.distance_in_std(*needed), one.seconds]
+            if all(map(math.isfinite, value)):  # else a seed did not get to the target
+                found.append(Finding.simulated(claim, value, note, f"figure{number}.svg"))
+        return found
 
     def figure12_findings(self) -> list[Finding]:
-        """Return the ratios of Figure 12, to 48/68 of the target."""
+        """Return the times of Figure 12, to 48/68 of the target."""
         bsp, asp, later = (self.mid_ratios[name] for name in (BSP, ASP, ASP_LATER))
         all_three = (
             f"proxy; PipeDream 2-1-1 to {self.mid:.1f} % over BSP ({bsp}), ASP at delay 3 "
@@ -134,7 +140,7 @@ class TimeToAccuracy:
             f"proxy at {self.mid:.1f} % (48/68 of the target), delay 7: {later}; delay 3, the "
             f"shortest there is: {asp}"
         )
-        times, figure = [each.time for each in (bsp, asp, later)], "figure12.svg"
+        times, figure = [1.0, bsp.time, asp.time], "figure12.svg"
         return [
             Finding.simulated("pipedream-fig12-vgg16-4-16-asp", times, all_three, figure),
             Finding.simulated("pipedream-sec52-asp-7-4x", later.time, delays, figure),

@@ -57,9 +57,16 @@ class Prediction:
         return self._printed_on(self.cluster)
 
     @cached_property
+    def config_ratios(self) -> tuple[float, float]:
+        """The printed configuration's time over that of the best plan: by formula, simulated."""
+        planned = self.paper_plan.predicted_s / self.plan.predicted_s
+        ours, theirs = (self.speedup(each, self.cluster) for each in (self.plan, self.paper_plan))
+        return planned, ours / theirs
+
+    @property
     def config_ratio(self) -> float:
-        """The printed configuration's time over that of the best plan, by the planner's formula."""
-        return self.paper_plan.predicted_s / self.plan.predicted_s
+        """The larger of both."""
+        return max(self.config_ratios)
 
     @cached_property
     def nominal_config_ratio(self) -> float:

@@ -32,19 +32,28 @@ class Runs:
     pipedream: Result
 
     @property
+    def label(self) -> str:
+        """The weaker of both kinds of seconds."""
+        return weakest(self.bsp, self.pipedream)
+
+    def only(self, number: int) -> "Runs":
+        """Return the same with one of its emulations."""
+        return Runs(self.prediction, self.bsp.only(number), self.pipedream.only(number))
+
+    @property
     def bsp_speedup(self) -> float:
         """Data parallelism's emulated speedup over one machine."""
-        return self.prediction.compute_s / self.bsp.emulated_s
+        return self.prediction.compute_s / self.bsp.seconds
 
     @property
     def speedup(self) -> float:
         """The plan's emulated speedup over one machine."""
-        return self.prediction.compute_s / self.pipedream.emulated_s
+        return self.prediction.compute_s / self.pipedream.seconds
 
     @property
     def over_bsp(self) -> float:
         """How many times as fast as data parallelism the plan is."""
-        return self.bsp.emulated_s / self.pipedream.emulated_s
+        return self.bsp.seconds / self.pipedream.seconds
 
     @property
     def saved(self) -> float:
@@ -66,6 +75,16 @@ class Runs:
     def excess(self) -> float:
         """Bytes a minibatch that the engine counted beyond the closed form, in both runs."""
         return self.pipedream.excess + self.bsp.excess
+
+
+def weakest(*results: Result) -> str:
+    """Return "simulated" if the emulations of any do not count, else "emulated"."""
+    return "emulated" if all(each.timed.counted for each in results) else "simulated"
+
+
+def rounds(runs: Mapping[Setting, Runs], repeats: int) -> list[dict[Setting, Runs]]:
+    """Return the runs of each round of emulations alone."""
+    return [{row: found.only(n) for row, found in runs.items()} for n in range(repeats)]
 
 
 @dataclass(frozen=True)

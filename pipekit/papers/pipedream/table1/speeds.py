@@ -1,20 +1,20 @@
 """Steady-state speeds of a plan: simulated, and emulated with time running faster."""
 
 from collections.abc import Callable
-from statistics import median
 from typing import NamedTuple
 
 import pandas as pd
 
 from pipekit.clusters import Cluster
+from pipekit.engine import Run
 from pipekit.papers.pace import emulate_at_pace
 from pipekit.papers.pipedream.steady_state import seconds_a_minibatch, window
 from pipekit.papers.pipedream.table1.traffic import Sent, sent
+from pipekit.papers.repeats import Emulated, emulated
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, model_parallel, optimal_in_flight, pipedream
 from pipekit.simulation import simulate
-from pipekit.traces import Trace
 
 Method = Callable[[Plan, int], Schedule]
 """(plan, minibatches) to a schedule."""
@@ -81,22 +81,32 @@ def overhead_removed(speedup: float, bsp: float, workers: int) -> float:
 class Result(NamedTuple):
     """A plan, simulated and emulated.
 
-    Seconds a minibatch are of the profile's time, in steady state; bytes a minibatch are ``sent``
-    by the engine's counters and ``closed`` by the closed form; ``uneven`` is the most that a worker
-    sent and received more or less than the mean.
+    Seconds a minibatch are of the profile's time, in steady state: ``simulated_s`` over
+    :data:`SIMULATED` minibatches, ``timed`` over those that were emulated.  Bytes a minibatch are
+    ``sent`` by the engine's counters and ``closed`` by the closed form; ``uneven`` is the most that
+    a worker sent and received more or less than the mean.
     """
 
     plan: Plan
     simulated_s: float
-    emulated_s: float
+    timed: Emulated
     sent: Sent
     closed: Sent
     uneven: float
 
     @property
+    def seconds(self) -> float:
+        """Seconds a minibatch, emulated if the emulations count."""
+        return self.timed.seconds
+
+    @property
     def excess(self) -> float:
         """The engine's bytes a minibatch minus the closed form's."""
         return self.sent.total - self.closed.total
+
+    def only(self, number: int) -> "Result":
+        """Return the same with one of its emulations."""
+        return self._replace(timed=self.timed.only(number))
 
 
 def run(
@@ -108,16 +118,22 @@ def run(
     repeats: int = 1,
     method: Method = pipelined,
 ) -> Result:
-    """Simulate and emulate a plan in time that runs ``faster``, the median of ``repeats``."""
-    counted = window(plan.replicas, minibatches)
-    table = method(plan, counted.minibatches)
-    runs = [emulate_at_pace(table, profile, plan, cluster, faster) for _ in range(repeats)]
-    traffic = runs[0].traffic.assign(bytes=runs[0].traffic["bytes"] / counted.minibatches)
+    """Simulate a plan, and emulate it ``repeats`` times in time that runs ``faster``."""
+    count = window(plan.replicas, minibatches).minibatches
+    table, runs = method(plan, count), list[Run]()
+
+    def emulate(pace: float) -> float:
+        runs.append(emulate_at_pace(table, profile, plan, cluster, faster * pace))
+        return seconds_a_minibatch(runs[-1].trace, plan.replicas)
+
+    expected = seconds_a_minibatch(simulate(table, profile, plan, cluster), plan.replicas)
+    timed = emulated(emulate, expected, repeats)
+    traffic = runs[0].traffic.assign(bytes=runs[0].traffic["bytes"] / count)
     weights = traffic["purpose"] == "weights"
     return Result(
         plan,
         simulated_seconds(profile, plan, cluster, method),
-        median(steady_seconds(each.trace, counted) for each in runs),
+        timed,
         Sent(
             float(traffic.loc[weights, "bytes"].sum()), float(traffic.loc[~weights, "bytes"].sum())
         ),

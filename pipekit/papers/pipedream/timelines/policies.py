@@ -144,7 +144,7 @@ def backward_first_figure(busy: pd.DataFrame) -> go.Figure:
 
 
 def backward_first_finding(busy: pd.DataFrame) -> Finding:
-    """Return the mean busy shares of :func:`backward_first`, at the cap that says least for 1F1B."""
+    """Return the means of :func:`backward_first`, at the cap that says least for 1F1B."""
     means = busy.groupby("cap", sort=False)[["backward first", "1F1B"]].mean()
     least = (means["1F1B"] - means["backward first"]).idxmin()
     told = []

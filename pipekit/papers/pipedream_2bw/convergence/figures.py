@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -20,6 +21,9 @@ from pipekit.papers.pipedream_2bw.convergence.pretraining import (
     Network,
 )
 from pipekit.papers.pipedream_2bw.convergence.recipe import AdamRecipe
+
+SEEDS = 5
+"""Trainings of each method that the ledger asks for."""
 
 PAPERS_PERPLEXITIES = 19.28, 19.56
 """Of vanilla and of 2BW, on Wikitext-103, of word pieces (section 5.1)."""
@@ -143,7 +147,25 @@ class PreTrainings:
             "are 0.0144 nats a word piece apart"
         )
         figure = "figure5_gpt_validation.svg"
-        return Finding.measured("2bw-fig5-proxy", max(far.values()), note, figure)
+        found = Finding.measured("2bw-fig5-proxy", max(far.values()), note, figure)
+        few = f"{self.seeds} seeds, where the claim asks for at least {SEEDS}"
+        return found if self.seeds >= SEEDS else found.only_shown(few)
+
+    def perplexity_findings(self) -> list[Finding]:
+        """Return the small GPT's perplexities beside each other, and when vanilla is as far."""
+        own = self.by_network["gpt"]
+        ends = {m: parity.finals(own, m) for m in (VANILLA, TWO_BW)}
+        ratios = np.exp(ends[TWO_BW] - ends[VANILLA])
+        note = (
+            f"proxy: a small GPT on bytes, {self.seeds} seeds; the paper's two perplexities are of "
+            "word pieces and 1.45 % apart. Cause of a larger gap: at these few updates one update "
+            "of delay weighs more, and less at a lower learning rate, see the figure of rates"
+        )
+        share = parity.matching_share(own)
+        found = [Finding.measured("2bw-ppl-2bw", float(ratios.mean()), note).over(ratios)]
+        if math.isfinite(share):
+            found.append(Finding.measured("2bw-ppl-20pct-fewer", share, note))
+        return found
 
     def gaps(self) -> pd.DataFrame:
         """Return 2BW's training loss minus vanilla's, averaged over steps; see :func:`.gaps`."""
@@ -209,13 +231,13 @@ class PreTrainings:
     def movement_finding(self) -> Finding:
         """Return the largest movement of an update, and of its growth, of vanilla and 2BW."""
         close = [
-            parity.movement(own[own["method"] == method], self.training.warm_up)
+            parity.movement(own[own["method"] == method], self.training)
             for own in self.by_network.values()
             for method in (VANILLA, TWO_BW)
         ]
         note = (
-            "largest of GPT and BERT, vanilla and 2BW; the learning rate decays linearly, which "
-            "alone makes the movement fall"
+            "largest of GPT and BERT, vanilla and 2BW; the second divided by the learning rate, "
+            "whose linear decay alone would make the movement fall"
         )
         largest = [max(pair[i] for pair in close) for i in (0, 1)]
         return Finding.measured("2bw-weights-close", largest, note, "movement.svg")

@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 
 from pipekit.papers.pipedream_2bw.convergence.pretraining import TWO_BW, VANILLA
+from pipekit.papers.pipedream_2bw.convergence.recipe import AdamRecipe
 
 
 def distance(frame: pd.DataFrame, method: str) -> float:
     """Return |difference of mean final validation losses| in standard deviations of vanilla's."""
-    ours, base = (_final(frame, name) for name in (method, VANILLA))
+    ours, base = (finals(frame, name) for name in (method, VANILLA))
     spread = float(base.std())
     return float(abs(ours.mean() - base.mean())) / spread if spread else math.inf
 
@@ -24,7 +25,7 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (network, lr), own in frame.groupby(["network", "lr"], sort=False):
         for method in own["method"].unique():
-            final = _final(own, method)
+            final = finals(own, method)
             rows.append(
                 {
                     "network": network,
@@ -61,17 +62,20 @@ def early_and_late(frame: pd.DataFrame) -> tuple[float, float]:
     return float(size[early].mean()), float(size[late].mean())
 
 
-def movement(frame: pd.DataFrame, warm_up: float) -> tuple[float, float]:
+def movement(frame: pd.DataFrame, recipe: AdamRecipe) -> tuple[float, float]:
     """Return how far an update of one method moves the weights after warm-up, relatively.
 
-    The median over training, and that of its last tenth over that of its first tenth.
+    The median over training, and that of its last tenth over that of its first tenth, both divided
+    by the learning rate: its decay alone would make the movement fall.
     """
-    moved = frame.dropna(subset="moved").set_index("step")["moved"]
+    warm_up, moved = recipe.warm_up, frame.dropna(subset="moved").set_index("step")["moved"]
     end = moved.index.max()
     start = warm_up * end
     tenth = (end - start) / 10
     moved = moved[moved.index > start]
-    first, last = moved[moved.index <= start + tenth], moved[moved.index > end - tenth]
+    rates = [recipe.share_of_lr(int(step) - 1) for step in moved.index]  # update 1 is step 0's
+    even = moved / rates
+    first, last = even[even.index <= start + tenth], even[even.index > end - tenth]
     return float(moved.median()), float(last.median() / first.median())
 
 
@@ -91,6 +95,7 @@ def matching_share(frame: pd.DataFrame) -> float:
     return float(np.interp(-goal, -best, steps) / steps[-1])
 
 
-def _final(frame: pd.DataFrame, method: str) -> pd.Series:
+def finals(frame: pd.DataFrame, method: str) -> pd.Series:
+    """Return a method's last validation loss by seed, nats a byte."""
     own = frame[(frame["method"] == method) & (frame["step"] == frame["step"].max())]
     return own.set_index("seed")["validation"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pipekit.engine import Loss, OptimizerFactory, Pipeline, measure_memory
 from pipekit.papers.findings import Finding
-from pipekit.papers.torchgpipe.trained import fastest_batch_s, pipeline
+from pipekit.papers.torchgpipe.trained import batch_seconds, pipeline
 from pipekit.plans import Recompute
 
 MODES: tuple[Recompute, ...] = "never", "except_last", "always"
@@ -53,12 +53,17 @@ class OneStage:
         """Return the bytes of a batch in each mode (measured)."""
         return {mode: self._held(each) for mode, each in self._pipelines.items()}
 
-    def seconds(self, rounds: int) -> dict[Recompute, float]:
-        """Return the seconds of the fastest batch in each mode, timed so many rounds (measured)."""
+    def rounds(self, count: int) -> pd.DataFrame:
+        """Return the seconds of a batch, a row a round and a column a mode (measured)."""
         pairs = {
             mode: (each, (self.inputs, self.targets)) for mode, each in self._pipelines.items()
         }
-        return fastest_batch_s(pairs, rounds)
+        return batch_seconds(pairs, count)
+
+    def seconds(self, rounds: int) -> dict[Recompute, float]:
+        """Return the seconds of the fastest batch in each mode, timed so many rounds (measured)."""
+        found = self.rounds(rounds)
+        return {mode: float(found[mode].min()) for mode in self._pipelines}
 
     def _held(self, pipeline: Pipeline) -> Kept:
         memory = measure_memory(pipeline.train([(self.inputs, self.targets)], memory=True))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pipekit.clusters import P40, Cluster, torchgpipe_p40
 from pipekit.papers.costs import published
 from pipekit.papers.pace import emulate_at_pace
+from pipekit.papers.repeats import emulated
 from pipekit.papers.timelines import as_drawn, memory_of
 from pipekit.papers.torchgpipe.settings import Benchmark
 from pipekit.planning import balance
@@ -42,25 +43,35 @@ class Throughput(NamedTuple):
     """Rows a second of a benchmark."""
 
     simulated: float  # with the published partition
-    emulated: float  # likewise
+    emulated: float  # likewise; simulated where no emulation counts
     blocks: float  # simulated, with the partition by :func:`blocks`
     peak_bytes: int  # most bytes on a device, simulated with the published partition
+    label: str = "emulated"  # of ``emulated``
 
 
-def throughput(cell: Benchmark, profile: Profile, faster: float) -> Throughput:
+def throughput(
+    cell: Benchmark, profile: Profile, faster: float, emulations: int
+) -> list[Throughput]:
     """Simulate and emulate a batch of a benchmark on P40s, the latter ``faster`` times as fast.
 
-    The profile is for any rows.
+    The profile is for any rows; each round of emulations gives one result.
     """
     cluster = torchgpipe_p40(cell.stages)
     trace = simulated(cell, profile, cluster)
     own = simulated(cell, profile, cluster, blocks(profile, cell.stages))
-    return Throughput(
-        cell.batch / trace.makespan_s,
-        cell.batch / emulated_s(cell, profile, cluster, faster),
-        cell.batch / own.makespan_s,
-        max(memory_of(trace).peak_bytes),
+    timed = emulated(
+        lambda pace: emulated_s(cell, profile, cluster, faster * pace), trace.makespan_s, emulations
     )
+    return [
+        Throughput(
+            cell.batch / trace.makespan_s,
+            cell.batch / timed.only(number).seconds,
+            cell.batch / own.makespan_s,
+            max(memory_of(trace).peak_bytes),
+            timed.label,
+        )
+        for number in range(emulations)
+    ]
 
 
 def simulated(
@@ -85,19 +96,22 @@ def least_rows(cells: Sequence[Benchmark]) -> dict[str, int]:
     return {cell.network: cell.rows for cell in sorted(cells, key=lambda cell: -cell.rows)}
 
 
-def throughputs(cells: Sequence[Benchmark], faster: float) -> dict[Benchmark, Throughput]:
-    """Return the throughput of each cell; :data:`AT_ONCE` emulations run at once.
+def throughputs(
+    cells: Sequence[Benchmark], faster: float, emulations: int
+) -> list[dict[Benchmark, Throughput]]:
+    """Return the throughput of each cell in every round; :data:`AT_ONCE` emulations run at once.
 
     Costs are those of the network's smallest microbatch, taken to be proportional to the rows.
     """
     profiles = {network: profile_of(network, rows) for network, rows in least_rows(cells).items()}
     longest_first = sorted(cells, key=lambda cell: cell.batch / cell.stages, reverse=True)
 
-    def run(cell: Benchmark) -> Throughput:
-        return throughput(cell, profiles[cell.network], faster)
+    def run(cell: Benchmark) -> list[Throughput]:
+        return throughput(cell, profiles[cell.network], faster, emulations)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(longest_first, pool.map(run, longest_first), strict=True))
+        rounds = zip(*pool.map(run, longest_first), strict=True)
+        return [dict(zip(longest_first, found, strict=True)) for found in rounds]
 
 
 def slot(cell: Benchmark, speedup: float) -> float:

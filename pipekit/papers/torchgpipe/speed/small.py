@@ -12,10 +12,13 @@ from pipekit.clusters import P40
 from pipekit.papers.timelines import as_drawn
 from pipekit.papers.torchgpipe.settings import plain_sgd
 from pipekit.papers.torchgpipe.speed.rates import blocks
-from pipekit.papers.torchgpipe.trained import fastest_batch_s, pipeline
+from pipekit.papers.torchgpipe.trained import batch_seconds, pipeline
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.simulation import simulate
+
+ROUNDS = "speedup by round"
+"""A column: lists."""
 
 
 class Small(NamedTuple):
@@ -42,8 +45,8 @@ def measured(
     one row, [1, ...].  The fastest batch counts.
 
     Returns:
-        A row a cell: cell, rows/s, speedup over the first, and the speedup simulated for stages of
-        equal time and free links.
+        A row a cell: cell, rows/s, speedup over the first, the same of each round, and the speedup
+        simulated for stages of equal time and free links.
     """
     costs, pairs = Profile.analytic(model, image, P40), {}
     for name, cell in cells.items():
@@ -52,14 +55,21 @@ def measured(
         how = {"balance": balance, "recompute": recompute, "optimizer": plain_sgd, "loss": loss}
         pairs[name] = pipeline(model, cell.stages, cell.microbatches, **how), batch
         pairs[name][0].train([batch])  # to warm up
-    seconds = fastest_batch_s(pairs, rounds)
-    rate = {name: cell.batch / seconds[name] for name, cell in cells.items()}
+    seconds = batch_seconds(pairs, rounds)
+    rate = {name: cell.batch / float(seconds[name].min()) for name, cell in cells.items()}
+    each = {name: (cell.batch / seconds[name]).to_numpy() for name, cell in cells.items()}
     equal = {name: _equal(cell) for name, cell in cells.items()}
     first = next(iter(cells))
-    rows = [
-        (name, rate[name], rate[name] / rate[first], equal[name] / equal[first]) for name in cells
-    ]
-    return pd.DataFrame(rows, columns=["cell", "rows/s", "speedup", "speedup (simulated)"])
+    return pd.DataFrame(
+        {
+            "cell": name,
+            "rows/s": rate[name],
+            "speedup": rate[name] / rate[first],
+            ROUNDS: (each[name] / each[first]).tolist(),
+            "speedup (simulated)": equal[name] / equal[first],
+        }
+        for name in cells
+    )
 
 
 def small_networks(

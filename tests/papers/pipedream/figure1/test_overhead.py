@@ -58,9 +58,11 @@ def test_a_grid_of_a_small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = overhead.grid(["vgg16"], [2, 8])
     assert list(frame["gpu"]) == [gpu for gpu in GPUS for _ in range(2)]
     assert list(frame["compute_s"]) == pytest.approx([0.6] * 6)
-    # 2 workers: each layer's exchange takes 0.16 s, and the second has 0.2 s to be hidden in
-    assert frame["step_s"][0] == pytest.approx(0.6 + 0.16)
-    assert frame["overhead"][0] == pytest.approx(100 * 0.16 / 0.76)
+    # 2 workers: each layer's exchange takes 0.08 s, and the second has 0.2 s to be hidden in
+    assert frame["step_s"][0] == pytest.approx(0.6 + 0.08)
+    assert frame["overhead"][0] == pytest.approx(100 * 0.08 / 0.68)
+    shared = overhead.grid(["vgg16"], [2], way=SHARED)
+    assert shared["step_s"][0] == pytest.approx(0.6 + 0.16)
 
 
 def test_a_measured_profile_replaces_the_estimated_one(tmp_path: Path) -> None:

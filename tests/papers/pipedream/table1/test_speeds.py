@@ -9,24 +9,9 @@ from pipekit.clusters import Cluster, flat
 from pipekit.engine import Run
 from pipekit.papers.pace import emulate_at_pace, stretched
 from pipekit.papers.pipedream.table1 import speeds
-from pipekit.papers.pipedream.table1.speeds import Window
 from pipekit.schedules import Schedule, check
 
 LAYERS = Profile.uniform(4, 0.01, 0.02, output_bytes=4e5, parameter_bytes=8e5)
-
-
-def test_a_window_cuts_no_round_of_any_stage() -> None:
-    assert speeds.window([2, 1, 1], 5) == Window(warmup=8, counted=6, drain=4)
-    assert speeds.window([3, 2], 1) == Window(warmup=12, counted=6, drain=6)
-    assert speeds.window([4], 1).minibatches == 16
-
-
-def test_steady_seconds_leave_out_the_filling_of_the_pipeline() -> None:
-    plan = Plan.by_hand([1] * 4)
-    counted = speeds.window(plan.replicas, 8)
-    trace = simulate(speeds.pipelined(plan, counted.minibatches), LAYERS, plan)
-    assert speeds.steady_seconds(trace, counted) == pytest.approx(0.03)
-    assert trace.makespan_s / counted.minibatches > 0.032
 
 
 @pytest.mark.parametrize("replicas", [[2, 1, 1], [3, 2], [4], [1, 1]])
@@ -62,7 +47,7 @@ def test_overheads() -> None:
 
 def test_the_median_of_the_emulations_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each emulation is the simulation of a machine that is so many times as slow."""
-    slowness = iter([1.0, 3.0, 2.0])
+    slowness = iter([1.0, 1.3, 1.04, 1.02])
     paces = []
 
     def instead(
@@ -76,12 +61,13 @@ def test_the_median_of_the_emulations_counts(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(speeds, "emulate_at_pace", instead)
     free = flat(2, float("inf"))
     result = speeds.run(LAYERS, Plan.by_hand([2, 2]), free, minibatches=12, faster=3, repeats=3)
-    assert paces == [3, 3, 3]
+    assert paces == [3, 3, 1.5, 1.5]  # one was 30 % too slow
     assert result.simulated_s == pytest.approx(0.06)
-    assert result.emulated_s == pytest.approx(2 * 0.06)
+    assert result.seconds == pytest.approx(1.02 * 0.06)
+    assert result.only(1).seconds == pytest.approx(1.04 * 0.06)
 
 
 def test_an_emulation_takes_at_least_what_the_profile_says() -> None:
     plan = Plan.by_hand([2, 2])
     result = speeds.run(LAYERS, plan, flat(2, 1e9), minibatches=12, faster=3, repeats=3)
-    assert 0.99 * result.simulated_s <= result.emulated_s < 2 * result.simulated_s
+    assert 0.99 * result.simulated_s <= result.seconds <= 1.06 * result.simulated_s

@@ -1,4 +1,5 @@
 import math
+from statistics import median
 
 import pandas as pd
 import pytest
@@ -41,9 +42,21 @@ def test_gaps_are_between_equal_seeds_and_steps() -> None:
 
 def test_movement_is_that_after_warm_up() -> None:
     moved = frame("vanilla", 1.0, steps=100)
-    median, ratio = parity.movement(moved, warm_up=0.2)
-    assert median == pytest.approx((1 / 60 + 1 / 61) / 2)  # of steps 21 to 100
-    assert ratio == pytest.approx((1 / 96 + 1 / 97) / (1 / 24 + 1 / 25))  # 93 to 100, 21 to 28
+    middle, ratio = parity.movement(moved, AdamRecipe(8, 100, warm_up=0.2))
+    assert middle == pytest.approx((1 / 60 + 1 / 61) / 2)  # of steps 21 to 100
+    # Over the learning rate, which falls from step 21 to step 100 in a straight line.
+    last, first = (
+        median(1 / (step * (101 - step)) for step in steps)
+        for steps in (range(93, 101), range(21, 29))
+    )
+    assert ratio == pytest.approx(last / first)
+
+
+def test_what_moves_as_the_learning_rate_does_does_not_fall() -> None:
+    recipe = AdamRecipe(8, 100, warm_up=0.2)
+    moved = frame("vanilla", 1.0, steps=100)
+    moved["moved"] = [math.nan, *(recipe.share_of_lr(step) for step in range(100))]
+    assert parity.movement(moved, recipe)[1] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("end", "share"), [(3.0, 0.5), (1.0, 1.0), (4.0, 0.25)])
@@ -68,14 +81,21 @@ def test_findings_of_a_study_are_read_off_its_course() -> None:
     assert found.seeds == 3
     assert found.behind == pytest.approx({"gpt": 2.5, "bert": 2.5})
     assert found.parity_finding().value == pytest.approx(2.5)
+    assert found.parity_finding().shown_only.startswith("3 seeds, where the claim asks for")
     assert "GPT +2.5000 nats a byte" in found.parity_finding().note
     assert found.gap_finding().value == [0.5, 0.5]
     assert len(list(found.figure5())) == 4
     assert found.rates["method"].unique().tolist() == ["vanilla", "2BW"]
     assert "+3.000 at 0.1" in found.rates_figure().layout.title.text  # of the first seed
-    assert found.movement_finding().value[1] == pytest.approx(
-        15 / 96
-    )  # steps 92 to 100 over 11 to 19
+    last, first = (
+        median(1 / (step * (101 - step)) for step in steps)
+        for steps in (range(92, 101), range(11, 20))
+    )
+    assert found.movement_finding().value[1] == pytest.approx(last / first)
+    ratio, share = found.perplexity_findings()
+    assert ratio.value == pytest.approx((math.exp(3) + math.exp(2) + math.exp(2.5)) / 3)
+    assert len(ratio.repeats) == 3
+    assert 0 < share.value < 1
     table = found.perplexities().set_index("network")
     assert table["label"].tolist() == ["measured", "measured", "paper"]
     assert table["perplexity a byte, vanilla"]["gpt"] == pytest.approx(math.exp(2))

@@ -1,5 +1,7 @@
 """Findings from fabricated rates of Figure 6's panels."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -33,6 +35,13 @@ def test_ratios_are_emulated_in_panel_a_and_simulated_elsewhere(rates: Figure6) 
     assert "of 10 ratios" in panels.ratio_figure(rates.ratios()).layout.title.text
     titles = [figure.layout.title.text for _, figure, _ in rates.figures()]
     assert "2BW is 1.50 and 1.12 times as fast" in titles[0]
+
+
+def test_what_no_emulation_counts_for_is_labelled_simulated(rates: Figure6) -> None:
+    stood_in = replace(rates, label="simulated")
+    labels = {each.label for each in findings.inter_layer_findings(stood_in)}
+    assert labels == {"simulated"}
+    assert {each.label for each in findings.inter_layer_findings(rates)} == {"emulated"}
 
 
 def test_findings_are_claims_with_the_ratios(rates: Figure6) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pipekit.papers.torchgpipe import trained
-from pipekit.papers.torchgpipe.speed.small import Small, measured
+from pipekit.papers.torchgpipe.speed.small import ROUNDS, Small, measured
 from pipekit.traces import Trace
 
 
@@ -33,6 +33,8 @@ def test_small_cells_are_really_trained(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(table["cell"]) == ["naive", "two"]
     assert table["rows/s"].tolist() == [4 / 2, 8 / 1]  # the faster round of each
     assert table["speedup"].tolist() == [1, 4]
+    assert [len(rounds) for rounds in table[ROUNDS]] == [2, 2]
+    assert table[ROUNDS][0] == [1, 1]
     # Naive: 12 s for 4 rows.  Two: forwards of 2 s, the last stage's 3 and backwards of 4 s each,
     # with one second forward between them, and the first stage's last backward.
     assert table["speedup (simulated)"][1] == pytest.approx(8 / 20 * 12 / 4)

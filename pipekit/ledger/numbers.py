@@ -1,0 +1,97 @@
+"""Numbers in prose that come from a run: written into the pages from ``results/reference``.
+
+A page marks such a number by comments, which no reader of the rendered page sees::
+
+    <!-- number: faults/kills.csv, distinct trial -->34<!-- -->
+    <!-- number: a/summary.csv, only found, where what = mean error, as .1% -->0.9%<!-- -->
+
+First comes the table, below ``results/reference``; then a statistic and the column that it is of;
+then, if wanted, the rows that count and Python's format.  ``python -m pipekit.ledger.numbers``
+(``make numbers``) writes what the tables hold; a test compares.
+
+====================  ================================================================
+``count``             rows
+``distinct``          different values
+``only``              the value of the single row
+``min, max, mean``    of the values
+``worst``             the largest absolute value
+``over_least``        the single row's value over the least of all rows, minus 1
+====================  ================================================================
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+REFERENCE = Path("results/reference")
+
+MARK = re.compile(
+    r"<!-- number: (?P<table>[^,>]+), (?P<statistic>\w+) (?P<column>[^,>]+)"
+    r"(?:, where (?P<key>[^=,>]+) = (?P<value>[^>]+?))?(?:, as (?P<format>[^\s,>]+))? -->"
+    r"(?P<shown>[^<]*)<!-- -->"
+)
+
+_STATISTICS: dict[str, Callable[["pd.Series[float]", "pd.Series[float]"], float]] = {
+    "count": lambda rows, _: len(rows),
+    "distinct": lambda rows, _: rows.nunique(),
+    "only": lambda rows, _: rows.item(),
+    "min": lambda rows, _: rows.min(),
+    "max": lambda rows, _: rows.max(),
+    "mean": lambda rows, _: rows.mean(),
+    "worst": lambda rows, _: rows.abs().max(),
+    "over_least": lambda rows, every: rows.item() / every.min() - 1,
+}
+
+
+def rendered(text: str, reference: Path) -> str:
+    """Return a page with its marked numbers as the tables below ``reference`` have them.
+
+    Raises:
+        ValueError: a mark is not as described, or its table does not have what it asks for.
+    """
+    if text.count("<!-- number:") != len(list(MARK.finditer(text))):
+        raise ValueError("a mark '<!-- number: ...' is not as pipekit.ledger.numbers describes")
+    return MARK.sub(lambda mark: _rendered(mark, reference), text)
+
+
+def pages(repository: Path) -> list[Path]:
+    """Return the pages and notebooks of a checkout that have marks."""
+    found = [*repository.glob("*.md"), *repository.glob("notebooks/**/*.ipynb")]
+    return sorted(path for path in found if "<!-- number:" in path.read_text(encoding="utf-8"))
+
+
+def _rendered(mark: re.Match[str], reference: Path) -> str:
+    asked = mark.groupdict()
+    path = reference / asked["table"]
+    if not path.exists():
+        raise ValueError(f"{mark[0]}: there is no table {path}")
+    table = pd.read_csv(path)
+    for column in filter(None, (asked["column"], asked["key"])):
+        if column not in table:
+            raise ValueError(f"{mark[0]}: {path.name} has the columns {', '.join(table)}")
+    rows = table
+    if asked["key"]:
+        rows = table[table[asked["key"]].astype(str) == asked["value"]]
+    if asked["statistic"] not in _STATISTICS:
+        raise ValueError(f"{mark[0]}: the statistics are {', '.join(_STATISTICS)}")
+    try:
+        number = _STATISTICS[asked["statistic"]](rows[asked["column"]], table[asked["column"]])
+        shown = format(number, asked["format"] or "")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{mark[0]}: {error}") from error
+    start, end = mark.span("shown")
+    return mark[0][: start - mark.start()] + shown + mark[0][end - mark.start() :]
+
+
+def main() -> None:
+    """Write the numbers into the pages of the checkout that this runs in."""
+    for page in pages(Path()):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(rendered(text, REFERENCE), encoding="utf-8")
+        print(f"{page}: {len(MARK.findall(text))} numbers")
+
+
+if __name__ == "__main__":
+    main()

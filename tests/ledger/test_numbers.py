@@ -1,0 +1,59 @@
+"""Numbers in prose are those of the committed tables."""
+
+from pathlib import Path
+
+import pytest
+
+from pipekit.ledger.numbers import REFERENCE, pages, rendered
+
+TABLE = "what,found,chosen\nmean error,0.0123,False\nworst error,-0.5,True\nother,-0.25,False\n"
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Path:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "t.csv").write_text(TABLE)
+    return tmp_path
+
+
+def test_every_number_of_the_pages_is_the_tables(repository: Path) -> None:
+    marked = pages(repository)
+    assert repository / "README.md" in marked
+    for page in marked:
+        text = page.read_text(encoding="utf-8")
+        assert rendered(text, repository / REFERENCE) == text, f"{page}: run make numbers"
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        ("count what", "3"),
+        ("distinct chosen", "2"),
+        ("count what, where chosen = False", "2"),
+        ("only found, where what = mean error, as .1%", "1.2%"),
+        ("worst found, as .2f", "0.50"),
+        ("min found", "-0.5"),
+        ("max found, as .0%", "1%"),
+        ("mean found, as .3f", "-0.246"),
+        ("over_least found, where what = other, as .2f", "-0.50"),
+    ],
+)
+def test_a_mark_shows_what_it_asks_for(asked: str, shown: str, reference: Path) -> None:
+    text = f"so <!-- number: a/t.csv, {asked} -->old<!-- --> it is"
+    assert rendered(text, reference) == text.replace("old", shown)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("a/t.csv, only found", "can only convert"),
+        ("a/u.csv, count what", "there is no table"),
+        ("a/t.csv, count that", "has the columns what, found, chosen"),
+        ("a/t.csv, median found", "the statistics are count, distinct"),
+        ("a/t.csv", "is not as pipekit.ledger.numbers describes"),
+        ("a/t.csv, max found, as q", "Unknown format code"),
+    ],
+)
+def test_what_is_wrong_is_said(asked: str, says: str, reference: Path) -> None:
+    with pytest.raises(ValueError, match=says):
+        rendered(f"<!-- number: {asked} -->1<!-- -->", reference)
