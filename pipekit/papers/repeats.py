@@ -3,7 +3,8 @@
 What is emulated has a simulation beside it that no machine can slow down.  An emulation that parts
 from it by more than a bound says something about the machine, not about the schedule: it is run
 again at half the pace, so that what the machine adds counts half, and if that does not help the
-simulated value stands in, labelled as what it is.
+simulated value stands in, labelled as what it is.  Where that would say nothing, since the claim is
+about the engine's own doing, the finding is invalid (:func:`unless_parted`).
 """
 
 from collections.abc import Callable, Sequence
@@ -77,12 +78,21 @@ def emulated(run: Callable[[float], float], simulated_s: float, repeats: int) ->
     return Emulated(simulated_s, tuple(counted) if enough else (), tuple(parted))
 
 
+def unless_parted(found: Finding, seconds: float, simulated_s: float) -> Finding:
+    """Return a finding of an emulation, invalid if its seconds part from the simulated ones."""
+    beyond = seconds / simulated_s - 1
+    if abs(beyond) <= BOUND:
+        return found
+    why = f"the emulation took {beyond:+.1%} of the simulated time more, beyond {BOUND:.0%}"
+    return replace(found, invalid=why)
+
+
 def merged(rounds: Sequence[Sequence[Finding]]) -> list[Finding]:
     """Return findings that were made several times as one each, with its repeats.
 
     A number is the median of its rounds, each number of a list by itself; a truth value or a text
     is what most rounds found, and the first of them if these are equally many.  The note is that of
-    the round nearest to it.
+    the round nearest to it.  Invalid rounds do not count, if there are others.
 
     Args:
         rounds: the same claims in the same order, found in each round.
@@ -94,9 +104,10 @@ def _merged(same: Sequence[Finding]) -> Finding:
     first = same[0]
     if any((other.claim, other.label) != (first.claim, first.label) for other in same):
         raise ValueError(f"the rounds differ in what they found of {first.claim}")
-    values = [each.value for each in same]
+    valid = [each for each in same if not each.invalid] or list(same)
+    values = [each.value for each in valid]
     middle = _middle(values)
-    nearest = min(same, key=lambda each: _distance(each.value, middle))
+    nearest = min(valid, key=lambda each: _distance(each.value, middle))
     repeats = tuple(values) if len(values) > 1 else ()
     return replace(nearest, value=middle, repeats=repeats)
 

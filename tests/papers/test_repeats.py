@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pipekit.papers.findings import Finding
-from pipekit.papers.repeats import AGAIN, Emulated, emulated, merged
+from pipekit.papers.repeats import AGAIN, Emulated, emulated, merged, unless_parted
 
 
 def taking(*seconds: float) -> Callable[[float], float]:
@@ -72,6 +72,16 @@ class TestMerged:
     def test_rounds_of_other_claims_or_labels_are_refused(self, other: Finding) -> None:
         with pytest.raises(ValueError, match="differ in what they found of a"):
             merged([[Finding.exact("a", 1)], [other]])
+
+
+def test_an_emulation_beside_its_simulation_is_invalid() -> None:
+    found = Finding.emulated("a", True)
+    assert unless_parted(found, 1.04, 1.0) == found
+    late = unless_parted(found, 1.2, 1.0)
+    assert late.invalid.startswith("the emulation took +20.0% of the simulated time more")
+    (kept,) = merged([[late], [found]])
+    assert (kept.invalid, kept.repeats) == ("", ())
+    assert merged([[late], [late]])[0].invalid
 
 
 def test_one_emulation_is_no_spread() -> None:

@@ -38,8 +38,10 @@ def test_figure_two_as_emulated() -> None:
     assert found.exchange_s == pytest.approx(0.12)
     assert found.expected_s == pytest.approx(0.1)  # 0.02 s of it beside the first layer's backward
     assert found.stall_s > 0.9 * found.expected_s  # how much more, the machine has a say in
-    exact = replace(found, stall_s=found.expected_s)
+    exact = replace(found, stall_s=found.expected_s, simulated_s=found.trace.makespan_s)
     assert exact.finding(0.1).value is True
+    assert exact.finding(0.1).invalid == ""
+    assert "beyond 5%" in replace(exact, simulated_s=exact.simulated_s / 2).finding(0.1).invalid
     assert replace(exact, stall_s=0.112).finding(0.1).value is False
     assert replace(exact, order="FUBFBUFBU").finding(0.1).value is False
     assert "exchange less overlap 100 ms, the whole exchange 120 ms" in found.finding(0.5).note
