@@ -44,13 +44,15 @@ def _print(outcomes: "Sequence[Outcome]") -> None:
 
     from pipekit.ledger.outcomes import Status, summaries
 
-    table = Table()
-    table.add_column("paper")
-    for column in (*(status.value for status in Status), "decided", "of them met", "weaker kind"):
-        table.add_column(column, justify="right")
-    for paper, summary in summaries(outcomes).items():
-        met = "" if summary.met_share is None else f"{summary.met_share:.0%}"
-        numbers = (str(summary.having[status]) for status in Status)
-        weaker = str(summary.weakly_decided)
-        table.add_row(paper, *numbers, f"{summary.decided_share:.0%}", met, weaker)
+    papers = summaries(outcomes)
+    table = Table("")
+    for paper in papers:
+        table.add_column(paper, justify="right")
+    for status in Status:
+        table.add_row(status.value, *(str(its.having[status]) for its in papers.values()))
+    table.add_section()
+    met = ("" if its.met_share is None else f"{its.met_share:.0%}" for its in papers.values())
+    table.add_row("decided", *(f"{its.decided_share:.0%}" for its in papers.values()))
+    table.add_row("of them met", *met)
+    table.add_row("by a weaker kind", *(str(its.weakly_decided) for its in papers.values()))
     Console().print(table)
