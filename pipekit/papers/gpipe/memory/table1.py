@@ -231,7 +231,10 @@ def findings(table: Table1, picture: str) -> list[Finding]:
         fit = [float(own.held["total"].max()), own.next_gb()]
         size = f"next size {(own.layers, own.filters + STEP)}; {why}"
         each = own.parameter_gb * GB / own.counted
-        paper = f"the paper's {own.parameter_gb} GB are {each:.2f} bytes a parameter"
+        paper = (
+            f"the paper's {own.parameter_gb} GB are {each:.2f} bytes a parameter, where it states "
+            "12 (4.1): a contradiction within the paper"
+        )
         ratio = total / own.activation_gb
         order = f"{ratio:.2f} times the paper's; the order fails by Naive-1 only: {cause}"
         found += [

@@ -125,6 +125,7 @@ def placement_finding(seconds: dict[str, float]) -> Finding:
 def profiling_findings(found: Errors, steps: int) -> list[Finding]:
     """Return how far both ways to profile are off, and what profiling costs, for ``steps`` each."""
     how = f"12 blocks of hidden size 128, the fastest of {steps} steps each, in one core's time"
+    how += ". Cause of a miss unknown: on a core, whole configurations repeat no better than blocks"
     cost = f"minutes of one core for {steps} steps of this small configuration"
     return [
         Finding.measured("2bw-profiling-two-modes", [found.whole, found.block], how),
