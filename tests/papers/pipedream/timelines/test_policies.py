@@ -7,7 +7,7 @@ from pipekit.papers.pipedream.timelines import policies
 
 
 def test_unequal_pipelines_idle_as_the_closed_form_says() -> None:
-    table = policies.unequal_stages(5, seed=0)
+    table = policies.unequal_stages(2, seed=1)
     assert table["error"].max() < 0.005
     found = policies.idle_finding(table.assign(error=0.25))
     assert found.value == 0.25
