@@ -1,20 +1,21 @@
-"""Where a pipeline pays: real networks on two cores, beside what else a user could do with them.
+"""Where a pipeline pays: real networks on a few cores, beside what else a user could do with them.
 
-    python experiments/benchmarks/networks.py                   # three networks, 6 minutes
-    python experiments/benchmarks/networks.py --network gpt --repeats 1
+    python experiments/benchmarks/networks.py                   # three networks, 15 minutes
+    python experiments/benchmarks/networks.py --network gpt --stages 2 --repeats 1
+    python experiments/benchmarks/networks.py --output mine --append      # one more repeat, there
 
-Two workers, 1F1B, 16 microbatches a batch.  In every repeat each contestant trains the same network
-for a few batches, one after the other, and ratios are between runs of the same repeat; the table
-shows medians.  "limit" is what two cores of this machine give at once: each of two processes trains
-its half of the layers, and nothing passes between them.  A pipeline of two stages reaches at most
-limit x (1 - bubble), of which the last column is the share.
+1F1B, 16 microbatches a batch, a worker a stage.  In every repeat each contestant trains the same
+network for a few batches, one after the other, and ratios are between runs of the same repeat; the
+table shows medians.  "limit" is what the cores of this machine give at once: each of as many
+processes trains its part of the layers, and nothing passes between them.  A pipeline with no more
+stages than cores reaches at most limit x (1 - bubble), of which the last column is the share.
 """
 
 import os
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -30,17 +31,25 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
+from where_it_pays import (
+    ALL_CORES,
+    CASE,
+    DATA_PARALLEL,
+    DDP,
+    LIMIT,
+    PIPELINES,
+    SERIAL,
+    summarise,
+)
 
 from pipekit import Pipeline, models
 from pipekit.operator_threads import share_cores
 from pipekit.provenance import provenance
 from pipekit.schedules import flush, replicate
 
-STAGES = 2
 MICROBATCHES = 16
-WARM_UP, TIMED = 1, 3
-"""Batches before the clock starts, and on it."""
-BUBBLE = (STAGES - 1) / (MICROBATCHES + STAGES - 1)
+WARM_UP = 1
+"""Batches before the clock starts."""
 
 
 class Network(NamedTuple):
@@ -49,6 +58,7 @@ class Network(NamedTuple):
     model: Callable[[], nn.Sequential]
     batch: Callable[[], tuple[Tensor, Tensor]]
     loss: Callable[[Any, Any], Tensor]
+    timed: int  # batches on the clock
 
 
 def wide_layers() -> nn.Sequential:
@@ -77,9 +87,10 @@ NETWORKS = {
         wide_layers,
         lambda: (torch.rand(64 * MICROBATCHES, 512), torch.rand(64 * MICROBATCHES, 512)),
         nn.MSELoss(),
+        timed=8,
     ),
-    "gpt": Network(small_gpt, tokens, models.token_loss),
-    "resnet50": Network(partial(models.resnet50, 10), small_images, nn.CrossEntropyLoss()),
+    "gpt": Network(small_gpt, tokens, models.token_loss, timed=2),
+    "resnet50": Network(partial(models.resnet50, 10), small_images, nn.CrossEntropyLoss(), timed=2),
 }
 
 
@@ -93,17 +104,17 @@ def sgd(parameters: Any) -> torch.optim.SGD:
     return torch.optim.SGD(parameters, lr=0.01)
 
 
-def timed(step: Callable[[], None]) -> float:
-    """Return the seconds of a step."""
+def timed(step: Callable[[], None], name: str) -> float:
+    """Return the seconds of a network's step."""
     for _ in range(WARM_UP):
         step()
     start = time.perf_counter()
-    for _ in range(TIMED):
+    for _ in range(NETWORKS[name].timed):
         step()
-    return (time.perf_counter() - start) / TIMED
+    return (time.perf_counter() - start) / NETWORKS[name].timed
 
 
-def loop(model: nn.Module, batch: tuple[Tensor, Tensor], loss: Any, parts: int) -> float:
+def loop(model: nn.Module, batch: tuple[Tensor, Tensor], loss: Any, parts: int, name: str) -> float:
     """Return the seconds of a plain loop's step over a batch in so many parts."""
     optimizer = sgd(model.parameters())
     pieces = [tensor.tensor_split(parts) for tensor in batch]
@@ -114,148 +125,133 @@ def loop(model: nn.Module, batch: tuple[Tensor, Tensor], loss: Any, parts: int) 
         optimizer.step()
         optimizer.zero_grad()
 
-    return timed(step)
+    return timed(step, name)
 
 
-def serial(name: str, cores: int, parts: int) -> float:
-    """Return the seconds of a step in this process."""
-    share_cores(STAGES if cores == 1 else 1)
+def serial(name: str, workers: int, parts: int) -> float:
+    """Return the seconds of a step in this process, with the cores that one of so many has."""
+    share_cores(workers)
     model, batch = made(name)
-    return loop(model, batch, NETWORKS[name].loss, parts)
+    return loop(model, batch, NETWORKS[name].loss, parts, name)
 
 
-def ours(name: str, transport: str, balance: list[int], replicas: int = 1) -> float:
+def ours(name: str, transport: str, balance: list[int], replicated: bool = False) -> float:
     """Return the seconds of a step of pipekit's engine."""
-    share_cores(STAGES)
+    stages = len(balance)
+    share_cores(stages)
     model, batch = made(name)
 
     def schedule(batches: int) -> Any:
-        if replicas > 1:
-            return replicate(flush(1, 1, batches), replicas)
-        return flush(STAGES, MICROBATCHES, batches)
+        if replicated:
+            return replicate(flush(1, 1, batches), stages)
+        return flush(stages, MICROBATCHES, batches)
 
     pipeline = Pipeline(
         model,
         schedule,
-        balance=[sum(balance)] if replicas > 1 else balance,
+        balance=[sum(balance)] if replicated else balance,
         optimizer=sgd,
         loss=NETWORKS[name].loss,
         transport=transport,
-        devices=["cpu"] * STAGES,
+        devices=["cpu"] * stages,
     )
-    frame = pipeline.train([batch] * (WARM_UP + TIMED)).trace.frame
+    timed = NETWORKS[name].timed
+    frame = pipeline.train([batch] * (WARM_UP + timed)).trace.frame
     pipeline.close()
     ends = frame[frame["op"] == "UPDATE"].groupby("microbatch")["end_s"].max().tolist()
-    return float(ends[-1] - ends[WARM_UP - 1]) / TIMED
+    return float(ends[-1] - ends[WARM_UP - 1]) / timed
 
 
-def half(rank: int, name: str, balance: list[int]) -> float:
+def parted(model: nn.Sequential, balance: list[int]) -> list[nn.Sequential]:
+    """Return the model's stages."""
+    ends = [*accumulate(balance)]
+    return [model[end - layers : end] for end, layers in zip(ends, balance, strict=True)]
+
+
+def alone(rank: int, name: str, balance: list[int]) -> float:
     """Return the seconds of a step of one stage alone, fed with what it would receive."""
     model, (x, y) = made(name)
-    first, last = model[: balance[0]], model[balance[0] :]
-    if rank:
-        with torch.no_grad():
-            x = first(x)
-        x.requires_grad_()
-        dist.barrier()
-        return loop(last, (x, y), NETWORKS[name].loss, MICROBATCHES)
+    stages = parted(model, balance)
+    loss = NETWORKS[name].loss
     with torch.no_grad():
-        gradient = torch.zeros_like(first(x))
+        for stage in stages[:rank]:
+            x = stage(x)
+        if rank + 1 < len(stages):
+            y = torch.zeros_like(stages[rank](x))
+    if rank:
+        x.requires_grad_()
+    if rank + 1 < len(stages):
+        loss = _product
     dist.barrier()
-    return loop(first, (x, gradient), lambda output, g: (output * g).sum(), MICROBATCHES)
+    return loop(stages[rank], (x, y), loss, MICROBATCHES, name)
+
+
+def _product(output: Tensor, gradient: Tensor) -> Tensor:
+    return (output * gradient).sum()
 
 
 def torch_pipelining(rank: int, name: str, balance: list[int]) -> float:
     """Return the seconds of a step of torch.distributed.pipelining."""
     model, (x, y) = made(name)
-    part = model[: balance[0]] if rank == 0 else model[balance[0] :]
+    part = parted(model, balance)[rank]
     optimizer = sgd(part.parameters())
-    stage = PipelineStage(part, rank, STAGES, torch.device("cpu"))
+    stage = PipelineStage(part, rank, len(balance), torch.device("cpu"))
     schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=NETWORKS[name].loss, scale_grads=True)
+    last = rank == len(balance) - 1
 
     def step() -> None:
-        if rank == 0:
-            schedule.step(x)
-        else:
-            schedule.step(target=y, losses=[])
+        schedule.step(*([x] if rank == 0 else []), **({"target": y, "losses": []} if last else {}))
         optimizer.step()
         optimizer.zero_grad()
 
     dist.barrier()
-    return timed(step)
+    return timed(step, name)
 
 
 def ddp(rank: int, name: str) -> float:
-    """Return the seconds of a step of DistributedDataParallel, half of the batch a process."""
+    """Return the seconds of a step of DistributedDataParallel, a part of the batch a process."""
     model, batch = made(name)
-    own = tuple(tensor.tensor_split(STAGES)[rank] for tensor in batch)
+    own = tuple(tensor.tensor_split(dist.get_world_size())[rank] for tensor in batch)
     dist.barrier()
-    return loop(DistributedDataParallel(model), (own[0], own[1]), NETWORKS[name].loss, 1)
-
-
-SERIAL, LIMIT, DDP = "serial, one core", "limit", "DDP, 2 processes"
-DATA_PARALLEL = "pipekit, one stage on 2 processes"
-PIPELINES = ("pipekit, threads", "pipekit, processes", "torch pipelining")
+    return loop(DistributedDataParallel(model), (own[0], own[1]), NETWORKS[name].loss, 1, name)
 
 
 def contestants(name: str, balance: list[int], crew: Crew) -> dict[str, Callable[[], float]]:
     """Return what returns the seconds of a step of each."""
     return {
-        SERIAL: lambda: serial(name, 1, MICROBATCHES),
-        "serial, all cores, whole batch": lambda: serial(name, STAGES, 1),
-        LIMIT: lambda: max(crew.call(half, name, balance)),
+        SERIAL: lambda: serial(name, len(balance), MICROBATCHES),
+        ALL_CORES: lambda: serial(name, 1, 1),
+        LIMIT: lambda: max(crew.call(alone, name, balance)),
         PIPELINES[0]: lambda: ours(name, "threads", balance),
         PIPELINES[1]: lambda: ours(name, "distributed", balance),
         PIPELINES[2]: lambda: max(crew.call(torch_pipelining, name, balance)),
         DDP: lambda: max(crew.call(ddp, name)),
-        DATA_PARALLEL: lambda: ours(name, "distributed", balance, STAGES),
+        DATA_PARALLEL: lambda: ours(name, "distributed", balance, replicated=True),
     }
 
 
-def balanced(name: str) -> list[int]:
+def balanced(name: str, stages: int) -> list[int]:
     """Return the layers of each stage, as "auto" has them."""
     model, batch = made(name)
     pipeline = Pipeline(
-        model, lambda n: flush(STAGES, MICROBATCHES, n), optimizer=sgd, loss=NETWORKS[name].loss
+        model, lambda n: flush(stages, MICROBATCHES, n), optimizer=sgd, loss=NETWORKS[name].loss
     )
     pipeline.evaluate([batch])
     assert pipeline.balance
     return pipeline.balance
 
 
-def summarise(name: str, runs: list[dict[str, float]]) -> list[dict[str, Any]]:
-    """Return a row for each contestant: medians over the repeats."""
-    rows = []
-    for contestant in runs[0]:
-        faster = [run[SERIAL] / run[contestant] for run in runs]
-        shares = [run[LIMIT] / run[contestant] / (1 - BUBBLE) for run in runs]
-        rows.append(
-            {
-                "network": name,
-                "contestant": contestant,
-                "ms": 1e3 * statistics.median(run[contestant] for run in runs),
-                "vs_serial": statistics.median(faster),
-                "vs_serial_min": min(faster),
-                "vs_serial_max": max(faster),
-                "share_of_limit": statistics.median(shares) if contestant in PIPELINES else None,
-                "vs_ddp": statistics.median(run[DDP] / run[contestant] for run in runs)
-                if contestant == DATA_PARALLEL
-                else None,
-            }
-        )
-    return rows
-
-
 def show(table: pd.DataFrame, console: Console) -> None:
-    shown = Table(title=f"1F1B, {STAGES} stages, {MICROBATCHES} microbatches (measured)")
-    for heading in ("network", "contestant", "ms a batch", "x serial", "min-max"):
+    shown = Table(title=f"1F1B, {MICROBATCHES} microbatches (measured)")
+    for heading in ("network", "stages", "contestant", "ms a batch", "x serial", "min-max"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for heading in ("of limit x (1 - bubble)", "x DDP"):
         shown.add_column(heading, justify="right")
-    for name, rows in table.groupby("network", sort=False):
+    for _, rows in table.groupby(CASE, sort=False):
         for row in rows.itertuples():
             shown.add_row(
-                str(name),
+                row.network,
+                str(row.stages),
                 row.contestant,
                 f"{row.ms:,.1f}",
                 f"{row.vs_serial:.2f}",
@@ -269,35 +265,42 @@ def show(table: pd.DataFrame, console: Console) -> None:
 
 def main(
     network: Annotated[list[str] | None, typer.Option(help=f"{', '.join(NETWORKS)}.")] = None,
+    stages: Annotated[list[int] | None, typer.Option(help="Default: 2 and 4.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each.")] = 3,
     output: Annotated[
         Path | None, typer.Option(help="Folder to write networks.csv and networks.json to.")
     ] = None,
+    append: Annotated[
+        bool, typer.Option(help="Keep the runs that are in the folder, and add these.")
+    ] = False,
 ) -> None:
-    """Time real networks in a pipeline of two stages, beside what else two cores can do."""
+    """Time real networks in a pipeline, beside what else the cores of this machine can do."""
     if unknown := set(network or ()) - NETWORKS.keys():
         raise typer.BadParameter(f"no network {', '.join(unknown)}, only {', '.join(NETWORKS)}")
-    rows, load = [], os.getloadavg()[0]
-    with Crew(STAGES) as crew, torch.random.fork_rng():
-        for name in network or NETWORKS:
-            entered = contestants(name, balanced(name), crew)
-            runs = []
-            with tqdm(total=repeats * len(entered), desc=name, unit="run") as bar:
-                for _ in range(repeats):
-                    taken = {}
-                    for contestant, seconds in entered.items():
-                        bar.set_postfix_str(contestant)
-                        taken[contestant] = seconds()
-                        bar.update()
-                    runs.append(taken)
-            rows += summarise(name, runs)
-    table = pd.DataFrame(rows)
-    record = provenance(
-        "measured", seed=0, repeats=repeats, bubble=BUBBLE, load_average_at_start=load
-    )
+    load = os.getloadavg()[0]
+    before = pd.DataFrame(columns=[*CASE, "repeat", "contestant", "seconds", "load"])
+    if output and append and (output / "networks.csv").exists():
+        before = pd.read_csv(output / "networks.csv")
+    rows: list[dict[str, Any]] = []
+    for depth in stages or [2, 4]:
+        with Crew(depth) as crew, torch.random.fork_rng():
+            for name in network or NETWORKS:
+                entered = contestants(name, balanced(name, depth), crew)
+                same = (before["network"] == name) & (before["stages"] == depth)
+                first = 1 + before.loc[same, "repeat"].max() if same.any() else 0
+                with tqdm(total=repeats * len(entered), desc=name, unit="run") as bar:
+                    for repeat in range(first, first + repeats):
+                        for contestant, seconds in entered.items():
+                            bar.set_postfix_str(contestant)
+                            run = dict(zip([*CASE, "repeat"], (name, depth, repeat), strict=True))
+                            run |= {"contestant": contestant, "seconds": seconds(), "load": load}
+                            rows.append(run)
+                            bar.update()
+    runs = pd.concat([before, pd.DataFrame(rows)]) if len(before) else pd.DataFrame(rows)
+    record = provenance("measured", seed=0, microbatches=MICROBATCHES, load_average_at_start=load)
     console = wide_console()
-    show(table, console)
-    conclude(console, "networks", table, record, output)
+    show(summarise(runs, MICROBATCHES, record["cores"]), console)
+    conclude(console, "networks", runs, record, output)
 
 
 if __name__ == "__main__":
