@@ -14,10 +14,9 @@ stages than cores reaches at most limit x (1 - bubble), of which the last column
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import pandas as pd
 import torch
@@ -25,6 +24,7 @@ import torch.distributed as dist
 import typer
 from crew import Crew
 from outcome import conclude, wide_console
+from real_networks import MICROBATCHES, NETWORKS
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -40,58 +40,16 @@ from where_it_pays import (
     PIPELINES,
     SERIAL,
     summarise,
+    write_page,
 )
 
-from pipekit import Pipeline, models
+from pipekit import Pipeline
 from pipekit.operator_threads import share_cores
 from pipekit.provenance import provenance
 from pipekit.schedules import flush, replicate
 
-MICROBATCHES = 16
 WARM_UP = 1
 """Batches before the clock starts."""
-
-
-class Network(NamedTuple):
-    """What is trained: a model, a batch for it, and the loss."""
-
-    model: Callable[[], nn.Sequential]
-    batch: Callable[[], tuple[Tensor, Tensor]]
-    loss: Callable[[Any, Any], Tensor]
-    timed: int  # batches on the clock
-
-
-def wide_layers() -> nn.Sequential:
-    """Return 8 layers of width 512."""
-    return nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(512, 512), nn.ReLU())])
-
-
-def small_gpt() -> nn.Sequential:
-    """Return a GPT of 10 million parameters."""
-    return models.gpt(12, 256, 4, vocabulary=256, sequence=64)
-
-
-def small_images() -> tuple[Tensor, Tensor]:
-    """Return 32 images of 64 pixels."""
-    return torch.rand(2 * MICROBATCHES, 3, 64, 64), torch.randint(10, (2 * MICROBATCHES,))
-
-
-def tokens() -> tuple[Tensor, Tensor]:
-    """Return 16 sequences of 64 bytes."""
-    drawn = torch.randint(256, (MICROBATCHES, 65))
-    return drawn[:, :-1], drawn[:, 1:]
-
-
-NETWORKS = {
-    "width 512": Network(
-        wide_layers,
-        lambda: (torch.rand(64 * MICROBATCHES, 512), torch.rand(64 * MICROBATCHES, 512)),
-        nn.MSELoss(),
-        timed=8,
-    ),
-    "gpt": Network(small_gpt, tokens, models.token_loss, timed=2),
-    "resnet50": Network(partial(models.resnet50, 10), small_images, nn.CrossEntropyLoss(), timed=2),
-}
 
 
 def made(name: str) -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
@@ -301,6 +259,8 @@ def main(
     console = wide_console()
     show(summarise(runs, MICROBATCHES, record["cores"]), console)
     conclude(console, "networks", runs, record, output)
+    if output:
+        write_page(output)
 
 
 if __name__ == "__main__":

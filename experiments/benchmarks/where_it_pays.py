@@ -1,13 +1,14 @@
-"""What networks.py measured, as tables: who is how many times as fast as one core, and when.
+"""Where a pipeline pays on a CPU and where not: a page of what networks.py has measured.
 
     python experiments/benchmarks/where_it_pays.py results/reference/benchmarks
 
-renders the table of a folder's README.md from its networks.csv.
+writes the folder's README.md from its networks.csv and networks.json, as networks.py does itself.
 """
 
-import re
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -15,7 +16,23 @@ SERIAL, ALL_CORES, LIMIT = "serial, one core", "serial, all cores, whole batch",
 DDP, DATA_PARALLEL = "DDP", "pipekit, one stage on all"
 PIPELINES = ("pipekit, threads", "pipekit, processes", "torch pipelining")
 CASE = ["network", "stages"]
-_TABLE = re.compile(r"(?<=<!-- measured -->\n).*(?=<!-- end -->)", re.DOTALL)
+
+PAGE = """\
+# Where a pipeline pays on a CPU, and where not
+
+{verdicts}
+How many times as fast as a plain loop on one core each way to train is (measured on {cpu},
+{cores} cores; medians of the runs in [networks.csv](networks.csv), lowest and highest in
+brackets, every ratio between runs of one repeat):
+
+{table}
+1F1B with {microbatches} microbatches a batch: 8 layers of width 512 with 64 rows a microbatch, a
+GPT of 10 million parameters with one sequence of 64 bytes, ResNet-50 with two images of 64
+pixels.  "limit" is what the cores give at once: as many processes as stages, each of which trains
+its part of the layers, with nothing passing between them.
+
+    python experiments/benchmarks/networks.py --output results/reference/benchmarks
+"""
 
 
 def bubble(stages: int, microbatches: int) -> float:
@@ -78,18 +95,45 @@ def markdown(summary: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rendered(page: str, summary: pd.DataFrame) -> str:
-    """Return a page with its measured table as the summary has it."""
-    return _TABLE.sub(lambda _: markdown(summary), page)
+def verdicts(summary: pd.DataFrame) -> str:
+    """Return for each network and number of stages whether a pipeline pays, as Markdown.
+
+    It does if it is faster than what one would do without one: the loop with all cores, and
+    DistributedDataParallel.
+    """
+    lines = []
+    for (network, stages), case in summary.groupby(CASE, sort=False):
+        faster = case.set_index("contestant")["vs_serial"]
+        own = faster[[each for each in PIPELINES if each in faster]]
+        others = faster[[each for each in (SERIAL, ALL_CORES, DDP) if each in faster]]
+        share = own.max() / others.max()
+        pays = f"a pipeline pays: {own.idxmax()} is {share:.2f} times as fast as {others.idxmax()}"
+        if share <= 1:
+            pays = (
+                f"it does not: {others.idxmax()} is {1 / share:.2f} times as fast as {own.idxmax()}"
+            )
+        lines.append(f"- {network}, {stages} stages: {pays}.\n")
+    return "".join(lines)
+
+
+def page(runs: pd.DataFrame, record: dict[str, Any]) -> str:
+    """Return the page of some runs.
+
+    Args:
+        runs: as :func:`summarise` takes them.
+        record: their provenance, with the microbatches of a batch.
+    """
+    summary = summarise(runs, record["microbatches"], record["cores"])
+    said = {name: record[name] for name in ("cpu", "cores", "microbatches")}
+    return PAGE.format(verdicts=verdicts(summary), table=markdown(summary), **said)
+
+
+def write_page(folder: Path) -> None:
+    """Write a folder's README.md."""
+    record = json.loads((folder / "networks.json").read_text(encoding="utf-8"))
+    runs = pd.read_csv(folder / "networks.csv")
+    (folder / "README.md").write_text(page(runs, record), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    import json
-
-    folder = Path(sys.argv[1])
-    record = json.loads((folder / "networks.json").read_text(encoding="utf-8"))
-    measured = pd.read_csv(folder / "networks.csv")
-    found = summarise(measured, record["microbatches"], record["cores"])
-    page = folder / "README.md"
-    page.write_text(rendered(page.read_text(encoding="utf-8"), found), encoding="utf-8")
-    print(found.to_string())
+    write_page(Path(sys.argv[1]))
