@@ -6,7 +6,8 @@ PARALLEL := -n 3 --dist worksteal
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce papers predictions test quick long lint models devices gpu numbers browser chromium benchmark clean
+.PHONY: help reproduce papers predictions test quick long lint models devices gpu attack numbers browser \
+  chromium benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,8 +46,13 @@ models: $(STAMP) ## record, cut and train some forty networks of torchvision, ti
 devices: $(STAMP) ## train every schedule with every feature on a simulated accelerator (5 minutes)
 	.venv/bin/python -m pytest tests/device -m "devices or not devices" $(PARALLEL)
 
-gpu: $(STAMP) ## the same on the GPUs here; memory against prediction; beside the unsplit model
-	.venv/bin/python experiments/gpu/check.py
+gpu: $(STAMP) ## the same on the GPUs here; memory against prediction; speed beside others; profiles
+	.venv/bin/python -m experiments.gpu.check
+	.venv/bin/python -m experiments.gpu.profiles --models vgg16 --models resnet50 \
+	  --models gpt-355M --models bert-large
+
+attack: $(STAMP) ## kill, interrupt and corrupt trainings at random: none may lose a bit (25 minutes)
+	.venv/bin/python -m experiments.attacks
 
 numbers: $(STAMP) ## write the numbers of results/reference into README and notebooks
 	.venv/bin/python -m pipekit.ledger.numbers

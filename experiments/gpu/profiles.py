@@ -1,8 +1,8 @@
 """Profiles of the papers' networks on the GPU at hand, at the papers' batch sizes.
 
-    python experiments/gpu/profiles.py                                     # all, fp32 and bf16
-    python experiments/gpu/profiles.py --models vgg16 --dtypes float32
-    python experiments/gpu/profiles.py --device cpu --models alexnet --rows 2 --repeats 1
+    python -m experiments.gpu.profiles                                     # all, fp32 and bf16
+    python -m experiments.gpu.profiles --models vgg16 --dtypes float32
+    python -m experiments.gpu.profiles --device cpu --models alexnet --rows 2 --repeats 1
 
 Each is written to data/profiles/<model>-<dtype>-<gpu>.json.  Two things are checked, and said where
 they do not hold: the layers' times add up to the undivided model's within 10 %, and no layer that
@@ -10,8 +10,8 @@ takes 1 % of the time has an interquartile range above 10 % of its median.
 
 Rows of a minibatch: 32 for VGG16 and Inception-v3, 80 for S2VT (PipeDream section 5.1, per
 machine).  PipeDream prints none for AlexNet and ResNet-50, which get 32 like its other image
-networks, as does ResNet-101, which it does not use; PipeDream-2BW prints none for its 355M GPT,
-which gets microbatches of 8 sequences of 512 tokens.
+networks, as does ResNet-101, which it does not use; PipeDream-2BW prints none for its 355M GPT
+and its BERT, which get microbatches of 8 sequences of 512 tokens.
 """
 
 import re
@@ -26,6 +26,7 @@ from rich.table import Table
 
 from pipekit import Profile, profile
 from pipekit.choices import require_choice
+from pipekit.devices import device_count, is_accelerator, name_of
 from pipekit.models import PUBLISHED
 from pipekit.trees import tree_map
 
@@ -37,6 +38,7 @@ ROWS = {
     "inception-v3": 32,
     "s2vt": 80,
     "gpt-355M": 8,
+    "bert-large": 8,
 }
 DTYPES = ["float32", "bfloat16"]
 LIMIT = 0.1
@@ -55,7 +57,8 @@ def measure(model: str, dtype: torch.dtype, rows: int, device: str, repeats: int
 
 
 def file_name(model: str, dtype: str, device: str) -> str:
-    gpu = torch.cuda.get_device_name() if device == "cuda" else device
+    here = torch.device(device)
+    gpu = name_of(here) if is_accelerator(here) else device
     return f"{model}-{dtype}-{re.sub('[^a-z0-9]+', '-', gpu.lower())}.json"
 
 
@@ -67,7 +70,7 @@ def main(
     device: Annotated[str, typer.Option(help="cuda, or cpu for a dry run.")] = "cuda",
     output: Path = REPOSITORY / "data" / "profiles",
 ) -> None:
-    if device == "cuda" and not torch.cuda.is_available():
+    if device != "cpu" and not device_count(device):
         typer.echo("no GPU here: --device cpu --models alexnet --rows 2 is a dry run", err=True)
         raise typer.Exit(1)
     for model in models or []:
@@ -94,8 +97,8 @@ def main(
                 f"{known['spread']:.1%} ({known['spread_layer']})",
                 "yes" if holds else "NO",
             )
-            if device == "cuda":
-                torch.cuda.empty_cache()
+            if device != "cpu":
+                torch.accelerator.empty_cache()
     Console().print(table)
 
 

@@ -1,5 +1,7 @@
 """``pipekit train``: a quick training on real images or text, to see a method at work."""
 
+import shlex
+import sys
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -117,6 +119,14 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint, if there is one.")
     ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Fail when no worker has got any further for so long; who waits for whom is said.",
+            show_default=False,
+        ),
+    ] = None,
     quiet: Quiet = False,
     output: Annotated[
         Path | None,
@@ -191,6 +201,7 @@ def train(
         autocast={None: None, "bf16": torch.bfloat16, "fp16": torch.float16}[autocast],
         loss_scale=_number(loss_scale),
         seed=seed,
+        timeout=timeout,
     )
     begin = pipeline.resume(checkpoints) if resume and checkpoints else 0
     if begin >= epochs:
@@ -210,14 +221,26 @@ def train(
             done.append(trained.Epoch(epoch + 1, run, score))
     except KeyboardInterrupt:
         if shown and checkpoints is not None:
-            typer.echo("interrupted: --resume goes on from the newest checkpoint", err=True)
+            typer.echo(f"interrupted: {_how_to_resume(checkpoints)}", err=True)
         raise
+    except (pipekit.WorkerDied, pipekit.Stalled) as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        typer.echo(_how_to_resume(checkpoints), err=True)
+        raise typer.Exit(1) from error
     finally:
         if shown and done:
             Console().print(trained.table(done, learning.metric, learning.source))
     if shown and output is not None and not run.trace.frame.empty:
         for path in trained.write(run, learning.source, output):
             typer.echo(f"wrote {path}")
+
+
+def _how_to_resume(checkpoints: Path | None) -> str:
+    """Return the line that goes on with this training, or how there would be one."""
+    if checkpoints is None:
+        return "nothing was saved: --checkpoints FOLDER --every 20 would have let it be resumed"
+    line = shlex.join(["pipekit", *sys.argv[1:]])
+    return f"to go on from the newest checkpoint: {line}{'' if '--resume' in line else ' --resume'}"
 
 
 def _number(text: str | None) -> float | str | None:

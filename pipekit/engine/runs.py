@@ -11,6 +11,7 @@ from typing import Any
 
 from pipekit.engine import arguments
 from pipekit.engine.checkpoints.progress import Agree, TrainingProgress
+from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.model_stages import ModelStages
 from pipekit.engine.observers.loss_bar import BatchDone
 from pipekit.engine.observers.observer import Watchers
@@ -72,7 +73,11 @@ class Runs:
         """
         arguments.require_every(every, checkpoints, keep)
         arguments.require_watchers(observers, self._transport)
-        with self._progress.claimed(checkpoints) as folder, _told_how_to_resume(folder):
+        with (
+            _told_what_was_resumed(self._progress.resume_point),
+            self._progress.claimed(checkpoints) as folder,
+            _told_how_to_resume(folder),
+        ):
             self._progress.begin()
             counted = arguments.sized(batches)
             start = self._progress.start(len(counted), self._tables.schedule, self._model.balance)
@@ -139,6 +144,17 @@ class Runs:
                 "the last run did not end, and left its stages at different updates: build the "
                 "pipeline again, or resume() from a checkpoint"
             )
+
+
+@contextmanager
+def _told_what_was_resumed(point: ResumePoint | None) -> Iterator[None]:
+    """Let whoever gets an error know that the run went on from a checkpoint, and from which."""
+    try:
+        yield
+    except Exception as error:
+        if point is not None:
+            error.add_note(f"(the run went on from {point.checkpoint})")
+        raise
 
 
 @contextmanager

@@ -2,12 +2,16 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+
+from pipekit import Pipeline, Stalled
+from pipekit.papers.pipedream.checkpoints import kill
 
 Printed = Callable[[str], str]
 
@@ -108,12 +112,54 @@ def test_ctrl_c_leaves_the_epochs_that_are_done_and_says_how_to_go_on(
     )
     assert result.exit_code == 130
     assert re.findall(r"│ +(\d) │ +\S+ │ +(\S+%) │", result.stdout) == [("1", "12.3%")]
-    assert "--resume goes on from the newest checkpoint" in result.stderr
+    assert "to go on from the newest checkpoint: pipekit" in result.stderr
+
+
+LINE = "train --model mlp --stages 2 --batch-rows 400 --transport distributed"
+
+
+def test_a_killed_worker_is_one_sentence_and_the_line_that_resumes(
+    pipekit: Callable[[str], Any], elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whichever batch it is; a broken pipe, say, once ended the command without a word."""
+    evaluate, calls = Pipeline.evaluate, iter([False, True])
+
+    def kills(*given: Any) -> Any:
+        if next(calls):
+            kill(1)
+        return evaluate(*given)
+
+    monkeypatch.setattr(Pipeline, "evaluate", kills)
+    line = f"{LINE} --epochs 3 --checkpoints saved"
+    monkeypatch.setattr(sys, "argv", ["pipekit", *line.split()])
+    result = pipekit(line)
+    assert result.exit_code == 1
+    said, how = result.stderr.splitlines()[-2:]
+    assert re.fullmatch(r"error: worker 1's process ended .* \(SIGKILL, killed: .*memory\)", said)
+    assert how == f"to go on from the newest checkpoint: pipekit {line} --resume"
+    assert re.findall(r"│ +(\d) │ +\S+ │ +(\S+%) │", result.stdout)[0][0] == "1"
+    monkeypatch.setattr(Pipeline, "evaluate", evaluate)
+    assert pipekit(how.partition("pipekit ")[2]).exit_code == 0
+
+
+def test_a_training_that_is_stuck_ends_by_its_timeout(
+    pipekit: Callable[[str], Any], elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stalls(*_: object) -> float:
+        raise Stalled("no worker has got any further for 9 s")
+
+    monkeypatch.setattr(Pipeline, "evaluate", stalls)
+    result = pipekit("train --model mlp --stages 1 --batch-rows 2000 --timeout 9")
+    assert result.exit_code == 1
+    said = result.stderr.splitlines()[-2:]
+    assert said[0] == "error: no worker has got any further for 9 s"
+    assert "--checkpoints FOLDER --every 20 would have" in said[1]
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ("--timeout 0", "timeout must be more than 0 s"),
         ("--model resnet", "model must be one of convnet, mlp, gpt, not 'resnet'"),
         ("--method gpip", "method must be one of gpipe, flush"),
         ("--stages 40", "40 stages"),

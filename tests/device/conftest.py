@@ -14,7 +14,10 @@ from tests.device.process import DeviceProcess
 
 BUILDING_S = 900  # the first test of all builds the accelerator: 15 s, more on a busy machine
 MATRIX = "test_matrix.py"
-ON_ALL_KINDS = (MATRIX, "test_pipeline.py", "test_pipelined_module.py", "test_on_an_accelerator.py")
+ON_ALL_KINDS = (
+    *(MATRIX, "test_pipeline.py", "test_pipelined_module.py", "test_on_an_accelerator.py"),
+    "test_processes.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

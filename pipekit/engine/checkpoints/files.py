@@ -11,12 +11,14 @@ together, by one rename.  Of weights or a loss that are not finite it says so: `
 
 import hashlib
 import os
+import pickle
 import re
 import shutil
 import stat
 import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -54,7 +56,7 @@ class Part(NamedTuple):
     @property
     def sound(self) -> bool:
         """Whether the file still is what was written."""
-        with self.path.open("rb") as file:
+        with _named(self.path), self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest().startswith(self.digest)
 
 
@@ -88,8 +90,8 @@ def write(
     file = tempfile.NamedTemporaryFile(dir=home, suffix=".tmp", delete=False)  # noqa: SIM115
     temporary, hashing = Path(file.name), _Hashing(file)
     try:
-        with file:
-            _save(content | {"format": FORMAT}, hashing, home)
+        with _named(home), file:
+            _save(content | {"format": FORMAT}, hashing)
         _require_loadable(temporary)
         name = f"stage{content['stage']}.worker{content['worker']}.of{parts}.{hashing.digest}"
         temporary.replace(home / (name + (".pt" if finite else ".nonfinite.pt")))
@@ -107,8 +109,8 @@ def try_folder(folder: Path) -> None:
         OSError: it cannot be done; the message names where.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file:
-        _save({"tried": torch.zeros(1)}, _Hashing(file), folder)
+    with _named(folder), tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file:
+        _save({"tried": torch.zeros(1)}, _Hashing(file))
 
 
 def clear(folder: Path) -> None:
@@ -170,9 +172,13 @@ def load(part: Part) -> Content:
 
     Raises:
         ValueError: it was written by another version of pipekit, or not by pipekit at all.
+        OSError: it cannot be read.
     """
     try:
-        content: Content = torch.load(part.path, map_location="cpu", weights_only=True)
+        with _named(part.path):
+            content: Content = torch.load(part.path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
     except Exception:  # whose advice is to load it in a way that runs whatever code is in it
         content = {}
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
@@ -225,28 +231,37 @@ class _Hashing:
         os.fsync(self._file.fileno())
 
 
-def _save(content: Content, file: _Hashing, where: Path) -> None:
+@contextmanager
+def _named(where: Path) -> Iterator[None]:
+    """Let what cannot be read or written say where; some fails only when its file is closed."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(where)) from None
+
+
+def _save(content: Content, file: _Hashing) -> None:
     """Write a content, to the disk.
 
     Raises:
-        OSError: it cannot be written; the message names where.
+        OSError: it cannot be written.
     """
     try:
         torch.save(content, cast(Any, file))
         file.sync()
-    except Exception as error:
-        # PyTorch says of a full disk only that it has failed.
-        cause = error if isinstance(error, OSError) else file.error
-        if cause is None:
+    except Exception:
+        if file.error is None:
             raise
-        raise OSError(cause.errno, cause.strerror, str(where)) from None
+        raise file.error from None  # PyTorch says of a full disk only that it has failed
 
 
 def _require_loadable(path: Path) -> None:
     """Raise TypeError for a file that holds anything but tensors and plain values."""
     try:
         torch.load(path, weights_only=True, mmap=True)
-    except Exception as error:
+    except pickle.UnpicklingError as error:  # and no want of memory, say
         raise TypeError(
             f"the state of the optimizer or of the lr_scheduler holds an object that cannot be "
             f"loaded again without running code from a file; use tensors and plain values ({error})"
@@ -257,8 +272,14 @@ def _all(folder: Path) -> list[Path]:
     """Return the folders of all checkpoints, complete or not, the oldest first."""
     if not folder.is_dir():
         return []
-    found = [(match, home) for home in folder.iterdir() if (match := _FOLDER.fullmatch(home.name))]
-    return [home for _, home in sorted((int(match[1]), home) for match, home in found)]
+    found = []
+    for home in folder.iterdir():
+        match = _FOLDER.fullmatch(home.name)
+        if match and home.is_symlink():  # files are deleted in these folders
+            raise ValueError(f"{home} is a link and not a folder of checkpoints: delete it")
+        if match and home.is_dir():
+            found.append((int(match[1]), home))
+    return [home for _, home in sorted(found)]
 
 
 def _parts(home: Path) -> Iterator[Part]:

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import socket
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,10 +19,19 @@ class FolderLock:
         self._path = Path()
 
     def take(self, folder: Path) -> str | None:
-        """Take the lock of a folder; return who has it, if it is somebody else's."""
+        """Take the lock of a folder; return who has it, if it is somebody else's.
+
+        Raises:
+            OSError: the lock's file cannot be opened; the message names it.
+            ValueError: it is something else than a file.
+        """
         path = folder / ".lock"
         while self._file is None:
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            # Not through a link, to a file whose beginning would be written over.
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                os.close(file)
+                raise ValueError(f"{path} is no file: delete it")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

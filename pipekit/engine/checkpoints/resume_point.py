@@ -85,14 +85,23 @@ class ResumePoint:
         losses: list[tuple[int, float]] = []
         first: dict[str, Any] = {}
         buffers: dict[int, list[dict[str, torch.Tensor]]] = defaultdict(list)
+        workers: set[tuple[int, int]] = set()
         for part in checkpoints.parts_of(home):
             content = read_part(part)
+            if part[:2] in workers:
+                raise ValueError(
+                    f"{part.path} is not the only part of worker {part.worker} of stage "
+                    f"{part.stage} there: files of different checkpoints have been mixed"
+                )
+            workers.add(part[:2])
             require_alike(part, _common(content), first := first or _common(content))
             losses += content["losses"]
             buffers[part.stage].append(content["buffers"])
             if part.stage == len(stages):
                 del content["older"]
                 stages.append(content)
+        if not stages or len(stages) != len(first["balance"]):
+            raise ValueError(f"{home} lacks parts: there is none of stage {len(stages)}")
         for index, stage in enumerate(stages):
             stage["buffers"] = merged(buffers[index])
         return cls(home, stages[0]["about"], Boundary(*stages[0]["boundary"]), stages, losses)

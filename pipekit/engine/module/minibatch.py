@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -10,13 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pipekit.devices import (
-    Clock,
     ThreadStreams,
     keep_for_current_stream,
     on_stream,
-    peak_bytes,
     record_events,
-    reset_peak_bytes,
     wait_event,
     wait_events,
 )
@@ -25,36 +22,16 @@ from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.execution.stage_io import StageGradients
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.module.backward_order import Place
-from pipekit.engine.observers.memory_tracker import MemoryTracker
-from pipekit.engine.observers.observer import Observer, Watchers, WorkerView, observers_of
+from pipekit.engine.module.module_runtime import ModuleRuntime
+from pipekit.engine.module.watched_stage import StageSteps, WatchedStage
 from pipekit.engine.observers.record import Record
-from pipekit.engine.observers.trace_recorder import TraceRecorder
+from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transports.run_threads import Notify, run_threads
-from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
+from pipekit.engine.transports.threads import ThreadNetwork
+from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
 from pipekit.trees import Tree, differentiable, leaves, refill
-
-
-@dataclass(frozen=True)
-class ModuleRuntime:
-    """What all minibatches of a module have in common.
-
-    Attributes:
-        modules: each stage's layers.
-        clocks: of each stage's device.
-        workers: where each stage computes, and by what its tensors travel.
-        trace: whether to record events.
-        memory: whether to follow what lies in memory.
-        observers: what else watches the stages' workers.
-    """
-
-    modules: Sequence[nn.Sequential]
-    clocks: Sequence[Clock]
-    workers: Sequence[ThreadWorker]
-    trace: bool
-    memory: bool
-    observers: Watchers
 
 
 class Minibatch:
@@ -103,7 +80,10 @@ class Minibatch:
         self._rows: list[int] = []
         self._output_gradients: Sequence[Tensor | None] = ()
         self._input_gradients: dict[int, StageGradients] = {}
-        self._watched = [self._watch(stage) for stage in range(len(configs))]
+        self._watched = [
+            WatchedStage(stage, runtime, aliases, recompute, keeps)
+            for stage, aliases in enumerate(self._aliases)
+        ]
 
     @property
     def records(self) -> list[Record]:
@@ -188,18 +168,29 @@ class Minibatch:
     def _run(self, op: Op, passes: Iterable[Place]) -> None:
         """Run passes, each stage its own in the order given."""
         runtime = self._runtime
+        if runtime.at_work:
+            raise RuntimeError(
+                f"stage {min(runtime.at_work)} is still in a layer of a forward or backward that "
+                f"has failed: wait until the layer returns, or build model and module again"
+            )
         steps: dict[int, list[Step]] = defaultdict(list)
         for place in passes:
             steps[place[0]].append(self._steps[op, *place])
         stages = range(len(self._passes))
         network = ThreadNetwork(stages, runtime.workers)
+        standings = Standings(len(stages))
+        workers = [StageSteps(stage, steps[stage]) for stage in stages]
+        describe = partial(standings.describe, workers, [[stage] for stage in stages])
+        watchdog = Watchdog(standings, describe, runtime.timeout)
 
         def work(stage: int, notify: Notify) -> None:
             clock, watched = runtime.clocks[stage], self._watched[stage]
-            with on_stream(runtime.workers[stage].stream):
+            with on_stream(runtime.workers[stage].stream), _noted(stage, runtime.at_work):
                 for event in self._ready:
                     wait_event(clock.device, event)
                 transport = network.transport(stage)
+                standing = standings.observer(stage)
+                observers = [*watched.observers, standing]
                 executor = Executor(
                     stage,
                     {stage: self._passes[stage]},
@@ -207,48 +198,29 @@ class Minibatch:
                     transport,
                     self,
                     clock.device,
-                    observers=watched.observers,
+                    observers=observers,
                     training=self._keeps,
                 )
-                worker = Worker(watched.view, executor.execute, transport, watched.observers)
+                worker = Worker(watched.view, executor.execute, transport, observers)
                 run = partial(worker.execute, steps[stage])
                 _with_weights(runtime.modules[stage], self._aliases[stage], run)
-                if watched.memory:
-                    watched.allocated_bytes = peak_bytes(clock.device)
+                standing.end(stage)
+                watched.note_peak()
 
         last = op is Op.BACKWARD or not self._keeps
         try:
-            run_threads([partial(work, stage) for stage in stages], network.abort)
-            for stage, watched in enumerate(self._watched if last else ()):
-                for observer in watched.observers:
-                    observer.end(stage)
+            functions = [partial(work, stage) for stage in stages]
+            run_threads(functions, network.abort, on_wait=watchdog.look)
+            for watched in self._watched if last else ():
+                watched.end()
         except BaseException:
             last = True
             raise
         finally:
             for worker in runtime.workers:
                 self._caller.wait_stream(worker.stream)
-            for stage, watched in enumerate(self._watched if last else ()):
-                for observer in watched.observers:
-                    observer.close(stage)
-
-    def _watch(self, stage: int) -> "_Watched":
-        """Let observers begin to watch a stage's worker."""
-        runtime, clock = self._runtime, self._runtime.clocks[stage]
-        weights = _Weights(runtime.modules[stage], self._aliases[stage])
-        view = WorkerView(stage, clock.device, clock, {stage: weights}, int)
-        trace = TraceRecorder() if runtime.trace else None
-        memory = MemoryTracker({stage: self._recompute}) if runtime.memory else None
-        if memory:
-            reset_peak_bytes(clock.device)
-        observers: list[Observer] = [each for each in (trace, memory) if each]
-        observers += observers_of(runtime.observers, stage)
-        for observer in observers:
-            observer.begin(view)
-        if memory and not self._keeps:  # weights are all that stays of a forward alone
-            memory.close(stage)
-            observers.remove(memory)
-        return _Watched(view, observers, trace, memory)
+            for watched in self._watched if last else ():
+                watched.close()
 
     def _gradients_of_inputs(self) -> list[Tensor | None]:
         """Return the gradients of the whole minibatch's input tensors."""
@@ -261,43 +233,14 @@ class Minibatch:
         return found
 
 
-@dataclass
-class _Watched:
-    """A stage's worker, and who watches it."""
-
-    view: WorkerView
-    observers: list[Observer]
-    trace: TraceRecorder | None
-    memory: MemoryTracker | None
-    allocated_bytes: int | None = None
-
-    @property
-    def record(self) -> Record:
-        return Record(
-            self.trace.events() if self.trace else [],
-            self.memory.samples if self.memory else [],
-            self.allocated_bytes,
-        )
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """A stage's weights in a minibatch, as observers see them."""
-
-    module: nn.Module
-    aliases: Mapping[str, Tensor]
-    optimizer: None = None
-
-    @property
-    def modules(self) -> list[nn.Module]:
-        return [self.module]
-
-    @property
-    def parameters(self) -> list[list[Tensor]]:
-        return [[alias for alias in self.aliases.values() if alias.requires_grad]]
-
-    def all_gradients(self) -> Iterator[Tensor]:
-        return (alias.grad for alias in self.aliases.values() if alias.grad is not None)
+@contextmanager
+def _noted(stage: int, at_work: set[int]) -> Iterator[None]:
+    """Note that a stage has a worker in it."""
+    at_work.add(stage)
+    try:
+        yield
+    finally:
+        at_work.discard(stage)
 
 
 class _Around(nn.Module):

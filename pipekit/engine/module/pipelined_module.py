@@ -18,7 +18,8 @@ from pipekit.engine import arguments
 from pipekit.engine.batches import split
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.module.backward_order import Place, link
-from pipekit.engine.module.minibatch import Minibatch, ModuleRuntime
+from pipekit.engine.module.minibatch import Minibatch
+from pipekit.engine.module.module_runtime import ModuleRuntime
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.record import as_trace
 from pipekit.engine.transports.threads import ThreadWorker
@@ -70,6 +71,8 @@ class PipelinedModule(nn.Module):
             takes time.
         observers: watch the stages' workers in every minibatch (:class:`pipekit.engine.Observer`):
             objects that all workers call, or functions from a stage's number to its observer.
+        timeout: seconds after which a forward or backward fails in which no worker gets further;
+            None: never.  After 30 s it is said anyway who is at what and waits for what.
 
     Attributes:
         balance: layers of each stage.
@@ -93,6 +96,7 @@ class PipelinedModule(nn.Module):
         trace: bool = False,
         memory: bool = False,
         observers: Watchers = (),
+        timeout: float | None = None,
     ) -> None:
         super().__init__()
         sequential = sequence_of(sequential)
@@ -107,6 +111,8 @@ class PipelinedModule(nn.Module):
         self.devices = resolve_for_workers(devices, len(balance))
         require_ties_on_one_device(cut(sequential, self.balance), self.devices)
         arguments.require_watchers(observers, "threads")
+        arguments.require_timeout(timeout)
+        self._timeout = timeout
         self._without, self._observers = frozenset(without), tuple(observers)
         self._trace, self._memory = trace, memory
         if deferred_batch_norm:
@@ -143,6 +149,7 @@ class PipelinedModule(nn.Module):
             trace=self._trace,
             memory=self._memory,
             observers=self._observers,
+            timeout=self._timeout,
         )
         self._configs: dict[bool, list[PassConfig]] = {}  # in training, and in evaluation
         self._last: Minibatch | None = None
@@ -163,6 +170,7 @@ class PipelinedModule(nn.Module):
 
         Raises:
             ValueError: there are no rows, or the tensors differ in them.
+            Stalled: no worker has got any further for too long.
             Exception: the first that a layer raised, once all workers have ended.
         """
         rows = _rows(x)

@@ -49,6 +49,11 @@ class Standings:
         mine[0], mine[1], mine[2] = 0, STARTING, mine[2] + 1
         return _Standing(mine)
 
+    def detach(self) -> None:
+        """Keep the numbers as they are now, and let go of the memory that others write to."""
+        self._memory = memoryview(bytearray(self._memory))
+        self._numbers = self._memory.cast("q")
+
     def now(self) -> bytes:
         """Return all numbers, which are others as soon as any worker has got on."""
         return self._memory.tobytes()

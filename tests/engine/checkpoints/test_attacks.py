@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -185,6 +186,20 @@ def test_a_part_in_anothers_place(what: str, tmp_path: Path) -> None:
         pipe().resume(tmp_path)
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_part_that_is_there_twice_stands_for_no_other(kept: int, tmp_path: Path) -> None:
+    (home,) = homes(saved(tmp_path))
+    parts = files.parts_of(home)
+    content = torch.load(parts[kept].path, weights_only=True)
+    second = rewritten(parts[kept], lambda c: c["losses"].append((0, 0.5)))
+    parts[1 - kept].path.unlink()
+    files.write(tmp_path / "scratch", 1, "aaaa", 2, content)
+    (again,) = (tmp_path / "scratch").glob("*/*.pt")
+    again.rename(home / again.name)
+    with pytest.raises(ValueError, match=rf"({again.name}|{second.name}) is not the only part"):
+        pipe().resume(tmp_path)
+
+
 CRAFTED: dict[str, Callable[[Content], object]] = {
     "no weights": lambda c: c.pop("parameters"),
     "weights that are numbers": lambda c: c.update(parameters={"0.weight": 3.0}),
@@ -237,6 +252,55 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
         pipe().resume(tmp_path)
 
 
+@pytest.mark.parametrize("to", ["elsewhere", "itself", "nowhere"])
+def test_a_folder_that_leads_elsewhere_is_refused(to: str, tmp_path: Path) -> None:
+    """Cut-off writes are deleted in the folders of checkpoints."""
+    saved(tmp_path / "saved")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine.tmp").write_text("")
+    link = tmp_path / "saved" / "batch-00000000-ffff"
+    target = {"elsewhere": str(tmp_path / to), "itself": link.name, "nowhere": to}[to]
+    link.symlink_to(target)
+    with pytest.raises(ValueError, match=r"batch-00000000-ffff is a link .*: delete it"):
+        pipe().resume(tmp_path / "saved")
+    link.unlink()
+    link.write_text("no folder")
+    again = pipe()
+    again.resume(tmp_path / "saved")
+    again.train(data(3), checkpoints=tmp_path / "saved")
+    assert (tmp_path / "elsewhere" / "mine.tmp").exists()
+
+
+def test_a_lock_does_not_write_through_a_link(tmp_path: Path) -> None:
+    (precious := tmp_path / "precious").write_text("mine")
+    (folder := tmp_path / "saved").mkdir()
+    (folder / ".lock").symlink_to(precious)
+    with pytest.raises(OSError, match=r"saved/\.lock"):
+        pipe().train(data(2), checkpoints=folder)
+    assert precious.read_text() == "mine"
+    (folder / ".lock").unlink()
+    os.mkfifo(folder / ".lock")
+    with pytest.raises(ValueError, match=r"saved/\.lock is no file"):
+        pipe().train(data(2), checkpoints=folder)
+
+
+def test_what_fails_with_a_checkpoints_state_names_the_checkpoint(tmp_path: Path) -> None:
+    """Of an optimizer's state nobody but the optimizer knows what is right."""
+    make = partial(torch.optim.Adam, lr=0.1)
+    (home,) = homes(saved(tmp_path, 3, optimizer=make))
+
+    def spoil(content: Content) -> None:
+        for entry in content["state"]["optimizer"].values():
+            entry["state"]["exp_avg"] = []
+
+    rewritten(files.parts_of(home)[0], spoil)
+    again = pipe(optimizer=make)
+    again.resume(tmp_path)
+    with pytest.raises((TypeError, AttributeError, RuntimeError)) as caught:
+        again.train(data(4), checkpoints=tmp_path)
+    assert f"(the run went on from {home})" in caught.value.__notes__
+
+
 # --- disks ---------------------------------------------------------------------------------------
 
 
@@ -287,6 +351,26 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     again.resume(tmp_path / "y")
     again.train(data(6), checkpoints=tmp_path / "y")
     assert different(dict(again.state_dict()), dict(whole.state_dict())) == []
+
+
+def test_a_disk_that_is_full_when_a_file_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in a buffer until then fails twice, the second time without a name."""
+    make, made = tempfile.NamedTemporaryFile, []
+
+    def full(**how: Any) -> Any:
+        file = make(**how)
+        if Path(how["dir"]).name.startswith("batch-"):
+            made.append(file.name)
+            file.file = open("/dev/full", "wb")  # noqa: SIM115
+        return file
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+    with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/batch-"):
+        pipe().train(data(2), checkpoints=tmp_path)
+    assert made
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 # --- what stays ----------------------------------------------------------------------------------

@@ -54,6 +54,10 @@ def _nothing_hangs_for_ever() -> Iterator[None]:
     OVER.clear()
     yield
     OVER.set()
+    join_workers()
+
+
+def join_workers() -> None:
     for thread in threading.enumerate():
         if "pipekit worker" in thread.name:
             thread.join(10)
@@ -159,11 +163,61 @@ def test_an_interrupt_ends_a_run_whose_layer_hangs_over_threads() -> None:
 
 
 def test_a_module_whose_layer_hangs() -> None:
-    model = pk.PipelinedModule(nn.Sequential(Hangs(2), nn.Linear(6, 6), Fails(1)), [1, 2], chunks=2)
+    layers = nn.Sequential(Hangs(2), nn.Linear(6, 6), Fails(1))
+    model = pk.PipelinedModule(layers, [1, 2], chunks=2, checkpoint="never")
     start = time.monotonic()
     with pytest.raises(ZeroDivisionError):
         model(torch.cat([data(1)[0][0]]))
     assert time.monotonic() - start < 5
+
+
+def test_a_module_says_who_waits_for_whom(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watchdog, "NOTICE_S", 0.6)
+    layers = nn.Sequential(nn.Linear(6, 6), Hangs(2), nn.Linear(6, 3))
+    model = pk.PipelinedModule(layers, [1, 2], chunks=3, timeout=2.0, checkpoint="never")
+    with pytest.raises(pk.Stalled, match="worker 1 computes F1 of stage 1") as caught:
+        model(data(1)[0][0])
+    said = capfd.readouterr().err
+    assert "pipekit: no worker has got any further for 1 s" in said
+    for text in (said, str(caught.value)):
+        assert "worker 0 is done" in text
+    with pytest.raises(RuntimeError, match="stage 1 is still in a layer of a forward"):
+        model(data(1)[0][0])
+    OVER.set()
+    join_workers()
+    expected = nn.Sequential(layers[0], *layers[2:])(data(1)[0][0])
+    torch.testing.assert_close(model(data(1)[0][0]), expected)
+
+
+class HangsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        OVER.wait(60)
+        return gradient
+
+
+class BackwardHangs(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = HangsBackward.apply(x)
+        return y
+
+
+def test_a_modules_backward_that_hangs() -> None:
+    """Autograd hands the error on, whatever thread it calls the backward in."""
+    layers = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), BackwardHangs())
+    model = pk.PipelinedModule(layers, [1, 2], chunks=2, timeout=1.0)
+    output = model(data(1)[0][0])
+    with pytest.raises(pk.Stalled, match="worker 0 waits in B1 of stage 0 for the gradient") as e:
+        output.sum().backward()
+    assert "worker 1 computes B1 of stage 1" in str(e.value)
+    with pytest.raises(ValueError, match="more than 0 s"):
+        pk.PipelinedModule(layers, [1, 2], chunks=2, timeout=0)
 
 
 def test_torchrun_ends_a_run_that_hangs() -> None:

@@ -4,7 +4,8 @@ A fork server that has imported torch starts a process in a tenth of a second, w
 interpreter takes seconds and a plain fork may deadlock after a multi-threaded operator.
 """
 
-import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import signal
 import sys
 import threading
@@ -23,10 +24,28 @@ PRELOAD = [
 
 
 def forkserver() -> ForkServerContext:
-    """Return what starts processes."""
+    """Return what starts processes, which runs."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
+    with deferred_interrupts():
+        multiprocessing.resource_tracker.ensure_running()  # which would end the block below
+        with _blocked(signal.SIGINT):
+            multiprocessing.forkserver.ensure_running()
     return context
+
+
+@contextmanager
+def _blocked(number: signal.Signals) -> Iterator[None]:
+    """Let processes that are started in the block never get a signal.
+
+    Python's fork server ignores interrupts only once it has imported everything, and a terminal or
+    a notebook interrupts all processes.  Here another thread takes it, or this one afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

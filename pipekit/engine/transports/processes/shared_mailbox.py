@@ -154,6 +154,11 @@ class SharedMailboxes:
             while self._notes or mine.select(timeout=0):
                 self.get()
 
+    def close(self) -> None:
+        """Let go of the memory in which messages lie, here."""
+        self._slots.clear()
+        self._known.clear()
+
     @property
     def _own(self) -> Connection:
         reader = self._endpoints[self._index].reader

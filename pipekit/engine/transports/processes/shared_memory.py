@@ -3,6 +3,7 @@
 import mmap
 import os
 import tempfile
+import weakref
 from multiprocessing.reduction import DupFd
 from typing import Any
 
@@ -18,19 +19,23 @@ class SharedBuffer:
 
     def __init__(self) -> None:
         if hasattr(os, "memfd_create"):
-            self._fd = os.memfd_create("pipekit")
+            self._hold(os.memfd_create("pipekit"))
         else:
             with tempfile.TemporaryFile() as file:
-                self._fd = os.dup(file.fileno())
+                self._hold(os.dup(file.fileno()))
         os.ftruncate(self._fd, FIRST_BYTES)
-        self._used = 0
-        self._map: mmap.mmap | None = None
 
     def __getstate__(self) -> object:
         return DupFd(self._fd)
 
     def __setstate__(self, fd: Any) -> None:
-        self._fd, self._used, self._map = fd.detach(), 0, None
+        self._hold(fd.detach())
+
+    def _hold(self, fd: int) -> None:
+        """Let go of the file with this object at the latest: an interrupt may keep it from more."""
+        self._fd, self._used = fd, 0
+        self._map: mmap.mmap | None = None
+        self._close = weakref.finalize(self, os.close, fd)
 
     def allocate(self, size: int) -> int:
         """Return where ``size`` more bytes begin; for the one process that writes."""
@@ -48,6 +53,6 @@ class SharedBuffer:
         return self._map
 
     def close(self) -> None:
-        """Let go of the file here; maps and other processes keep it."""
-        os.close(self._fd)
-        self._fd = -1
+        """Let go of the file here; maps in use, and other processes, keep it."""
+        self._close()
+        self._fd, self._map = -1, None

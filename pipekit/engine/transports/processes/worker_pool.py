@@ -12,7 +12,7 @@ from multiprocessing.connection import Pipe, wait
 from multiprocessing.forkserver import MAXFDS_TO_SEND
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipekit.engine.batches import Batch, Needs
 from pipekit.engine.observers.standings import Standings
@@ -39,8 +39,11 @@ from pipekit.engine.transports.watchdog import LOOK_S
 from pipekit.operator_threads import share_cores
 
 LossCallback = Callable[[int, float], None]
+Opened = TypeVar("Opened", Endpoint, SharedBuffer)
 
 OWN_FILES = 12  # of a worker process, about: its own pipes, and what Python starts it with
+
+UNKNOWN_CODE = 255  # multiprocessing's, of a process whose fork server has ended
 
 GRACE_S = 3.0  # how long the first failure may take to arrive after its consequences
 
@@ -76,21 +79,17 @@ class WorkerPool:
     def __init__(self, workers: int, with_sums: bool) -> None:
         self._workers, self._parent = workers, os.getpid()
         _require_few(workers, with_sums)
-        # The last one is the feeder's, in this process.
-        self._endpoints = [Endpoint.new() for _ in range(workers + 1)]
-        self._sums_endpoints = [Endpoint.new() for _ in range(workers if with_sums else 0)]
-        self._shared = SharedBuffer()
-        memory = self._shared.map(self._shared.allocate(Standings.size(workers)))
-        self.standings = Standings(workers, memory)
+        self._opened: list[Endpoint | SharedBuffer] = []
+        self._endpoints: list[Endpoint] = []
+        self._sums_endpoints: list[Endpoint] = []
+        self._mailboxes = SharedMailboxes(workers, self._endpoints)
+        self.standings = Standings(workers)
         self._members: list[_Member] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._feeder: _Feeder | None = None
         try:
-            # A member is known before it is started, so that an interrupt leaves none behind.
-            for index in range(workers):
-                own = endpoints_for(index, self._endpoints)
-                sums = endpoints_for(index, self._sums_endpoints)
-                self._members.append(_Member(index, own, sums, self._shared))
+            with deferred_interrupts():  # whatever is open is known when one comes
+                self._open(with_sums)
             for member in self._members:
                 member.start()
             close_others(workers, self._endpoints)
@@ -98,7 +97,6 @@ class WorkerPool:
         except BaseException:
             self.close()
             raise
-        self._mailboxes = SharedMailboxes(workers, self._endpoints)
         self.ready = True
 
     def run(
@@ -150,12 +148,33 @@ class WorkerPool:
         for member in self._members:
             member.end()
         if self._feeder is not None:
-            self._feeder.join()
-        for endpoint in [*self._endpoints, *self._sums_endpoints]:
-            endpoint.close()
-        self._shared.close()
+            self._feeder.close()
+        # A notebook keeps the last traceback, and with it this object: it must not keep the memory.
+        self._mailboxes.close()
+        self.standings.detach()
+        for opened in self._opened:
+            opened.close()
         if self._folder is not None:
             self._folder.cleanup()
+
+    def _open(self, with_sums: bool) -> None:
+        """Make everything by which the processes will reach one another, and them."""
+        workers = range(self._workers)
+        # The last one is the feeder's, in this process.
+        self._endpoints += [self._noted(Endpoint.new()) for _ in (*workers, None)]
+        self._sums_endpoints += [self._noted(Endpoint.new()) for _ in workers if with_sums]
+        shared = self._noted(SharedBuffer())
+        memory = shared.map(shared.allocate(Standings.size(self._workers)))
+        self.standings = Standings(self._workers, memory)
+        for index in workers:
+            own = endpoints_for(index, self._endpoints)
+            sums = endpoints_for(index, self._sums_endpoints)
+            self._members.append(_Member(index, own, sums, shared))
+
+    def _noted(self, opened: Opened) -> Opened:
+        """Note what is to be closed in the end."""
+        self._opened.append(opened)
+        return opened
 
     def _wait(
         self, feeder: "_Feeder", on_loss: LossCallback | None, look: Callable[[], None]
@@ -222,9 +241,19 @@ class _Member:
         )
 
     def start(self) -> None:
-        """Start the process."""
-        with deferred_interrupts(), without_main_module():
-            self.process.start()
+        """Start the process.
+
+        Raises:
+            WorkerDied: the fork server was killed while it did so.
+        """
+        try:
+            with deferred_interrupts(), without_main_module():
+                self.process.start()
+        except (ConnectionError, EOFError) as error:
+            raise WorkerDied(
+                f"{self.process.name}'s process could not be started: the fork server, which "
+                f"starts them, was killed: if nobody did it by hand, for want of memory"
+            ) from error
         for end in self._others:
             end.close()
 
@@ -233,6 +262,11 @@ class _Member:
         self.process.join()
         code = self.process.exitcode
         said = f"with exit code {code}"
+        if code == UNKNOWN_CODE:
+            return (
+                f"{said} (or the fork server, which knows it, was killed: if nobody did it by "
+                f"hand, for want of memory)"
+            )
         if code is None or code >= 0:
             return said
         name = signal.Signals(-code).name
@@ -293,6 +327,12 @@ class _Feeder:
         self._thread.join(GRACE_S)
         return not self._thread.is_alive()
 
+    def close(self) -> None:
+        """Wait a while for the thread's end, and close the pipe in any case."""
+        self.join()
+        self.failed.close()
+        self._tell_failed.close()
+
     def _run(
         self,
         batches: Iterable[Batch],
@@ -307,7 +347,8 @@ class _Feeder:
             return  # a worker is gone, or the run is over: whoever waits will know why
         except BaseException as error:
             self.error = error
-            self._tell_failed.send_bytes(b"")
+            with suppress(OSError):  # nobody asks any more
+                self._tell_failed.send_bytes(b"")
 
 
 def _require_few(workers: int, with_sums: bool) -> None:

@@ -12,7 +12,7 @@ def test_every_map_shows_the_same(has_memfd: bool, monkeypatch: pytest.MonkeyPat
     if not has_memfd:
         monkeypatch.delattr(os, "memfd_create")
     buffer, other = SharedBuffer(), SharedBuffer.__new__(SharedBuffer)
-    other._fd, other._map = os.dup(buffer._fd), None
+    other._hold(os.dup(buffer._fd))
     starts = [buffer.allocate(size) for size in (100, FIRST_BYTES // 2, FIRST_BYTES, 10)]
     maps = []
     for number, start in enumerate(starts):
@@ -40,6 +40,15 @@ def test_after_closing_the_file_is_not_mistaken_for_another() -> None:
     buffer.close()
     with pytest.raises(OSError, match="Bad file"):
         buffer.map(0)
+
+
+def test_the_file_ends_with_the_object_at_the_latest() -> None:
+    """An interrupt may come before whoever made it knows it."""
+    buffer = SharedBuffer()
+    fd, buffer = buffer._fd, SharedBuffer()
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(fd)
+    buffer.close()
 
 
 @pytest.mark.parametrize("has_memfd", [True, False])

@@ -1,8 +1,10 @@
 """Worker processes: kept from call to call, and gone with whoever they work for."""
 
 import gc
+import multiprocessing.forkserver
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -14,12 +16,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from experiments.attacks.left import open_files
 from pipekit import Pipeline, WorkerDied
 from pipekit.engine.transports.processes import worker_pool
 from pipekit.engine.transports.processes.forkserver import deferred_interrupts
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
+from pipekit.papers.pipedream.checkpoints import Struck
 from tests.engine.examples import data, different, mixed, mlp, pipeline
-from tests.engine.test_failures import wait_until, worker_processes
+from tests.engine.test_failures import alive, wait_until, worker_processes
 
 LARGE = bytes(2**24)  # more than a pipe takes
 LIMIT_S = 30.0
@@ -136,6 +140,17 @@ class Touch(nn.Module):
         return x
 
 
+def test_a_closed_pool_keeps_no_memory_though_somebody_keeps_the_pool() -> None:
+    """As a notebook does with the last traceback."""
+    before = open_files()
+    pool = WorkerPool(2, with_sums=True)
+    pool._mailboxes.put(0, (0, 0, 0, 0), torch.ones(10**6))
+    assert open_files() - before
+    pool.close()
+    assert not open_files() - before
+    assert pool.standings.now() == bytes(len(pool.standings.now()))
+
+
 # --- Faults before a worker has begun -------------------------------------------------------------
 
 
@@ -157,6 +172,60 @@ def test_a_worker_that_is_killed_while_it_receives_its_task() -> None:
         pool.run([LARGE], [], {}, None)
     killer.join()
     pool.close()
+
+
+def test_a_fork_server_that_is_killed_while_it_starts_a_worker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A broken pipe would say nothing, and end a command line without a word."""
+
+    def start(_: Any) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
+    with monkeypatch.context() as patch:
+        patch.setattr("multiprocessing.context.ForkServerProcess.start", start)
+        with pytest.raises(WorkerDied, match="worker 0's process could not be started: the fork"):
+            pipe.train(data(2), checkpoints=tmp_path)
+
+
+@pytest.mark.long
+def test_a_fork_server_that_is_killed_in_mid_run() -> None:
+    """Nobody can know any more how its workers end; they do, and another one is started."""
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
+    workers: list[int] = []
+
+    def kill() -> None:
+        workers.extend(worker_processes())
+        server = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+        os.kill(server, signal.SIGKILL)
+
+    def slowly() -> Iterator[Any]:
+        for batch in data(400):
+            time.sleep(0.02)
+            yield batch
+
+    class Slow(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return slowly()
+
+    with pytest.raises(WorkerDied, match="fork server, which knows it, was killed"):
+        pipe.train(Struck(Slow(data(400)), 5, kill))
+    assert len(workers) == 2
+    wait_until(lambda: not any(map(alive, workers)), LIMIT_S)
+    again = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
+    assert (
+        again.train(data(2)).losses == pipeline(mlp(6, 6, 3), "flush", [1, 1]).train(data(2)).losses
+    )
+
+
+def test_no_interrupt_reaches_the_fork_server(pool: WorkerPool) -> None:
+    """One while it imports torch would end it, and with it every start of a worker."""
+    server = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    for process in (server, *pids(pool)):
+        status = Path(f"/proc/{process}/status").read_text()
+        blocked = int(re.search(r"SigBlk:\t(\w+)", status)[1], 16)  # type: ignore[index]
+        assert blocked >> (signal.SIGINT - 1) & 1
 
 
 def test_an_interrupt_waits_until_a_process_is_known() -> None:

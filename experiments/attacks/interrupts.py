@@ -1,0 +1,256 @@
+"""Interrupts at random moments, over both transports; afterwards nothing may be left.
+
+A process of its own trains again and again, in ways that take less than a second.  Each time its
+process group gets SIGINT, as from Ctrl-C in a terminal, at a random moment from before the pipeline
+is built until after its last worker has ended.  The call then raises KeyboardInterrupt, and no
+worker, thread, socket, shared memory or temporary file is left of it; no setting has changed; and
+the same training, begun or taken up again, ends with the bits of one that nobody has interrupted.
+
+    python -m experiments.attacks.interrupts processes 100 0    # in rows, for whoever started it
+"""
+
+import faulthandler
+import gc
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from experiments.attacks.left import Snapshot, left, start_fork_server
+from pipekit import Pipeline, PipelinedModule, schedules
+
+ENDED_S = 30.0  # by then, also on a busy machine, a try has ended
+AGAIN = 0.2  # of the tries are followed by a whole training
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Dropout(0.3)),
+        *(nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 3)),
+    )
+
+
+def batches() -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [tuple(torch.randn(8, n, generator=generator) for n in (6, 3)) for _ in range(4)]  # type: ignore[misc]
+
+
+Bits = list[Tensor]
+
+
+def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
+    """Train a pipeline of two stages, from its newest checkpoint if there is one; evaluate it."""
+    pipeline = Pipeline(
+        network(),
+        partial(schedules.two_bw, 2, 2),
+        balance=[3, 3],
+        optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+        loss=nn.MSELoss(),
+        transport=transport,
+    )
+    for _ in range(pipeline.resume(folder), 2):
+        pipeline.train(batches(), checkpoints=folder if saved else None, every=1 if saved else None)
+    value = pipeline.evaluate(batches())
+    state = pipeline.state_dict()
+    pipeline.close()
+    return [torch.tensor(value), *state.values()]
+
+
+def in_a_loop(folder: Path) -> Bits:
+    """Train a pipelined module of two stages in a loop of one's own."""
+    module = PipelinedModule(network(), [3, 3], chunks=2)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(4):
+        for x, y in batches():
+            optimizer.zero_grad()
+            nn.functional.mse_loss(module(x), y).backward()
+            optimizer.step()
+    return list(module.state_dict().values())
+
+
+WAYS: dict[str, Callable[[Path], Bits]] = {
+    "threads": partial(pipelined, "threads", False),
+    "processes": partial(pipelined, "distributed", False),
+    "threads, saved": partial(pipelined, "threads", True),
+    "processes, saved": partial(pipelined, "distributed", True),
+    "module": in_a_loop,
+}
+"""What is interrupted; given a folder for checkpoints."""
+
+SAVED = {"threads, saved", "processes, saved"}
+
+
+class Row(NamedTuple):
+    """A try: what was interrupted, when (as a share of what it takes), and what came of it."""
+
+    way: str
+    moment: float
+    outcome: str
+    failure: str
+
+
+class Trainings:
+    """Trainings in one way, in this process.
+
+    Args:
+        way: one of :data:`WAYS`.
+    """
+
+    def __init__(self, way: str) -> None:
+        self.way, self._train = way, WAYS[way]
+        self._folder = Path(tempfile.mkdtemp(prefix="checkpoints-"))
+        self._temporary = Path(tempfile.gettempdir())
+        start_fork_server()
+        self._lost: list[Any] = []  # what Python could raise nowhere, in destructors and threads
+        sys.unraisablehook = threading.excepthook = self._lost.append
+        self.bits = self.run()
+        took = []
+        for _ in range(3):
+            begin = time.monotonic()
+            self.run()
+            took.append(time.monotonic() - begin)
+        self.seconds = median(took)
+        gc.collect()
+        gc.freeze()  # torch and all that: garbage is looked for after every try
+        self._before = Snapshot.now(self._temporary)
+
+    def interrupted(self, moment: float, again: bool) -> Row:
+        """Train, and interrupt the process group at a moment; a share of what a training takes.
+
+        Args:
+            moment: when.
+            again: whether to train without an interrupt afterwards.
+        """
+        sent: list[float] = []
+
+        def send() -> None:
+            sent.append(time.monotonic())
+            os.killpg(os.getpgrp(), signal.SIGINT)
+
+        timer = threading.Timer(moment * self.seconds, send)
+        outcome = self._caught(timer.start)
+        ended = time.monotonic()
+        timer.cancel()
+        timer.join()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if outcome == "ended" and sent and not self._lost and ended - sent[0] > 0.1:
+            outcome = "somebody has swallowed the interrupt"
+        return self.judged(moment, outcome, again)
+
+    def run(self) -> Bits:
+        """Train once."""
+        self._lost.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)  # which an interrupt may have cut off
+        self._folder.mkdir(exist_ok=True)
+        return self._train(self._folder)
+
+    def _caught(self, begin: Callable[[], None]) -> str:
+        """Train after ``begin``; return what came of it: "ended", "interrupted" or an error."""
+        try:
+            try:
+                begin()
+                self.run()
+                return "ended"
+            finally:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+        except KeyboardInterrupt:
+            return "interrupted"
+        except BaseException as error:
+            return f"{type(error).__name__}: {error}"
+
+    def judged(self, moment: float, outcome: str, again: bool) -> Row:
+        """Return what came of a try, and what is wrong with it."""
+        failure = ""
+        if outcome not in ("ended", "interrupted"):
+            outcome, failure = "failed", outcome
+        lost = [each for each in self._lost if each.exc_type is not KeyboardInterrupt]
+        failure = failure or ", ".join(f"nobody saw {each.exc_value!r}" for each in lost)
+        if outcome == "ended" and self._lost:
+            outcome = "lost in a destructor"  # by Python, which cannot raise it there
+        failure = failure or ", ".join(left(self._before, self._temporary))
+        if not failure and again:
+            failure = self._difference()
+        return Row(self.way, round(moment, 3), outcome, failure)
+
+    def _difference(self) -> str:
+        """Train to the end, from the checkpoints if any are left; say if it is another one."""
+        try:
+            bits = self._train(self._folder)
+        except Exception as error:
+            return f"afterwards: {type(error).__name__}: {error}"
+        equal = all(map(torch.equal, bits, self.bits)) and len(bits) == len(self.bits)
+        return "" if equal else "afterwards: other bits"
+
+
+def drawn(draw: random.Random, way: str) -> tuple[float, bool]:
+    """Return a moment, and whether to train to the end afterwards."""
+    return draw.uniform(0, 1.1), way in SAVED or draw.random() < AGAIN
+
+
+def attack(way: str, tries: int, seed: int) -> Iterator[Row]:
+    """Yield a row for each of so many interrupts, in a process (and its group) of its own."""
+    done = 0
+    while done < tries:
+        for row in _rows(way, tries - done, seed + done):
+            done += 1
+            yield row
+
+
+def _rows(way: str, tries: int, seed: int) -> Iterator[Row]:
+    """Yield rows until a try hangs, or what it leaves could harm the next one."""
+    with (
+        tempfile.TemporaryDirectory(prefix="pipekit-attacks-") as temporary,
+        tempfile.TemporaryFile("w+") as said,
+    ):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "experiments.attacks.interrupts", way, str(tries), str(seed)],
+            env={**os.environ, "TMPDIR": temporary},
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        )
+        assert process.stdout is not None
+        try:
+            for _ in range(tries):
+                if not (line := process.stdout.readline()):
+                    said.seek(0)
+                    yield Row(way, -1.0, "failed", f"it hung or died: {said.read()[-3000:]}")
+                    break
+                row = Row(*json.loads(line))
+                yield row
+                if row.failure:
+                    break
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def main(way: str, tries: str, seed: str) -> None:
+    """Print a row for each try, as a line of JSON."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    draw, trainings = random.Random(int(seed)), Trainings(way)
+    for _ in range(int(tries)):
+        faulthandler.dump_traceback_later(ENDED_S + 4 * trainings.seconds, exit=True)
+        row = trainings.interrupted(*drawn(draw, way))
+        faulthandler.cancel_dump_traceback_later()
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,123 @@
+"""What a training has left behind in this process: nothing, if all is well."""
+
+import gc
+import multiprocessing.forkserver
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from pipekit.engine.transports.processes.forkserver import forkserver
+
+PATIENCE_S = 5.0  # in which whatever was told to end has ended, also on a busy machine
+
+
+class Snapshot(NamedTuple):
+    """What there is in this process.
+
+    Attributes:
+        threads: pipekit's, by name.
+        processes: the workers', and this process's own children.
+        files: open files by what they are, say "socket" or "pipe"; how many of each.
+        temporary: names in the folder for temporary files, but for the fork server's, which Python
+            deletes at the end of this process.
+        settings: what a run changes while it lasts.
+    """
+
+    threads: Counter[str]
+    processes: set[int]
+    files: Counter[str]
+    temporary: set[str]
+    settings: tuple[object, ...]
+
+    @classmethod
+    def now(cls, temporary: Path) -> "Snapshot":
+        """Return what there is now; ``temporary`` is the folder for temporary files."""
+        gc.collect()
+        return cls(
+            Counter(t.name for t in threading.enumerate() if "pipekit" in t.name),
+            worker_processes() | children(os.getpid()),
+            open_files(),
+            {path.name for path in temporary.iterdir() if not path.name.startswith("pymp-")},
+            (
+                torch.get_num_threads(),
+                sys.getswitchinterval(),
+                signal.getsignal(signal.SIGINT),
+                torch.is_grad_enabled(),
+            ),
+        )
+
+    def more_than(self, before: "Snapshot") -> list[str]:
+        """Return what is here and was not before, in words."""
+        found = [f"thread {name}" for name in self.threads - before.threads]
+        found += [f"process {pid}" for pid in sorted(self.processes - before.processes)]
+        files = self.files - before.files
+        found += [f"{count} open {kind}" for kind, count in sorted(files.items())]
+        found += [f"temporary {name}" for name in sorted(self.temporary - before.temporary)]
+        if self.settings != before.settings:
+            found.append(f"settings {self.settings} for {before.settings}")
+        return found
+
+
+def left(before: Snapshot, temporary: Path, ended: Iterable[int] = ()) -> list[str]:
+    """Return what is left since then, once what was told to end has had time to.
+
+    Args:
+        before: what there was.
+        temporary: the folder for temporary files.
+        ended: more processes that should have.
+    """
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        found = Snapshot.now(temporary).more_than(before)
+        found += [f"process {pid}" for pid in ended if is_alive(pid)]
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.05)
+
+
+def start_fork_server() -> None:
+    """Start the process that starts workers, if there is none: it stays until this process ends."""
+    forkserver()
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process is there and has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def children(pid: int) -> set[int]:
+    """Return the processes that a process has started and that are there."""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        found |= {int(child) for child in task.read_text().split()}
+    return found
+
+
+def worker_processes() -> set[int]:
+    """Return the processes that the fork server of this process has running."""
+    server = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return children(server) if server and Path(f"/proc/{server}").exists() else set()
+
+
+def open_files() -> Counter[str]:
+    """Return how many files of each kind this process has open."""
+    found: Counter[str] = Counter()
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{descriptor}")
+        except FileNotFoundError:  # that of the folder just listed
+            continue
+        found[re.sub(r":\[\d+\]$", "", target)] += 1  # without its number
+    return found

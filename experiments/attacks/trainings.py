@@ -1,0 +1,147 @@
+"""What is attacked: small trainings by fourteen methods, whose every bit is known."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from pipekit import Pipeline, Schedule, schedules
+from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.schedules import Op, Task
+
+EPOCHS, BATCHES, ROWS = 2, 24, 8
+PACE_S = 0.01  # of every batch, so that there are moments to choose from
+
+
+def reversed_gpipe(stages: int, microbatches: int, batches: int) -> Schedule:
+    """A user's own method: GPipe's Figure 2c, the backwards in reversed order."""
+
+    def worker(stage: int) -> tuple[Task, ...]:
+        tasks = []
+        for t in range(batches):
+            batch = range(t * microbatches, (t + 1) * microbatches)
+            tasks += [Task(Op.FORWARD, stage, k, t) for k in batch]
+            tasks += [Task(Op.BACKWARD, stage, k, t) for k in reversed(batch)]
+            tasks.append(Task(Op.UPDATE, stage, batch[-1], t + 1))
+        return tuple(tasks)
+
+    return Schedule(tuple(worker(stage) for stage in range(stages)), "reversed GPipe")
+
+
+METHODS: dict[str, Callable[[int], Schedule]] = {
+    "GPipe": partial(schedules.gpipe, 3, 4),
+    "PipeDream-Flush": partial(schedules.flush, 3, 4),
+    "2BW": partial(schedules.two_bw, 3, 4),
+    "model parallelism": partial(schedules.model_parallel, 2),
+    "PipeDream": partial(schedules.pipedream, 3),
+    "PipeDream, vertical sync": partial(schedules.pipedream, 3, vertical_sync=True),
+    "PipeDream, no stashing": partial(schedules.pipedream, 3, stashing=False),
+    "PipeDream 2-1": partial(schedules.pipedream, [2, 1]),
+    "PipeDream 2-1-1": partial(schedules.pipedream, [2, 1, 1]),
+    "BSP on 3": partial(schedules.pipedream, [3]),
+    "ASP on 2": partial(schedules.asp, 2),
+    "2 x PipeDream-Flush": lambda n: schedules.replicate(schedules.flush(2, 2, n), 2),
+    "2 x 2BW": lambda n: schedules.replicate(schedules.two_bw(2, 2, n), 2),
+    "reversed GPipe (own)": partial(reversed_gpipe, 3, 4),
+}
+BALANCE = {1: [9], 2: [5, 4], 3: [2, 4, 3]}
+
+
+class Roomy(nn.Module):
+    """Needs 8 MB for a moment, and gives back what it got."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.zeros(2**21)
+        return x
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(inplace=True), nn.Dropout(0.3)),
+        *(nn.Linear(12, 12), Roomy(), nn.Dropout(0.5), nn.Tanh(), nn.Linear(12, 3)),
+    )
+
+
+def data() -> DataLoader[Any]:
+    """Batches in an order that the default generator draws anew in every epoch."""
+    generator = torch.Generator().manual_seed(1)
+    rows = BATCHES * ROWS
+    inputs, targets = (torch.randn(rows, n, generator=generator) for n in (6, 3))
+    return DataLoader(TensorDataset(inputs, targets), batch_size=ROWS, shuffle=True)
+
+
+class Paced:
+    """The data, not too fast."""
+
+    def __init__(self) -> None:
+        self._loader = data()
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            time.sleep(PACE_S)
+            yield batch
+
+
+class Setting(NamedTuple):
+    """What is trained, and how often it is saved."""
+
+    method: str
+    optimizer: str
+    every: int
+
+    @classmethod
+    def drawn(cls, draw: random.Random, method: str) -> "Setting":
+        """Return a method's training with the rest picked at random."""
+        return cls(method, draw.choice(["SGD", "Adam"]), draw.choice([1, 2, 5]))
+
+    def pipeline(self, transport: str, timeout: float | None = None) -> Pipeline:
+        """Return the training, at its beginning."""
+        schedule = METHODS[self.method]
+        makers: dict[str, Callable[..., torch.optim.Optimizer]] = {
+            "SGD": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+            "Adam": partial(torch.optim.Adam, lr=0.01),
+        }
+        return Pipeline(
+            network(),
+            schedule,
+            balance=BALANCE[schedule(1).stages],
+            optimizer=makers[self.optimizer],
+            lr_scheduler=partial(torch.optim.lr_scheduler.StepLR, step_size=7, gamma=0.8),
+            loss=nn.MSELoss(),
+            transport=transport,
+            timeout=timeout,
+        )
+
+    def train(
+        self,
+        folder: Path,
+        transport: str,
+        seed: int,
+        around: Callable[[int, Any], Any] = lambda epoch, batches: batches,
+        timeout: float | None = None,
+    ) -> None:
+        """Train to the end, from the newest checkpoint if there is one.
+
+        Args:
+            folder: of the checkpoints.
+            transport: over which.
+            seed: of the default generator where a training goes on; it must not matter.
+            around: returns an epoch's batches, or something else in their place.
+            timeout: of the pipeline.
+        """
+        pipeline = self.pipeline(transport, timeout)
+        begun = checkpoints.newest(folder) is not None
+        torch.manual_seed(seed if begun else 2)
+        for epoch in range(pipeline.resume(folder), EPOCHS):
+            batches = around(epoch, Paced())
+            pipeline.train(batches, trace=False, checkpoints=folder, every=self.every)

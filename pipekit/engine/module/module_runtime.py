@@ -1,0 +1,36 @@
+"""What all minibatches of a :class:`pipekit.PipelinedModule` have in common."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from pipekit.devices import Clock
+from pipekit.engine.observers.observer import Watchers
+from pipekit.engine.transports.threads import ThreadWorker
+
+
+@dataclass(frozen=True)
+class ModuleRuntime:
+    """Where minibatches go, and how they are watched.
+
+    Attributes:
+        modules: each stage's layers.
+        clocks: of each stage's device.
+        workers: where each stage computes, and by what its tensors travel.
+        trace: whether to record events.
+        memory: whether to follow what lies in memory.
+        observers: what else watches the stages' workers.
+        timeout: seconds without progress after which a forward or backward fails, or None.
+        at_work: stages with a worker in them.  One that a failed pass has left behind, because a
+            layer does not return, still has the weights of its minibatch in the stage.
+    """
+
+    modules: Sequence[nn.Sequential]
+    clocks: Sequence[Clock]
+    workers: Sequence[ThreadWorker]
+    trace: bool
+    memory: bool
+    observers: Watchers
+    timeout: float | None
+    at_work: set[int] = field(default_factory=set)

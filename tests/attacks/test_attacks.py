@@ -1,0 +1,65 @@
+"""A few tries of each kind, as ``make attack`` makes them by the hundred."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.attacks import interrupts, kernel, kills
+from pipekit import WorkerDied
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["processes, saved", "module"])
+def test_interrupts(way: str) -> None:
+    rows = list(interrupts.attack(way, 3, 1))
+    assert [row.failure for row in rows] == [""] * 3
+
+
+@pytest.mark.long
+def test_interrupted_cells() -> None:
+    rows = list(kernel.attack("processes", 2, 1))
+    assert [row.failure for row in rows] == [""] * 2
+    assert rows[0].way == "processes, in a kernel"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_kills() -> None:
+    rows = list(kills.attack(2, 1))
+    assert [(row["failure"], row["equal"]) for row in rows] == [("", True)] * 2
+
+
+@pytest.mark.long
+def test_what_comes_of_them_is_counted_and_kept(repository: Path, tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "experiments.attacks", "parts", "--tries", "3"]
+    for seed in ("7", "8"):
+        done = subprocess.run(
+            [*line, "--seed", seed, "--output", str(tmp_path), "--add"],
+            cwd=repository,
+            env=os.environ | {"PYTHONPATH": str(repository)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert "3 parts of checkpoints (measured)" in done.stdout
+    counts = pd.read_csv(tmp_path / "parts.csv")
+    assert list(counts.columns) == ["way", "outcome", "fault", "tries"]
+    assert counts["tries"].sum() == 6
+    assert not counts["fault"].any()
+    record = json.loads((tmp_path / "parts.json").read_text(encoding="utf-8"))
+    assert record["parameters"] == {"seeds": [7, 8]}
+    assert record["label"] == "measured"
+
+
+def test_a_training_with_a_hole_in_it_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was raised is looked at, too."""
+    assert "no word of how to resume" in kills.wrong("SIGKILL", WorkerDied("(SIGKILL, killed"))
+    assert kills.wrong("SIGKILL", BrokenPipeError(32, "Broken pipe")).startswith("BrokenPipeError")
+    told = WorkerDied("(SIGTERM)")
+    told.add_note("call resume('x')")
+    assert kills.wrong("SIGTERM", told) == ""

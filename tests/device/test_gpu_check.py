@@ -1,0 +1,25 @@
+"""What ``make gpu`` measures on GPUs, in small on the simulated accelerator."""
+
+import pytest
+
+from experiments.gpu import memory, peers, profiles, speed
+from experiments.gpu.network import METHODS, STAGES
+from tests.device.kind import on
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_memory_is_near_its_prediction(devices: int) -> None:
+    assert memory.memory(on(devices, STAGES), 32, 2)
+
+
+def test_pipelines_are_timed_beside_the_unsplit_model() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speed, "BATCHES", 1)
+        patch.setattr(speed, "METHODS", {"1F1B": METHODS["1F1B"]})
+        patch.setattr(peers, "tables", lambda *_: {})  # its processes know no such device
+        found = speed.speed(on(2, STAGES), 32, 2)
+    assert [who.partition(",")[0] for who in found] == ["unsplit", "1F1B", "1F1B"]
+
+
+def test_a_profile_is_named_after_its_accelerator() -> None:
+    assert profiles.file_name("vgg16", "float32", on(1, 1)[0]).startswith("vgg16-float32-")

@@ -1,0 +1,85 @@
+"""What ``make gpu`` does, on the CPU and in small; tests/device does it on a simulated accelerator."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments.gpu import memory, peers, profiles, speed
+from experiments.gpu.network import MICROBATCHES, STAGES, balance, batch, network, unsplit
+from pipekit import Profile, models, simulate
+
+WIDTH, ROWS = 32, 2
+
+
+def trained(device: torch.device, name: str, ranks: int) -> dict[str, torch.Tensor]:
+    """The weights of this rank's stages after two batches."""
+    model, schedule = network(WIDTH), peers.tables(STAGES, MICROBATCHES, ranks)[name]
+    example = batch(ROWS * MICROBATCHES)
+    step = peers.trainer(schedule, model, balance(model), models.token_loss, example, device)
+    step()
+    step()
+    return {name: p.detach() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_torchs_pipelining_trains_the_same_network(ranks: int) -> None:
+    model = network(WIDTH)
+    step = unsplit(model, "cpu", ROWS)
+    step()
+    step()
+    name, *_ = peers.tables(STAGES, MICROBATCHES, ranks)
+    found: dict[str, Any] = {}
+    for own in peers.on_all(ranks, "cpu", trained, name, ranks):
+        assert not found.keys() & own.keys()
+        found |= own
+    assert found.keys() == dict(model.named_parameters()).keys()
+    torch.testing.assert_close(found, dict(model.named_parameters()), rtol=1e-4, atol=1e-6)
+
+
+def test_each_process_has_equally_many_stages() -> None:
+    assert [peers.ranks_on(4, devices) for devices in (1, 2, 3, 4, 8)] == [1, 2, 2, 4, 4]
+    for ranks in (1, 2, 4):
+        for schedule in peers.tables(4, 8, ranks).values():
+            assert (schedule.stages, len(schedule.workers)) == (4, ranks)
+
+
+def test_memory_is_near_its_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory.memory(["cpu"] * STAGES, WIDTH, ROWS)
+
+    def more(*given: Any, **how: Any) -> Any:
+        return simulate(*given, **{**how, "optimizer_states": 2})
+
+    monkeypatch.setattr(memory, "simulate", more)
+    assert not memory.memory(["cpu"] * STAGES, WIDTH, ROWS)
+
+
+@pytest.mark.long
+def test_everybody_is_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(speed, "BATCHES", 1)
+    found = speed.speed(["cpu"] * STAGES, WIDTH, ROWS)
+    assert {who.partition(",")[0] for who in found} == {
+        *("unsplit", "GPipe", "1F1B", "PipeDream-2BW", "torch.distributed.pipelining"),
+    }
+    assert all(took > 0 for took in found.values())
+
+
+@pytest.mark.long
+def test_profiles_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profiles.main(["alexnet"], ["float32"], 2, 1, "cpu", tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert path.name == "alexnet-float32-cpu.json"
+    found = Profile.load(path)
+    assert found.rows == 2
+    assert len(found.layers) == len(models.alexnet(device="meta"))
+    assert {"conservation", "spread", "torch"} <= found.provenance.keys()
+    assert "alexnet" in capsys.readouterr().out
+
+
+def test_all_that_the_papers_profile_has_a_batch_size() -> None:
+    assert {"vgg16", "resnet50", "gpt-355M", "bert-large"} <= profiles.ROWS.keys()
+    assert profiles.ROWS.keys() <= models.PUBLISHED.keys()
