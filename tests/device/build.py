@@ -26,7 +26,8 @@ def missing() -> str | None:
     if library().exists():
         return None
     if compiler() is None:
-        return "the simulated accelerator needs a C++ compiler: there is no c++ here, and no CXX"
+        name = os.environ.get("CXX", "c++")
+        return f"the simulated accelerator needs a C++ compiler: {name} is not here (CXX names one)"
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not header.exists():
         return f"the simulated accelerator needs Python's headers: there is no {header}"
