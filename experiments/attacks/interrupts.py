@@ -143,8 +143,11 @@ class Trainings:
             os.killpg(os.getpgrp(), signal.SIGINT)
 
         timer = threading.Timer(moment * self.seconds, send)
+        begun = time.monotonic()
         outcome = self._caught(timer.start)
         ended = time.monotonic()
+        if outcome == "ended":  # the machine was busier when it was measured
+            self.seconds = ended - begun
         timer.cancel()
         timer.join()
         signal.signal(signal.SIGINT, signal.default_int_handler)
