@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -138,12 +139,15 @@ def main(
         for name in kinds or KINDS:
             kind = KINDS[name]
             wanted, rows = tries or kind.tries, []
-            with tqdm(total=wanted, unit="try", desc=name) as bar:
+            # Ctrl-C ends a kind and keeps its counts.
+            with tqdm(total=wanted, unit="try", desc=name) as bar, suppress(KeyboardInterrupt):
                 for row in kind.attack(wanted, seed):
                     rows.append(row)
                     if row["failure"]:
                         bar.write(f"FAULT: {row}", file=sys.stderr)
                     bar.update()
+            if not rows:
+                continue
             frame = pd.DataFrame(rows)
             show(kind, frame)
             if output is not None:
