@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
 from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.buckets import Bucket, Gradients
+from pipekit.engine.updates.weights import Saved
 from pipekit.plans import Recompute
 from pipekit.schedules import Op
 from pipekit.simulation.costs import StageCosts
@@ -213,9 +214,9 @@ class EmulatedWeights:
         """Make a slot the newest one."""
         self._newest = slot
 
-    def save(self) -> Callable[[], None]:
+    def save(self) -> Saved:
         """Return what does nothing: there are no weights to put back."""
-        return lambda: None
+        return Saved(lambda: None, 0)
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call ``listener`` with a layer's number when its gradients would be there."""

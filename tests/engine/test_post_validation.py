@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import LossScale, Pipeline, Run, Schedule, emulate, simulate
+from pipekit import LossScale, Pipeline, Run, Schedule, emulate, measure_memory, simulate
 from pipekit.devices import CPU
 from pipekit.engine import arguments
 from pipekit.engine.checkpoints import files as checkpoints
@@ -119,6 +119,14 @@ def test_what_was_sent_again_is_in_the_traffic() -> None:
     )
     assert second["gradient"] == first["gradient"]
     assert second["activation"] > first["activation"]
+
+
+def test_the_copies_that_it_takes_are_in_the_measured_memory() -> None:
+    """Weights, momentum and gradients of a worker once more, between update and validation."""
+    runs = waiting_and_later(mlp(6, 6, 6, 6, 6, 6, 6, 6, 3))
+    first, later = (measure_memory(run).frame.groupby("worker") for run in runs)
+    more = later["gradients"].max() - first["gradients"].max()
+    assert (more >= 2 * first["weights"].max()).all()
 
 
 @pytest.mark.parametrize("name", ["flush", "2bw"])

@@ -42,7 +42,8 @@ class WorkerView(NamedTuple):
         clock: of the device; its marks cost nothing but on an accelerator an event each.
         weights: of each of its stages, by the stage's index; empty in inference.
         waiting_bytes: returns the bytes of gradients that are being summed with other workers, or
-            have been and wait for their update.
+            have been and wait for their update; with those of the copies that are kept until an
+            update is validated.
     """
 
     number: int

@@ -1,7 +1,7 @@
 """What a worker's updates need of other workers: their gradients, and a common decision."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from pipekit.engine.updates.reducer import Reducer
 from pipekit.engine.updates.running_statistics import average
 from pipekit.engine.updates.sum_turns import SumTurns
 from pipekit.engine.updates.tied_sum import TiedSum
-from pipekit.engine.updates.weights import UpdatedStage
+from pipekit.engine.updates.weights import Saved, UpdatedStage
 from pipekit.partition.ties import Tie
 
 
@@ -31,13 +31,13 @@ class _Unvalidated(NamedTuple):
         gradients: as they were before it.
         stage: whose it is.
         slot: into which it has written.
-        restore: puts back what it has changed.
+        saved: what it has changed.
     """
 
     gradients: Gradients
     stage: int
     slot: int
-    restore: Callable[[], None]
+    saved: Saved
 
 
 class UpdateSynchronizer:
@@ -92,10 +92,14 @@ class UpdateSynchronizer:
         )
 
     def waiting_bytes(self) -> int:
-        """Return the bytes of gradients that are being summed, or wait for their update."""
+        """Return the bytes of gradients that are being summed, or wait for their update.
+
+        While an update waits to be validated, also those of the copies of what it has changed.
+        """
         made = (each.gradients for each in self._unvalidated)
         settled = chain.from_iterable([*(g for g, _ in self._settled.values()), *made])
         waiting = sum(gradient.nbytes for gradient in settled if gradient is not None)
+        waiting += sum(each.saved.bytes for each in self._unvalidated)
         return waiting + sum(reducer.bytes for reducer in self._reducers.values())
 
     def begin_last(self, stage: int, update: int) -> None:
@@ -146,8 +150,8 @@ class UpdateSynchronizer:
         for index, (gradients, _) in self._settled.items():  # updates that are still to be made
             decision.clip(gradients)
             self._settled[index] = gradients, decision.made
-        for gradients, stage, slot, restore in made:
-            restore()
+        for gradients, stage, slot, saved in made:
+            saved.restore()
             decision.clip(gradients)
             self._settled[stage] = gradients, decision.made
             self.update(stage, slot)

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.engine.updates.buckets import Bucket, Gradients, parameter_buckets
+from pipekit.engine.updates.weights import Saved
 from pipekit.layers.twin import twin
 
 OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
@@ -166,14 +167,14 @@ class WeightVersions:
         if self.optimizer is not None and slot != self._newest:
             self._move_optimizer(slot)
 
-    def save(self) -> Callable[[], None]:
-        """Return what puts weights and optimizer back to how they are now, after one update.
+    def save(self) -> Saved:
+        """Copy what puts weights and optimizer back to how they are now, after one update.
 
-        They are copied: no step of an optimizer can be undone to the bit.
+        No step of an optimizer can be undone to the bit.
         """
         optimizer, lr_scheduler, newest = self.optimizer, self.lr_scheduler, self._newest
         if optimizer is None:
-            return lambda: None
+            return Saved(lambda: None, 0)
         aliases = self._aliases[newest]
         weights = [p.detach().clone() for p in aliases]
         state = {p: copy.deepcopy(kept) for p, kept in optimizer.state.items()}
@@ -196,7 +197,9 @@ class WeightVersions:
             if lr_scheduler:
                 lr_scheduler.load_state_dict(course)
 
-        return put_back
+        kept = (each for entry in state.values() for each in entry.values())
+        copies = [*weights, *(each for each in kept if isinstance(each, Tensor))]
+        return Saved(put_back, sum(each.nbytes for each in copies))
 
     @torch.no_grad()
     def restore(self, slot: int, weights: Mapping[str, Tensor]) -> None:

@@ -1,11 +1,23 @@
 """What updates need of a stage's weights, wherever these are."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pipekit.engine.observers.observer import StageWeights
 from pipekit.engine.updates.buckets import Bucket, Gradients
 from pipekit.engine.updates.loss_scaler import LossScaler
+
+
+class Saved(NamedTuple):
+    """What an update has changed, as it was before.
+
+    Attributes:
+        restore: puts it back.
+        bytes: of the copies.
+    """
+
+    restore: Callable[[], None]
+    bytes: int
 
 
 class Weights(StageWeights, Protocol):
@@ -26,8 +38,8 @@ class Weights(StageWeights, Protocol):
     def skip(self, slot: int) -> None:
         """Make ``slot`` the next version as a copy of the newest: no step is taken."""
 
-    def save(self) -> Callable[[], None]:
-        """Return what puts weights and optimizer back to how they are now, after one update."""
+    def save(self) -> Saved:
+        """Copy what puts weights and optimizer back to how they are now, after one update."""
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call ``listener`` with a trained parameter's number when a backward added a gradient.
