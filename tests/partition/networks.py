@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 CLASSES = 5
 
@@ -44,16 +45,21 @@ def network(name: str) -> Callable[[Factory], Factory]:
     return register
 
 
+def without_dropout(model: nn.Module) -> None:
+    """Let a network draw no random numbers."""
+    for module in model.modules():
+        for rate in ("p", "drop_prob"):  # of dropout, and of the depth that is stochastic
+            if isinstance(getattr(module, rate, None), float):
+                setattr(module, rate, 0.0)
+
+
 def build(name: str, way: str = "record") -> Network:
     """Return a network, for export such as does when traced what it does otherwise."""
     torch.manual_seed(0)
     made = NETWORKS[name]()
     if way == "export" and (choose := getattr(made.model, "set_attn_implementation", None)):
         choose("eager")
-    for module in made.model.modules():
-        for rate in ("p", "drop_prob"):  # of dropout, and of the depth that is stochastic
-            if isinstance(getattr(module, rate, None), float):
-                setattr(module, rate, 0.0)
+    without_dropout(made.model)
     return made
 
 
@@ -340,3 +346,73 @@ class InPlace(nn.Module):
 @network("in place")
 def in_place() -> Network:
     return Network(InPlace(), torch.randn(6, 16))
+
+
+class PackedLstm(nn.Module):
+    """Packs texts of several lengths, within one module as recording wants it."""
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(16, 24, batch_first=True)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            output, _ = self.lstm(packed)
+            whole = pad_packed_sequence(output, batch_first=True, total_length=x.shape[1])
+            return whole[0]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 16)
+        self.encoder = self.Encoder()
+        self.head = nn.Linear(24, CLASSES)
+
+    def forward(self, text: Tensor, lengths: Tensor) -> Tensor:
+        return self.head(self.encoder(self.embedding(text), lengths))  # type: ignore[no-any-return]
+
+
+@network("packed lstm")
+def packed_lstm() -> Network:
+    return Network(PackedLstm(), (tokens(), torch.tensor([10, 7, 3, 9])))
+
+
+class Attends(nn.Module):
+    """Blocks of ``nn.MultiheadAttention``, whose weights are returned, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.MultiheadAttention(16, 4, dropout=0.0, batch_first=True) for _ in range(3)
+        )
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        total = torch.zeros(x.shape[0])
+        for block in self.blocks:
+            y, weights = block(x, x, x)
+            x, total = x + y, total + weights.square().mean((1, 2))
+        return self.head(x), total
+
+
+@network("attention")
+def attention() -> Network:
+    return Network(Attends(), torch.randn(4, 7, 16))
+
+
+class Translates(nn.Module):
+    """``nn.Transformer``: an encoder, and a decoder that reads its output in each layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer = nn.Transformer(16, 4, 2, 2, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        return self.head(self.transformer(source, target, tgt_mask=mask))  # type: ignore[no-any-return]
+
+
+@network("transformer")
+def transformer() -> Network:
+    return Network(Translates(), (torch.randn(4, 7, 16), torch.randn(4, 5, 16)))
