@@ -6,8 +6,8 @@ PARALLEL := -n 3 --dist worksteal
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce papers predictions test quick long lint models devices gpu attack numbers browser \
-  chromium benchmark clean
+.PHONY: help reproduce papers predictions test quick long lint models networks devices gpu attack numbers \
+  browser chromium benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ lint: $(STAMP) ## check style and types only
 models: $(STAMP) ## record, cut and train some forty networks of torchvision, timm and transformers
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'
 	.venv/bin/python -m pytest tests/partition -m models $(PARALLEL)
+
+networks: $(STAMP) ## the same networks, and five drawn at random, as a table in results/runs/networks
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'
+	.venv/bin/python -m experiments.networks --output results/runs/networks
 
 devices: $(STAMP) ## train every schedule with every feature on a simulated accelerator (5 minutes)
 	.venv/bin/python -m pytest tests/device -m "devices or not devices" $(PARALLEL)

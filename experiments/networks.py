@@ -1,11 +1,11 @@
 """Which networks enter a pipeline, by which way, and what it costs; and what is refused how.
 
-    python -m experiments.networks                                  # every network, both ways
+    make networks                                                   # every network, both ways
     python -m experiments.networks --network gpt2 --output mine
 
 Each network of ``make models`` is recorded and exported as it is.  If it is refused and the
-sentence names a remedy that is a setting, it is tried again with that.  Five more are drawn with the
-seed from torchvision's and transformers' lists, without those that the tests name.
+sentence names a remedy that is a setting, it is tried again with that.  Five more are drawn with
+the seed from torchvision's and transformers' lists, without those that the tests name.
 """
 
 import copy

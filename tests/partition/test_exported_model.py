@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pipekit.partition.recorded.export import export
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.stages import stages
-from pipekit.partition.verify import verify
 from tests.partition.networks import Tied, Twice, UNet
 from tests.partition.test_record_refusals import (
     Between,
@@ -148,7 +146,8 @@ def test_a_batch_of_sizes_that_were_excluded_is_refused_when_it_comes() -> None:
         layers(torch.randn(3, 9))
 
 
-def test_no_grad_and_autocast_between_blocks_are_kept() -> None:
+@pytest.mark.parametrize("way", ["record", "export"])
+def test_no_grad_and_autocast_between_blocks_are_kept(way: str) -> None:
     class Modes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -160,13 +159,13 @@ def test_no_grad_and_autocast_between_blocks_are_kept() -> None:
                 scale = first(x).abs() + 1
             y = second(x) * scale
             with torch.autocast("cpu", enabled=False):
-                y = third(y.float())
-            return y @ y.mT  # type: ignore[no-any-return]
+                y = third(y.float()) @ y.float().mT
+            with torch.autocast("cpu", torch.bfloat16):
+                y = y @ y
+            return y  # type: ignore[no-any-return]
 
     model = Modes()
-    exported = export(model, X)
-    verify(exported)
-    layers = stages(model, X, way="export")
+    layers = stages(model, X, way=way)
     with torch.autocast("cpu", torch.bfloat16):
         assert layers(X).dtype == model(X).dtype
         assert torch.equal(layers(X), model(X))

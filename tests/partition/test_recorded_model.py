@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import pipekit as pk
-from pipekit import Pipeline, oracle, schedules
+from pipekit import Pipeline, schedules
 from pipekit.partition.recorded.record import record
 from pipekit.partition.recording.blocks import find_blocks
 from pipekit.partition.stages import stages
 from pipekit.partition.verify import verify
 from tests.partition.networks import InPlace, Tied, Twice, UNet, build
-from tests.partition.test_recorded_networks import loss
 
 
 def modules_of(model: nn.Module, batch: Any) -> list[tuple[str, ...]]:
@@ -223,33 +222,6 @@ def test_only_what_draws_numbers_counts_as_random() -> None:
     layers = stages(model, torch.randn(3, 4, 8))
     assert layers.summary is not None
     assert [layer.random for layer in layers.summary.layers] == [False, True, False]
-
-
-@pytest.mark.parametrize("name", ["gpt2", "unet", "tied"])
-@pytest.mark.parametrize(
-    ("method", "schedule", "microbatches"),
-    [
-        ("flush", partial(schedules.flush, 2, 2), 2),
-        ("2bw", partial(schedules.two_bw, 2, 2), 2),
-        ("pipedream", partial(schedules.pipedream, 2), 1),
-    ],
-)
-def test_every_method_trains_its_stages_as_the_oracle_does(
-    name: str, method: str, schedule: Any, microbatches: int
-) -> None:
-    model, batch = build(name)
-    layers = stages(model, batch)
-    batches = [(batch, torch.full((4,), 0.1 * number)) for number in range(4)]
-    how: dict[str, Any] = {"optimizer": partial(torch.optim.SGD, lr=0.01), "loss": loss}
-    pipeline = Pipeline(layers, schedule, **how)
-    pipeline.train(batches)
-    assert pipeline.balance is not None
-    judge = oracle.train(
-        layers, batches, method=method, balance=pipeline.balance, microbatches=microbatches, **how
-    )
-    trained = pipeline.state_dict()
-    for key, weight in judge.weights[-1].items():
-        assert torch.equal(trained[key.partition(".")[2]], weight)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import Pipeline, schedules
+from pipekit import Pipeline, oracle, schedules
 from pipekit.partition.recording.batch import call, with_shapes
 from pipekit.partition.recording.templates import tensors
 from pipekit.partition.stages import stages
@@ -91,6 +91,50 @@ def test_a_network_as_people_bring_it_trains_as_a_plain_loop_does(
         else:
             assert torch.equal(trained[key], tensor), key
     judge.load_state_dict(trained)
+
+
+METHODS: dict[str, tuple[Any, int]] = {
+    "flush": (partial(schedules.flush, 2, 2), 2),
+    "2bw": (partial(schedules.two_bw, 2, 2), 2),
+    "pipedream": (partial(schedules.pipedream, 2), 1),
+}
+FAST_WITH_VERSIONS = {
+    ("gpt2", "record"),
+    ("unet", "record"),
+    ("tied", "record"),
+    ("tied", "export"),
+}
+
+
+def with_versions() -> Iterator[Any]:
+    """Yield (network, way in, method); most of them only for ``make models``."""
+    for name, way, method in product(NETWORKS, ("record", "export"), METHODS):
+        marks = () if (name, way) in FAST_WITH_VERSIONS else pytest.mark.models
+        yield pytest.param(name, way, method, marks=marks, id=f"{name}-{way}-{method}")
+
+
+@pytest.mark.parametrize(("name", "way", "method"), with_versions())
+@pytest.mark.usefixtures("slow_attention")
+def test_every_method_trains_its_stages_as_the_oracle_does(
+    name: str, way: str, method: str
+) -> None:
+    schedule, microbatches = METHODS[method]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model, batch = build(name, way)
+        layers = stages(model, batch, way=way)
+    rows = len(tensors(batch)[0])
+    batches = [(batch, torch.full((rows,), 0.1 * number)) for number in range(4)]
+    how: dict[str, Any] = {"optimizer": partial(torch.optim.SGD, lr=0.01), "loss": loss}
+    pipeline = Pipeline(layers, schedule, **how)
+    pipeline.train(batches)
+    assert pipeline.balance is not None
+    judge = oracle.train(
+        layers, batches, method=method, balance=pipeline.balance, microbatches=microbatches, **how
+    )
+    trained = pipeline.state_dict()
+    for key, weight in judge.weights[-1].items():
+        assert torch.equal(trained[key.partition(".")[2]], weight)
 
 
 @pytest.mark.parametrize("name", ["tied", pytest.param("gpt2", marks=pytest.mark.models)])

@@ -31,7 +31,7 @@ from pipekit.partition.recording.templates import (
 )
 
 _FRAME = re.compile(r'File "([^"]*[/\\])?([^"/\\]+)", line (\d+)')
-_ARGUMENTS = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
+_WEIGHTS = {InputKind.PARAMETER, InputKind.BUFFER}
 
 
 class GraphReader:
@@ -87,7 +87,7 @@ class GraphReader:
                 inputs.append(env[node])
             elif spec.kind is InputKind.CONSTANT_TENSOR:
                 env[node] = Constant(self._exported.constants[spec.target])
-            elif spec.kind in _ARGUMENTS:
+            elif spec.kind in _WEIGHTS:
                 env[node] = Weight(spec.target)
             else:
                 raise NotRecordable(
@@ -201,7 +201,7 @@ class GraphReader:
         )
         args, kwargs = decode(arguments, self._resolve())
         given = tensors((args, kwargs))
-        references = [leaf for leaf in _leaves(arguments) if not isinstance(leaf, Node)]
+        references = list(_leaves(arguments))
         versions = [tensor._version for tensor in given]
         self._kinds.reset()
         made = step.run(target, *args, **kwargs)
@@ -258,12 +258,7 @@ class GraphReader:
         return encode(_plain(argument), leaf)
 
     def _resolve(self) -> Callable[[Any], Any]:
-        def weight(name: str) -> Tensor:
-            owner, _, own_name = name.rpartition(".")
-            found: Tensor = getattr(self._model.get_submodule(owner), own_name)
-            return found
-
-        return resolver(self._tensors, weight, self._sizes.example, self._device)
+        return resolver(self._tensors, self._model, self._sizes.example, self._device)
 
     def _block(self, node: fx.Node) -> tuple[str, int] | None:
         for key, (path, _) in node.meta.get("nn_module_stack", {}).items():

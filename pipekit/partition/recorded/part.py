@@ -100,12 +100,7 @@ class Part:
             for name, (value, dimension, growth) in self.sizes.items()
         }
 
-        def weight(name: str) -> Tensor:
-            owner, _, own_name = name.rpartition(".")
-            found: Tensor = getattr(modules.get_submodule(owner), own_name)
-            return found
-
-        resolve = resolver(env, weight, sizes, device)
+        resolve = resolver(env, modules, sizes, device)
         for step, freed in zip(self.steps, self.frees, strict=True):
             self._run(step, modules, env, resolve)
             for number in freed:

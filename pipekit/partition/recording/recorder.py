@@ -80,6 +80,7 @@ class Recorder(TorchFunctionMode):
         self._from_data: set[int] = set()  # values that depend on the batch, weights or chance
         self._constants: dict[int, Constant] = {}
         self._kinds = OperatorKinds(device)
+        self._device, self._autocasts = device.type, _autocast_depth()
         self._kept: list[Tensor] = []
         self.tape = Tape(None, [], None, {}, {}, [])
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -106,7 +107,7 @@ class Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         before = self._before((args, kwargs), lazily=True)
         self._kinds.reset()
-        grad = torch.is_grad_enabled()
+        grad, autocast = torch.is_grad_enabled(), self._autocast()
         result = func(*args, **kwargs)
         if own_name(func) in READS:
             self._read(own_name(func), before.tensors, result)
@@ -126,6 +127,7 @@ class Recorder(TorchFunctionMode):
                 result,
                 operation=name_of(func),
                 grad=grad,
+                autocast=autocast,
                 random=self._kinds.drew,
             )
         return result
@@ -164,11 +166,25 @@ class Recorder(TorchFunctionMode):
                 if isinstance(output, PackedSequence):
                     self._refuse_packed(name)
                 self._add(
-                    before, output, module=name, grad=grad, random=self._kinds.drew, place=place
+                    before,
+                    output,
+                    module=name,
+                    grad=grad,
+                    autocast=self._autocast(),
+                    random=self._kinds.drew,
+                    place=place,
                 )
             self._depth -= 1
 
         return leave
+
+    def _autocast(self) -> tuple[str, torch.dtype | None, bool, bool] | None:
+        """Return the arguments of the ``torch.autocast`` that the forward is in, or None."""
+        if _autocast_depth() == self._autocasts:
+            return None
+        kind = self._device
+        enabled = torch.is_autocast_enabled(kind)
+        return kind, torch.get_autocast_dtype(kind), enabled, torch.is_autocast_cache_enabled()
 
     def _before(self, arguments: Any, *, lazily: bool) -> _Before:
         """Return the arguments of a call; ``lazily`` leaves their template for later."""
@@ -312,3 +328,9 @@ class Recorder(TorchFunctionMode):
                 )
 
         encode(output, check)
+
+
+def _autocast_depth() -> int:
+    """Return how many ``torch.autocast`` this thread is in, those that are disabled, too."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()

@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 Template = Any  # Node | Value | Weight | Constant | Size | Device | a plain Python value
@@ -147,7 +147,7 @@ def tensors(tree: Any) -> list[Tensor]:
 
 def resolver(
     env: Mapping[int, Tensor],
-    weight: Callable[[str], Tensor],
+    modules: nn.Module,
     sizes: Mapping[str, int],
     device: torch.device,
 ) -> Callable[[Any], Any]:
@@ -155,7 +155,7 @@ def resolver(
 
     Args:
         env: the values that are alive, by number.
-        weight: gives a parameter or buffer by name.
+        modules: holds the parameters and buffers under their names.
         sizes: those of the batch on which steps depend, by name.
         device: where the stage computes.
     """
@@ -164,7 +164,8 @@ def resolver(
         if isinstance(leaf, Value):
             return env[leaf.number]
         if isinstance(leaf, Weight):
-            return weight(leaf.name)
+            owner, _, own_name = leaf.name.rpartition(".")
+            return getattr(modules.get_submodule(owner), own_name)
         if isinstance(leaf, Constant):
             return leaf.tensor.to(device)
         if isinstance(leaf, Size):
