@@ -225,5 +225,5 @@ def _ratio(value: Any, reference: Any) -> str:
 
 
 def _show_spread(value: Any, half_width: Any) -> str:
-    varies = isinstance(half_width, float) and half_width > 0
+    varies = isinstance(half_width, float) and half_width > 1e-9 * abs(value)  # more than rounding
     return f"{show(value)} ± {half_width:.2g}" if varies else show(value)
