@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pipekit.cores import available_cores
 from pipekit.schedules import Op
+from pipekit.searching.bound import bound
 from pipekit.searching.problem import KINDS, Orders, Problem
 
 Objective = Literal["makespan", "period"]
@@ -115,6 +116,7 @@ class _Model:
             self._input_ends.append([self._passes(stage, k) for k in range(problem.microbatches)])
         self._data()
         self._alike()
+        self._in_flight()
         self._gradients()
         for worker, machine in enumerate(self._machines):
             self._model.add_no_overlap(machine)
@@ -151,8 +153,8 @@ class _Model:
         status = solver.solve(self._model, callback())
         if status in (self._cp.OPTIMAL, self._cp.FEASIBLE):
             value = solver.objective_value * unit
-            bound = solver.best_objective_bound * unit
-            return Proof(self._orders(solver), value, bound, status == self._cp.OPTIMAL)
+            least = solver.best_objective_bound * unit
+            return Proof(self._orders(solver), value, least, status == self._cp.OPTIMAL)
         if status == self._cp.INFEASIBLE:
             return Proof(None, math.inf, math.inf, True)
         return Proof(None, math.inf, solver.best_objective_bound * unit, False)
@@ -226,6 +228,21 @@ class _Model:
                     one, next_one = (problem.number(op, stage, n) for n in (k, other))
                     self._model.add(self._starts[next_one] >= self._starts[one])
 
+    def _in_flight(self) -> None:
+        """Let a forward wait for the gradients that have to leave before there is room for it.
+
+        This follows from the memory, and lets the solver see at once what it would find out late.
+        """
+        problem = self._problem
+        if any(len(set(row)) > 1 for row in problem.homes):
+            return
+        for stage, row in enumerate(problem.homes):
+            room, kept = problem.room[row[0]], problem.kept[0][stage]
+            most = math.floor(room / kept * (1 + 1e-9)) if kept > 0 and 0 < room < math.inf else 0
+            for k in range(problem.microbatches - most if most else 0):
+                behind = self._starts[problem.number(Op.FORWARD, stage, k + most)]
+                self._model.add(behind >= self._input_ends[stage][k])
+
     def _gradients(self) -> None:
         """Keep a stage's gradients from the first pass on that adds to them.
 
@@ -265,7 +282,8 @@ class _Model:
 
     def _minimize(self, objective: Objective) -> None:
         model, problem = self._model, self._problem
-        value = self._time("value")
+        least = bound(problem) if objective == "makespan" else 0.0
+        value = model.new_int_var(min(self._ticks(least), self._horizon), self._horizon, "value")
         for worker, ends in enumerate(self._ends):
             first: Any = 0
             if objective == "period":
