@@ -60,6 +60,15 @@ def simulate(
             "SGD, 1 with momentum, 2 for Adam.",
         ),
     ] = 0,
+    validate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="first|later",
+            help="When all stages agree on clipping or skipping an update: before it, or later; "
+            "by default there is nothing to agree on.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -102,7 +111,9 @@ def simulate(
     if cluster is not None or bandwidth is not None:
         asked = workers or (used.workers if bandwidth is not None else None)
         links = chosen_cluster(cluster, asked, bandwidth, memory)
-    trace = pipekit.simulate(schedule, costs, used, links, optimizer_states=optimizer_states)
+    trace = pipekit.simulate(
+        schedule, costs, used, links, optimizer_states=optimizer_states, validate=validate
+    )
     _print(trace, used, costs)
     if output is not None:
         _write(trace, output)

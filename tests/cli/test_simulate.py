@@ -25,6 +25,15 @@ def test_help_has_examples(printed: Printed) -> None:
     assert "pipekit simulate gpipe" in printed("simulate --help").partition("Examples")[2]
 
 
+def test_a_global_stop_before_each_update_takes_time(printed: Printed, profile: str) -> None:
+    command = f"simulate zb-h2 {profile} --microbatches 8 --batches 2"
+    seconds = [
+        float(printed(f"{command}{option}").split(": ")[1].split(" s")[0])
+        for option in ("", " --validate later", " --validate first")
+    ]
+    assert seconds[0] == seconds[1] < seconds[2]
+
+
 def test_it_prints_seconds_idle_time_and_peaks(printed: Printed, profile: str) -> None:
     text = printed(f"simulate gpipe {profile} --microbatches 8 --batches 1")
     assert (
