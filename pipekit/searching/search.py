@@ -51,7 +51,8 @@ def search(
 
     Args:
         profile: what each layer costs.
-        plan: which layers each stage has, on one worker each, and what is recomputed.
+        plan: which layers each stage has, on one worker each, and what is recomputed; orders are
+            made as if nothing were, and those that fit by the simulation are compared.
         cluster: the links; None: they cost nothing.
         memory_cap: bytes of each worker, or one number for all; None: no limit.
         microbatches: of a batch; by default the plan's.
