@@ -10,7 +10,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -22,6 +24,7 @@ from pipekit.engine.config import RunConfig
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.distributed import distributed_transport
 from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
+from pipekit.engine.transports.distributed.incoming import incoming
 from pipekit.engine.transports.run_threads import Notify, run_threads
 from pipekit.engine.work import Report, WorkerAssignment, run
 
@@ -143,15 +146,21 @@ class InOrder:
         ]
         return [self._post((group, "batches"), messages)]
 
-    def all_reduce(self, tensor: Tensor) -> None:
-        """Add up in the order of the ranks."""
+    def all_reduce(self, tensor: Tensor, async_op: bool = False) -> Any:
+        """Begin to add up in the order of the ranks."""
         kind, size = tensor.device.type, len(self.group.WORLD.members)
         number = self._sums[self._rank, kind] = self._sums.get((self._rank, kind), 0) + 1
         with self._changed:
             parts = self._summed.setdefault((kind, number), {})
             parts[self._rank] = tensor.cpu()
-        self.until(lambda: len(parts) == size, "a sum over all")
-        tensor.copy_(torch.stack([parts[rank] for rank in range(size)]).sum(0))
+
+        def wait() -> None:
+            self.until(lambda: len(parts) == size, "a sum over all")
+            tensor.copy_(torch.stack([parts[rank] for rank in range(size)]).sum(0))
+
+        if not async_op:
+            wait()
+        return SimpleNamespace(wait=wait)
 
     @property
     def _rank(self) -> int:
@@ -231,6 +240,7 @@ class InOrderRunner:
         issued = ThreadStreams([worker.device for worker in workers]).record_events()
         module: Any = distributed_transport
         before = module.dist, module._group
+        coming = incoming([worker.steps for worker in workers])
 
         def work(assignment: WorkerAssignment, _: Notify) -> Report:
             network.join(assignment.index)
@@ -238,7 +248,8 @@ class InOrderRunner:
             with on_stream(new_stream(assignment.device)):
                 for event in issued:  # a process has one stream, and it is all its own
                     wait_event(assignment.device, event)
-                transport = DistributedTransport(assignment, config, feed, read_ahead=True)
+                told = replace(assignment, incoming=coming[assignment.index])
+                transport = DistributedTransport(told, config, feed, read_ahead=True)
                 return run(assignment, config, transport, feed, on_loss)
 
         module.dist, module._group = network, lambda _, *about: _Group(*about)
