@@ -127,7 +127,7 @@ def emulate(
         torch.add(*[torch.empty(1, device="meta")] * 2)
     begin = time.perf_counter()
     reports = ThreadRunner().run(assignments, config, batches, None)
-    run = Run.of(checked, reports, time.perf_counter() - begin, seed=0)
+    run = Run.of(checked, checked.batches, reports, time.perf_counter() - begin, seed=0)
     return replace(
         run,
         trace=replace(run.trace, label="emulated"),

@@ -83,7 +83,7 @@ class EmulatedStage:
         self._stashes = {n: _numbers(skip.bytes) for n, skip in config.cost.stashes.items()}
         self._pops = {n: _numbers(skip.bytes) for n, skip in config.cost.pops.items()}
 
-    def prepare(self, slots: int, loss_versions: Sequence[int] = ()) -> None:
+    def prepare(self, slots: int, loss_versions: Sequence[int] = (), keep: bool = False) -> None:
         """Make ready for a run that needs ``slots`` weight slots."""
         self.weights.prepare(slots)
 

@@ -1,6 +1,7 @@
 """What the user passes in, checked before any worker starts; each error says the remedy."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from operator import le
 from typing import Any, Protocol, cast, get_args
 
@@ -98,6 +99,19 @@ def resolve_recompute(
     return modes
 
 
+def require_seed(
+    seed: int | None, schedule: Schedule, transport: str, recompute: Sequence[Recompute]
+) -> None:
+    """Raise ValueError if layers cannot draw from the default generator as in a plain loop."""
+    alone = len(schedule.workers) == schedule.stages == 1 and transport == "threads"
+    if seed is None and not (alone and recompute[0] == "never"):
+        raise ValueError(
+            "seed=None lets layers draw as in a plain loop, which takes one stage on one worker, "
+            "transport='threads' and recompute='never': several would take turns at one generator "
+            "in no fixed order; give a seed"
+        )
+
+
 def require_slowable(cluster: Cluster | None, transport: str, workers: int) -> None:
     """Raise ValueError if the links cannot be slowed down to a cluster's."""
     if cluster is None:
@@ -107,19 +121,24 @@ def require_slowable(cluster: Cluster | None, transport: str, workers: int) -> N
     cluster.require_room(workers)
 
 
+def length(batches: Iterable[Any]) -> int | None:
+    """Return how many batches there are, if they say so."""
+    try:
+        return len(batches)  # type: ignore[arg-type]
+    except TypeError:  # a generator, or a loader of a stream
+        return None
+
+
 def sized(batches: Iterable[Any]) -> Batches:
     """Return batches that can be counted; those of a generator are read at once.
 
     Raises:
         ValueError: there are none.
     """
-    try:
-        count = len(batches)  # type: ignore[arg-type]
-    except TypeError:  # a generator, or a loader of a stream
+    if length(batches) is None:
         batches = list(batches)
-        count = len(batches)
-    if not count:
-        raise ValueError("there are no batches to run: pass at least one (input, target)")
+    if not length(batches):
+        raise ValueError(NO_BATCHES)
     return cast(Batches, batches)
 
 
@@ -134,6 +153,48 @@ def require_repeatable(validate: str, transport: str, devices: Sequence[torch.de
             'validate="later" may send activations a second time, for which NCCL has no tags: use '
             'transport="threads" between GPUs, or validate="first"'
         )
+
+
+def counted(batches: Iterable[Any], steps: int | None) -> tuple[Batches, int | None]:
+    """Return batches that can be counted, of which there may be fewer.
+
+    Args:
+        batches: the user's.
+        steps: take so many at most, or None for all.
+
+    Returns:
+        The batches, and how many there have to be; None: there may be fewer than their length.
+
+    Raises:
+        ValueError: there are none.
+    """
+    known = length(batches)
+    if steps is None or (known is not None and known <= steps):
+        whole = sized(batches)
+        return whole, len(whole)
+    return _First(batches, steps), known and steps
+
+
+NO_BATCHES = "there are no batches to run: pass at least one (input, target)"
+
+
+class _First:
+    """The first of some batches, as many as a run has at most."""
+
+    def __init__(self, batches: Iterable[Any], count: int) -> None:
+        self._batches, self._count = batches, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(self._batches, self._count)
+
+
+def require_steps(steps: int | None) -> None:
+    """Raise ValueError unless it is a number of batches, or None."""
+    if steps is not None and steps < 1:
+        raise ValueError(f"steps must be at least 1 batch, or None for all, not {steps}")
 
 
 def require_watchers(observers: Watchers, transport: str) -> None:

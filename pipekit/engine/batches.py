@@ -1,18 +1,26 @@
 """Batches cut into microbatches, handed to the workers that need them."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from pipekit.devices import ThreadStreams, record_events, wait_events
+from pipekit.engine.ending import Ended
 from pipekit.layers.seeded import Undisturbed
-from pipekit.schedules import Op, Repeated, Step, distinct
+from pipekit.schedules import EndlessSteps, Op, Repeated, Step, distinct
 from pipekit.trees import Tree, leaves, refill
 
 Shapes = tuple[tuple[int, ...], ...]
+
+
+class Joins(Protocol):
+    """What makes a batch whole again that was parted for its way."""
+
+    def joined(self, tensors: Any) -> Any:
+        """Return what the loss gets, given its tensors."""
 
 
 class Batch(NamedTuple):
@@ -24,6 +32,7 @@ class Batch(NamedTuple):
         rows: how many examples it has.
         row_shapes: for each tensor of the input, the shape of a row.
         parts: into how many microbatches it is cut; their rows differ by at most 1.
+        plain: what the loss gets beside the target's tensors, or None.
     """
 
     input: Tree
@@ -31,60 +40,12 @@ class Batch(NamedTuple):
     rows: int
     row_shapes: Shapes
     parts: int
+    plain: "Joins | None" = None
 
     @property
     def microbatch_rows(self) -> list[int]:
-        """Rows of each microbatch."""
-        least, more = divmod(self.rows, self.parts)
-        return [least + (part < more) for part in range(self.parts)]
-
-
-def read_batch(batch: Any, parts: int, number: int) -> Batch:
-    """Check what the user gave as a batch.
-
-    Args:
-        batch: a pair (input, target), each a tensor or a structure of tensors [rows, ...].
-        parts: microbatches to make of it.
-        number: the batch's place in the run, for messages.
-
-    Raises:
-        ValueError: it is not a pair, its tensors differ in rows, or it has fewer rows than parts.
-        TypeError: input or target hold something that is not a tensor.
-    """
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        raise ValueError(f"batch {number} is not a pair (input, target)")
-    inputs, targets = leaves(batch[0]), leaves(batch[1])
-    counts = {len(tensor) if tensor.dim() else None for tensor in (*inputs, *targets)}
-    rows = next(iter(counts), None)
-    if len(counts) != 1 or rows is None:
-        raise ValueError(
-            f"batch {number}: all tensors of input and target must have the same first dimension, "
-            f"the rows; here they are {[tuple(t.shape) for t in (*inputs, *targets)]}"
-        )
-    if rows == 0:
-        raise ValueError(f"batch {number} is empty: leave out batches without rows")
-    if rows < parts:
-        raise ValueError(
-            f"batch {number} has {rows} rows for {parts} microbatches: use larger batches, fewer "
-            f"microbatches, or drop the last batch (drop_last=True)"
-        )
-    return Batch(batch[0], batch[1], rows, tuple(tuple(t.shape[1:]) for t in inputs), parts)
-
-
-def read_rest(batches: Iterator[Any], parts: Sequence[int]) -> Iterator[Batch]:
-    """Yield the batches from the second on.
-
-    Raises:
-        ValueError: a batch cannot be read, or there are fewer than the batches' length promised.
-    """
-    for number, microbatches in enumerate(parts, start=1):
-        try:
-            batch = next(batches)
-        except StopIteration:
-            raise ValueError(
-                f"the batches ended after {number}, though their len() is {len(parts) + 1}"
-            ) from None
-        yield read_batch(batch, microbatches, number)
+        """Rows of each microbatch; if there are fewer than microbatches, the first get none."""
+        return part_sizes(self.rows, self.parts)
 
 
 class Pieces(dict[int, Tree]):
@@ -94,14 +55,54 @@ class Pieces(dict[int, Tree]):
     """
 
 
-def split(tree: Tree, parts: int) -> list[Tree]:
-    """Cut a structure of tensors [rows, ...] along the rows, as evenly as can be."""
+def split(tree: Tree, parts: int, rows: int | None = None) -> list[Tree]:
+    """Cut a structure of tensors [rows, ...] along the rows, as evenly as can be.
+
+    Args:
+        tree: the structure.
+        parts: how many pieces.
+        rows: of the batch: tensors without them stay whole in each piece; None: all have them.
+    """
     if isinstance(tree, Pieces):
         return [tree.get(part) for part in range(parts)]
     if isinstance(tree, Tensor):
-        return list(torch.tensor_split(tree, parts))
-    pieces = [torch.tensor_split(tensor, parts) for tensor in leaves(tree)]
+        return _cut(tree, parts, rows)
+    pieces = [_cut(tensor, parts, rows) for tensor in leaves(tree)]
     return [refill(tree, [piece[part] for piece in pieces]) for part in range(parts)]
+
+
+def _cut(tensor: Tensor, parts: int, rows: int | None) -> list[Tensor]:
+    if rows is None or (tensor.dim() and len(tensor) == rows):
+        return list(torch.split(tensor, part_sizes(len(tensor), parts)))
+    return [tensor] * parts
+
+
+def part_sizes(rows: int, parts: int) -> list[int]:
+    """Return the rows of each part; if there are fewer than parts, the first get none.
+
+    The last one is never empty: what is done once a batch is done in its last microbatch.
+    """
+    least, more = divmod(rows, parts)
+    sizes = [least + (part < more) for part in range(parts)]
+    return sizes if least else sizes[::-1]
+
+
+class End:
+    """In the place of a batch: the run ends before it, though its table has more."""
+
+
+class FedTarget(NamedTuple):
+    """What the last stage gets of a microbatch beside its activations.
+
+    Attributes:
+        tree: tensors.
+        weight: of its loss in that of the batch.
+        plain: what makes of the tensors what the loss gets; None: they are that.
+    """
+
+    tree: Tree
+    weight: float
+    plain: Joins | None
 
 
 class Needs(NamedTuple):
@@ -113,12 +114,29 @@ class Needs(NamedTuple):
     @classmethod
     def of(cls, *workers: Sequence[Step]) -> Self:
         """Return what the steps of workers need: the first stage inputs, the last one targets."""
+        endless = any(isinstance(steps, EndlessSteps) for steps in workers)
         inputs, targets = set[int](), set[int]()
         for steps in workers:
             forwards = [step for step in distinct(steps) if step.task.op is Op.FORWARD]
             inputs |= _numbers(steps, [step for step in forwards if not step.receives])
             targets |= _numbers(steps, [step for step in forwards if not step.sends])
+        if endless:  # each stage is on one worker, which has all microbatches
+            return cls(_All() if inputs else frozenset(), _All() if targets else frozenset())
         return cls(frozenset(inputs), frozenset(targets))
+
+
+class _All(frozenset[int]):
+    """Every microbatch that there will ever be."""
+
+    def __contains__(self, microbatch: object) -> bool:
+        return True
+
+    def __bool__(self) -> bool:
+        return True
+
+    def isdisjoint(self, others: Iterable[Any]) -> bool:
+        """Return False: it has them all."""
+        return False
 
 
 def _numbers(pattern: Sequence[Step], steps: Iterable[Step]) -> set[int]:
@@ -141,23 +159,31 @@ class Feed:
         caller: the streams of the thread that the batches would be read in, were it not busy:
             what they are made of may be on its way there.
         count: how many count in a target, if the loss is a mean over these and not over rows.
+        end: called with the first microbatch that is no part of the run, if it ends early.
+        begin: the first that is.
     """
 
     def __init__(
         self,
-        batches: Iterable[Batch],
+        batches: Iterable[Batch | End],
         needs: Needs,
         caller: ThreadStreams | None = None,
         count: Callable[[Tree], float] | None = None,
+        end: Callable[[int], None] | None = None,
+        begin: int = 0,
     ) -> None:
-        self._batches: Iterator[Batch] = iter(batches)
+        self._batches, self._begin = iter(batches), begin
         self._needs, self._caller = needs, caller or ThreadStreams()
-        self._count = count
+        self._count, self._end, self._ended = count, end, False
         self._lock = threading.Lock()
         self._inputs: dict[int, tuple[Tree, Sequence[torch.Event]]] = {}
-        self._targets: dict[int, tuple[tuple[Tree, float], Sequence[torch.Event]]] = {}
+        self._targets: dict[int, tuple[FedTarget, Sequence[torch.Event]]] = {}
         self.rows: list[int] = []
         self.shapes: list[Shapes] = []
+
+    def is_empty(self, k: int) -> bool:
+        """Return whether microbatch ``k``, which is here, has no rows."""
+        return not self.rows[k - self._begin]
 
     def input(self, k: int) -> Tree:
         """Return the input of microbatch ``k``, once."""
@@ -166,39 +192,51 @@ class Feed:
         wait_events(leaves(tree), made)
         return tree
 
-    def target(self, k: int) -> tuple[Tree, float]:
-        """Return the target and the weight of microbatch ``k``, once."""
+    def target(self, k: int) -> FedTarget:
+        """Return the target of microbatch ``k``, once."""
         self.read_to(k)
-        (tree, weight), made = self._targets.pop(k)
-        wait_events(leaves(tree), made)
-        return tree, weight
+        fed, made = self._targets.pop(k)
+        wait_events(leaves(fed.tree), made)
+        return fed
 
     def read_to(self, k: int) -> None:
-        """Read batches until microbatch ``k`` is here."""
-        while len(self.rows) <= k:
+        """Read batches until microbatch ``k`` is here.
+
+        Raises:
+            Ended: the batches end before it.
+        """
+        while not self.knows(k):
             with self._lock:
-                if len(self.rows) <= k:
+                if self._ended:
+                    raise Ended
+                if not self.knows(k):
                     self._read()
 
     def knows(self, k: int) -> bool:
         """Return whether microbatch ``k`` is here."""
-        return len(self.rows) > k
+        return self._begin + len(self.rows) > k
 
     def _read(self) -> None:
         # A data loader that shuffles or augments draws from the generator that layers borrow.  It
         # takes turns with them, and not the whole time: it may run layers itself, in threads.
         with Undisturbed(), self._caller.entered():
             batch = next(self._batches)
+            if isinstance(batch, End):
+                self._ended = True
+                if self._end:
+                    self._end(self._begin + len(self.rows))
+                return
             made = record_events(leaves([t for t in batch[:2] if t is not None]))
-        rows, first = batch.microbatch_rows, len(self.rows)
+        rows, first = batch.microbatch_rows, self._begin + len(self.rows)
         here = range(first, first + batch.parts)
         if not self._needs.inputs.isdisjoint(here):
-            inputs = split(batch.input, batch.parts)
+            inputs = split(batch.input, batch.parts, batch.rows)
             self._keep(self._inputs, self._needs.inputs, here, inputs, made)
         if not self._needs.targets.isdisjoint(here):
             with self._caller.entered():
                 weights = self._weights(batch)
-            parts = list(zip(split(batch.target, batch.parts), weights, strict=True))
+            trees = split(batch.target, batch.parts, batch.rows)
+            parts = [FedTarget(*each, batch.plain) for each in zip(trees, weights, strict=True)]
             self._keep(self._targets, self._needs.targets, here, parts, made)
         self.shapes += [tuple((n, *shape) for shape in batch.row_shapes) for n in rows]
         self.rows += rows
@@ -207,7 +245,8 @@ class Feed:
         """Return what each microbatch's loss is multiplied by, to add up to that of the batch."""
         if self._count is None:
             return [rows / batch.rows for rows in batch.microbatch_rows]
-        counted = self._count(batch.target)
+        target = batch.plain.joined(batch.target) if batch.plain else batch.target
+        counted = self._count(target)
         if not counted:
             raise ValueError(
                 "a batch has nothing that the loss counts: leave it out, its mean is undefined"

@@ -1,7 +1,7 @@
 """What all workers of a run have in common."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pipekit.clusters import Cluster
+from pipekit.engine.ending import Cuts, Ends
 from pipekit.engine.observers.observer import Watchers
 from pipekit.mean_over import MeanOver
 from pipekit.partition.ties import Tie
@@ -29,6 +30,7 @@ class CheckpointConfig:
         parts: how many parts a checkpoint has.
         boundaries: where they are written, the last at the end of the run.
         keep: how many complete ones stay.
+        ends: where the run may end early.
     """
 
     folder: Path
@@ -37,6 +39,7 @@ class CheckpointConfig:
     parts: int
     boundaries: tuple[Boundary, ...]
     keep: int
+    ends: tuple[Boundary, ...]
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,17 @@ class RunConfig:
         resume: where an interrupted run is taken up again, or None.
         observers: what else watches the run.
         timeout: seconds without progress after which the run fails, or None.
+        ends: where the run may end early.
+        begin: the first microbatch of the table that it has.
+        outputs: whether to keep the last stage's outputs.
+        finite: whether a loss that is not finite is an error.
+        keeps: whether older weight versions stay, for a run that goes on where this one ends.
     """
 
     workers: int
     stage_workers: tuple[tuple[int, ...], ...]
     links: frozenset[tuple[int, int]]
-    sums: tuple[tuple[Sum, ...], ...]
+    sums: Sequence[Sequence[Sum]]
     sum_order: tuple[tuple[int, int], ...]
     loss: Loss
     mean_loss: bool = True
@@ -97,7 +105,7 @@ class RunConfig:
     parameters: int = 0
     norm_dtype: torch.dtype = torch.float32
     validate_later: bool = False
-    loss_versions: tuple[int, ...] = ()
+    loss_versions: Sequence[int] = ()
     ties: tuple[Tie, ...] = ()
     autocast: torch.dtype | None = None
     trace: bool = False
@@ -107,6 +115,11 @@ class RunConfig:
     resume: ResumeConfig | None = None
     observers: Watchers = ()
     timeout: float | None = None
+    ends: Ends = field(default_factory=Cuts)
+    begin: int = 0
+    outputs: bool = False
+    finite: bool = False
+    keeps: bool = False
 
     @property
     def count(self) -> Callable[[Any], float] | None:

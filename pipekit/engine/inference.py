@@ -1,6 +1,6 @@
 """Forward passes alone: what a function makes of each batch's output, in the batches' order."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
 from typing import Any
@@ -64,20 +64,3 @@ def results(reports: Sequence[Report]) -> list[Any]:
     """Return what the workers made of each batch's output, in the batches' order."""
     by_microbatch = {k: value for report in reports for k, value in report.results}
     return [by_microbatch[k] for k in sorted(by_microbatch)]
-
-
-class Unlabelled:
-    """Inputs as batches whose target is empty.
-
-    Args:
-        inputs: each [rows, ...]; they can be counted.
-    """
-
-    def __init__(self, inputs: Any) -> None:
-        self._inputs = inputs
-
-    def __len__(self) -> int:
-        return len(self._inputs)
-
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        return ((each, ()) for each in self._inputs)

@@ -1,16 +1,20 @@
 """The stages of a pipeline's model, between runs: what they are made of, as they stand."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.execution.stage import StageConfig
+from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.engine.work import Report
 from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import require_own_buffers
@@ -20,6 +24,9 @@ from pipekit.partition.partition import Partition, PartitionStage, partition
 from pipekit.partition.probe import Probe, probe
 from pipekit.partition.ties import Tie, find_ties
 from pipekit.trees import Tree
+
+Edit = Callable[[Optimizer, LRScheduler | None], object]
+"""Changes an optimizer, and its learning-rate scheduler if it has one."""
 
 
 class ModelStages:
@@ -36,6 +43,7 @@ class ModelStages:
         balance: layers of each stage; None until it is known.
         names: of the model's ``state_dict()``, in order.
         trained: how many of its parameters are trained.
+        metadata: of its ``state_dict()``, for its layers when they load one.
         norm_dtype: of a norm over all their gradients.
     """
 
@@ -48,13 +56,15 @@ class ModelStages:
     ) -> None:
         self._model, self._count, self._configure = model, count, configure
         self.balance = None if isinstance(balance, str) else list(balance)
-        self.names = list(model.state_dict())
+        state = model.state_dict()
+        self.names, self.metadata = list(state), getattr(state, "_metadata", None)
         dtypes = [p.dtype for p in model.parameters() if p.requires_grad]
         self.trained = len(dtypes)
         self.norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
         self._partition: Partition | None = None
         self._tried_in_training = False
         self._configs: list[StageConfig] = []
+        self._edits: list[Edit] = []  # of optimizers that there are not yet
         # Of the last training, what the other workers of a stage have: (worker, stage).
         self._replicas: dict[tuple[int, int], StageConfig] = {}
 
@@ -104,6 +114,8 @@ class ModelStages:
         self._model = nn.Sequential()  # the stages own the layers now
         if point:
             self._take_state(point)
+        for edit in self._edits:
+            self.edit(edit)
 
     def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> None:
         """Find out whose input is edited in training, after the model was cut for evaluation."""
@@ -165,6 +177,70 @@ class ModelStages:
         here = chain.from_iterable(module.state_dict().items() for module in self._modules)
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in here}
 
+    def load(self, state: Mapping[str, Any], strict: bool) -> None:
+        """Take over weights and buffers, by name; older versions are forgotten.
+
+        Args:
+            state: some or, with ``strict``, all of them.
+            strict: whether other names are refused.
+
+        Raises:
+            ValueError: a name is missing, unknown, or of another shape; nothing is changed then.
+        """
+        wrong = sorted({*self.names} ^ {*state})
+        if strict and wrong:
+            where = "is not in the model" if wrong[0] in state else "is missing"
+            raise ValueError(f"{len(wrong)} names differ: {wrong[0]!r} {where} (strict=False)")
+        replicas = [config.module for config in self._replicas.values()]
+        own = [
+            (name, tensor)
+            for module in dict.fromkeys([*self._modules, *replicas])
+            for name, tensor in module.state_dict(keep_vars=True).items()
+            if name in state and isinstance(tensor, Tensor)
+        ]
+        for name, tensor in own:
+            if state[name].shape != tensor.shape:
+                raise ValueError(
+                    f"{name!r} is {list(tensor.shape)} in the model and {list(state[name].shape)} "
+                    f"in what is to be loaded"
+                )
+        with torch.no_grad():
+            for name, tensor in own:
+                tensor.copy_(state[name])
+        self._replace(lambda config: replace(config, slots=()) if config.slots else config)
+
+    def forget_optimizers(self) -> None:
+        """Let the optimizers, and all that goes with them, begin anew."""
+        self._replace(lambda config: replace(config, state=None))
+
+    def edit(self, function: Edit) -> None:
+        """Let a function change every stage's optimizer; before the first run, once there are any.
+
+        Args:
+            function: called with each optimizer and its learning-rate scheduler, or None.
+        """
+        if self._partition is None:
+            self._edits.append(function)
+        else:
+            self._replace(partial(_edited, function=function))
+
+    def optimizer_state(self) -> NamedState:
+        """Return what the optimizers here keep of each parameter, by its name."""
+        found: NamedState = {}
+        for config in self._configs:
+            names = original_names(config.module)
+            own = dict(config.module.named_parameters(remove_duplicate=False))
+            for name, entry in ((config.state or {}).get("optimizer") or {}).items():
+                found[names[own[name]]] = entry
+        return copy.deepcopy(found)
+
+    def _replace(self, change: Callable[[StageConfig], StageConfig]) -> None:
+        """Change what each stage is made of, on each of its workers."""
+        every = {id(each): each for each in [*self._configs, *self._replicas.values()]}
+        changed = {key: change(config) for key, config in every.items()}
+        self._configs = [changed[id(config)] for config in self._configs]
+        self._replicas = {key: changed[id(each)] for key, each in self._replicas.items()}
+
     @property
     def _modules(self) -> list[nn.Sequential]:
         """The layers that are here, under their names in the unsplit model."""
@@ -173,3 +249,13 @@ class ModelStages:
     def _take_state(self, point: ResumePoint) -> None:
         self._configs = [replace(config, state=point.state_for(config)) for config in self._configs]
         self._replicas = {}
+
+
+def _edited(config: StageConfig, function: Edit) -> StageConfig:
+    """Return a stage whose optimizer a function has changed."""
+    device = next((p.device for p in config.module.parameters()), torch.device("cpu"))
+    stage = config.build(device)
+    if stage.weights.optimizer is None:
+        return config
+    function(stage.weights.optimizer, stage.weights.lr_scheduler)
+    return stage.to_config(with_slots=bool(config.slots))

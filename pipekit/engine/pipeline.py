@@ -2,29 +2,34 @@
 
 import copy
 import os
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit import skips
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.devices import resolve_for_workers
 from pipekit.engine import arguments
+from pipekit.engine.batch_reader import BatchReader, Inputs
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.stage import StageConfig
-from pipekit.engine.inference import Metric, Metrics, Unlabelled, output_alone, results
+from pipekit.engine.inference import Metric, Metrics, output_alone, results
 from pipekit.engine.model_stages import ModelStages
-from pipekit.engine.observers.loss_bar import BatchDone
+from pipekit.engine.observers.loss_bar import OnBatch
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.run import Run
 from pipekit.engine.runs import Runs
 from pipekit.engine.tables import Tables
 from pipekit.engine.transports import by_name as transports
+from pipekit.engine.updates.optimizer_state import Groups, NamedState
 from pipekit.engine.updates.weight_versions import LRSchedulerFactory, OptimizerFactory
 from pipekit.engine.workers import Workers
 from pipekit.layers.autocast import DTYPES
@@ -34,6 +39,8 @@ from pipekit.partition.partition import sequence_of
 from pipekit.partition.reordered import in_plan_order
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import Schedule
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class Pipeline:
@@ -49,9 +56,13 @@ class Pipeline:
             stage recomputes; or "auto": an equal share of parameters and operations.
         optimizer: makes an optimizer from a list of parameters, e.g.
             ``lambda p: torch.optim.SGD(p, lr=0.1)``; called once for every stage.
-        loss: ``loss(output, target)`` of a microbatch, one number.  A mean over rows (anything
+        loss: ``loss(output, target)`` of a microbatch, one number; ``loss(output, batch)`` where
+            batches are dicts.  A mean over rows (anything
             whose ``reduction`` is not "sum") stays the mean over the whole batch; one over other
             things, say tokens that are no padding, does as a :class:`pipekit.MeanOver`.
+        inputs: of batches that are dicts or longer tuples (see :meth:`train`), which entries the
+            model takes: a name or several, or a function from a batch to the model's input.  A
+            model from :func:`pipekit.stages` takes those of its example.
         transport: "threads", all workers in this process; or "distributed", one process each,
             started here (linked by shared memory, GPUs by NCCL) or by ``torchrun`` (by gloo, NCCL).
         devices: one for each worker; by default the GPUs in turn, or the CPU.
@@ -61,6 +72,11 @@ class Pipeline:
         seed: of the layers' random numbers; with it, results are equal to the bit whatever the
             transport and, if workers have equally many operator threads (OMP_NUM_THREADS), whatever
             the balance.
+            None: layers draw from torch's default generator, as in a plain loop, so that dropout
+            is the plain loop's to the bit.  That takes one stage on one worker over "threads" and
+            no recomputation: several workers would take turns at one generator in no fixed order,
+            and another order, as any pipeline's is, gives each layer other numbers.  With a seed,
+            each layer and microbatch has a stream of its own, which no plain loop has.
         autocast: ``torch.bfloat16`` or ``torch.float16``: mixed precision (PipeDream-2BW, section
             5.1).  Forwards and the loss compute in it where that is safe (:class:`torch.autocast`),
             and activations travel as they come; weights, their gradients and the optimizer's state
@@ -75,7 +91,11 @@ class Pipeline:
             is a global stop; or "later": each makes it, goes on with forwards, and goes back if it
             was wrong (Zero Bubble Pipeline Parallelism, section 4).  Results are equal to the bit;
             it takes a copy of the weights, their gradients and the optimizer's state.
-        lr_scheduler: makes a learning-rate scheduler from an optimizer; stepped after each update.
+        groups: ``groups(name, parameter)`` gives the optimizer's options for a parameter, by its
+            name in the model: ``lambda name, p: {"weight_decay": 0.0} if p.dim() < 2 else {}``.
+            Those with the same options form a group; ``optimizer`` gets a list of groups.
+        lr_scheduler: makes a learning-rate scheduler from an optimizer.
+        lr_step: when it is stepped: after each "update", or by a "call" of :meth:`step_lr`.
         cluster: links to slow the messages between workers down to; over "threads" only.
         timeout: seconds after which a run fails in which no worker (under ``torchrun``: one) gets
             further; None: never.  After 30 s it is said anyway who is at what and waits for what.
@@ -94,15 +114,18 @@ class Pipeline:
         balance: Sequence[int] | Plan | str = "auto",
         optimizer: OptimizerFactory,
         loss: Loss,
+        inputs: Inputs = None,
         transport: str = "threads",
         devices: Sequence[torch.device | str] | None = None,
         recompute: Recompute | Sequence[Recompute] | None = None,
-        seed: int = 0,
+        seed: int | None = 0,
         autocast: torch.dtype | None = None,
         loss_scale: float | str | LossScale | None = None,
         clip_norm: float | None = None,
         validate: str = "first",
+        groups: Groups | None = None,
         lr_scheduler: LRSchedulerFactory | None = None,
+        lr_step: str = "update",
         cluster: Cluster | None = None,
         timeout: float | None = None,
     ) -> None:
@@ -112,6 +135,8 @@ class Pipeline:
         arguments.require_callable(optimizer=optimizer, loss=loss)
         require_choice("autocast", autocast, DTYPES)
         require_choice("validate", validate, arguments.VALIDATE)
+        require_choice("lr_step", lr_step, ("update", "call"))
+        self._steps_by_call = lr_step == "call" and lr_scheduler is not None
         arguments.require_timeout(timeout)
         scale = LossScale.of(loss_scale)
         tables = Tables(schedule)
@@ -130,10 +155,13 @@ class Pipeline:
             seed=seed,
             autocast=autocast,
             optimizer=optimizer,
+            groups=groups,
             lr_scheduler=lr_scheduler,
+            steps_lr=lr_step == "update",
             recompute=recomputed,
             loss_scale=scale,
         )
+        arguments.require_seed(seed, example, transport, recomputed)
         self._model = ModelStages(copy.deepcopy(layers), self.stages, balance, configure)
         self._loss = loss
         where = resolve_for_workers(devices, self.workers)
@@ -152,7 +180,8 @@ class Pipeline:
             cluster=cluster,
             timeout=timeout,
         )
-        self._runs = Runs(tables, self._model, workers, self._runner.agree, transport, seed)
+        reader = BatchReader(layers, inputs)
+        self._runs = Runs(tables, self._model, workers, self._runner.agree, transport, seed, reader)
 
     @property
     def balance(self) -> list[int] | None:
@@ -161,12 +190,17 @@ class Pipeline:
 
     def train(
         self,
-        batches: Iterable[tuple[Any, Any]],
+        batches: Iterable[Any],
         *,
+        steps: int | None = None,
+        restart: bool = True,
         trace: bool = True,
         memory: bool = False,
         progress: bool = False,
-        on_batch: Callable[[BatchDone], object] | None = None,
+        outputs: bool = False,
+        finite: bool = False,
+        short_batches: str = "refuse",
+        on_batch: OnBatch | None = None,
         checkpoints: str | os.PathLike[str] | None = None,
         every: int | None = None,
         keep: int = 2,
@@ -174,17 +208,47 @@ class Pipeline:
     ) -> Run:
         """Train on every batch once; the pipeline is empty again when this returns.
 
+        A run ends early if ``on_batch`` returns True, if the data or a forward raises an error, or
+        by an interrupt (Ctrl-C, a notebook's stop button; a second one ends it at once).  The
+        batches before that are then finished on all stages, whose weights are those of the last
+        whole update: :meth:`state_dict` gives them, and training may go on.  Running statistics
+        may have counted rows of the batch that failed.  After an error in a backward or in an
+        optimizer, stages stand at different updates, as they do under ``torchrun`` and between
+        GPUs in processes whatever the error: then only a checkpoint helps.
+
         Args:
             batches: pairs (input, target), each [rows, ...]; read one by one if it has a length.
+                Or dicts, or tuples of another length: the model gets the entries that it takes (by
+                the names of its arguments if :func:`pipekit.stages` has recorded it with a dict,
+                the first ones of a tuple; else see ``inputs``), and the loss the whole batch, as
+                ``loss(output, batch)``.  Tensors with as many rows as most of the model's are cut
+                into microbatches; what has none (numbers, strings, weights of classes) stays whole.
+            steps: train on the first so many batches at most; streams that never end need it, or
+                an ``on_batch`` that stops them.  Batches are read as they are needed.
+            restart: begin with an empty pipeline, in which all microbatches read the newest weights
+                first.  With False, the call goes on where the last such one has ended: its
+                microbatches read the versions which they would read were both calls one, so that
+                two calls with 3 batches equal one with 6.  For methods that flush after each batch
+                this is the same; PipeDream and 2BW keep their older versions in memory for it.  At
+                the end of each call all its batches are done on all stages, also in
+                :meth:`state_dict`.
             trace: whether to record what every worker does.
             memory: whether to follow what lies in every worker's memory, for
                 :func:`pipekit.measure_memory`; it takes time.
             progress: whether to show a bar with the loss.
+            outputs: whether to keep what the last stage gives, as ``Run.outputs``.
+            finite: whether a loss that is not finite ends the run, with a FloatingPointError,
+                before its batch changes any weights.  On GPUs the host then waits for each loss.
+            short_batches: what becomes of a batch with fewer rows than microbatches, as the last
+                one of an epoch may be: "refuse" it, before training begins if the batches are a
+                list or a ``DataLoader``; or train on it in "fewer" microbatches, of a row each.
             on_batch: called in this thread with each :class:`BatchDone`; under ``torchrun`` where
-                the last stage is.
+                the last stage is.  True stops the run: no more batches are read, and those that
+                are on their way are finished.
             checkpoints: a folder where every worker writes its part of a checkpoint, without
                 waiting for the others or for the pipeline to drain (PipeDream, section 4); for
-                workers on several machines, one that they share.
+                workers on several machines, one that they share.  To :meth:`resume`, a run that
+                ended early is one that was interrupted there.
             every: batches from one checkpoint to the next (rounded up to where all stages have
                 made whole updates); by default there is one at the end.
             keep: how many complete checkpoints stay, the newest ones; of older ones the last whose
@@ -201,15 +265,20 @@ class Pipeline:
                 folder holds checkpoints of another training, or one is writing there.
             OSError: a checkpoint cannot be written; before the first batch, if that is known then.
             TypeError: an observer cannot watch workers in other processes.
-            Exception: the first that any worker raised; the pipeline cannot be used after it.
+            Exception: the first that any worker raised; see above for what is left.
         """
         return self._runs.train(
             batches,
+            steps=steps,
+            restart=restart,
             checkpoints=checkpoints,
             every=every,
             keep=keep,
             progress=progress,
             on_batch=on_batch,
+            short_batches=short_batches,
+            outputs=outputs,
+            finite=finite,
             trace=trace,
             memory=memory,
             observers=observers,
@@ -247,7 +316,7 @@ class Pipeline:
     @overload
     def evaluate(
         self,
-        batches: Iterable[tuple[Any, Any]],
+        batches: Iterable[Any],
         metric: Metric | None = None,
         observers: Watchers = (),
     ) -> float: ...
@@ -255,14 +324,14 @@ class Pipeline:
     @overload
     def evaluate(
         self,
-        batches: Iterable[tuple[Any, Any]],
+        batches: Iterable[Any],
         metric: Mapping[str, Metric],
         observers: Watchers = (),
     ) -> dict[str, float]: ...
 
     def evaluate(
         self,
-        batches: Iterable[tuple[Any, Any]],
+        batches: Iterable[Any],
         metric: Metric | Mapping[str, Metric] | None = None,
         observers: Watchers = (),
     ) -> float | dict[str, float]:
@@ -271,7 +340,7 @@ class Pipeline:
         The layers are in evaluation mode; the batches stream through the pipeline.
 
         Args:
-            batches: pairs (input, target), each [rows, ...].
+            batches: as those of :meth:`train`.
             metric: gives a number for the rows of a batch; or several by name, e.g.
                 ``{"loss": loss, "accuracy": accuracy}``, whose means are then returned by name.
             observers: watch the workers, as those of :meth:`train` do.
@@ -281,27 +350,106 @@ class Pipeline:
         """
         named = metric if isinstance(metric, Mapping) else {"": metric or self._loss}
         metrics = Metrics(dict(named))
-        means = metrics.means(self._runs.infer(arguments.sized(batches), metrics, observers))
+        means = metrics.means(self._runs.infer(batches, metrics, observers))
         return means if isinstance(metric, Mapping) else means[""]
 
     def predict(self, inputs: Iterable[Any], observers: Watchers = ()) -> list[Any]:
         """Return the model's outputs in evaluation mode, on the CPU: one for each input.
 
         Args:
-            inputs: each [rows, ...], a tensor or a structure of tensors, without a target.
+            inputs: each [rows, ...], a tensor or a structure of tensors, without a target; or a
+                dict with more than the model takes, as those of :meth:`train`.
             observers: watch the workers, as those of :meth:`train` do.
 
         Raises:
             ValueError: there are no inputs, or one cannot be read.
         """
-        batches = Unlabelled(arguments.sized(inputs))
-        return results(self._runs.infer(batches, output_alone, observers))
+        return results(self._runs.infer(inputs, output_alone, observers, labelled=False))
 
     def state_dict(self) -> "OrderedDict[str, Tensor]":
-        """Return the newest weights and buffers under the names of the unsplit model."""
+        """Return the newest weights and buffers under the names of the unsplit model.
+
+        They are copies on the CPU, after all batches of the calls of :meth:`train` so far; a
+        model of transformers saves them by ``model.save_pretrained(folder, state_dict=...)``.
+        """
         self._runs.require_sound()
         gathered = self._runner.gather(self._model.state())
-        return OrderedDict((name, gathered[name]) for name in self._model.names)
+        state = OrderedDict((name, gathered[name]) for name in self._model.names)
+        if self._model.metadata is not None:
+            state._metadata = self._model.metadata  # type: ignore[attr-defined]
+        return state
+
+    def load_into(self, model: M) -> M:
+        """Give a model, say the one that was not split, the newest weights and buffers.
+
+        Returns:
+            The model.
+        """
+        model.load_state_dict(self.state_dict())
+        return model
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Take over weights and buffers by their names in the unsplit model, between runs.
+
+        Optimizers stay as they are; after a run that left its stages at different updates they
+        begin anew, so that whoever has kept a state may go on from it.
+
+        Args:
+            state: as :meth:`state_dict` or the unsplit model gives it.
+            strict: whether every name has to be there, and no other.
+
+        Raises:
+            ValueError: names or shapes differ; nothing is changed then.
+        """
+        self._runs.load(state, strict)
+
+    def each_optimizer(self, function: Callable[[Optimizer], object]) -> None:
+        """Call a function with the optimizer of every stage, between runs.
+
+        What it changes (options of groups, state) stays changed.  Before the first run, which
+        makes the optimizers, it is called when they are made.
+        """
+        self._model.edit(lambda optimizer, _: function(optimizer))
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Set the learning rate of all groups of all stages, from the next run on."""
+
+        def set_rate(optimizer: Optimizer) -> None:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+
+        self.each_optimizer(set_rate)
+
+    def step_lr(self, metric: float | None = None) -> None:
+        """Step every stage's learning-rate scheduler, say once an epoch.
+
+        Args:
+            metric: what a scheduler such as ``ReduceLROnPlateau`` waits for, or None.
+
+        Raises:
+            ValueError: updates step the schedulers (``lr_step``), or there are none.
+        """
+        if not self._steps_by_call:
+            raise ValueError("build the pipeline with an lr_scheduler and lr_step='call'")
+        given = () if metric is None else (metric,)
+
+        def step(_: Optimizer, scheduler: LRScheduler | None) -> None:
+            with warnings.catch_warnings():  # torch does not know that updates went before
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+                if scheduler is not None:
+                    scheduler.step(*given)
+
+        self._model.edit(step)
+
+    def optimizer_state(self) -> NamedState:
+        """Return what the optimizers keep of each parameter, after a run.
+
+        Returns:
+            By the parameter's name in the unsplit model: its ``state`` and its group's ``options``,
+            the learning rate among them.
+        """
+        self._runs.require_sound()
+        return self._runner.gather(self._model.optimizer_state())
 
     def close(self) -> None:
         """End the worker processes that are kept for the next call, which then starts others."""

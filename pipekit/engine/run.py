@@ -24,9 +24,12 @@ class Run:
     Attributes:
         losses: of each batch, the loss averaged over its rows; of a run that was taken up again
             from a checkpoint, also of the batches before it.
+        microbatch_losses: of each batch, what each microbatch adds to its loss.
+        outputs: of each batch those of its microbatches, on the CPU, if they were to be kept.
         trace: what every worker did and when; empty if tracing was off.
         wall_s: seconds from the start of the workers to the end of the last one.
-        schedule: what was run.
+        schedule: what was run: of a run that ended early, the tasks that it did; of a stream, or
+            with ``restart=False``, its part of the table.
         loss_scales: of each update's losses, if they are scaled.
         skipped_updates: those whose gradient was not finite, from 1: update t makes W(t), which is
             then a copy of the weights before it.
@@ -39,6 +42,8 @@ class Run:
     """
 
     losses: list[float]
+    microbatch_losses: list[list[float]] = field(repr=False)
+    outputs: list[list[Any]] = field(repr=False)
     trace: Trace = field(repr=False)
     wall_s: float
     schedule: Schedule
@@ -53,22 +58,29 @@ class Run:
     def of(
         cls,
         schedule: Schedule,
+        batches: Sequence[range],
         reports: Sequence[Report],
         wall_s: float,
-        seed: int,
+        seed: int | None,
         losses: Iterable[tuple[int, float]] = (),
     ) -> Self:
         """Return what all workers' reports amount to.
 
         Args:
             schedule: what they ran.
+            batches: the microbatches of each batch.
             reports: of each worker.
             wall_s: seconds that it took.
             seed: of the layers' random numbers.
             losses: of microbatches that the reports do not have.
         """
+        known = dict(chain(losses, *(report.losses for report in reports)))
+        outputs = dict(chain(*(report.results for report in reports)))
+        parts = [[known[k] for k in batch] for batch in batches if known]
         return cls(
-            losses=_batch_losses(schedule, chain(losses, *(r.losses for r in reports))),
+            losses=[_total(each) for each in parts],
+            microbatch_losses=parts,
+            outputs=[[outputs[k] for k in batch] for batch in batches if outputs],
             trace=as_trace([report.record for report in reports], schedule.name),
             wall_s=wall_s,
             schedule=schedule,
@@ -108,16 +120,12 @@ def measure_memory(run: Traced) -> Memory:
     return run.trace.memory
 
 
-def _batch_losses(schedule: Schedule, losses: Iterable[tuple[int, float]]) -> list[float]:
-    """Return each batch's loss, added up in the order of its microbatches."""
-    known = dict(losses)
-    totals = []
-    for batch in schedule.batches if known else ():
-        total = 0.0
-        for microbatch in batch:
-            total += known[microbatch]
-        totals.append(total)
-    return totals
+def _total(losses: Iterable[float]) -> float:
+    """Return a batch's loss, added up in the order of its microbatches."""
+    total = 0.0  # the built-in sum() rounds in another way from Python 3.12 on
+    for loss in losses:
+        total += loss
+    return total
 
 
 def _known_to_all(each: Iterable[list[T]]) -> tuple[T, ...]:

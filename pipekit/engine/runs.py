@@ -1,25 +1,49 @@
 """The runs of a pipeline, one after another: each begins where the last one ended."""
 
 import os
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from pipekit.choices import require_choice
 from pipekit.engine import arguments
+from pipekit.engine.batch_reader import BatchReader
+from pipekit.engine.batch_source import BatchSource
 from pipekit.engine.checkpoints.progress import Agree, TrainingProgress
-from pipekit.engine.checkpoints.resume_point import ResumePoint
+from pipekit.engine.checkpoints.resume_point import ResumePoint, Start
+from pipekit.engine.ending import Window
+from pipekit.engine.interrupts import Interrupts
 from pipekit.engine.model_stages import ModelStages
-from pipekit.engine.observers.loss_bar import BatchDone
+from pipekit.engine.observers.loss_bar import OnBatch
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.run import Run
 from pipekit.engine.tables import Tables
 from pipekit.engine.transports.processes.worker_pool import WorkerDied
-from pipekit.engine.work import Report
+from pipekit.engine.work import Report, first_error
 from pipekit.engine.workers import Workers
+from pipekit.schedules import until
+
+
+class _Extent(NamedTuple):
+    """Which batches a run has, and by which table.
+
+    Attributes:
+        start: where it begins.
+        window: its part of the table without end; None: its table has an end.
+        batches: the user's, from its first one on.
+        total: how many there have to be; None: as many as there are.
+    """
+
+    start: Start
+    window: Window | None
+    batches: Iterator[Any]
+    total: int | None
 
 
 class Runs:
@@ -32,6 +56,7 @@ class Runs:
         agree: for what all processes must see alike.
         transport: the name of what joins the workers.
         seed: of the layers' random numbers, for the record.
+        reader: reads batches.
     """
 
     def __init__(
@@ -41,21 +66,28 @@ class Runs:
         workers: Workers,
         agree: Agree,
         transport: str,
-        seed: int,
+        seed: int | None,
+        reader: BatchReader,
     ) -> None:
         self._tables, self._model, self._workers = tables, model, workers
-        self._transport, self._seed = transport, seed
+        self._transport, self._seed, self._reader = transport, seed, reader
         self._progress, self._failed = TrainingProgress(agree), False
+        # Of the last run with restart=False: the microbatches before its table, and in it.
+        self._base = 0
+        self._next: int | None = None
 
     def train(
         self,
-        batches: Iterable[tuple[Any, Any]],
+        batches: Iterable[Any],
         *,
+        steps: int | None,
+        restart: bool,
+        short_batches: str,
         checkpoints: str | os.PathLike[str] | None,
         every: int | None,
         keep: int,
         progress: bool,
-        on_batch: Callable[[BatchDone], object] | None,
+        on_batch: OnBatch | None,
         observers: Watchers,
         **settings: Any,
     ) -> Run:
@@ -63,65 +95,144 @@ class Runs:
 
         Args:
             batches: the user's.
+            steps: the most batches, or None.
+            restart: whether to begin with an empty pipeline and the newest weights.
+            short_batches: "refuse", or "fewer" microbatches.
             checkpoints: the folder of checkpoints, or None.
             every: batches from one to the next, or None.
             keep: how many stay.
             progress: whether to show a bar.
-            on_batch: called with each batch whose loss is known, or None.
+            on_batch: called with each batch whose loss is known, or None; True stops the run.
             observers: watch the workers.
             settings: more of the run's configuration.
         """
         arguments.require_every(every, checkpoints, keep)
         arguments.require_watchers(observers, self._transport)
+        arguments.require_steps(steps)
+        if self._seed is None and checkpoints is not None:
+            raise ValueError("checkpoints need a seed: what a generator gives is not in them")
+        require_choice("short_batches", short_batches, ("refuse", "fewer"))
         with (
             _told_what_was_resumed(self._progress.resume_point),
             self._progress.claimed(checkpoints) as folder,
             _told_how_to_resume(folder),
         ):
             self._progress.begin()
-            counted = arguments.sized(batches)
-            start = self._progress.start(len(counted), self._tables.schedule, self._model.balance)
+            extent = self._extent(batches, steps, restart, folder)
+            start, window = extent.start, extent.window
             begin = time.perf_counter()
             self.require_sound()
-            rest = islice(counted, start.offset, len(counted))
-            ready = self._workers.ready(start.schedule, rest, self._progress.resume_point)
-            reports = []
+            source = self._source(batches, extent, fewer=short_batches == "fewer")
+            reports: list[Report] = []
+            interrupts = Interrupts(source.stop)
             if start.is_end:
-                deque(ready, maxlen=0)  # whoever makes them may draw random numbers
+                deque(source, maxlen=0)  # whoever makes them may draw random numbers
             else:
                 balance = self._model.balance
                 assert balance is not None
                 written = self._progress.checkpoint_config(folder, every, keep, start, balance)
-                self._failed = True
-                reports = self._workers.train(
-                    start.schedule,
-                    ready,
-                    progress,
-                    on_batch,
-                    first_microbatch=start.microbatches,
-                    checkpoints=written,
-                    resume=start.resume,
-                    observers=tuple(observers),
-                    **settings,
-                )
+                self._failed, self._next = True, None
+                with interrupts:
+                    reports = self._workers.train(
+                        start.schedule,
+                        source,
+                        progress,
+                        on_batch,
+                        first_microbatch=start.microbatches,
+                        checkpoints=written,
+                        resume=start.resume,
+                        observers=tuple(observers),
+                        window=window,
+                        keeps=not restart,
+                        **settings,
+                    )
                 self._failed = False
-            self._progress.end(start, len(counted))
+            end = min((each.end for each in reports), default=sys.maxsize)
+            if window:
+                done, parts = self._workers.table_of(window, end), window.batches(end)
+            else:
+                done = until(start.schedule, end)
+                parts = list(done.batches) if done.microbatches else []
+            stop = parts[-1].stop if parts else 0
+            self._progress.end(start.offset + len(parts), start.microbatches + stop)
+            self._next = end if window and not restart else None
+            if error := interrupts.error or source.error or first_error(reports):
+                self._workers.close()
+                raise error
             wall = time.perf_counter() - begin
-            return Run.of(start.schedule, reports, wall, self._seed, start.losses)
+            return Run.of(done, parts, reports, wall, self._seed, start.losses)
+
+    def _extent(
+        self, batches: Iterable[Any], steps: int | None, restart: bool, folder: Path | None
+    ) -> "_Extent":
+        """Return which batches a run has, and by which table."""
+        window = self._window(batches, steps, restart, folder)
+        if window:
+            start = Start(self._tables.example, 0, self._base)
+            total = None if steps else arguments.length(batches)
+            return _Extent(start, window, islice(batches, steps), total)
+        counted, total = arguments.counted(batches, steps)
+        start = self._progress.start(len(counted), self._tables.schedule, self._model.balance)
+        rest = islice(counted, start.offset, len(counted))
+        return _Extent(start, None, rest, total and total - start.offset)
+
+    def _source(self, batches: Iterable[Any], extent: "_Extent", fewer: bool) -> BatchSource:
+        """Return what the batches are read from; short ones are refused now if they are known."""
+        start, window = extent.start, extent.window
+        if fewer:
+            self._workers.require_short()
+        else:
+            if window:
+                sizes = [window.batch_size] * (extent.total or 0)
+            else:
+                sizes = [len(batch) for batch in start.schedule.batches]
+            self._reader.require_long(batches, sizes, start.offset)
+        return self._workers.ready(
+            start.schedule,
+            extent.batches,
+            partial(self._reader.read, fewer=fewer),
+            self._progress.resume_point,
+            start.resume,
+            window,
+            extent.total,
+        )
+
+    def _window(
+        self, batches: Iterable[Any], steps: int | None, restart: bool, folder: Path | None
+    ) -> Window | None:
+        """Return the part of the table without end that a run has; None: its table has an end.
+
+        Raises:
+            ValueError: the run cannot go on where another one has ended.
+        """
+        size = len(self._tables.example.batches[0])
+        if not restart:
+            self._workers.require_endless(folder)
+            if self._next is None:
+                self._base = self._progress.position.microbatches
+            return Window(self._next or 0, size)
+        counted = steps is None and arguments.length(batches) is not None
+        if counted or folder or self._progress.resume_point or not self._workers.can_end:
+            return None
+        self._base = self._progress.position.microbatches
+        return Window(0, size) if self._tables.repeats() else None
 
     def infer(
         self,
-        batches: arguments.Batches,
+        batches: Iterable[Any],
         function: Callable[[Any, Any], Any],
         observers: Watchers,
+        labelled: bool = True,
     ) -> list[Report]:
         """Run the layers forward; the last stage's worker calls a function of output and target."""
         arguments.require_watchers(observers, self._transport)
-        schedule = self._tables.inference(len(batches))
+        counted = arguments.sized(batches)
+        schedule = self._tables.inference(len(counted))
         self.require_sound()
+        read = self._reader.read if labelled else self._reader.unlabelled
         return self._workers.run(
             schedule,
-            self._workers.ready(schedule, iter(batches), self._progress.resume_point),
+            self._workers.ready(schedule, iter(counted), read, self._progress.resume_point),
             loss=function,
             first_microbatch=self._progress.position.microbatches,
             training=False,
@@ -134,15 +245,23 @@ class Runs:
         if point is None:
             return 0
         self._model.resume(point)
-        self._failed = False
+        self._failed, self._next = False, None
         return point.position.runs
+
+    def load(self, state: Mapping[str, Any], strict: bool) -> None:
+        """Take over weights and buffers; see :meth:`pipekit.Pipeline.load_state_dict`."""
+        self._model.load(state, strict)
+        self._next = None
+        if self._failed:
+            self._model.forget_optimizers()
+            self._failed = False
 
     def require_sound(self) -> None:
         """Raise RuntimeError if the stages stand at different updates."""
         if self._failed:
             raise RuntimeError(
                 "the last run did not end, and left its stages at different updates: build the "
-                "pipeline again, or resume() from a checkpoint"
+                "pipeline again, resume() from a checkpoint, or load_state_dict()"
             )
 
 

@@ -1,19 +1,26 @@
 """A pipeline's schedules: made for a number of batches, checked, and lowered to workers' steps."""
 
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from pipekit.engine.ending import Cuts, EachBatch, Ends
 from pipekit.garbage import not_collected
 from pipekit.schedules import (
     Boundary,
+    EndlessSteps,
     Schedule,
     ScheduleError,
     Skips,
     Step,
     Sum,
+    boundaries,
     check,
     distinct,
+    endless,
     inference,
+    loss_versions,
     lower,
     steps_after,
     sum_order,
@@ -27,7 +34,7 @@ class Table:
     """A schedule, and what the workers have to know of it.
 
     Attributes:
-        schedule: the table itself.
+        schedule: the table itself; of one without end, the beginning that it was made from.
         steps: of each worker.
         sums: what each update of each stage sums.
         sum_order: in which order the workers sum, where stages are on several.
@@ -36,7 +43,7 @@ class Table:
 
     schedule: Schedule
     steps: Sequence[Sequence[Step]]
-    sums: tuple[tuple[Sum, ...], ...]
+    sums: Sequence[Sequence[Sum]]
     sum_order: tuple[tuple[int, int], ...]
     validations: Sequence[Validation] = ()
 
@@ -64,9 +71,62 @@ class Table:
         later = validations(schedule, steps) if validate_later and schedule.trains else ()
         return cls(schedule, steps, sums(schedule), order, later)
 
+    @classmethod
+    def endless(cls, schedule: Callable[[int], Schedule], skips: Skips) -> "Table":
+        """Return a table that repeats itself without end.
+
+        Args:
+            schedule: returns that for a number of batches.
+            skips: the stages where each skip connection begins and ends.
+
+        Raises:
+            ScheduleError: it does not repeat itself.
+        """
+        steps, whole = endless(schedule, skips)
+        every = tuple(_Every(stage[0]) for stage in sums(whole))
+        return cls(whole, steps, every, ())
+
     def steps_after(self, boundary: Boundary | None) -> Sequence[Sequence[Step]]:
         """Return what each worker does if the run is taken up again after a boundary."""
         return steps_after(self.steps, boundary) if boundary else self.steps
+
+    def loss_versions(self) -> Sequence[int]:
+        """Return of which version the losses of each update have the scale, if they are scaled."""
+        versions = loss_versions(self.schedule)
+        is_endless = any(isinstance(steps, EndlessSteps) for steps in self.steps)
+        return _Growing(versions) if is_endless else versions
+
+    def steps_from(self, microbatch: int) -> Sequence[EndlessSteps]:
+        """Return what each worker of a table without end does from a microbatch on."""
+        endless_steps = (steps for steps in self.steps if isinstance(steps, EndlessSteps))
+        return [replace(steps, begin=microbatch) for steps in endless_steps]
+
+
+@dataclass(frozen=True)
+class _Every(Sequence[Sum]):
+    """What each update of a table without end sums: the microbatches of its batch."""
+
+    sum: Sum
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, update: Any) -> Any:
+        return self.sum
+
+
+@dataclass(frozen=True)
+class _Growing(Sequence[int]):
+    """Versions that grow with every update, once the pipeline is full."""
+
+    first: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, update: Any) -> Any:
+        beyond = update - len(self.first) + 1
+        return self.first[update] if beyond <= 0 else self.first[-1] + beyond
 
 
 def links(steps: Sequence[Sequence[Step]]) -> frozenset[tuple[int, int]]:
@@ -99,6 +159,8 @@ class Tables:
         _check(self.example)
         self._schedules: dict[int, Schedule] = {}
         self._last: dict[bool, Table] = {}  # the last one lowered, of those that train or do not
+        self._endless: dict[Skips, Table] = {}  # by the skips between stages
+        self._ends: tuple[Schedule, tuple[int, ...]] | None = None  # of the last run
 
     def schedule(self, batches: int) -> Schedule:
         """Return the checked schedule for a number of batches.
@@ -127,6 +189,30 @@ class Tables:
                     schedule, skips, joint_updates, validate_later
                 )
         return last
+
+    def ends(self, schedule: Schedule, begin: int = 0) -> Ends:
+        """Return where a run by a schedule may end early, from a microbatch on."""
+        if schedule.period and len(schedule.period.batches) == 1:
+            return EachBatch(begin, schedule.period.microbatches)
+        if self._ends is None or self._ends[0] is not schedule:
+            cuts = [boundary.microbatches for boundary in boundaries(schedule, every=1)]
+            self._ends = schedule, (0, *cuts[:-1])
+        return Cuts(tuple(cut for cut in self._ends[1] if cut >= begin))
+
+    def endless(self, skips: Skips = ()) -> Table:
+        """Return the table that has no end; see :meth:`Table.endless`."""
+        key = tuple(skips)
+        if key not in self._endless:
+            with not_collected():
+                self._endless[key] = Table.endless(self._made, skips)
+        return self._endless[key]
+
+    def repeats(self) -> bool:
+        """Return whether there is a table without end."""
+        try:
+            return bool(self.endless().steps)
+        except ScheduleError:
+            return False
 
     def _made(self, batches: int) -> Schedule:
         schedule, example = self._schedule, self.example

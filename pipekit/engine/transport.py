@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from pipekit.engine.ending import Ending
 from pipekit.schedules import Message
 from pipekit.trees import Tree
 
@@ -91,7 +92,11 @@ class Transport(Protocol):
         """Raise Aborted if it is known that another worker has failed."""
 
     def receive(self, message: Message, source: int) -> Tree:
-        """Wait for the content of a message from a worker, on this worker's device."""
+        """Wait for the content of a message from a worker, on this worker's device.
+
+        Raises:
+            Ended: the run ends before its microbatch.
+        """
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
         """Send the content of a message to a worker, without waiting for it."""
@@ -112,6 +117,21 @@ class Transport(Protocol):
 
     def finish(self) -> None:
         """Wait until everything that was sent has left this worker."""
+
+
+class EndingTransport(Transport, Protocol):
+    """A transport by which a run may end before its table does."""
+
+    @property
+    def ending(self) -> Ending:
+        """Where the run ends, as far as this worker knows."""
+
+    def end(self, microbatch: int) -> bool:
+        """Let the run end before a microbatch, for all workers, which finish what comes before it.
+
+        Returns:
+            False if these workers cannot hear of it in the midst of a run.
+        """
 
 
 class Aborted(Exception):

@@ -1,5 +1,6 @@
 """What one worker of a run does, wherever it lives, and what it leaves behind."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +27,7 @@ from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
 from pipekit.engine.observers.record import Record
 from pipekit.engine.observers.trace_recorder import TraceRecorder
 from pipekit.engine.observers.traffic_counter import TrafficCounter
-from pipekit.engine.transport import Transport
+from pipekit.engine.transport import EndingTransport, Transport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.schedules import OPS, Message, Op, Step, Task, distinct, slot_count
 from pipekit.schedules.validation import Validation
@@ -80,7 +81,11 @@ class Report:
         sent_bytes: by receiver and purpose ("activation", "gradient", "weights").
         loss_scales: of each update, if losses are scaled.
         skipped: updates that were not made, likewise.
-        results: of inference, on the last stage: (microbatch, what was made of its output).
+        results: on the last stage, (microbatch, what was made of its output): in inference, or
+            where outputs are to be kept.
+        end: the first microbatch that was no part of the run; the table may have more.
+        error: what a layer or the loss raised, if the run ended by it with whole updates.
+        traceback: of this error, as text, if it comes from another process.
     """
 
     stages: list[StageConfig]
@@ -93,13 +98,22 @@ class Report:
     loss_scales: list[float]
     skipped: list[int]
     results: list[tuple[int, Any]] = field(default_factory=list)
+    end: int = sys.maxsize
+    error: BaseException | None = None
+    traceback: str = ""
+
+
+def first_error(reports: Sequence[Report]) -> BaseException | None:
+    """Return what ended a run: of several errors, the one of the earliest microbatches."""
+    failed = [report for report in reports if report.error is not None]
+    return min(failed, key=lambda report: report.end).error if failed else None
 
 
 def train(
     assignment: WorkerAssignment,
     stages: Mapping[int, TrainedStage],
     config: RunConfig,
-    transport: Transport,
+    transport: EndingTransport,
     feed: Feed,
     on_loss: LossListener | None,
     watchers: Sequence[Observer] = (),
@@ -117,8 +131,9 @@ def train(
     """
     index, steps, device = assignment.index, assignment.steps, assignment.device
     for number, stage in stages.items():
-        stage.prepare(slot_count(steps, number), config.loss_versions)
+        stage.prepare(slot_count(steps, number), config.loss_versions, keep=config.begin > 0)
     recompute = {source.index: source.recompute for source in assignment.stages}
+    errors: list[Exception] = []
     clock, ends, traffic = Clock(device), TrainingIO(config, feed), TrafficCounter()
     trace = TraceRecorder() if config.trace else None
     memory = MemoryTracker(recompute) if config.memory else None
@@ -154,7 +169,10 @@ def train(
         execute = Restorer(index, kept, ends.losses, config.resume, execute).execute
     if config.checkpoints:
         done = config.resume.boundary if config.resume else None
-        writer = CheckpointWriter(kept, steps, ends.losses, config.checkpoints, done)
+        ending = transport.ending
+        writer = CheckpointWriter(
+            kept, steps, ends.losses, config.checkpoints, done, ending, lambda: bool(errors)
+        )
         observers.append(later.later(writer) if later else writer)
     if memory:
         reset_peak_bytes(device)
@@ -165,15 +183,24 @@ def train(
             later.validate()
         updates.average_statistics()
 
+    def survives(step: Step, error: Exception) -> bool:
+        """End the run before a batch whose forward has failed: no update has seen any of it."""
+        cut = config.ends.last(step.task.microbatch) if step.task.op is Op.FORWARD else None
+        if cut is None or not transport.end(cut):
+            return False
+        errors.append(error)
+        return True
+
+    worker = Worker(view, execute, transport, observers, conclude, survives)
     try:
-        Worker(view, execute, transport, observers, conclude).run(steps)
+        worker.run(transport.ending.until(steps))
     finally:
         weights_bytes = updates.close()
     transport.finish()
     synchronize(device)  # whoever reads what is left does so in another stream
     scaler = next((stage.scaler for stage in stages.values()), None)  # all stages' are alike
     return Report(
-        stages=[stage.to_config() for stage in kept.values()],
+        stages=[stage.to_config(config.keeps) for stage in kept.values()],
         record=Record(
             trace.events() if trace else [],
             memory.samples if memory else [],
@@ -186,6 +213,9 @@ def train(
         sent_bytes=traffic.sent_bytes | {(to, "weights"): n for to, n in weights_bytes.items()},
         loss_scales=scaler.scales if scaler else [],
         skipped=scaler.skipped if scaler else [],
+        results=sorted(ends.outputs.items()),
+        end=transport.ending.microbatch,
+        error=errors[0] if errors else None,
     )
 
 
@@ -248,7 +278,7 @@ def evaluate(
 def run(
     assignment: WorkerAssignment,
     config: RunConfig,
-    transport: Transport,
+    transport: EndingTransport,
     feed: Feed,
     on_loss: LossListener | None,
     watchers: Sequence[Observer] = (),

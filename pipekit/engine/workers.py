@@ -1,22 +1,26 @@
 """The workers of a pipeline, as the program sees them that trains by it."""
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from pipekit.clusters import Cluster
 from pipekit.engine import arguments
-from pipekit.engine.batches import Batch, read_batch, read_rest, split
+from pipekit.engine.batch_source import BatchSource, Read
+from pipekit.engine.batches import Batch, End, split
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.config import CheckpointConfig, Loss, ResumeConfig, RunConfig
+from pipekit.engine.ending import Cuts, EachBatch, Ends, Window
 from pipekit.engine.model_stages import ModelStages
-from pipekit.engine.observers.loss_bar import BatchDone, LossBar
+from pipekit.engine.observers.loss_bar import LossBar, OnBatch
 from pipekit.engine.tables import Tables, links
 from pipekit.engine.transports.by_name import Runner
 from pipekit.engine.work import Report, WorkerAssignment
-from pipekit.schedules import Schedule, loss_versions
+from pipekit.schedules import Schedule, Step
 
 
 class Workers:
@@ -59,27 +63,57 @@ class Workers:
         self._require_joint(tables.example)
 
     def ready(
-        self, schedule: Schedule, raw: Iterator[Any], point: ResumePoint | None
-    ) -> Iterator[Batch]:
+        self,
+        schedule: Schedule,
+        raw: Iterator[Any],
+        read: Read,
+        point: ResumePoint | None,
+        resume: ResumeConfig | None = None,
+        window: Window | None = None,
+        total: int | None = None,
+    ) -> BatchSource:
         """Return the batches, checked; the first one serves to build the stages, if need be.
 
         Args:
-            schedule: by which they are run.
+            schedule: by which they are run; of a table without end, an example.
             raw: the user's.
+            read: reads one of them.
             point: where optimizers that are built go on from, or None.
+            resume: where the run is taken up again, or None.
+            window: the part of the table without end that the run has, or None.
+            total: how many batches there have to be; None: as many as there are.
         """
-        parts = [len(batch) for batch in schedule.batches]
-        first = read_batch(next(raw), parts[0], 0)
-        sample = split(first.input, first.parts)[0]
+        sizes = [len(batch) for batch in schedule.batches]
+        try:
+            first = read(next(raw), sizes[0], 0)
+        except StopIteration:
+            raise ValueError(arguments.NO_BATCHES) from None
+        sample = split(first.input, first.parts, first.rows)[0]
         self._model.prepare(sample, self._autocast, point, schedule.trains)
-        return chain([first], read_rest(raw, parts[1:]))
+        ends = self._ends(schedule, resume, window)
+        begin = window.begin if window else 0
+        every = repeat(sizes[0]) if window else sizes
+        return BatchSource(first, raw, every, total, ends, read, begin)
+
+    @property
+    def can_end(self) -> bool:
+        """Whether a run may end before its table does: not where updates may be made again."""
+        return not self._validate_later and self._runner.can_end(self._devices)
+
+    def _ends(self, schedule: Schedule, resume: ResumeConfig | None, window: Window | None) -> Ends:
+        """Return where a run may end early."""
+        if window:
+            return EachBatch(window.begin, window.batch_size)
+        if not schedule.trains or not self.can_end:
+            return Cuts()
+        return self._tables.ends(schedule, resume.boundary.microbatches if resume else 0)
 
     def train(
         self,
         schedule: Schedule,
-        batches: Iterator[Batch],
+        batches: BatchSource,
         progress: bool,
-        on_batch: Callable[[BatchDone], object] | None,
+        on_batch: OnBatch | None,
         *,
         checkpoints: CheckpointConfig | None,
         resume: ResumeConfig | None,
@@ -98,7 +132,11 @@ class Workers:
         """
         self._require_joint(schedule)
         done = resume.boundary.batches if resume else 0
-        with LossBar(schedule.batches, progress, on_batch, done) as bar:
+        stop = batches.stop if batches.may_end else _refuse_to_stop
+        rows = batches.rows
+        begin, total = batches.begin, batches.total
+        sizes = batches.sizes
+        with LossBar(sizes, total, progress, on_batch, done, rows, stop, begin) as bar:
             reports = self.run(
                 schedule,
                 batches,
@@ -115,12 +153,13 @@ class Workers:
     def run(
         self,
         schedule: Schedule,
-        batches: Iterator[Batch],
+        batches: Iterable[Batch | End],
         *,
         on_loss: Callable[[int, float], None] | None = None,
         loss: Loss,
         training: bool = True,
         resume: ResumeConfig | None = None,
+        window: Window | None = None,
         **settings: Any,
     ) -> list[Report]:
         """Execute a schedule, and return every worker's report.
@@ -132,13 +171,21 @@ class Workers:
             loss: of the last stage's output and the target.
             training: False for inference.
             resume: where the run is taken up again, or None.
+            window: the part of the table without end that the run has, or None.
             settings: more of the run's configuration.
         """
-        joint = bool(self._joint_reasons())
-        table = self._tables.table(
-            schedule, self._model.skip_ends, joint, self._validate_later and training
-        )
-        steps = table.steps_after(resume.boundary if resume else None)
+        if window:
+            table = self._tables.endless(self._model.skip_ends)
+            self._require_joint(table.schedule)
+            steps: Sequence[Sequence[Step]] = table.steps_from(window.begin)
+        else:
+            table = self._tables.table(
+                schedule,
+                self._model.skip_ends,
+                bool(self._joint_reasons()),
+                self._validate_later and training,
+            )
+            steps = table.steps_after(resume.boundary if resume else None)
         config = RunConfig(
             workers=len(self._devices),
             stage_workers=schedule.stage_workers,
@@ -151,11 +198,13 @@ class Workers:
             parameters=self._model.trained,
             norm_dtype=self._model.norm_dtype,
             validate_later=bool(table.validations),
-            loss_versions=loss_versions(schedule) if self._is_scaled and training else (),
+            loss_versions=table.loss_versions() if self._is_scaled and training else (),
             ties=self._model.ties,
             autocast=self._autocast,
             cluster=self._cluster,
             timeout=self._timeout,
+            ends=self._ends(schedule, resume, window),
+            begin=window.begin if window else 0,
             resume=resume,
             **settings,
         )
@@ -174,6 +223,43 @@ class Workers:
             )
         return self._runner.run(assignments, config, batches, on_loss)
 
+    def table_of(self, window: Window, end: int) -> Schedule:
+        """Return what was run of the table without end, by a run that ended before a microbatch."""
+        table = self._tables.endless(self._model.skip_ends)
+        tasks = (
+            tuple(step.task for step in steps.until(lambda: end))
+            for steps in table.steps_from(window.begin)
+        )
+        return replace(table.schedule, workers=tuple(tasks), overlaps=frozenset())
+
+    def require_endless(self, folder: Path | None) -> None:
+        """Raise ValueError unless a run may go on where another one has ended.
+
+        Args:
+            folder: of the run's checkpoints, or None.
+        """
+        reasons = {
+            "checkpoints hold a run that begins with an empty pipeline": folder is not None,
+            "the loss scale of a run begins anew": self._is_scaled,
+            'neither validate="later" nor torchrun nor NCCL can do it': not self.can_end,
+        }
+        for reason, given in reasons.items():
+            if given:
+                raise ValueError(f"restart=False: {reason}: leave restart=True")
+        self._tables.endless()
+
+    def require_short(self) -> None:
+        """Raise ValueError unless microbatches may have no rows."""
+        if self._validate_later:
+            raise ValueError(
+                "short_batches='fewer' goes with validate='first' only: a forward that is run "
+                "again has to have rows"
+            )
+
+    def close(self) -> None:
+        """End what is kept for the next run, which then starts it again."""
+        self._runner.close()
+
     def _require_joint(self, schedule: Schedule) -> None:
         """Raise ScheduleError if stages have to update together and cannot."""
         for reason in self._joint_reasons():
@@ -187,6 +273,14 @@ class Workers:
             "weights that stages share": bool(self._model.ties),
         }
         return [reason for reason, given in reasons.items() if given]
+
+
+def _refuse_to_stop() -> None:
+    raise RuntimeError(
+        "on_batch cannot stop these workers, which are started by torchrun, or whose GPUs talk by "
+        "NCCL, or whose updates are validated later: use transport='threads' and "
+        "validate='first', or give train() fewer batches"
+    )
 
 
 def is_mean(loss: Loss) -> bool:

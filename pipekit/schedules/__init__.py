@@ -1,7 +1,14 @@
 """Pipeline methods as tables of tasks: built, drawn, checked and lowered to what workers run."""
 
-from pipekit.schedules.boundaries import Boundary, boundaries, older_versions, steps_after
+from pipekit.schedules.boundaries import (
+    Boundary,
+    boundaries,
+    older_versions,
+    steps_after,
+    until,
+)
 from pipekit.schedules.check import Report, check
+from pipekit.schedules.endless import EndlessSteps, endless
 from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.lower import (
     MAIN,
@@ -49,6 +56,7 @@ __all__ = [
     "RECEIVERS",
     "SENDERS",
     "Boundary",
+    "EndlessSteps",
     "Message",
     "Op",
     "OpRule",
@@ -71,6 +79,7 @@ __all__ = [
     "dualpipe",
     "dualpipe_v",
     "eager",
+    "endless",
     "flush",
     "gpipe",
     "hanayo",
@@ -93,6 +102,7 @@ __all__ = [
     "sum_order",
     "sums",
     "two_bw",
+    "until",
     "v_half",
     "v_min",
     "zb_h1",

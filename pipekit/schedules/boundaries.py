@@ -7,6 +7,7 @@ before it; so a boundary is a cut through the data and not through the workers' 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from pipekit.schedules.lower import Step
@@ -56,6 +57,28 @@ def boundaries(schedule: Schedule, every: int | None = None) -> tuple[Boundary, 
             found.append(Boundary(batches, cut, versions))
             wanted = (batches // every + 1) * every
     return tuple(found)
+
+
+def until(schedule: Schedule, microbatch: int) -> Schedule:
+    """Return what is left of a table for a run that ends early.
+
+    Args:
+        schedule: the table.
+        microbatch: the first that is no part of the run.
+    """
+    if microbatch >= schedule.microbatches:
+        return schedule
+    overlaps = (
+        pair for pair in schedule.overlaps if all(task.microbatch < microbatch for task in pair)
+    )
+    return replace(
+        schedule,
+        workers=tuple(
+            tuple(task for task in tasks if task.microbatch < microbatch)
+            for tasks in schedule.workers
+        ),
+        overlaps=frozenset(overlaps),
+    )
 
 
 def older_versions(tasks: Iterable[Task], cuts: Sequence[Boundary]) -> list[dict[int, set[int]]]:

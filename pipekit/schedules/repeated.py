@@ -17,7 +17,21 @@ class Shiftable(Protocol):
 T = TypeVar("T", bound=Shiftable)
 
 
-class Repeated(Sequence[T]):
+class Pattern(Sequence[T]):
+    """Items of which only the first ones are written down, and the others made from these.
+
+    Attributes:
+        unit: what is written down.
+    """
+
+    unit: tuple[T, ...]
+
+    def like(self, unit: Sequence[T]) -> "Pattern[Any]":
+        """Return other items that come as often, and are shifted alike."""
+        raise NotImplementedError
+
+
+class Repeated(Pattern[T]):
     """Items that come again and again, each time for later microbatches and versions.
 
     It is equal to the tuple of all of them, in which they would take much longer to make.
@@ -81,9 +95,9 @@ def repeat(unit: Sequence[T], times: int, microbatches: int, versions: int) -> S
 
 def distinct(items: Sequence[T]) -> Sequence[T]:
     """Return of items that come again and again only the first ones, else all."""
-    return items.unit if isinstance(items, Repeated) else items
+    return items.unit if isinstance(items, Pattern) else items
 
 
 def alike(pattern: Sequence[Shiftable], unit: Sequence[T]) -> Sequence[T]:
     """Return the ``unit`` as often as the items of a ``pattern`` come, and shifted alike."""
-    return pattern.like(unit) if isinstance(pattern, Repeated) else unit
+    return pattern.like(unit) if isinstance(pattern, Pattern) else unit

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pipekit.devices import ThreadStreams, is_accelerator, new_stream, on_stream, wait_event
-from pipekit.engine.batches import Batch, Feed, Needs
+from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.distributed import distributed_transport
@@ -233,7 +233,7 @@ class InOrderRunner:
         self,
         workers: Sequence[WorkerAssignment],
         config: RunConfig,
-        batches: Iterable[Batch],
+        batches: Iterable[Batch | End],
         on_loss: Callable[[int, float], None] | None,
     ) -> list[Report]:
         read, network = list(batches), InOrder(len(workers))
@@ -258,7 +258,10 @@ class InOrderRunner:
         finally:
             module.dist, module._group = before
 
-    def gather(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    def can_end(self, devices: Sequence[torch.device]) -> bool:
+        return False
+
+    def gather(self, state: dict[str, T]) -> dict[str, T]:
         return state
 
     def agree(self, function: Callable[[], T]) -> T:

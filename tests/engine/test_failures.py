@@ -161,7 +161,7 @@ def test_an_exception_in_other_methods(method: str, transport: str) -> None:
 
 @TRANSPORTS
 def test_a_failed_pipeline_says_that_it_cannot_go_on(transport: str) -> None:
-    pipe = failing("forward", 1, transport=transport)
+    pipe = failing("backward", 1, transport=transport)
     with pytest.raises(OutOfCheeseError):
         pipe.train(data(3))
     for use in (lambda: pipe.train(data(3)), lambda: pipe.evaluate(data(3)), pipe.state_dict):

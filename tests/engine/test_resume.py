@@ -245,8 +245,6 @@ def test_the_same_pipeline_goes_on_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(Interruption):
         pipe.train(data(6), checkpoints=tmp_path, every=2)
     loss.left = 1000
-    with pytest.raises(RuntimeError, match=r"or resume\(\) from a checkpoint"):
-        pipe.train(data(6))
     pipe.resume(tmp_path)
     assert pipe.train(data(6), checkpoints=tmp_path, every=2).losses == losses
     assert different(pipe.state_dict(), whole.state_dict()) == []

@@ -140,16 +140,19 @@ class TrainingProgress:
         }
         parts = sum(map(len, start.schedule.stage_workers))
         cuts = boundaries(start.schedule, every)
-        return CheckpointConfig(folder, self._attempt, about, parts, cuts, keep)
+        ends = boundaries(start.schedule, every=1)
+        return CheckpointConfig(folder, self._attempt, about, parts, cuts, keep, ends)
 
-    def end(self, start: Start, batches: int) -> None:
-        """Note that a run has come to its end."""
+    def end(self, batches: int, microbatches: int) -> None:
+        """Note that a run has come to its end.
+
+        Args:
+            batches: those that it had.
+            microbatches: of the whole training, up to now.
+        """
         self.resume_point = None
-        self.position = Position(
-            self.position.runs + 1,
-            self.position.batches + batches,
-            start.microbatches + start.schedule.microbatches,
-        )
+        runs, before, _ = self.position
+        self.position = Position(runs + 1, before + batches, microbatches)
 
     def _take(self, folder: Path) -> None:
         self._own = folder

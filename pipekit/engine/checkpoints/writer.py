@@ -8,7 +8,7 @@ counted the batches before the boundary and no other.
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice
 from operator import itemgetter
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.config import CheckpointConfig
+from pipekit.engine.ending import Ending
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.layers.buffers import named_buffers
@@ -35,6 +36,9 @@ class CheckpointWriter(Observer):
         losses: of (microbatch, loss), which the run adds to.
         config: how checkpoints are written.
         done: the boundary after which the run is taken up, or None: at its beginning.
+        ending: where the run ends, if that is before the end of its table.
+        failed: returns whether this worker has failed in a forward, so that its running statistics
+            are those of no boundary.
     """
 
     def __init__(
@@ -44,8 +48,11 @@ class CheckpointWriter(Observer):
         losses: Losses,
         config: CheckpointConfig,
         done: Boundary | None,
+        ending: Ending,
+        failed: Callable[[], bool],
     ) -> None:
         self._stages, self._losses, self._config, self._done = stages, losses, config, done
+        self._ending, self._failed, self._steps = ending, failed, steps
         self._tasks = [step.task for step in steps]
         self._parts: dict[int, _PartWriter] = {}
 
@@ -69,9 +76,13 @@ class CheckpointWriter(Observer):
             self._parts[step.task.stage].after_update(step.task.version)
 
     def end(self, worker: int) -> None:
-        """Write the last parts, at the end of the run."""
+        """Write the last parts, at the end of the run.
+
+        For :meth:`Pipeline.resume`, a run that ends early is one that was interrupted there.
+        """
         for part in self._parts.values():
-            part.end()
+            if not self._failed():
+                part.end(self._ending.microbatch, self._steps)
 
 
 class _PartWriter:
@@ -88,7 +99,8 @@ class _PartWriter:
         done: Boundary | None,
     ) -> None:
         self._stage, self._index, self._config = stage, index, config
-        self._worker, self._losses = worker, losses
+        self._worker, self._losses, self._tasks = worker, losses, tasks
+        self._written = done.microbatches if done else 0
         after = done.microbatches if done else 0
         self._pending = deque(b for b in config.boundaries if b.microbatches > after)
         older = [read[index] for read in older_versions(tasks, self._pending)]
@@ -114,9 +126,28 @@ class _PartWriter:
         if version == boundary.versions[self._index] and len(self._pending) > 1:
             self._write(boundary)
 
-    def end(self) -> None:
-        """Write the last part, at the end of the run."""
+    def end(self, microbatch: int, steps: Sequence[Step]) -> None:
+        """Write the last part, of a run that ends before a microbatch or with its table."""
+        if microbatch < self._pending[0].microbatches:
+            early = (end for end in self._config.ends if end.microbatches == microbatch)
+            boundary = next(early, None)
+            if boundary is None or microbatch <= self._written:
+                return
+            self._set_aside(boundary, steps)
         self._write(self._pending[0])
+
+    def _set_aside(self, boundary: Boundary, steps: Sequence[Step]) -> None:
+        """Make a boundary the next one, with the older versions where the table has left them."""
+        older = older_versions(self._tasks, [boundary])[0][self._index]
+        slots = {0: 0}
+        for (op, stage, microbatch, version), _, _, slot, *_ in steps:
+            if op is Op.UPDATE and stage == self._index and microbatch < boundary.microbatches:
+                slots[version] = slot
+        for version in older:
+            self._weights[version] = _copies(self._stage.weights.weights(slots[version]))
+        self._pending.appendleft(boundary)
+        self._older.appendleft(older)
+        self._readers.update(older)
 
     def _keep(self, version: int) -> None:
         if version in self._readers:
@@ -155,6 +186,7 @@ class _PartWriter:
             finite=finite,
             keep=config.keep,
         )
+        self._written = boundary.microbatches
         self._readers.subtract(older)
         for version in older:
             if not self._readers[version]:

@@ -68,6 +68,7 @@ class Executor:
         self._transport, self._ends, self._device = transport, ends, device
         self._first_microbatch = first_microbatch
         self._methods = self._IN_TRAINING if training else self._IN_INFERENCE
+        self._empty: set[tuple[int, int]] = set()  # (stage, microbatch) without rows, in training
         self._tell_received = listeners(observers, Observer.received, worker)
         self._tell_before = listeners(observers, Observer.before_compute, worker)
         self._tell_after = listeners(observers, Observer.after_compute, worker)
@@ -89,6 +90,9 @@ class Executor:
     def _forward(self, step: Step, activity: str = Op.FORWARD.name) -> None:
         _, stage, microbatch, _ = step.task
         x = self._input(step)
+        if x is None:
+            self._forward_nothing(step)
+            return
         target = None if step.sends else self._ends.target(microbatch)
         if target:
             target = target._replace(target=to_device(target.target, self._device))
@@ -102,9 +106,20 @@ class Executor:
         )
         self._give(step, activity, output)
 
+    def _forward_nothing(self, step: Step) -> None:
+        """Pass on that a microbatch has no rows: it adds nothing to the loss or to any gradient."""
+        _, stage, microbatch, _ = step.task
+        self._empty.add((stage, microbatch))
+        self._before(step, Op.FORWARD.name, ())
+        if not step.sends:
+            self._ends.target(microbatch)
+        nothing = StageIO(() if step.sends else torch.zeros(()), {})
+        self._give(step, Op.FORWARD.name, nothing)
+
     def _infer(self, step: Step) -> None:
         _, stage, microbatch, _ = step.task
         x = self._input(step)
+        assert x, "a batch without rows is refused"
         self._before(step, Op.FORWARD.name, (x.main, x.skips))
         output = self._stages[stage].infer(x, microbatch + self._first_microbatch)
         self._give(step, Op.FORWARD.name, output)
@@ -123,9 +138,12 @@ class Executor:
         last = self._updates if step.ends_update else None
         if last:
             last.begin_last(stage, step.update)
-        result = self._stages[stage].backward(
-            microbatch + self._first_microbatch, step.slot, step.update, gradients
-        )
+        if (stage, microbatch) in self._empty:
+            result = StageGradients({}, {})
+        else:
+            result = self._stages[stage].backward(
+                microbatch + self._first_microbatch, step.slot, step.update, gradients
+            )
         if last:
             last.end_last(stage, step.update)
         self._give_back(step, result)
@@ -135,9 +153,12 @@ class Executor:
         self._run_again(step)
         gradients = self._gradients(step)
         self._before(step, Op.BACKWARD_INPUT.name, gradients or ())
-        result = self._stages[stage].backward_input(
-            microbatch + self._first_microbatch, step.slot, step.update, gradients
-        )
+        if (stage, microbatch) in self._empty:
+            result = StageGradients({}, {})
+        else:
+            result = self._stages[stage].backward_input(
+                microbatch + self._first_microbatch, step.slot, step.update, gradients
+            )
         self._give_back(step, result)
 
     def _backward_weight(self, step: Step) -> None:
@@ -146,9 +167,10 @@ class Executor:
         last = self._updates if step.ends_update else None
         if last:
             last.begin_last(stage, step.update)
-        self._stages[stage].backward_weight(
-            microbatch + self._first_microbatch, step.slot, step.update
-        )
+        if (stage, microbatch) not in self._empty:
+            self._stages[stage].backward_weight(
+                microbatch + self._first_microbatch, step.slot, step.update
+            )
         if last:
             last.end_last(stage, step.update)
         self._after(step, Op.BACKWARD_WEIGHT.name, ())
@@ -175,7 +197,7 @@ class Executor:
     def _run_again(self, step: Step) -> None:
         """Run the forward of a backward again, if the first one kept nothing."""
         _, stage, microbatch, _ = step.task
-        if step.recomputed(self._recompute[stage]):
+        if step.recomputed(self._recompute[stage]) and (stage, microbatch) not in self._empty:
             self._before(step, RECOMPUTE, ())
             output = self._stages[stage].recompute(microbatch + self._first_microbatch, step.slot)
             self._after(step, RECOMPUTE, output)
@@ -186,11 +208,15 @@ class Executor:
         if not step.sends:
             self._ends.input_gradients(step.task.microbatch, gradients)
 
-    def _input(self, step: Step) -> StageIO:
+    def _input(self, step: Step) -> StageIO | None:
+        """Return what a forward takes in; None of a microbatch without rows."""
         if not step.receives:
-            return StageIO(to_device(self._ends.input(step.task.microbatch), self._device), {})
+            rows = self._ends.input(step.task.microbatch)
+            return None if rows is None else StageIO(to_device(rows, self._device), {})
         contents = self._receive(step)
         main = contents.pop(MAIN)
+        if isinstance(main, tuple) and not main:
+            return None
         return StageIO(main, {n: skip for n, skip in contents.items() if isinstance(skip, Tensor)})
 
     def _gradients(self, step: Step) -> StageGradients | None:

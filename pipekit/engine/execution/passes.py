@@ -30,13 +30,14 @@ class PassConfig:
     Attributes:
         part: the stage in the model.
         differentiates_input: whether a backward gives the gradients of the input.
-        seed: of the layers' random numbers, or what returns it when it is needed.
+        seed: of the layers' random numbers, or what returns it when it is needed; None: they draw
+            from torch's default generators, in the order in which they run.
         autocast: what operators compute in where that is safe (:class:`torch.autocast`), or None.
     """
 
     part: PartitionStage
     differentiates_input: bool
-    seed: Seed = 0
+    seed: Seed | None = 0
     autocast: torch.dtype | None = None
 
     def build(self, device: torch.device) -> "Passes":
@@ -228,21 +229,26 @@ class Passes:
         return StageIO(main, {n: skip for n, skip in stashed.items() if skip is not None})
 
     def _layers(self, slot: int, x: Tree, microbatch: int) -> Tree:
+        seed = self._config.seed
+        if seed is None:
+            for layer in self._modules[slot]:
+                x = layer(x)
+            return x
         with Seeded(0, self._device) as seeded:
             for number, layer in enumerate(self._modules[slot], start=self._part.first_layer):
-                seeded.seed(partial(self._seed, number, microbatch))
+                seeded.seed(partial(_seed, seed, number, microbatch))
                 x = layer(x)
         self._drew = self._drew or seeded.drew
         return x
 
-    def _seed(self, layer: int, microbatch: int) -> int:
-        """Return the seed of a layer's forward."""
-        seed = self._config.seed
-        return layer_seed(seed if isinstance(seed, int) else seed(), layer, microbatch)
-
     def _own(self, x: Tree) -> Tree:
         """Return an input that the layers may edit: neither the sender's tensor nor a leaf."""
         return tree_map(torch.clone, x) if self._part.edits_input else x
+
+
+def _seed(seed: Seed, layer: int, microbatch: int) -> int:
+    """Return the seed of a layer's forward."""
+    return layer_seed(seed if isinstance(seed, int) else seed(), layer, microbatch)
 
 
 def _in_order(gradients: StageGradients) -> StageGradients:

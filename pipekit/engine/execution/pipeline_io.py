@@ -1,23 +1,24 @@
 """Where microbatches enter a pipeline and where they leave it."""
 
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from pipekit.devices import to_device
-from pipekit.engine.batches import Feed
-from pipekit.engine.config import RunConfig
+from pipekit.engine.batches import Feed, Joins
+from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.execution.stage_io import StageGradients, Target
 from pipekit.layers.autocast import autocast
-from pipekit.trees import Tree
+from pipekit.trees import Tree, tree_map
 
 
 class PipelineIO(Protocol):
     """The two ends of a pipeline."""
 
     def input(self, microbatch: int) -> Tree:
-        """Return what the first stage gets."""
+        """Return what the first stage gets; None for a microbatch without rows."""
 
     def target(self, microbatch: int) -> Target | None:
         """Return what the last stage's output is compared with, or None for the output itself."""
@@ -41,20 +42,35 @@ class TrainingIO:
 
     Attributes:
         losses: (microbatch, weighted loss) in the order in which they came.
+        outputs: of the last stage by microbatch, on the host, if they are to be kept.
     """
 
     def __init__(self, config: RunConfig, feed: Feed) -> None:
         self._config, self._feed = config, feed
+        self.outputs: dict[int, Tree] = {}
         self.losses: list[tuple[int, Tensor]] = []
 
     def input(self, microbatch: int) -> Tree:
-        """Return a microbatch's rows."""
-        return self._feed.input(microbatch)
+        """Return a microbatch's rows, or None if it has none."""
+        rows = self._feed.input(microbatch)
+        return None if self._feed.is_empty(microbatch) else rows
 
     def target(self, microbatch: int) -> Target:
         """Return a microbatch's target and its weight in the loss."""
-        target, weight = self._feed.target(microbatch)
-        return Target(self._config.loss, target, weight if self._config.mean_loss else 1.0)
+        target, weight, plain = self._feed.target(microbatch)
+        config, loss = self._config, self._config.loss
+        if plain:
+            loss = partial(_compare, loss, plain)
+        if config.outputs:
+            loss = partial(self._kept, loss, microbatch)
+        if config.finite:
+            loss = partial(_finite, loss)
+        return Target(loss, target, weight if config.mean_loss else 1.0)
+
+    def _kept(self, loss: Loss, microbatch: int, output: Tree, target: Tree) -> Tensor:
+        """Return the loss of an output, and keep a copy of the output."""
+        self.outputs[microbatch] = tree_map(_host_copy, output)
+        return loss(output, target)
 
     def output(self, microbatch: int, output: Tree) -> None:
         """Keep a loss."""
@@ -84,21 +100,45 @@ class EvaluationIO:
         self.results: list[tuple[int, Any]] = []
 
     def input(self, microbatch: int) -> Tree:
-        """Return a microbatch's rows."""
-        return self._feed.input(microbatch)
+        """Return a microbatch's rows, or None if it has none."""
+        rows = self._feed.input(microbatch)
+        return None if self._feed.is_empty(microbatch) else rows
 
     def target(self, microbatch: int) -> None:
         """Give none: the output is wanted as it is."""
 
     def output(self, microbatch: int, output: Tree) -> None:
         """Compare an output with its target."""
-        target, _ = self._feed.target(microbatch)
+        target, _, plain = self._feed.target(microbatch)
         there = to_device(target, self._device)
         with autocast(self._device, self._config.autocast):
-            self.results.append((microbatch, self._config.loss(output, there)))
+            self.results.append((microbatch, _compare(self._config.loss, plain, output, there)))
 
     def output_gradients(self, microbatch: int) -> None:
         """Give none: there are no backwards."""
 
     def input_gradients(self, microbatch: int, gradients: StageGradients) -> None:
         """Drop them: there are none."""
+
+
+def _finite(loss: Loss, output: Tree, target: Tree) -> Tensor:
+    """Return a loss that is finite.
+
+    Raises:
+        FloatingPointError: it is not.
+    """
+    value = loss(output, target)
+    if not bool(value.isfinite().all()):
+        raise FloatingPointError(
+            f"the loss is {value.tolist()}: its batch has changed no weights (finite=True)"
+        )
+    return value
+
+
+def _host_copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _compare(loss: Loss, plain: Joins | None, output: Tree, target: Tree) -> Any:
+    """Return the loss of an output and of what belongs to it."""
+    return loss(output, plain.joined(target) if plain else target)

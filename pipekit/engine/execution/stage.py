@@ -11,7 +11,7 @@ from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
 from pipekit.engine.execution.stage_runtime import StageRuntime
 from pipekit.engine.updates.loss_scaler import LossScaler
-from pipekit.engine.updates.optimizer_state import NamedOptimizer
+from pipekit.engine.updates.optimizer_state import Groups, NamedOptimizer
 from pipekit.engine.updates.weight_versions import (
     LRSchedulerFactory,
     OptimizerFactory,
@@ -26,12 +26,13 @@ from pipekit.plans import Recompute
 class TrainedStage(StageRuntime, UpdatedStage, Protocol):
     """A stage that a worker trains."""
 
-    def prepare(self, slots: int, loss_versions: Sequence[int] = ()) -> None:
+    def prepare(self, slots: int, loss_versions: Sequence[int] = (), keep: bool = False) -> None:
         """Make ready for a run.
 
         Args:
             slots: how many weight slots it needs.
             loss_versions: see :meth:`pipekit.engine.updates.loss_scaler.LossScaler.begin`.
+            keep: whether the run goes on with the slots as the last one has left them.
         """
 
 
@@ -57,25 +58,32 @@ class StageConfig:
     Attributes:
         passes: how its passes are run; its layers have the newest weights.
         optimizer: makes its optimizer.
+        groups: gives the optimizer's options for a parameter, by its name, or None.
         lr_scheduler: makes its learning-rate scheduler, or None.
+        steps_lr: whether an update steps the scheduler.
         recompute: which microbatches of a batch are recomputed.
         loss_scale: how the scale of the losses changes, or None.
         state: of its optimizer, scheduler and loss scaler, from an earlier run, or None.
+        slots: its weight slots, for a run that goes on where an earlier one has ended, the newest
+            version's among them; empty: it has one.
     """
 
     passes: PassConfig
     optimizer: OptimizerFactory
+    groups: Groups | None = None
     lr_scheduler: LRSchedulerFactory | None = None
+    steps_lr: bool = True
     recompute: Recompute = "never"
     loss_scale: LossScale | None = None
     state: dict[str, Any] | None = None
+    slots: tuple[nn.Sequential, ...] = ()
 
     @classmethod
     def of(
         cls,
         part: PartitionStage,
         *,
-        seed: int,
+        seed: int | None,
         autocast: torch.dtype | None,
         recompute: Sequence[Recompute],
         **training: Any,
@@ -84,7 +92,7 @@ class StageConfig:
 
         Args:
             part: the stage in the model.
-            seed: of the layers' random numbers.
+            seed: of the layers' random numbers; None: torch's default generators give them.
             autocast: what operators compute in where that is safe, or None.
             recompute: which microbatches of a batch each stage recomputes.
             training: the other attributes.
@@ -108,15 +116,21 @@ class StageConfig:
         """Return the stage, on its device."""
         return Stage(self, device)
 
-    def trained(self, module: nn.Sequential, state: dict[str, Any] | None) -> "StageConfig":
+    def trained(
+        self,
+        module: nn.Sequential,
+        state: dict[str, Any] | None,
+        slots: tuple[nn.Sequential, ...] = (),
+    ) -> "StageConfig":
         """Return what the stage is made of after a run.
 
         Args:
             module: its layers, with the newest weights.
             state: of its optimizer, scheduler and loss scaler.
+            slots: its weight slots, if a later run goes on with them.
         """
         part = replace(self.passes.part, module=module)
-        return replace(self, passes=replace(self.passes, part=part), state=state)
+        return replace(self, passes=replace(self.passes, part=part), state=state, slots=slots)
 
 
 class Stage:
@@ -135,7 +149,12 @@ class Stage:
     def __init__(self, config: StageConfig, device: torch.device) -> None:
         self._config = config
         self.weights = WeightVersions(
-            config.module.to(device), config.optimizer, config.lr_scheduler
+            config.module.to(device),
+            config.optimizer,
+            config.lr_scheduler,
+            [module.to(device) for module in config.slots],
+            config.groups,
+            config.steps_lr,
         )
         self._passes = Passes(config.passes, self.weights.modules, device)
         self.scaler = LossScaler(config.loss_scale) if config.loss_scale else None
@@ -143,13 +162,14 @@ class Stage:
         if config.state is not None:
             self._load(config.state)
 
-    def prepare(self, slots: int, loss_versions: Sequence[int] = ()) -> None:
+    def prepare(self, slots: int, loss_versions: Sequence[int] = (), keep: bool = False) -> None:
         """Make ready for a run that needs ``slots`` weight slots.
 
-        ``loss_versions`` are those of :meth:`LossScaler.begin`.
+        ``loss_versions`` are those of :meth:`LossScaler.begin`; ``keep`` leaves the slots as they
+        are.
         """
         self._passes.forget()
-        self.weights.prepare(slots)
+        self.weights.prepare(slots, keep)
         if self.scaler:
             self.scaler.begin(loss_versions)
 
@@ -193,9 +213,10 @@ class Stage:
             name: part.state_dict() if part else None for name, part in self._stateful().items()
         }
 
-    def to_config(self) -> StageConfig:
+    def to_config(self, with_slots: bool = False) -> StageConfig:
         """Return what makes this stage again, as it stands now, elsewhere."""
-        return self._config.trained(self.weights.newest, self.state())
+        slots = tuple(self.weights.modules) if with_slots else ()
+        return self._config.trained(self.weights.newest, self.state(), slots)
 
     def _scaled(
         self, microbatch: int, update: int, gradients: StageGradients | None

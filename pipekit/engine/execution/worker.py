@@ -1,7 +1,8 @@
 """A worker: one device, one list of steps, and what executes them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from pipekit.engine.ending import Ended
 from pipekit.engine.observers.observer import Observer, WorkerView, listeners
 from pipekit.engine.transport import Aborted, Transport
 from pipekit.layers.pass_state import during, set_ends_batch
@@ -19,6 +20,7 @@ class Worker:
         transport: to the other workers.
         observers: watch it, in this order.
         conclude: called after the last step, before the observers are told of the end.
+        survives: told of what a step has raised, returns whether the other steps can go on.
     """
 
     def __init__(
@@ -28,13 +30,15 @@ class Worker:
         transport: Transport,
         observers: Sequence[Observer] = (),
         conclude: Callable[[], None] = lambda: None,
+        survives: Callable[[Step, Exception], bool] = lambda step, error: False,
     ) -> None:
         self._view, self._execute, self._transport = view, execute, transport
+        self._survives = survives
         self._observers, self._conclude = observers, conclude
         self._tell_before = listeners(observers, Observer.before_step, view.number)
         self._tell_after = listeners(observers, Observer.after_step, view.number)
 
-    def run(self, steps: Sequence[Step]) -> None:
+    def run(self, steps: Iterable[Step]) -> None:
         """Execute every step, and tell the observers of begin and end.
 
         Raises:
@@ -52,7 +56,7 @@ class Worker:
             for observer in self._observers:
                 observer.close(self._view.number)
 
-    def execute(self, steps: Sequence[Step]) -> None:
+    def execute(self, steps: Iterable[Step]) -> None:
         """Execute every step; raises what :meth:`run` does."""
         with during():
             for step in steps:
@@ -66,6 +70,9 @@ class Worker:
                         tell(step)
                 except Aborted:
                     raise
+                except Ended:  # before this step
+                    continue
                 except Exception as error:
                     error.add_note(f"(raised in {step.task})")
-                    raise
+                    if not self._survives(step, error):
+                        raise

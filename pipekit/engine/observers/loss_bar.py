@@ -1,7 +1,7 @@
 """How far a run is, as its program sees it: a bar with the loss, and calls of the user's."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -15,41 +15,61 @@ class BatchDone(NamedTuple):
         number: of the batch in this ``train`` call, from 0.
         loss: averaged over its rows.
         seconds: since the call began to run.
+        rows: that it has.
     """
 
     number: int
     loss: float
     seconds: float
+    rows: int
+
+
+OnBatch = Callable[[BatchDone], object]
+"""Is told of a batch; True stops the run."""
 
 
 class LossBar:
     """Counts batches as their last microbatch's loss comes in.
 
     Args:
-        batches: the microbatches of each batch.
+        sizes: how many microbatches each batch has, maybe without end.
+        total: how many batches there are, or None.
         shown: False to show nothing.
         on_batch: called with each batch, or None.
         done: batches that count already.
+        rows: of each batch, of those that have been read from these on.
+        stop: called when ``on_batch`` returns True.
+        begin: the first microbatch.
     """
 
     def __init__(
         self,
-        batches: Sequence[range],
+        sizes: Iterable[int],
+        total: int | None,
         shown: bool,
-        on_batch: Callable[[BatchDone], object] | None = None,
+        on_batch: OnBatch | None = None,
         done: int = 0,
+        rows: Sequence[int] = (),
+        stop: Callable[[], None] = lambda: None,
+        begin: int = 0,
     ) -> None:
         self._on_batch, self._begin = on_batch, time.perf_counter()
-        self._batch_of = [b for b, batch in enumerate(batches) for _ in batch]
-        self._left = [len(batch) for batch in batches]
-        self._totals = [0.0] * len(batches)
-        self._bar = tqdm(
-            total=len(batches), initial=done, unit="batch", disable=not shown, leave=False
-        )
+        self._rows, self._stop = rows, stop
+        self._sizes, self._first = iter(sizes), begin
+        self._batch_of: list[int] = []  # of each microbatch, as far as losses have come
+        self._left: list[int] = []
+        self._totals: list[float] = []
+        self._bar = tqdm(total=total, initial=done, unit="batch", disable=not shown, leave=False)
 
     def add(self, microbatch: int, loss: float) -> None:
         """Count a microbatch's part of its batch's loss."""
-        batch = self._batch_of[microbatch]
+        place = microbatch - self._first
+        while len(self._batch_of) <= place:
+            size = next(self._sizes)
+            self._batch_of += [len(self._left)] * size
+            self._left.append(size)
+            self._totals.append(0.0)
+        batch = self._batch_of[place]
         self._totals[batch] += loss
         self._left[batch] -= 1
         if not self._left[batch]:
@@ -57,7 +77,9 @@ class LossBar:
             self._bar.update()
             if self._on_batch:
                 seconds = time.perf_counter() - self._begin
-                self._on_batch(BatchDone(batch, self._totals[batch], seconds))
+                done = BatchDone(batch, self._totals[batch], seconds, self._rows[batch])
+                if self._on_batch(done) is True:
+                    self._stop()
 
     def __enter__(self) -> "LossBar":
         return self

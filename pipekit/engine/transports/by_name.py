@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 import torch
-from torch import Tensor
 
-from pipekit.engine.batches import Batch
+from pipekit.engine.batches import Batch, End
 from pipekit.engine.config import RunConfig
 from pipekit.engine.transports.distributed import torchrun
 from pipekit.engine.transports.processes.runner import ProcessRunner
@@ -25,7 +24,7 @@ class Runner(Protocol):
         self,
         workers: Sequence[WorkerAssignment],
         config: RunConfig,
-        batches: Iterable[Batch],
+        batches: Iterable[Batch | End],
         on_loss: Callable[[int, float], None] | None,
     ) -> list[Report]:
         """Return the reports of all workers, once they have done what they were assigned.
@@ -41,7 +40,10 @@ class Runner(Protocol):
             Exception: the first that any worker raised.
         """
 
-    def gather(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    def can_end(self, devices: Sequence[torch.device]) -> bool:
+        """Return whether a run on these devices may end before its table does."""
+
+    def gather(self, state: dict[str, T]) -> dict[str, T]:
         """Return the entries of every process in which this runner leaves stages."""
 
     def agree(self, function: Callable[[], T]) -> T:

@@ -7,14 +7,18 @@ or processes.  The names of all kinds of messages are made here.
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from pipekit.engine.ending import Ended, Ending
 from pipekit.engine.transport import PartKey
 from pipekit.schedules import Message, Payload
 
 Key = tuple[int, int, int, int]
 """The name of a message among all that its receiver gets: its kind, and three numbers."""
 
-ACTIVATION, GRADIENT, VALUES, PART, BATCH, ANOTHER_ACTIVATION = range(6)
+ACTIVATION, GRADIENT, VALUES, PART, BATCH, ANOTHER_ACTIVATION, END = range(7)
 """The kinds of messages."""
+
+_OF_MICROBATCHES = frozenset({ACTIVATION, GRADIENT, BATCH})
+"""Those whose last number is a microbatch."""
 
 
 def message_key(message: Message) -> Key:
@@ -36,9 +40,19 @@ def part_key(key: PartKey) -> Key:
     return PART, *key
 
 
-def batch_key(number: int) -> Key:
-    """Return the name of a batch, and of the note that a worker has come to it."""
+def batch_key(first: int) -> Key:
+    """Return the name of the batch that begins with a microbatch."""
+    return BATCH, 0, 0, first
+
+
+def wanted_key(number: int) -> Key:
+    """Return the name of the note that a worker has come to a batch, by the batch's number."""
     return BATCH, 0, 0, number
+
+
+def end_key(microbatch: int, run: int = 0) -> Key:
+    """Return the name of the note that a run, if there are several, ends before a microbatch."""
+    return END, 0, run, microbatch
 
 
 class Mailboxes(Protocol):
@@ -67,19 +81,36 @@ class KeyedMailbox:
     Args:
         mailboxes: everybody's.
         require_peers: raises if another worker has failed.
+        ending: where the run ends, as far as it is known.
+        run: its number, if the mailboxes are used for several.
     """
 
-    def __init__(self, mailboxes: Mailboxes, require_peers: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        mailboxes: Mailboxes,
+        require_peers: Callable[[], None],
+        ending: Ending | None = None,
+        run: int = 0,
+    ) -> None:
         self.put, self._get = mailboxes.put, mailboxes.get
-        self._require_peers = require_peers
+        self._require_peers, self._ending, self._run = require_peers, ending or Ending(), run
         self._arrived: dict[Key, Any] = {}
 
     def wait(self, key: Key) -> Any:
-        """Return the content of the message of this name, once it has arrived."""
+        """Return the content of the message of this name, once it has arrived.
+
+        Raises:
+            Ended: it will not come, as the run ends before its microbatch.
+        """
         arrived = self._arrived
         while key not in arrived:
             self._require_peers()  # whoever waited before may have been the one that was woken
+            if key[3] >= self._ending.microbatch and key[0] in _OF_MICROBATCHES:
+                raise Ended
             other, content = self._get()
             self._require_peers()
-            arrived[other] = content
+            if other[0] != END:
+                arrived[other] = content
+            elif other[2] == self._run:
+                self._ending.at(other[3])
         return arrived.pop(key)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from pipekit.engine.ending import Ending
 from pipekit.engine.transport import Channel, FlatBucket, Part
 from pipekit.engine.transports.mailbox import Mailbox, message_key, part_key, values_key
 from pipekit.schedules import Message
@@ -21,6 +22,11 @@ class MailboxTransport:
         sums_mailbox: its communication thread's, which sums gradients with the other workers of its
             stages; None if every stage is on one worker.
         require_peers: raises if another worker has failed.
+        ending: where the run ends, as the mailbox comes to know it.
+        end: tells all workers that the run ends before a microbatch.
+
+    Attributes:
+        ending: likewise.
     """
 
     def __init__(
@@ -30,10 +36,13 @@ class MailboxTransport:
         mailbox: Mailbox,
         sums_mailbox: Mailbox | None,
         require_peers: Callable[[], None],
+        ending: Ending | None = None,
+        end: Callable[[int], None] | None = None,
     ) -> None:
         self._worker, self._workers = worker, workers
         self._mailbox, self._sums_mailbox = mailbox, sums_mailbox
         self.require_peers = require_peers
+        self.ending, self._end = ending or Ending(), end
 
     def receive(self, message: Message, source: int) -> Tree:
         """Wait for the content of a message, on this worker's device."""
@@ -59,6 +68,14 @@ class MailboxTransport:
         mailbox = self._mailbox if tied else self._sums_mailbox
         assert mailbox
         return _MailboxChannel(mailbox)
+
+    def end(self, microbatch: int) -> bool:
+        """Let the run end before a microbatch, if it can."""
+        if self._end is None:
+            return False
+        self.ending.at(microbatch)
+        self._end(microbatch)
+        return True
 
     def finish(self) -> None:
         """Return at once: what was sent lies with its receiver."""

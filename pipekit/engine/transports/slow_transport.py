@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Traffic
-from pipekit.engine.transport import Channel, FlatBucket, Part, Transport
+from pipekit.engine.transport import Channel, EndingTransport, FlatBucket, Part
 from pipekit.schedules import Message
 from pipekit.trees import Tree, tree_bytes
 
@@ -65,9 +65,10 @@ class SlowTransport:
         calendar: tells when messages arrive.
     """
 
-    def __init__(self, transport: Transport, worker: int, calendar: Calendar) -> None:
+    def __init__(self, transport: EndingTransport, worker: int, calendar: Calendar) -> None:
         self._transport, self._worker, self._calendar = transport, worker, calendar
         self.require_peers, self.finish = transport.require_peers, transport.finish
+        self.ending, self.end = transport.ending, transport.end
 
     def receive(self, message: Message, source: int) -> Tree:
         """Wait until the cluster would have brought a message; return its content."""

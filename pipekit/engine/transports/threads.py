@@ -8,7 +8,6 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from pipekit.devices import (
     Copier,
@@ -19,12 +18,13 @@ from pipekit.devices import (
     on_stream,
     wait_event,
 )
-from pipekit.engine.batches import Batch, Feed, Needs
+from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
+from pipekit.engine.ending import Ending
 from pipekit.engine.execution.stage import StageSource, TrainedStage
 from pipekit.engine.observers.standings import Standings
-from pipekit.engine.transport import Aborted, Transport
-from pipekit.engine.transports.mailbox import Key, KeyedMailbox, Mailbox
+from pipekit.engine.transport import Aborted, EndingTransport
+from pipekit.engine.transports.mailbox import Key, KeyedMailbox, Mailbox, end_key
 from pipekit.engine.transports.mailbox_transport import MailboxTransport
 from pipekit.engine.transports.run_threads import Notify, run_threads
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
@@ -118,22 +118,30 @@ class ThreadNetwork:
         self._busy, self._workers = busy, workers
         self._queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in workers]
         self._sums_queues: list[SimpleQueue[Any]] = [SimpleQueue() for _ in workers]
-        self.aborted = threading.Event()
+        self.aborted, self._ending = threading.Event(), Ending()
 
     def transport(self, worker: int) -> MailboxTransport:
         """Return the transport of a worker; called in its thread."""
         messages, sums = (
-            KeyedMailbox(ThreadMailboxes(worker, queues), self.require_peers)
+            KeyedMailbox(ThreadMailboxes(worker, queues), self.require_peers, self._ending)
             for queues in (self._queues, self._sums_queues)
         )
         devices = [each.device for each in self._workers]
         mailboxes = self._workers[worker].mailboxes(messages, sums, devices)
-        return MailboxTransport(worker, self._busy, *mailboxes, self.require_peers)
+        return MailboxTransport(
+            worker, self._busy, *mailboxes, self.require_peers, self._ending, self.end
+        )
 
     def require_peers(self) -> None:
         """Raise Aborted if the run was aborted."""
         if self.aborted.is_set():
             raise Aborted
+
+    def end(self, microbatch: int) -> None:
+        """Let the run end before a microbatch, and wake the workers that wait."""
+        self._ending.at(microbatch)
+        for queue in self._queues:
+            queue.put((end_key(microbatch), ()))
 
     def abort(self) -> None:
         """Let every worker raise Aborted, also those who wait."""
@@ -153,7 +161,7 @@ class ThreadRunner:
         self,
         workers: Sequence[WorkerAssignment],
         config: RunConfig,
-        batches: Iterable[Batch],
+        batches: Iterable[Batch | End],
         on_loss: LossCallback | None,
     ) -> list[Report]:
         """Return the workers' reports.
@@ -175,7 +183,7 @@ class ThreadRunner:
         caller = ThreadStreams([worker.device for worker in workers])
         before = caller.record_events()
         needs = Needs.of(*(worker.steps for worker in workers))
-        feed = Feed(batches, needs, caller, config.count)
+        feed = Feed(batches, needs, caller, config.count, network.end, config.begin)
         calendar = None if config.cluster is None else Calendar(config.cluster)
         standings = Standings(len(workers))
         describe = partial(standings.describe, workers, config.stage_workers)
@@ -186,7 +194,7 @@ class ThreadRunner:
             with on_stream(self._workers[assignment.index].stream):
                 for event in before:
                     wait_event(assignment.device, event)
-                transport: Transport = network.transport(assignment.index)
+                transport: EndingTransport = network.transport(assignment.index)
                 if calendar is not None:
                     transport = SlowTransport(transport, assignment.index, calendar)
                 watched = [standings.observer(assignment.index)]
@@ -209,7 +217,11 @@ class ThreadRunner:
             self._kept = kept
         return reports
 
-    def gather(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    def can_end(self, devices: Sequence[torch.device]) -> bool:
+        """Return that a run may end before its table does."""
+        return True
+
+    def gather(self, state: dict[str, T]) -> dict[str, T]:
         """Return the entries of all workers: here they are all of this process."""
         return state
 

@@ -1,14 +1,40 @@
 """An optimizer's state by the names of its parameters, so that other stages can take it over."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 NamedState = dict[str, dict[str, Any]]
 """For each parameter: ``state``, what the optimizer keeps of it, and ``options``, its group's."""
+
+Groups = Callable[[str, Tensor], Mapping[str, Any]]
+"""From a parameter's name in the unsplit model, and the parameter, to its options."""
+
+
+def original_names(layers: nn.Module) -> dict[Tensor, str]:
+    """Return the name of each tensor of a stage in the unsplit model, the first of several."""
+    named = layers.state_dict(keep_vars=True)
+    return {named[name]: name for name in reversed(named) if isinstance(named[name], Tensor)}
+
+
+def grouped(parameters: Mapping[str, nn.Parameter], groups: Groups) -> list[dict[str, Any]]:
+    """Return parameters in groups of equal options, as torch's optimizers take them.
+
+    Args:
+        parameters: by their names in the unsplit model.
+        groups: gives the options of each.
+    """
+    found: list[tuple[dict[str, Any], list[nn.Parameter]]] = []
+    for name, parameter in parameters.items():
+        options = dict(groups(name, parameter))
+        members = next((members for known, members in found if known == options), None)
+        if members is None:
+            found.append((options, members := []))
+        members.append(parameter)
+    return [{"params": members, **options} for options, members in found]
 
 
 class NamedOptimizer:

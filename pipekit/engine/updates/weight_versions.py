@@ -9,20 +9,22 @@ what the schedule's check has proved, does not see the edit.
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipekit.engine.updates.buckets import Bucket, Gradients, parameter_buckets
+from pipekit.engine.updates.optimizer_state import Groups, grouped, original_names
 from pipekit.engine.updates.weights import Saved
 from pipekit.layers.twin import twin
 
-OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
+OptimizerFactory = Callable[[Any], Optimizer]
+"""From a list of parameters, or of groups of them, to their optimizer."""
 LRSchedulerFactory = Callable[[Optimizer], LRScheduler]
 
 
@@ -30,9 +32,12 @@ class WeightVersions:
     """The weights of one stage, in one or several slots.
 
     Args:
-        layers: the stage's layers on its device; they become slot 0.
+        layers: the stage's layers on its device, with the newest version.
         optimizer: makes the stage's optimizer from its trained parameters.
         lr_scheduler: makes the scheduler that is stepped after every update, or None.
+        slots: the layers once for each slot, ``layers`` among them; empty: they become slot 0.
+        groups: gives the optimizer's options for a parameter, by its name; None: all have the same.
+        steps_lr: whether an update steps the scheduler.
     """
 
     def __init__(
@@ -40,18 +45,29 @@ class WeightVersions:
         layers: nn.Sequential,
         optimizer: OptimizerFactory,
         lr_scheduler: LRSchedulerFactory | None,
+        slots: Sequence[nn.Sequential] = (),
+        groups: Groups | None = None,
+        steps_lr: bool = True,
     ) -> None:
         self.modules: list[nn.Sequential] = []
         self._parameters: list[list[nn.Parameter]] = []
         self._aliases: list[list[nn.Parameter]] = []
-        self._newest = 0
+        self._newest = list(slots).index(layers) if slots else 0
         self._owner: dict[int, int] = {}
         self._set_aside: dict[int, Gradients] = {}
-        self._add(layers)
-        self.optimizer = self._make(optimizer) if self._aliases[0] else None
+        for each in slots or [layers]:
+            self._add(each)
+        self.optimizer = self._make(optimizer, groups) if self._aliases[0] else None
+        self._steps_lr = steps_lr
         self.lr_scheduler = (
             lr_scheduler(self.optimizer) if lr_scheduler and self.optimizer else None
         )
+
+        if steps_lr and isinstance(self.lr_scheduler, ReduceLROnPlateau):
+            raise ValueError(
+                "ReduceLROnPlateau waits for a metric: build the pipeline with lr_step='call', and "
+                "call pipeline.step_lr(metric) after each train()"
+            )
 
     @property
     def newest(self) -> nn.Sequential:
@@ -102,21 +118,29 @@ class WeightVersions:
 
         return unwatch
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return the newest version's trained parameters by their names in the layers."""
-        return {name: p for name, p in self.newest.named_parameters() if p.requires_grad}
+    def weights(self, slot: int | None = None) -> dict[str, Tensor]:
+        """Return the trained parameters of a slot, or of the newest version, by name."""
+        layers = self.newest if slot is None else self.modules[slot]
+        return {name: p for name, p in layers.named_parameters() if p.requires_grad}
 
-    def prepare(self, slots: int) -> None:
-        """Make ready for a run: the newest version in slot 0, and ``slots`` slots."""
+    def prepare(self, slots: int, keep: bool = False) -> None:
+        """Make ready for a run with ``slots`` slots.
+
+        Args:
+            slots: how many.
+            keep: whether they stay as they are; or the newest version is put into the first.
+        """
         each: list[list[Any]] = [self.modules, self._parameters, self._aliases]
-        for items in each:
-            items.insert(0, items.pop(self._newest))
-            del items[slots:]
-        self._newest = 0
+        if not keep:
+            for items in each:
+                items.insert(0, items.pop(self._newest))
+                del items[slots:]
+            self._newest = 0
         while len(self.modules) < slots:
             self._add(self._copy())
         for module in self.modules:
             module.train()
+            module.zero_grad()  # of a batch that a run has given up
         self._owner.clear()
         self._set_aside.clear()
 
@@ -159,7 +183,7 @@ class WeightVersions:
         self.optimizer.step()
         for alias in self._aliases[slot]:
             alias.grad = None
-        if self.lr_scheduler is not None:
+        if self.lr_scheduler is not None and self._steps_lr:
             self.lr_scheduler.step()
 
     def skip(self, slot: int) -> None:
@@ -209,15 +233,21 @@ class WeightVersions:
             for alias, (name, *_) in self.names.items():
                 alias.copy_(weights[name])
 
-    def _make(self, optimizer: OptimizerFactory) -> Optimizer:
+    def _make(self, optimizer: OptimizerFactory, groups: Groups | None) -> Optimizer:
         """Return the stage's optimizer.
 
         Raises:
             ValueError: it is not made from the parameters that it was given, or cannot be stepped
                 once an update.
         """
-        made = optimizer(self._aliases[0])
-        given = {id(p) for p in self._aliases[0]}
+        aliases = self._aliases[self._newest]
+        given = {id(p) for p in aliases}
+        if groups:
+            names = original_names(self.newest)
+            owners = zip(self._parameters[self._newest], aliases, strict=True)
+            made = optimizer(grouped({names[p]: alias for p, alias in owners}, groups))
+        else:
+            made = optimizer(aliases)
         if any(id(p) not in given for group in made.param_groups for p in group["params"]):
             raise ValueError(
                 "the optimizer must be made from the parameters that the function is given, e.g. "

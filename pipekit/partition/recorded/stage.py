@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.partition.recorded.part import Part
+from pipekit.partition.recording.templates import Node
 from pipekit.trees import Tree
 
 
@@ -23,6 +24,17 @@ class RecordedStage(nn.Module):
     def __init__(self, training: Part, evaluation: Part) -> None:
         super().__init__()
         self._recorded_parts = (evaluation, training)
+
+    @property
+    def arguments(self) -> list[str] | int | None:
+        """What the model's forward takes, for the first stage.
+
+        The names of its keyword arguments, or the number of its positional ones; None: one tensor.
+        """
+        batch = self._recorded_parts[1].batch
+        if not isinstance(batch, Node):
+            return None
+        return list(batch.context) if issubclass(batch.type, dict) else len(batch.children)
 
     def forward(self, tree: Tree) -> Tree:
         """Return the tensors that the next stage takes; the last one returns the model's output.

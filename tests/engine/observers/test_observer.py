@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipekit import Pipeline, PipelinedModule, emulate, schedules
 from pipekit.engine import Observer
@@ -95,8 +95,25 @@ def test_a_failed_worker_is_closed_and_does_not_end() -> None:
     pipe = pipeline(mlp(6, 3), "gpipe", [1], m=1)
     with pytest.raises(RuntimeError):
         pipe.train([*data(1), (torch.zeros(4, 5), torch.zeros(4, 3))], observers=[diary])
+    assert diary.entries[0][-2:] == ["end", "close"], "it has done all that came before"
+    pipe = pipeline(nn.Sequential(FailsBackward(), nn.Linear(6, 3)), "gpipe", [2], m=1)
+    diary = Diary()
+    with pytest.raises(RuntimeError, match="in the backward"):
+        pipe.train(data(1), observers=[diary])
     assert diary.entries[0][-1] == "close"
     assert "end" not in diary.entries[0]
+
+
+class FailsBackward(nn.Module):
+    """Raise in the backward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.requires_grad_().register_hook(self._fail)
+        return x
+
+    @staticmethod
+    def _fail(gradient: Tensor) -> None:
+        raise RuntimeError("in the backward")
 
 
 def test_evaluation_has_forwards_only() -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from pipekit.devices import CPU, is_accelerator
 from pipekit.engine.batches import Feed
 from pipekit.engine.config import RunConfig
+from pipekit.engine.ending import Ending
 from pipekit.engine.transport import Aborted, Channel, FlatBucket, Part
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.work import WorkerAssignment
@@ -60,7 +61,7 @@ class DistributedTransport:
         read_ahead: bool,
     ) -> None:
         self._rank, self._feed, self._device = assignment.index, feed, assignment.device
-        self._read_ahead = read_ahead
+        self._read_ahead, self.ending = read_ahead, Ending()
         self._arrived: dict[Message, Tree] = {}
         # Two: where a stage is on several workers, one may send a stage what it gets for it, too.
         self._sent_forms: dict[Any, Form] = {}
@@ -81,6 +82,10 @@ class DistributedTransport:
 
     def require_peers(self) -> None:
         """Go on: if another worker has failed, whoever started the processes ends them."""
+
+    def end(self, microbatch: int) -> bool:
+        """Return False: the receives of what would no longer come are posted."""
+        return False
 
     def receive(self, message: Message, source: int) -> Tree:
         """Wait for the content of a message, on this worker's device."""

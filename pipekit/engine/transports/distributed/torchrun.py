@@ -12,12 +12,11 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from pipekit.devices import process_group, set_device
-from pipekit.engine.batches import Batch, Feed, Needs
+from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
@@ -63,7 +62,7 @@ class TorchrunRunner:
         self,
         workers: Sequence[WorkerAssignment],
         config: RunConfig,
-        batches: Iterable[Batch],
+        batches: Iterable[Batch | End],
         on_loss: LossCallback | None,
     ) -> list[Report]:
         """Return everybody's reports, but only this worker's stages in them.
@@ -110,7 +109,11 @@ class TorchrunRunner:
         reports[own.index] = replace(reports[own.index], stages=report.stages)
         return reports
 
-    def gather(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    def can_end(self, devices: Sequence[torch.device]) -> bool:
+        """Return that no run ends early: nobody tells the other processes."""
+        return False
+
+    def gather(self, state: dict[str, T]) -> dict[str, T]:
         """Return the entries of all workers' processes, of which ``state`` has this one's."""
         # Of a stage's workers the first counts: each has running statistics of its own.
         parts = reversed(everybodys(state))

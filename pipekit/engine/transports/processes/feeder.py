@@ -11,15 +11,27 @@ from typing import Any
 
 import torch
 
-from pipekit.engine.batches import Batch, Needs, Pieces, split
-from pipekit.engine.transports.mailbox import Mailbox, Mailboxes, batch_key
+from pipekit.engine.batches import Batch, End, Needs, Pieces, split
+from pipekit.engine.transports.mailbox import (
+    END,
+    Mailbox,
+    Mailboxes,
+    batch_key,
+    end_key,
+    wanted_key,
+)
 from pipekit.trees import Tree
 
 READ_AHEAD = 2  # batches
 
 
 def send_batches(
-    batches: Iterable[Batch], needs: Mapping[int, Needs], mailboxes: Mailboxes
+    batches: Iterable[Batch | End],
+    needs: Mapping[int, Needs],
+    mailboxes: Mailboxes,
+    workers: int = 0,
+    run: int = 0,
+    begin: int = 0,
 ) -> None:
     """Send every batch, as the workers come to need it.
 
@@ -27,44 +39,60 @@ def send_batches(
         batches: the run's data.
         needs: what each worker takes that is to hear of the batches.
         mailboxes: the workers', and last the feeder's own.
+        workers: how many there are, which all hear of it if the run ends early.
+        run: its number, if the mailboxes are used for several.
+        begin: its first microbatch.
     """
-    allowed, first = READ_AHEAD, 0
+    allowed, first = READ_AHEAD, begin
     for number, batch in enumerate(batches):
+        if isinstance(batch, End):
+            for worker in range(workers):
+                mailboxes.put(worker, end_key(first, run), ())
+            return
         while number > allowed:
-            (*_, begun), _ = mailboxes.get()
+            (kind, *_, begun), _ = mailboxes.get()
+            if kind == END:  # a worker has failed
+                return
             allowed = max(allowed, begun + READ_AHEAD)
         here = range(first, first + batch.parts)
-        first = here.stop
         for worker, needed in needs.items():
             inputs, targets = ([k in numbers for k in here] for numbers in needed)
-            mailboxes.put(worker, batch_key(number), _message(batch, inputs, targets))
+            mailboxes.put(worker, batch_key(first), _message(batch, inputs, targets))
+        first = here.stop
 
 
-def received_batches(mailbox: Mailbox, feeder: int | None) -> Iterator[Batch]:
+def received_batches(mailbox: Mailbox, feeder: int | None, begin: int = 0) -> Iterator[Batch]:
     """Yield the batches that arrive in a worker's mailbox.
 
     Args:
         mailbox: of the worker.
         feeder: the feeder's number, for a worker that takes inputs, which tells the feeder which
             batch it has come to; None for the others.
+        begin: the run's first microbatch.
+
+    Raises:
+        Ended: the run ends before the next batch.
     """
+    first = begin
     for number in count():
         if feeder is not None:
-            mailbox.put(feeder, batch_key(number), ())
-        message = mailbox.wait(batch_key(number))
+            mailbox.put(feeder, wanted_key(number), ())
+        message = mailbox.wait(batch_key(first))
         about = pickle.loads(message["about"].numpy())
-        yield Batch(_content(message, "input"), _content(message, "target"), *about)
+        batch = Batch(_content(message, "input"), _content(message, "target"), *about)
+        first += batch.parts
+        yield batch
 
 
 def _message(batch: Batch, inputs: Sequence[bool], targets: Sequence[bool]) -> dict[str, Tree]:
     """Return what a worker gets of a batch, of which it takes these microbatches."""
-    about = pickle.dumps((batch.rows, batch.row_shapes, batch.parts))
+    about = pickle.dumps((batch.rows, batch.row_shapes, batch.parts, batch.plain))
     message: dict[str, Tree] = {"about": torch.frombuffer(bytearray(about), dtype=torch.uint8)}
     for name, tree, taken in (("input", batch.input, inputs), ("target", batch.target, targets)):
         if all(taken):
             message[name] = tree
         elif any(taken):
-            pieces = enumerate(zip(split(tree, batch.parts), taken, strict=True))
+            pieces = enumerate(zip(split(tree, batch.parts, batch.rows), taken, strict=True))
             message[f"{name} pieces"] = {part: piece for part, (piece, wanted) in pieces if wanted}
     return message
 

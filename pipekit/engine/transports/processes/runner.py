@@ -11,10 +11,9 @@ from operator import is_
 from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
-from torch import Tensor
 
 from pipekit.devices import is_accelerator
-from pipekit.engine.batches import Batch, Needs
+from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import StageConfig, StageSource
 from pipekit.engine.transports.distributed.incoming import incoming
@@ -46,7 +45,7 @@ class ProcessRunner:
         self,
         workers: Sequence[WorkerAssignment],
         config: RunConfig,
-        batches: Iterable[Batch],
+        batches: Iterable[Batch | End],
         on_loss: LossCallback | None,
     ) -> list[Report]:
         """Return the workers' reports, with their stages as they stand after the run.
@@ -81,7 +80,7 @@ class ProcessRunner:
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
             describe = partial(pool.standings.describe, workers, config.stage_workers)
             watchdog = Watchdog(pool.standings, describe, config.timeout)
-            done = pool.run(tasks, batches, heard, on_loss, watchdog.look)
+            done = pool.run(tasks, batches, heard, on_loss, watchdog.look, config.begin)
             if not config.training:
                 return [each.report for each in done]
             reports = list(map(_completed, workers, done))
@@ -92,7 +91,11 @@ class ProcessRunner:
             if not pool.ready:
                 self.close()
 
-    def gather(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    def can_end(self, devices: Sequence[torch.device]) -> bool:
+        """Return whether a run may end early: where messages pass through shared memory."""
+        return through_memory(devices)
+
+    def gather(self, state: dict[str, T]) -> dict[str, T]:
         """Return the entries of all workers: their reports have brought them here."""
         return state
 
@@ -136,8 +139,8 @@ def through_memory(devices: Sequence[torch.device]) -> bool:
 def _completed(worker: WorkerAssignment, done: ProcessReport) -> Report:
     """Return a worker's report with all that its stages are made of."""
     stages = [
-        source.trained(module, state)
-        for source, (module, state) in zip(worker.stages, done.stages, strict=True)
+        source.trained(*trained)
+        for source, trained in zip(worker.stages, done.stages, strict=True)
         if isinstance(source, StageConfig)
     ]
     return replace(done.report, stages=stages)

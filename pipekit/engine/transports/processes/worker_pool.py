@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Pipe, wait
 from multiprocessing.forkserver import MAXFDS_TO_SEND
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipekit.engine.batches import Batch, Needs
+from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.processes.feeder import send_batches
@@ -85,6 +86,7 @@ class WorkerPool:
         self._mailboxes = SharedMailboxes(workers, self._endpoints)
         self.standings = Standings(workers)
         self._members: list[_Member] = []
+        self._runs = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._feeder: _Feeder | None = None
         try:
@@ -102,10 +104,11 @@ class WorkerPool:
     def run(
         self,
         tasks: Sequence[bytes],
-        batches: Iterable[Batch],
+        batches: Iterable[Batch | End],
         needs: Mapping[int, Needs],
         on_loss: LossCallback | None,
         look: Callable[[], None] = lambda: None,
+        begin: int = 0,
     ) -> list[ProcessReport]:
         """Have every worker do its task; return their reports.
 
@@ -117,14 +120,19 @@ class WorkerPool:
             needs: what each worker takes of them that is to hear of them.
             on_loss: called with (microbatch, weighted loss), or None.
             look: called now and then; it may raise.
+            begin: the run's first microbatch.
 
         Raises:
             Exception: the first that any worker raised, with that worker's traceback as its cause.
             WorkerDied: a worker's process ended.
         """
         self.ready = False
+        self._runs += 1
+        send = partial(
+            send_batches, batches, needs, self._mailboxes, self._workers, self._runs, begin
+        )
         # Its thread first, which would not begin for long while all cores are busy.
-        self._feeder = _Feeder(batches, needs, self._mailboxes, self._workers)
+        self._feeder = _Feeder(send, self._workers)
         for member, task in zip(self._members, tasks, strict=True):
             with suppress(OSError):  # it has ended, or failed: its report or its end says why
                 member.tasks.send_bytes(task)
@@ -206,7 +214,7 @@ class WorkerPool:
                 elif kind == "loss" and on_loss is not None:
                     on_loss(*value)
                 elif kind == "done":
-                    done[index] = value
+                    done[index] = _with_traceback(value)
             for index in [i for s, i in sentinels.items() if s in ready]:
                 member = self._members[index]
                 if member.reports not in reports or not member.reports.poll():
@@ -292,9 +300,7 @@ class _Feeder:
     """Sends the workers the batches of a run, in a thread of its own.
 
     Args:
-        batches: the run's data.
-        needs: what each worker takes of them.
-        mailboxes: of all, as the feeder sees them.
+        send: sends them.
         workers: how many share the cores.
 
     Attributes:
@@ -302,18 +308,12 @@ class _Feeder:
         error: the error.
     """
 
-    def __init__(
-        self,
-        batches: Iterable[Batch],
-        needs: Mapping[int, Needs],
-        mailboxes: SharedMailboxes,
-        workers: int,
-    ) -> None:
+    def __init__(self, send: Callable[[], None], workers: int) -> None:
         self.error: BaseException | None = None
         self.failed, self._tell_failed = Pipe(duplex=False)
         self._thread = threading.Thread(
             target=self._run,
-            args=(batches, needs, mailboxes, workers),
+            args=(send, workers),
             name="pipekit feeder",
             daemon=True,
         )
@@ -333,16 +333,10 @@ class _Feeder:
         self.failed.close()
         self._tell_failed.close()
 
-    def _run(
-        self,
-        batches: Iterable[Batch],
-        needs: Mapping[int, Needs],
-        mailboxes: SharedMailboxes,
-        workers: int,
-    ) -> None:
+    def _run(self, send: Callable[[], None], workers: int) -> None:
         share_cores(workers)  # as in the transport "threads", where workers read the data
         try:
-            send_batches(batches, needs, mailboxes)
+            send()
         except (Aborted, OSError):
             return  # a worker is gone, or the run is over: whoever waits will know why
         except BaseException as error:
@@ -362,6 +356,13 @@ def _require_few(workers: int, with_sums: bool) -> None:
             f"each of {workers} worker processes would need {needed} open files to reach the "
             f"others, and {MAXFDS_TO_SEND} are the most: use transport='threads', or torchrun"
         )
+
+
+def _with_traceback(done: ProcessReport) -> ProcessReport:
+    """Return a report whose error, if it has one, says where in its worker it came from."""
+    if done.report.error is not None:
+        _with_cause(done.report.error, done.report.traceback)
+    return done
 
 
 def _with_cause(error: BaseException, text: str) -> BaseException:

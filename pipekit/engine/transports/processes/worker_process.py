@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import RunConfig
+from pipekit.engine.ending import Ending
 from pipekit.engine.execution.stage import StageSource, TrainedStage
 from pipekit.engine.observers.standings import Standings
-from pipekit.engine.transport import Aborted, Transport
+from pipekit.engine.transport import Aborted, EndingTransport
 from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
 from pipekit.engine.transports.distributed.loopback import stay_on_loopback
-from pipekit.engine.transports.mailbox import KeyedMailbox, Mailbox
+from pipekit.engine.transports.mailbox import KeyedMailbox, Mailbox, end_key
 from pipekit.engine.transports.mailbox_transport import MailboxTransport
 from pipekit.engine.transports.processes.feeder import received_batches
 from pipekit.engine.transports.processes.packed_steps import PackedSteps, unpack
@@ -67,12 +68,13 @@ class ProcessReport:
 
     Attributes:
         report: the worker's, without its stages.
-        stages: of these, the layers with their newest weights, and the state of the optimizer,
-            scheduler and loss scaler; the rest the parent has.
+        stages: of these, the layers with their newest weights, the state of the optimizer,
+            scheduler and loss scaler, and the weight slots if they are kept; the parent has the
+            rest.
     """
 
     report: Report
-    stages: Sequence[tuple[nn.Sequential, dict[str, Any] | None]]
+    stages: Sequence[tuple[nn.Sequential, dict[str, Any] | None, tuple[nn.Sequential, ...]]]
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[str, byt
         except EOFError:
             return None
         report = worker.run(pickle.loads(data))
-        stages = [(stage.module, stage.state) for stage in report.stages]
+        stages = [(stage.module, stage.state, stage.slots) for stage in report.stages]
         return "done", dumps(("done", ProcessReport(replace(report, stages=[]), stages)))
     except Aborted as error:
         return "aborted", cloudpickle.dumps(("aborted", str(error)))
@@ -141,12 +143,14 @@ class _WorkerProcess:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._mailbox = _mailbox(connections.index, connections.endpoints)
+        self._mailboxes = SharedMailboxes(connections.index, connections.endpoints)
         self._sums_mailbox: Mailbox | None = None
         if connections.sums_endpoints:
-            self._sums_mailbox = _mailbox(connections.index, connections.sums_endpoints)
+            sums = SharedMailboxes(connections.index, connections.sums_endpoints)
+            self._sums_mailbox = KeyedMailbox(sums, _trust_the_parent)
         self._random_state: Tensor | None = None
         self._kept: tuple[Sequence[StageSource], dict[int, TrainedStage]] = (), {}
+        self._runs = 0
 
     def run(self, task: ProcessTask) -> Report:
         """Do what a run asks of this worker."""
@@ -160,9 +164,12 @@ class _WorkerProcess:
             self._random_state = torch.get_rng_state()
         torch.set_rng_state(self._random_state)
         needs = Needs.of(assignment.steps)
-        batches = received_batches(self._mailbox, workers if needs.inputs else None)
-        feed = Feed(batches, needs, count=config.count)
-        transport = self._transport(assignment, config, task.store, feed)
+        self._runs += 1
+        ending = Ending()
+        mailbox = KeyedMailbox(self._mailboxes, _trust_the_parent, ending, self._runs)
+        batches = received_batches(mailbox, workers if needs.inputs else None, config.begin)
+        feed = Feed(batches, needs, count=config.count, begin=config.begin)
+        transport = self._transport(assignment, config, task.store, feed, mailbox, ending)
         on_loss = self._report_loss if task.watched else None
         standings = Standings(workers, self._connections.standings.map(0))
         watched = [standings.observer(assignment.index)]
@@ -174,15 +181,29 @@ class _WorkerProcess:
         assignment = replace(assignment, stages=sources)
         report = train(assignment, stages, config, transport, feed, on_loss, watched)
         self._kept = report.stages, stages
-        return report
+        if report.error is None:
+            return report
+        text = "".join(traceback.format_exception(report.error))
+        return replace(report, error=portable(report.error), traceback=text)
 
     def _transport(
-        self, assignment: WorkerAssignment, config: RunConfig, store: str | None, feed: Feed
-    ) -> Transport:
-        index = assignment.index
+        self,
+        assignment: WorkerAssignment,
+        config: RunConfig,
+        store: str | None,
+        feed: Feed,
+        mailbox: KeyedMailbox,
+        ending: Ending,
+    ) -> EndingTransport:
+        index, run = assignment.index, self._runs
         if store is None:
+
+            def end(microbatch: int) -> None:
+                for worker in range(config.workers + 1):  # the last one is the feeder
+                    mailbox.put(worker, end_key(microbatch, run), ())
+
             return MailboxTransport(
-                index, config.busy, self._mailbox, self._sums_mailbox, _trust_the_parent
+                index, config.busy, mailbox, self._sums_mailbox, _trust_the_parent, ending, end
             )
         _join_group(store, index, config.workers, assignment.device)
         # The feeder sends no batch before the first stage has come near it.
@@ -190,10 +211,6 @@ class _WorkerProcess:
 
     def _report_loss(self, microbatch: int, loss: float) -> None:
         self._connections.reports.send_bytes(pickle.dumps(("loss", (microbatch, loss))))
-
-
-def _mailbox(index: int, endpoints: Sequence[Endpoint]) -> Mailbox:
-    return KeyedMailbox(SharedMailboxes(index, endpoints), _trust_the_parent)
 
 
 def _trust_the_parent() -> None:

@@ -1,0 +1,183 @@
+"""What a batch of the user's holds: the model's input, what the loss gets, and how many rows."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import Any, NamedTuple, cast
+
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.data import BatchSampler, DataLoader
+
+from pipekit.engine.batches import Batch
+from pipekit.trees import Tree, leaves
+
+Inputs = str | Sequence[str] | Callable[[Any], Any] | None
+"""Which entries of a batch the model takes: one name or several, or what returns the input."""
+
+
+class Plain(NamedTuple):
+    """Entries of a batch that hold no tensors: the loss gets them as they are.
+
+    Attributes:
+        entries: by name or, of a tuple, by place.
+        length: of the tuple; None: the batch is a dict.
+    """
+
+    entries: Mapping[Any, Any]
+    length: int | None
+
+    def joined(self, tensors: Mapping[Any, Tree]) -> Any:
+        """Return a batch again, with its other entries."""
+        both = {**tensors, **self.entries}
+        return both if self.length is None else tuple(both[n] for n in range(self.length))
+
+
+class BatchReader:
+    """Reads batches for one model.
+
+    - A pair ``(input, target)``: the loss gets the target.
+    - A dict, or a tuple of another length: the model gets the entries that it takes, the loss the
+      whole batch.  Tensors with as many rows as the model's first are cut into microbatches;
+      others, and what is no tensor, stay whole.
+
+    Args:
+        model: the layers.
+        inputs: which entries of a batch the model takes; None: those with which
+            :func:`pipekit.stages` has recorded it, else the whole dict, or the first of a tuple.
+    """
+
+    def __init__(self, model: nn.Sequential, inputs: Inputs = None) -> None:
+        known = getattr(model[0], "arguments", None)
+        self._select = inputs if callable(inputs) else None
+        self._names: str | Sequence[str] | None = None
+        if not callable(inputs):
+            self._names = inputs if inputs is not None or isinstance(known, int) else known
+        self._positions = known if isinstance(known, int) else None
+
+    def read(self, batch: Any, parts: int, number: int, fewer: bool = False) -> Batch:
+        """Check what the user gave as a batch.
+
+        Args:
+            batch: the user's.
+            parts: microbatches to make of it.
+            number: the batch's place in the run, for messages.
+            fewer: whether it may have fewer rows than these.
+
+        Raises:
+            ValueError: it has another form, or fewer rows than parts.
+            TypeError: the model's input, or a target, holds something that is not a tensor.
+        """
+        if isinstance(batch, Mapping):
+            batch = dict(batch)
+        elif not isinstance(batch, (tuple, list)) or not batch:
+            raise ValueError(
+                f"batch {number} is not a pair (input, target), a longer tuple, or a dict"
+            )
+        elif len(batch) == 2 and not self._select:
+            inputs, targets = leaves(batch[0]), leaves(batch[1])
+            rows = _same_rows([*inputs, *targets], number)
+            return _batch(batch[0], batch[1], rows, parts, number, fewer)
+        taken = self.input(batch)
+        rows = _rows(leaves(taken), number)
+        target, plain = _parted(batch)
+        return _batch(taken, target, rows, parts, number, fewer)._replace(plain=plain)
+
+    def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:
+        """Check what the user gave to predict from: the model's input, or a dict that holds it.
+
+        Args:
+            inputs: the user's.
+            parts: 1: in inference, a batch is a microbatch.
+            number: the batch's place in the run, for messages.
+        """
+        if isinstance(inputs, Mapping) or self._select:
+            inputs = self.input(inputs)
+        return _batch(inputs, (), _rows(leaves(inputs), number), parts, number)
+
+    def input(self, batch: Any) -> Tree:
+        """Return what the model takes of a batch."""
+        if self._select:
+            return self._select(batch)
+        if isinstance(batch, Mapping):
+            if isinstance(self._names, str):
+                return batch[self._names]
+            names = batch if self._names is None else self._names
+            return {name: batch[name] for name in names if name in batch}
+        return batch[0] if self._positions is None else tuple(batch[: self._positions])
+
+    def require_long(self, batches: Any, parts: Sequence[int], offset: int = 0) -> None:
+        """Raise ValueError if it can be known now that a batch has too few rows.
+
+        Args:
+            batches: the user's; those of a list are looked at, and a data loader's are counted.
+            parts: microbatches to make of each, from one on.
+            offset: the number of that one.
+        """
+        if isinstance(batches, (list, tuple)) and not self._select:
+            rest = zip(batches[offset:], parts, strict=False)
+            for number, (batch, wanted) in enumerate(rest):
+                self.read(batch, wanted, number)
+        elif isinstance(batches, DataLoader) and type(batches.batch_sampler) is BatchSampler:
+            sampler = batches.batch_sampler
+            last = len(batches) - 1
+            if not sampler.drop_last and 0 <= last - offset < len(parts):
+                rows = len(cast(Sized, sampler.sampler)) - last * sampler.batch_size
+                _require_rows(rows, parts[last - offset], last)
+
+
+def _require_rows(rows: int, parts: int, number: int) -> None:
+    if rows == 0:
+        raise ValueError(f"batch {number} is empty: leave out batches without rows")
+    if rows < parts:
+        raise ValueError(
+            f"batch {number} has {rows} rows for {parts} microbatches: use larger batches, fewer "
+            f"microbatches, drop the last batch (drop_last=True), or train on it in fewer "
+            f"(short_batches='fewer')"
+        )
+
+
+def _batch(
+    taken: Tree, target: Tree, rows: int, parts: int, number: int, fewer: bool = False
+) -> Batch:
+    _require_rows(rows, 1 if fewer else parts, number)
+    shapes = tuple(tuple(t.shape[1:] if _is_cut(t, rows) else t.shape) for t in leaves(taken))
+    return Batch(taken, target, rows, shapes, parts)
+
+
+def _is_cut(tensor: Tensor, rows: int) -> bool:
+    return tensor.dim() > 0 and len(tensor) == rows
+
+
+def _same_rows(tensors: Sequence[Tensor], number: int) -> int:
+    """Return the first dimension of all tensors."""
+    counts = {len(tensor) if tensor.dim() else None for tensor in tensors}
+    rows = next(iter(counts), None)
+    if len(counts) != 1 or rows is None:
+        raise ValueError(
+            f"batch {number}: all tensors of input and target must have the same first dimension, "
+            f"the rows; here they are {[tuple(t.shape) for t in tensors]} (what has no rows may "
+            f"stand in a dict, or in a tuple of more than two)"
+        )
+    return rows
+
+
+def _rows(tensors: Sequence[Tensor], number: int) -> int:
+    """Return the first dimension of most tensors of the model's input."""
+    counts = Counter(len(tensor) for tensor in tensors if tensor.dim())
+    if not counts:
+        raise ValueError(f"batch {number}: no tensor that the model takes has a dimension of rows")
+    return counts.most_common(1)[0][0]
+
+
+def _parted(batch: Any) -> tuple[Tree, Plain | None]:
+    """Return a batch without the entries that hold no tensors, and these."""
+    named = batch if isinstance(batch, dict) else dict(enumerate(batch))
+    plain = {key: entry for key, entry in named.items() if not _holds_tensor(entry)}
+    if not plain:
+        return batch, None
+    tensors = {key: entry for key, entry in named.items() if key not in plain}
+    return tensors, Plain(plain, None if isinstance(batch, dict) else len(batch))
+
+
+def _holds_tensor(entry: Any) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(entry))

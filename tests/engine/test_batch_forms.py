@@ -1,0 +1,247 @@
+"""Batches as people have them: dicts, tuples of any length, entries without rows."""
+
+import copy
+from collections import UserDict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import pipekit as pk
+from pipekit import schedules
+from pipekit.engine.batch_reader import BatchReader
+from tests.engine.examples import cores_of_each, data, different, mlp, pipeline
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+ROWS, LENGTH, WORDS = 6, 5, 11
+
+
+class Reads(nn.Module):
+    """Words and a mask in, as transformers take them; a number for each word out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, 8)
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, WORDS)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        x = self.embedding(input_ids)
+        for block in self.blocks:
+            x = x + block(x) * attention_mask[..., None]
+        return {"logits": self.head(x)}
+
+
+def network() -> Reads:
+    torch.manual_seed(0)
+    return Reads()
+
+
+def dicts(batches: int = 3) -> list[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(WORDS, (batches, ROWS, LENGTH), generator=generator)
+    masks = torch.randint(2, (batches, ROWS, LENGTH), generator=generator)
+    return [
+        {"input_ids": x, "attention_mask": mask.float(), "labels": x.roll(1, 1), "task": "copy"}
+        for x, mask in zip(ids, masks, strict=True)
+    ]
+
+
+def word_loss(output: dict[str, Tensor], batch: Any) -> Tensor:
+    assert batch["task"] == "copy"
+    return F.cross_entropy(output["logits"].flatten(0, 1), batch["labels"].flatten())
+
+
+def piece(entry: Any, part: int, parts: int) -> Any:
+    """A microbatch of an entry; what has no rows stays whole."""
+    if isinstance(entry, Tensor) and entry.dim() and len(entry) == ROWS:
+        return entry.tensor_split(parts)[part]
+    return entry
+
+
+def plain_loop(model: nn.Module, batches: Any, call: Callable[[nn.Module, Any], Tensor]) -> Any:
+    """Weights after training as anybody would, in two microbatches a batch."""
+    cores = torch.get_num_threads()
+    torch.set_num_threads(cores_of_each(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for batch in batches:
+        optimizer.zero_grad()
+        for part in range(2):
+            if isinstance(batch, dict):
+                micro: Any = {key: piece(entry, part, 2) for key, entry in batch.items()}
+            else:
+                micro = [piece(entry, part, 2) for entry in batch]
+            (call(model, micro) * 0.5).backward()
+        optimizer.step()
+    torch.set_num_threads(cores)
+    return model.state_dict()
+
+
+def trained(model: nn.Sequential, batches: Any, loss: Any, **options: Any) -> pk.Pipeline:
+    pipe = pk.Pipeline(
+        model,
+        partial(schedules.flush, 2, 2),
+        balance=[1, len(model) - 1],
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        loss=loss,
+        **options,
+    )
+    pipe.train(batches)
+    return pipe
+
+
+EXAMPLE = {name: dicts()[0][name] for name in ("input_ids", "attention_mask")}
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("mapping", [dict, UserDict])
+def test_a_dict_goes_to_the_model_by_its_argument_names_and_whole_to_the_loss(
+    mapping: Any, transport: str
+) -> None:
+    """As transformers' data collators make them, whose class is no dict."""
+    layers = pk.stages(network(), EXAMPLE)
+    batches = [mapping(batch) for batch in dicts()]
+    pipe = trained(layers, batches, word_loss, transport=transport)
+
+    def call(model: nn.Module, batch: Any) -> Tensor:
+        output = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        return word_loss(output, batch)
+
+    assert different(pipe.state_dict(), plain_loop(network(), dicts(), call)) == []
+
+
+@TRANSPORTS
+def test_a_longer_tuple_begins_with_the_models_arguments(transport: str) -> None:
+    layers = pk.stages(network(), tuple(EXAMPLE.values()))
+    tuples = [tuple(batch.values()) for batch in dicts()]
+
+    def loss(output: dict[str, Tensor], batch: Any) -> Tensor:
+        assert len(batch) == 4
+        assert batch[3] == "copy"
+        return F.cross_entropy(output["logits"].flatten(0, 1), batch[2].flatten())
+
+    pipe = trained(layers, tuples, loss, transport=transport)
+    expected = plain_loop(network(), tuples, lambda m, batch: loss(m(*batch[:2]), batch))
+    assert different(pipe.state_dict(), expected) == []
+
+
+def weighted(output: Tensor, batch: Any) -> Tensor:
+    """With weights of the classes, which have no rows, and a number."""
+    assert batch["weight"].shape == (3,)
+    assert batch["scale"].shape == ()
+    loss = ((output - batch["y"]) ** 2 * batch["weight"]).mean() * batch["scale"]
+    assert isinstance(loss, Tensor)
+    return loss
+
+
+def named() -> list[dict[str, Any]]:
+    about = {"weight": torch.tensor([1.0, 2.0, 3.0]), "scale": torch.tensor(0.5), "name": "half"}
+    return [{"x": x, "y": y, **about} for x, y in data(3, rows=ROWS)]
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("inputs", ["x", lambda batch: batch["x"]], ids=["a name", "a function"])
+def test_a_sequential_is_told_what_it_takes(inputs: Any, transport: str) -> None:
+    pipe = trained(mlp(6, 6, 3), named(), weighted, inputs=inputs, transport=transport)
+    expected = plain_loop(mlp(6, 6, 3), named(), lambda m, batch: weighted(m(batch["x"]), batch))
+    assert different(pipe.state_dict(), expected) == []
+
+
+def test_one_tensor_is_its_own_target() -> None:
+    """As batches of a TensorDataset of inputs alone are, for an autoencoder."""
+
+    def loss(output: Tensor, batch: Any) -> Tensor:
+        return F.mse_loss(output, batch[0])
+
+    batches = [[x] for x, _ in data(3, rows=ROWS)]
+    pipe = trained(mlp(6, 4, 6), batches, loss)
+    expected = plain_loop(mlp(6, 4, 6), batches, lambda m, batch: loss(m(batch[0]), batch))
+    assert different(pipe.state_dict(), expected) == []
+
+
+@TRANSPORTS
+def test_they_are_evaluated_and_predicted_from(transport: str) -> None:
+    layers = pk.stages(network(), EXAMPLE)
+    pipe = trained(layers, dicts(), word_loss, transport=transport)
+    model = network()
+    model.load_state_dict(pipe.state_dict())
+    with torch.no_grad():
+        outputs = [model(batch["input_ids"], batch["attention_mask"]) for batch in dicts()]
+        losses = [word_loss(*each).item() for each in zip(outputs, dicts(), strict=True)]
+    assert pipe.evaluate(dicts()) == pytest.approx(sum(losses) / 3, rel=1e-6)
+    predicted = pipe.predict(dicts())
+    assert len(predicted) == 3
+    for output, expected in zip(predicted, outputs, strict=True):
+        assert torch.allclose(output["logits"], expected["logits"], atol=1e-6)
+
+
+def test_a_mean_over_what_counts_counts_in_the_whole_batch() -> None:
+    def summed(output: dict[str, Tensor], batch: Any) -> Tensor:
+        logits, labels = output["logits"].flatten(0, 1), batch["labels"].flatten()
+        return F.cross_entropy(logits, labels, ignore_index=0, reduction="sum")
+
+    def counted(batch: Any) -> Tensor:
+        labels: Tensor = batch["labels"]
+        return (labels != 0).sum()
+
+    layers = pk.stages(network(), EXAMPLE)
+    pipe = pk.Pipeline(
+        layers,
+        partial(schedules.flush, 2, 2),
+        balance=[1, len(layers) - 1],
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+        loss=pk.MeanOver(summed, counted),
+    )
+    batch = dicts()[0]
+    expected = F.cross_entropy(
+        copy.deepcopy(network())(batch["input_ids"], batch["attention_mask"])["logits"].flatten(
+            0, 1
+        ),
+        batch["labels"].flatten(),
+        ignore_index=0,
+    )
+    assert pipe.train([batch]).losses[0] == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_labels_do_not_enter_the_first_stage() -> None:
+    batch = BatchReader(pk.stages(network(), EXAMPLE)).read(dicts()[0], 2, 0)
+    assert list(batch.input) == ["input_ids", "attention_mask"]
+    assert list(batch.target) == ["input_ids", "attention_mask", "labels"]
+    assert batch.plain
+    assert batch.plain.joined(batch.target)["task"] == "copy"
+
+
+def test_the_rows_are_those_of_most_tensors_that_the_model_takes() -> None:
+    reader = BatchReader(nn.Sequential(nn.Identity()), lambda batch: batch[:3])
+    batch = reader.read((torch.zeros(1, 5), torch.zeros(4, 2), torch.zeros(4), "label"), 2, 0)
+    assert batch.rows == 4
+    assert batch.row_shapes == ((1, 5), (2,), ())
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "message"),
+    [
+        ({"x": torch.tensor(1.0)}, ValueError, "batch 7: no tensor that the model takes"),
+        ({"x": torch.zeros(1, 3)}, ValueError, "1 rows for 2 microbatches"),
+        ({"x": [torch.zeros(4), "a"]}, TypeError, "not str"),
+    ],
+)
+def test_dicts_that_cannot_be_read(batch: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        BatchReader(nn.Sequential(nn.Identity())).read(batch, 2, 7)
+
+
+def test_a_batch_that_lacks_an_argument_is_refused_before_training() -> None:
+    layers = pk.stages(network(), EXAMPLE)
+    batch = {name: entry for name, entry in dicts()[0].items() if name != "attention_mask"}
+    with pytest.raises(ValueError, match=r"example's entries \['input_ids', 'attention_mask'\]"):
+        trained(layers, [batch], word_loss)
+
+
+def test_pairs_are_as_they_were() -> None:
+    run = pipeline(mlp(6, 6, 3), "flush", [1, 1], m=2).train([list(pair) for pair in data(2)])
+    assert run.losses == pipeline(mlp(6, 6, 3), "flush", [1, 1], m=2).train(data(2)).losses

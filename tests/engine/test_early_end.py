@@ -1,0 +1,306 @@
+"""A run that ends before its table: all stages then have the weights of the batches before."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pipekit as pk
+from pipekit import schedules
+from pipekit.engine import BatchDone
+from tests.engine.examples import (
+    METHODS,
+    Batches,
+    by_equations,
+    data,
+    different,
+    mixed,
+    mlp,
+    pipeline,
+    sgd,
+)
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+BALANCE = [1, 1, 1]
+
+
+class OutOfCheeseError(Exception):
+    pass
+
+
+class Picky(nn.Module):
+    """Fail for rows with a number that is not finite: in the forward, or in the backward."""
+
+    def __init__(self, backward: bool = False) -> None:
+        super().__init__()
+        self.linear, self.backward = nn.Linear(6, 6), backward
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x)
+        if not x.isfinite().all():
+            if not self.backward:
+                raise OutOfCheeseError("in the forward")
+            y.register_hook(_fail)
+        return y
+
+
+def _fail(gradient: Tensor) -> None:
+    raise OutOfCheeseError("in the backward")
+
+
+def picky(stage: int, backward: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)]
+    one = Picky(backward)
+    layers[stage] = nn.Sequential(one, nn.Linear(6, 3)) if stage == 2 else one
+    return nn.Sequential(*layers)
+
+
+def spoilt(batches: int, bad: int, row: int = 5) -> Batches:
+    """One row of one batch has a number that is not finite."""
+    made = data(batches)
+    made[bad][0][row, 0] = float("inf")
+    return made
+
+
+def weights_after(model: nn.Sequential, method: str, batches: Batches, m: int) -> Any:
+    truth = by_equations(model, batches, method, BALANCE, m=m)
+    return truth.weights[-1] | truth.buffers
+
+
+# --- on_batch says stop --------------------------------------------------------------------------
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("method", ["flush", "pipedream", "2bw", "interleaved"])
+def test_true_stops_and_all_stages_have_the_weights_of_the_batches_before(
+    method: str, transport: str
+) -> None:
+    stages = 4 if method == "interleaved" else 3
+    balance = [2] * 4 if method == "interleaved" else [2, 3, 3]
+    pipe = pipeline(mixed(), method, balance, stages=stages, m=4, transport=transport)
+    batches = data(200)
+    heard: list[BatchDone] = []
+
+    def enough(done: BatchDone) -> bool:
+        heard.append(done)
+        return done.number >= 4
+
+    run = pipe.train(batches, on_batch=enough)
+    trained = len(run.losses)
+    assert 5 <= trained < 100  # those on their way were finished
+    truth = by_equations(mixed(), batches[:trained], method, balance)
+    assert run.losses == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+    assert len(run.schedule.batches) == trained == len(heard)
+    assert [done.rows for done in heard] == [8] * trained
+
+
+@TRANSPORTS
+def test_after_a_stop_training_goes_on_as_after_a_shorter_call(transport: str) -> None:
+    batches = data(60)
+    pipe = pipeline(mixed(), "pipedream", [2, 3, 3], transport=transport)
+    trained = len(pipe.train(batches, on_batch=lambda done: done.number == 2).losses)
+    plain = pipeline(mixed(), "pipedream", [2, 3, 3], transport=transport)
+    plain.train(batches[:trained])
+    assert pipe.train(batches[:3]).losses == plain.train(batches[:3]).losses
+    assert different(pipe.state_dict(), plain.state_dict()) == []
+
+
+def test_only_true_stops() -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1])
+    assert len(pipe.train(data(4), on_batch=lambda done: 1).losses) == 4
+
+
+@TRANSPORTS
+def test_stages_on_several_workers_stop_where_their_rounds_end(transport: str) -> None:
+    def two_one(batches: int) -> pk.Schedule:
+        return schedules.pipedream([2, 1], batches)
+
+    batches = data(60)
+    options: dict[str, Any] = {"balance": [1, 1], "optimizer": sgd, "loss": nn.MSELoss()}
+    pipe = pk.Pipeline(mlp(6, 6, 3), two_one, transport=transport, **options)
+    trained = len(pipe.train(batches, on_batch=lambda done: done.number == 4).losses)
+    assert trained % 2 == 0
+    plain = pk.Pipeline(mlp(6, 6, 3), two_one, transport=transport, **options)
+    plain.train(batches[:trained])
+    assert different(pipe.state_dict(), plain.state_dict()) == []
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("method", ["flush", "pipedream", "2bw"])
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_an_error_in_a_forward_leaves_the_batches_before(
+    stage: int, method: str, transport: str
+) -> None:
+    """Others may have come to the failed batch, or beyond it, and no update has seen it."""
+    m = 4 if METHODS[method].divides else 1
+    batches = spoilt(30, bad=7)
+    pipe = pipeline(picky(stage), method, BALANCE, m=m, transport=transport)
+    with pytest.raises(OutOfCheeseError, match="in the forward"):
+        pipe.train(batches)
+    expected = weights_after(picky(stage), method, batches[:7], m)
+    assert different(pipe.state_dict(), expected) == []
+
+
+@TRANSPORTS
+def test_an_error_in_the_loss_leaves_the_batches_before(transport: str) -> None:
+    batches = data(6)
+    batches[3][1][0, 0] = float("nan")
+    pipe = pipeline(mlp(6, 6, 6, 3), "pipedream", BALANCE, transport=transport, loss=finite_mse)
+    with pytest.raises(OutOfCheeseError, match="in the loss"):
+        pipe.train(batches)
+    expected = weights_after(mlp(6, 6, 6, 3), "pipedream", batches[:3], 1)
+    assert different(pipe.state_dict(), expected) == []
+
+
+def finite_mse(output: Tensor, target: Tensor) -> Tensor:
+    if not target.isfinite().all():
+        raise OutOfCheeseError("in the loss")
+    return nn.functional.mse_loss(output, target)
+
+
+class Stream:
+    """Claims more batches than it has; then it raises, or ends."""
+
+    def __init__(self, good: int, error: Exception | None) -> None:
+        self.good, self.error = good, error
+
+    def __len__(self) -> int:
+        return 50
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from data(self.good)
+        if self.error:
+            raise self.error
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("method", ["flush", "pipedream", "2bw"])
+@pytest.mark.parametrize("error", [OutOfCheeseError("in the data"), None], ids=["raises", "ends"])
+def test_an_error_in_the_data_leaves_the_batches_before(
+    error: Exception | None, method: str, transport: str
+) -> None:
+    pipe = pipeline(mixed(), method, [2, 3, 3], transport=transport)
+    kind, text = (type(error), "in the data") if error else (ValueError, "ended after 5.* 50")
+    with pytest.raises(kind, match=text):
+        pipe.train(Stream(5, error))
+    truth = by_equations(mixed(), data(5), method, [2, 3, 3])
+    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+
+
+@TRANSPORTS
+def test_after_an_error_in_the_data_training_goes_on(transport: str) -> None:
+    pipe, plain = (pipeline(mixed(), "2bw", [2, 3, 3], transport=transport) for _ in range(2))
+    with pytest.raises(OutOfCheeseError):
+        pipe.train(Stream(5, OutOfCheeseError("in the data")))
+    plain.train(data(5))
+    assert pipe.train(data(3)).losses == plain.train(data(3)).losses
+    assert different(pipe.state_dict(), plain.state_dict()) == []
+
+
+def test_what_a_failed_batch_has_added_to_gradients_is_dropped() -> None:
+    """Its first microbatches went backward before the third went forward on the last stage."""
+    pipe, plain = (pipeline(picky(2), "flush", BALANCE) for _ in range(2))
+    with pytest.raises(OutOfCheeseError):
+        pipe.train(spoilt(3, bad=1))
+    plain.train(data(1))
+    assert pipe.train(data(2)).losses == plain.train(data(2)).losses
+
+
+@TRANSPORTS
+def test_an_error_in_a_backward_leaves_stages_apart_and_says_so(transport: str) -> None:
+    pipe = pipeline(picky(0, backward=True), "flush", BALANCE, transport=transport)
+    with pytest.raises(OutOfCheeseError, match="in the backward"):
+        pipe.train(spoilt(5, bad=2))
+    with pytest.raises(RuntimeError, match="build the pipeline again"):
+        pipe.state_dict()
+
+
+# --- checkpoints ---------------------------------------------------------------------------------
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("every", [None, 2])
+@pytest.mark.parametrize("method", ["flush", "pipedream", "2bw"])
+def test_a_run_that_was_stopped_is_taken_up_where_it_ended(
+    method: str, every: int | None, transport: str, tmp_path: Path
+) -> None:
+    """As one that was interrupted: with the older versions that its later batches read."""
+    batches = data(40)
+
+    def stop(done: BatchDone) -> bool:
+        return done.number == 4
+
+    options: dict[str, Any] = {"checkpoints": tmp_path, "every": every}
+    pipe = pipeline(mixed(), method, [2, 3, 3], transport=transport)
+    trained = len(pipe.train(batches, on_batch=stop, **options).losses)
+    assert trained < 40
+    again = pipeline(mixed(), method, [2, 3, 3], transport=transport)
+    assert again.resume(tmp_path) == 0
+    assert different(again.state_dict(), pipe.state_dict()) == []
+    heard: list[int] = []
+    run = again.train(batches, on_batch=lambda done: heard.append(done.number), **options)
+    assert heard == list(range(trained, 40))
+    truth = by_equations(mixed(), batches, method, [2, 3, 3])
+    assert run.losses == truth.losses
+    assert different(again.state_dict(), truth.weights[-1] | truth.buffers) == []
+
+
+@TRANSPORTS
+def test_after_an_error_a_run_is_taken_up_from_whole_checkpoints(
+    transport: str, tmp_path: Path
+) -> None:
+    pipe = pipeline(picky(1), "pipedream", BALANCE, transport=transport)
+    with pytest.raises(OutOfCheeseError):
+        pipe.train(spoilt(12, bad=7), checkpoints=tmp_path, every=3)
+    again = pipeline(picky(1), "pipedream", BALANCE, transport=transport)
+    assert again.resume(tmp_path) == 0
+    again.train(data(12), checkpoints=tmp_path, every=3)
+    expected = weights_after(picky(1), "pipedream", data(12), 1)
+    assert different(again.state_dict(), expected) == []
+
+
+# --- interrupts ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """A shell's background job ignores interrupts, and so would what it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@TRANSPORTS
+@pytest.mark.usefixtures("_interruptible")
+def test_an_interrupt_leaves_the_batches_that_were_on_their_way(
+    transport: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C, or a notebook's stop button."""
+    batches = data(2000)
+    heard: list[float] = []
+
+    def listen(done: BatchDone) -> None:
+        heard.append(done.loss)
+        if done.number == 3:
+            threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+
+    pipe = pipeline(mixed(), "pipedream", [2, 3, 3], transport=transport)
+    with pytest.raises(KeyboardInterrupt):
+        pipe.train(batches, on_batch=listen)
+    assert "a second interrupt" in capsys.readouterr().err
+    assert len(heard) < 2000
+    truth = by_equations(mixed(), batches[: len(heard)], "pipedream", [2, 3, 3])
+    assert heard == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,0 +1,249 @@
+"""Batches without a length, read as they are needed; calls that go on where the last one ended."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.optim.lr_scheduler import StepLR
+
+import pipekit as pk
+from pipekit import schedules
+from pipekit.engine import BatchDone
+from tests.engine.examples import (
+    METHODS,
+    OPTIMIZERS,
+    by_equations,
+    data,
+    different,
+    mixed,
+    mlp,
+    pipeline,
+    sgd,
+)
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+EACH_METHOD = pytest.mark.parametrize("method", ["pipedream", "2bw", "vertical_sync", "flush"])
+BALANCE = [2, 3, 3]
+SCHEDULED: dict[str, Any] = {
+    "optimizer": OPTIMIZERS["adam"],
+    "lr_scheduler": lambda o: StepLR(o, 2, 0.5),
+}
+
+
+# --- one call after the other --------------------------------------------------------------------
+
+
+@TRANSPORTS
+@EACH_METHOD
+def test_two_calls_with_three_batches_are_one_with_six(method: str, transport: str) -> None:
+    """With an evaluation between, which reads the weights that all batches so far have made."""
+    batches = data(6)
+    pipe = pipeline(mixed(), method, BALANCE, transport=transport, **SCHEDULED)
+    first = pipe.train(batches[:3], restart=False)
+    three = by_equations(mixed(), batches[:3], method, BALANCE, **SCHEDULED)
+    assert different(pipe.state_dict(), three.weights[-1] | three.buffers) == []
+    pipe.evaluate(batches)
+    second = pipe.train(batches[3:], restart=False)
+    six = by_equations(mixed(), batches, method, BALANCE, **SCHEDULED)
+    assert first.losses + second.losses == six.losses
+    assert different(pipe.state_dict(), six.weights[-1] | six.buffers) == []
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=6), st.sampled_from(["pipedream", "2bw"]))
+def test_however_the_batches_are_shared_out(parts: list[int], method: str) -> None:
+    batches = data(sum(parts))
+    pipe = pipeline(mixed(), method, BALANCE)
+    losses = []
+    for part in parts:
+        losses += pipe.train(batches[:part], restart=False, trace=False).losses
+        batches = batches[part:]
+    truth = by_equations(mixed(), data(sum(parts)), method, BALANCE)
+    assert losses == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+
+
+def test_a_call_that_restarts_begins_with_the_newest_weights_everywhere() -> None:
+    batches = data(9)
+    pipe, plain = (pipeline(mixed(), "pipedream", BALANCE) for _ in range(2))
+    pipe.train(batches[:3], restart=False)
+    plain.train(batches[:3])
+    assert pipe.train(batches[3:6]).losses == plain.train(batches[3:6]).losses
+    assert pipe.train(batches[6:], restart=False).losses == plain.train(batches[6:]).losses
+    assert different(pipe.state_dict(), plain.state_dict()) == []
+
+
+def test_each_call_tells_of_its_own_part_of_the_table() -> None:
+    batches, heard = data(6), list[int]()
+
+    def listen(done: BatchDone) -> None:
+        heard.append(done.number)
+
+    pipe = pipeline(mixed(), "2bw", BALANCE)
+    runs = [pipe.train(b, restart=False, on_batch=listen) for b in (batches[:3], batches[3:])]
+    assert heard == [0, 1, 2, 0, 1, 2]
+    whole = schedules.two_bw(3, 4, 6).workers
+    parts = zip(*(run.schedule.workers for run in runs), strict=True)
+    assert [{*one, *other} for one, other in parts] == [{*tasks} for tasks in whole]
+    assert [run.weight_buffers for run in runs] == [(2, 2, 2), (2, 2, 2)]
+
+
+@TRANSPORTS
+def test_after_an_error_the_next_call_goes_on_before_it(transport: str) -> None:
+    batches = data(7)
+
+    def broken() -> Iterator[Any]:
+        yield from batches[:3]
+        raise OSError("the disk is gone")
+
+    pipe = pipeline(mixed(), "pipedream", BALANCE, transport=transport)
+    with pytest.raises(OSError, match="the disk is gone"):
+        pipe.train(broken(), restart=False)
+    losses = pipe.train(batches[3:], restart=False).losses
+    truth = by_equations(mixed(), batches, "pipedream", BALANCE)
+    assert losses == truth.losses[3:]
+    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "error", "message"),
+    [
+        ({"loss_scale": 2.0}, {}, ValueError, "loss scale of a run begins anew"),
+        ({}, {"checkpoints": "saved"}, ValueError, "begins with an empty pipeline"),
+    ],
+)
+def test_what_cannot_go_on(
+    options: Any, arguments: Any, error: Any, message: str, tmp_path: Path
+) -> None:
+    if "checkpoints" in arguments:
+        arguments = {"checkpoints": tmp_path}
+    pipe = pipeline(mlp(6, 6, 3), "2bw", [1, 1], **options)
+    with pytest.raises(error, match=message):
+        pipe.train(data(2), restart=False, **arguments)
+
+
+def two_one(batches: int) -> pk.Schedule:
+    return schedules.pipedream([2, 1], batches)
+
+
+def replicated() -> pk.Pipeline:
+    return pk.Pipeline(mlp(6, 6, 3), two_one, balance=[1, 1], optimizer=sgd, loss=nn.MSELoss())
+
+
+def test_a_table_that_must_know_its_end_cannot_go_on() -> None:
+    with pytest.raises(pk.ScheduleError, match="has to know how many batches there are"):
+        replicated().train(data(2), restart=False)
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+class Stream:
+    """Never ends, has no length, and counts what is read of it."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            self.read += 1
+            yield data(1 + self.read % 5)[-1]
+
+
+def expected(count: int) -> list[Any]:
+    return [batch for batch, _ in zip(Stream(), range(count), strict=False)]
+
+
+@TRANSPORTS
+@EACH_METHOD
+def test_a_stream_without_end_is_read_as_far_as_steps_say(method: str, transport: str) -> None:
+    stream = Stream()
+    pipe = pipeline(mixed(), method, BALANCE, transport=transport)
+    run = pipe.train(stream, steps=11)
+    assert stream.read == 11
+    truth = by_equations(mixed(), expected(11), method, BALANCE)
+    assert run.losses == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+    assert run.schedule.workers == METHODS[method].schedule(3, 4, 11).workers
+
+
+@TRANSPORTS
+def test_a_stream_without_end_is_read_until_on_batch_stops_it(transport: str) -> None:
+    stream = Stream()
+    pipe = pipeline(mixed(), "pipedream", BALANCE, transport=transport)
+    run = pipe.train(stream, on_batch=lambda done: done.number == 6)
+    trained = len(run.losses)
+    assert 7 <= trained == stream.read
+    truth = by_equations(mixed(), expected(trained), "pipedream", BALANCE)
+    assert run.losses == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+
+
+@TRANSPORTS
+@EACH_METHOD
+def test_a_generator_is_trained_to_its_end(method: str, transport: str) -> None:
+    pipe = pipeline(mixed(), method, BALANCE, transport=transport)
+    run = pipe.train(batch for batch in data(8))
+    assert run.losses == by_equations(mixed(), data(8), method, BALANCE).losses
+
+
+def test_batches_of_a_stream_are_read_when_they_are_needed() -> None:
+    read = list[int]()
+    run = list[int]()
+
+    class Counts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if torch.is_grad_enabled():
+                run.append(len(read))
+            return x
+
+    def stream() -> Iterator[Any]:
+        for number, batch in enumerate(data(9)):
+            read.append(number)
+            yield batch
+
+    model = nn.Sequential(Counts(), nn.Linear(6, 3))
+    pipeline(model, "flush", [1, 1], m=2).train(stream())
+    assert [count - number // 2 for number, count in enumerate(run)] == [1] * len(run)
+
+
+@pytest.mark.parametrize(("steps", "trained"), [(3, 3), (9, 5)])
+def test_steps_are_the_most_batches_of_any_loader(steps: int, trained: int) -> None:
+    losses = pipeline(mixed(), "2bw", BALANCE).train(data(5), steps=steps).losses
+    assert losses == by_equations(mixed(), data(trained), "2bw", BALANCE).losses
+
+
+def test_stages_on_several_workers_read_a_stream_at_once_or_as_far_as_steps() -> None:
+    """Their table has to know its end: the last update averages what is left."""
+    for arguments in ({"batches": iter(data(5))}, {"batches": iter(data(9)), "steps": 5}):
+        pipe, plain = replicated(), replicated()
+        assert pipe.train(**arguments).losses == plain.train(data(5)).losses
+        assert different(pipe.state_dict(), plain.state_dict()) == []
+
+
+def test_checkpoints_of_a_stream(tmp_path: Path) -> None:
+    pipe, plain = (pipeline(mixed(), "2bw", BALANCE) for _ in range(2))
+    pipe.train(Stream(), steps=6, checkpoints=tmp_path, every=2)
+    plain.train(expected(6))
+    again = pipeline(mixed(), "2bw", BALANCE)
+    assert again.resume(tmp_path) == 0
+    again.train(Stream(), steps=6, checkpoints=tmp_path, every=2)
+    assert different(again.state_dict(), plain.state_dict()) == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "steps", "message"),
+    [
+        (iter(()), None, "no batches"),
+        (iter(()), 3, "no batches"),
+        (data(2), 0, "steps must be at least 1 batch"),
+    ],
+)
+def test_nothing_to_train_on(batches: Any, steps: int | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pipeline(mlp(6, 6, 3), "flush", [1, 1]).train(batches, steps=steps)

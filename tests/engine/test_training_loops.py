@@ -1,0 +1,355 @@
+"""What people's training loops do beside the steps: rates, groups, states, by the plain loop."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
+from torch.utils.data import DataLoader, TensorDataset
+
+import pipekit as pk
+from pipekit import schedules
+from tests.engine.examples import Batches, cores_of_each, data, different, mixed, mlp, pipeline
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+
+
+def widths() -> nn.Sequential:
+    """With norms, whose weights and biases are not to decay."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def by_name(name: str, parameter: Tensor) -> dict[str, Any]:
+    if parameter.dim() < 2:
+        return {"weight_decay": 0.0}
+    return {"lr": 0.05} if name.startswith("3") else {}
+
+
+adamw = partial(torch.optim.AdamW, lr=0.01, weight_decay=0.5)
+
+
+def plain_groups(model: nn.Module) -> Optimizer:
+    """The same groups as anybody would write them."""
+    named = dict(model.named_parameters())
+    groups: list[dict[str, Any]] = [
+        {"params": [named["0.weight"]]},
+        {"params": [p for p in named.values() if p.dim() < 2], "weight_decay": 0.0},
+        {"params": [named["3.weight"]], "lr": 0.05},
+    ]
+    return adamw(groups)
+
+
+def plain_epoch(model: nn.Module, optimizer: Optimizer, batches: Batches) -> float:
+    """One epoch of a plain loop; returns its mean loss."""
+    cores, total = torch.get_num_threads(), 0.0
+    torch.set_num_threads(cores_of_each(2))
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    torch.set_num_threads(cores)
+    return total / len(batches)
+
+
+def two_stages(model: nn.Sequential, **options: Any) -> pk.Pipeline:
+    arguments: dict[str, Any] = {"optimizer": adamw, "loss": nn.MSELoss()} | options
+    return pk.Pipeline(model, partial(schedules.flush, 2, 1), balance=[2, 2], **arguments)
+
+
+# --- groups of parameters ------------------------------------------------------------------------
+
+
+@TRANSPORTS
+def test_options_by_the_parameters_names(transport: str) -> None:
+    model, batches = widths(), data(4)
+    plain_epoch(model, plain_groups(model), batches)
+    pipe = two_stages(widths(), groups=by_name, transport=transport)
+    pipe.train(batches[:2])
+    pipe.train(batches[2:])
+    assert different(pipe.state_dict(), model.state_dict()) == []
+    options = {name: entry["options"] for name, entry in pipe.optimizer_state().items()}
+    assert {name: o["weight_decay"] for name, o in options.items()} == {
+        "0.weight": 0.5,
+        "0.bias": 0.0,
+        "1.weight": 0.0,
+        "1.bias": 0.0,
+        "3.weight": 0.5,
+        "3.bias": 0.0,
+    }
+    assert options["3.weight"]["lr"] == 0.05
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x).tanh()
+        return x
+
+
+def test_names_are_those_of_the_recorded_model() -> None:
+    seen = []
+
+    def groups(name: str, parameter: Tensor) -> dict[str, Any]:
+        seen.append(name)
+        return {}
+
+    layers = pk.stages(Named(), torch.randn(4, 6))
+    pipe = pk.Pipeline(
+        layers,
+        partial(schedules.pipedream, 2),
+        balance=[1, len(layers) - 1],
+        optimizer=adamw,
+        groups=groups,
+        loss=nn.MSELoss(),
+    )
+    pipe.train([(x, x) for x, _ in data(3)])
+    assert sorted(seen) == sorted(dict(Named().named_parameters()))
+    state = pipe.optimizer_state()
+    assert list(state) == list(dict(Named().named_parameters()))
+    assert all(entry["state"]["step"] == 3 for entry in state.values())
+
+
+# --- learning rates ------------------------------------------------------------------------------
+
+
+@TRANSPORTS
+def test_a_scheduler_by_metric_as_in_a_plain_loop(transport: str) -> None:
+    def plateau(optimizer: Optimizer) -> Any:
+        return ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.5)
+
+    model, batches = widths(), data(3)
+    optimizer = adamw(model.parameters())
+    scheduler = plateau(optimizer)
+    pipe = two_stages(widths(), lr_scheduler=plateau, lr_step="call", transport=transport)
+    for _ in range(4):
+        loss = plain_epoch(model, optimizer, batches)
+        scheduler.step(loss)
+        losses = pipe.train(batches).losses
+        assert sum(losses) / 3 == loss
+        pipe.step_lr(sum(losses) / 3)
+    assert optimizer.param_groups[0]["lr"] < 0.01
+    rates = {entry["options"]["lr"] for entry in pipe.optimizer_state().values()}
+    assert rates == {optimizer.param_groups[0]["lr"]}
+    assert different(pipe.state_dict(), model.state_dict()) == []
+
+
+def test_a_scheduler_by_epoch_also_before_the_first() -> None:
+    model, batches = widths(), data(2)
+    optimizer = adamw(model.parameters())
+    scheduler = ExponentialLR(optimizer, 0.5)
+    pipe = two_stages(widths(), lr_scheduler=partial(ExponentialLR, gamma=0.5), lr_step="call")
+    optimizer.step()  # as torch wants it before a scheduler's step
+    for _ in range(3):
+        scheduler.step()
+        pipe.step_lr()
+        plain_epoch(model, optimizer, batches)
+        pipe.train(batches)
+    assert different(pipe.state_dict(), model.state_dict()) == []
+
+
+@TRANSPORTS
+def test_rates_are_set_between_calls(transport: str) -> None:
+    model, batches = widths(), data(4)
+    optimizer = adamw(model.parameters())
+    pipe = two_stages(widths(), transport=transport)
+    for rate, part in ((0.02, batches[:2]), (0.001, batches[2:])):
+        optimizer.param_groups[0]["lr"] = rate
+        plain_epoch(model, optimizer, part)
+        pipe.set_learning_rate(rate)
+        pipe.train(part)
+    assert different(pipe.state_dict(), model.state_dict()) == []
+
+
+def test_each_optimizer_is_open_to_changes() -> None:
+    pipe = two_stages(widths())
+    pipe.train(data(2))
+    pipe.each_optimizer(lambda optimizer: optimizer.state.clear())
+    assert not any(entry["state"] for entry in pipe.optimizer_state().values())
+    pipe.train(data(1))
+    assert all(entry["state"]["step"] == 1 for entry in pipe.optimizer_state().values())
+
+
+def test_rates_change_without_a_restart() -> None:
+    """Older versions stay as they are."""
+    one, other = (pipeline(mixed(), "pipedream", [2, 3, 3]) for _ in range(2))
+    one.train(data(3), restart=False)
+    one.set_learning_rate(0.05)  # what it is already
+    other.train(data(3), restart=False)
+    assert one.train(data(2), restart=False).losses == other.train(data(2), restart=False).losses
+
+
+def test_mistakes_name_the_remedy() -> None:
+    with pytest.raises(ValueError, match="lr_step='call'"):
+        two_stages(widths()).step_lr()
+    pipe = two_stages(widths(), lr_scheduler=ReduceLROnPlateau)
+    with pytest.raises(ValueError, match="waits for a metric"):
+        pipe.train(data(1))
+    with pytest.raises(ValueError, match="update, call"):
+        two_stages(widths(), lr_step="epoch")
+
+
+# --- weights in and out --------------------------------------------------------------------------
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("trained", [False, True], ids=["at once", "after a run"])
+def test_a_state_is_loaded_by_its_names(trained: bool, transport: str) -> None:
+    source = pipeline(mixed(), "flush", [4, 4])
+    source.train(data(2))
+    pipe = pipeline(mixed(), "pipedream", [2, 3, 3], transport=transport)
+    if trained:
+        pipe.train(data(1), restart=False)
+    pipe.load_state_dict(source.state_dict())
+    assert different(pipe.state_dict(), source.state_dict()) == []
+    model = mixed()
+    assert pipe.load_into(model) is model
+    assert different(dict(model.state_dict()), source.state_dict()) == []
+    assert pipe.evaluate(data(2)) == pytest.approx(source.evaluate(data(2)), rel=1e-6)
+    if not trained:
+        plain = pipeline(model, "pipedream", [2, 3, 3])
+        assert pipe.train(data(2)).losses == plain.train(data(2)).losses
+
+
+def test_the_state_of_a_norm_knows_its_version() -> None:
+    """Without it, torch takes a batch norm's state for one of long ago."""
+    state, plain = pipeline(mixed(), "flush", [4, 4]).state_dict(), mixed().state_dict()
+    assert state._metadata == plain._metadata  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("0.weight"), "'0.weight' is missing"),
+        (lambda state: state.update(other=torch.zeros(1)), "'other' is not in the model"),
+        (lambda state: state.update({"0.bias": torch.zeros(5)}), r"'0.bias' is \[8\] .* \[5\]"),
+    ],
+)
+def test_a_state_of_another_model_is_refused(
+    change: Callable[[dict[str, Tensor]], Any], message: str
+) -> None:
+    pipe = pipeline(mixed(), "flush", [4, 4])
+    before, state = pipe.state_dict(), {n: t + 1 for n, t in pipe.state_dict().items()}
+    change(state)
+    with pytest.raises(ValueError, match=message):
+        pipe.load_state_dict(state)
+    assert different(pipe.state_dict(), before) == []
+
+
+def test_parts_of_a_state() -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1])
+    pipe.load_state_dict({"0.bias": torch.ones(6)}, strict=False)
+    assert pipe.state_dict()["0.bias"].tolist() == [1.0] * 6
+
+
+class FailsOnce(nn.Module):
+    """Fail in the backward of rows that are not finite."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not x.isfinite().all():
+            x = x.clone().requires_grad_()
+            x.register_hook(_fail)
+        return x
+
+
+def _fail(gradient: Tensor) -> None:
+    raise OSError("in the backward")
+
+
+@TRANSPORTS
+def test_a_state_mends_a_pipeline_whose_stages_stand_apart(transport: str) -> None:
+    pipe = pipeline(
+        nn.Sequential(FailsOnce(), nn.Linear(6, 3)), "flush", [1, 1], transport=transport
+    )
+    state = pipe.state_dict()
+    bad = data(2)
+    bad[1][0][0] = float("inf")
+    with pytest.raises(OSError, match="in the backward"):
+        pipe.train(bad)
+    pipe.load_state_dict(state)
+    assert different(pipe.state_dict(), state) == []
+    assert len(pipe.train(data(2)).losses) == 2
+
+
+# --- what a run tells ----------------------------------------------------------------------------
+
+
+@TRANSPORTS
+def test_outputs_and_losses_of_each_microbatch(transport: str) -> None:
+    batches = data(2)
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport, recompute="always")
+    run = pipe.train(batches[:1], outputs=True)
+    model = mlp(6, 6, 3)
+    with torch.no_grad():
+        outputs = [model(x) for x in batches[0][0].split(2)]
+    assert len(run.outputs) == 1
+    assert all(map(torch.allclose, run.outputs[0], outputs))
+    assert [sum(losses) for losses in run.microbatch_losses] == pytest.approx(run.losses)
+    parts = zip(outputs, batches[0][1].split(2), strict=True)
+    expected = [nn.functional.mse_loss(*part).item() / 4 for part in parts]
+    assert run.microbatch_losses[0] == pytest.approx(expected)
+    assert pipe.train(batches[1:]).outputs == []
+
+
+@TRANSPORTS
+def test_a_loss_that_is_not_finite_ends_the_run_before_it_does_harm(transport: str) -> None:
+    batches = data(6)
+    batches[3][0][2] = float("nan")
+    pipe, plain = (pipeline(mlp(6, 6, 3), "2bw", [1, 1], transport=transport) for _ in range(2))
+    with pytest.raises(FloatingPointError, match="the loss is nan: its batch has changed no weig"):
+        pipe.train(batches, finite=True)
+    plain.train(batches[:3])
+    assert different(pipe.state_dict(), plain.state_dict()) == []
+
+
+# --- dropout -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("m", [1, 2])
+def test_on_one_stage_dropout_can_be_the_plain_loops(m: int) -> None:
+    """With a shuffling loader, which draws from the same generator between the batches."""
+    x, y = data(1, rows=32)[0]
+
+    def loader() -> Iterator[Any]:
+        return iter(DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True))
+
+    model = mixed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    cores = torch.get_num_threads()
+    torch.set_num_threads(cores_of_each(1))
+    torch.manual_seed(5)
+    for rows, target in loader():
+        optimizer.zero_grad()
+        for parts in zip(rows.chunk(m), target.chunk(m), strict=True):
+            (nn.functional.mse_loss(model(parts[0]), parts[1]) / m).backward()
+        optimizer.step()
+    torch.set_num_threads(cores)
+    pipe = pk.Pipeline(
+        mixed(),
+        partial(schedules.flush, 1, m),
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        loss=nn.MSELoss(),
+        seed=None,
+    )
+    torch.manual_seed(5)
+    pipe.train(loader())
+    assert different(pipe.state_dict(), dict(model.state_dict())) == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"stages": 2}, {"transport": "distributed"}, {"recompute": "always"}], ids=str
+)
+def test_where_it_cannot_be_it_is_refused(options: dict[str, Any]) -> None:
+    arguments = {"stages": 1, "seed": None} | options
+    with pytest.raises(ValueError, match="one stage on one worker"):
+        pipeline(mixed(), "flush", **arguments)
