@@ -100,17 +100,13 @@ def show(kind: Kind, rows: pd.DataFrame) -> None:
         typer.secho(f"FAULT: {row}", fg="red")
 
 
-def keep(name: str, kind: Kind, rows: pd.DataFrame, seed: int, folder: Path, add: bool) -> None:
-    """Write a file of the tries, and where they are from; or add them to what is there."""
+def keep(name: str, rows: pd.DataFrame, seed: int, folder: Path, add: bool) -> None:
+    """Write a row a try, and where they are from; or add them to what is there."""
     file, record = folder / f"{name}.csv", folder / f"{name}.json"
-    if name != "kills":  # of which each differs; of the others counts tell as much
-        rows = rows.assign(fault=failed(rows), tries=1)[[kind.by, kind.outcome, "fault", "tries"]]
-    seeds = [seed]
+    rows, seeds = rows.drop(columns="said", errors="ignore"), [seed]
     if add and file.exists():
         rows = pd.concat([pd.read_csv(file, keep_default_na=False), rows])
         seeds = [*json.loads(record.read_text(encoding="utf-8"))["parameters"]["seeds"], seed]
-    if name != "kills":
-        rows = rows.groupby([kind.by, kind.outcome, "fault"], sort=False, as_index=False).sum()
     folder.mkdir(parents=True, exist_ok=True)
     rows.to_csv(file, index=False)
     write(record, provenance("measured", parameters={"seeds": seeds}))
@@ -123,9 +119,9 @@ def main(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for counts and provenance.", show_default=False)
+        Path | None, typer.Option(help="Folder for the tries and provenance.", show_default=False)
     ] = None,
-    add: Annotated[bool, typer.Option("--add", help="Add to the counts in the folder.")] = False,
+    add: Annotated[bool, typer.Option("--add", help="Add to the tries in the folder.")] = False,
 ) -> None:
     """Attack trainings at random; the exit code is 1 if any attack shows a fault."""
     for name in kinds or ():
@@ -139,7 +135,7 @@ def main(
         for name in kinds or KINDS:
             kind = KINDS[name]
             wanted, rows = tries or kind.tries, []
-            # Ctrl-C ends a kind and keeps its counts.
+            # Ctrl-C ends a kind and keeps its tries.
             with tqdm(total=wanted, unit="try", desc=name) as bar, suppress(KeyboardInterrupt):
                 for row in kind.attack(wanted, seed):
                     rows.append(row)
@@ -151,7 +147,7 @@ def main(
             frame = pd.DataFrame(rows)
             show(kind, frame)
             if output is not None:
-                keep(name, kind, frame, seed, output, add)
+                keep(name, frame, seed, output, add)
             faults += int(failed(frame).sum())
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -234,6 +234,7 @@ def trial(seed: int, method: str, most: int) -> Iterator[dict[str, Any]]:
             warnings.simplefilter("ignore", UserWarning)  # it comes again
             transport = draw.choice(["threads", "distributed"])
             row = {"trial": seed, **setting._asdict(), "end": end, "before batch": at}
+            row["killed"] = end if end in ("fork server", *PROGRAM_ENDS) else "worker"
             row["from batch"] = int(home.name.split("-")[1]) if home else 0
             row |= {"damage": harm, "warned": bool(caught), "resumed over": transport}
             rows.append(row | {"failure": failure})
