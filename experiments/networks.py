@@ -57,7 +57,7 @@ TRAPS = {
     "an attribute set in forward": "remembers",
     "an autograd function between blocks": "custom",
     "reentrant checkpoint between blocks": "checkpoints_again",
-    "checkpoint between blocks": "checkpoints",
+    "checkpoint between blocks": "checkpoints_once",
     "a hook on a tensor": "hooks",
     "an attribute edited in place": "edits_an_attribute",
 }

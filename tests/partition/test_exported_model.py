@@ -78,7 +78,7 @@ def test_what_counts_rows_in_python_may_be_exported(function: Callable[[Any, Ten
     assert torch.equal(layers(X[:5]), model(X[:5]))
 
 
-def checkpoints(model: Any, x: Tensor) -> Tensor:
+def checkpoints_once(model: Any, x: Tensor) -> Tensor:
     return checkpoint(model.blocks[1], x, use_reentrant=False) + 1  # type: ignore[no-any-return]
 
 
@@ -95,7 +95,7 @@ def checkpoints_again(model: Any, x: Tensor) -> Tensor:
         (selects, r"makes a tensor whose size depends on them"),
         (remembers, r"the forward of Between sets 'last'.*buffer"),
         (custom, r"autograd function _Doubled, .*way='record'"),
-        (checkpoints, r"torch.utils.checkpoint .*recompute='always'"),
+        (checkpoints_once, r"torch.utils.checkpoint .*recompute='always'"),
         (checkpoints_again, r"CheckpointFunction, .*use_reentrant=False"),
         (hooks, r"register_hook at test_record_refusals.py:\d+ .*way='record'"),
     ],
