@@ -168,7 +168,7 @@ def test_a_module_whose_layer_hangs() -> None:
     start = time.monotonic()
     with pytest.raises(ZeroDivisionError):
         model(torch.cat([data(1)[0][0]]))
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30, "and not the 60 s for which the layer hangs"
 
 
 def test_a_module_says_who_waits_for_whom(
