@@ -47,6 +47,7 @@ def test_each_process_has_equally_many_stages() -> None:
             assert (schedule.stages, len(schedule.workers)) == (4, ranks)
 
 
+@pytest.mark.long
 def test_memory_is_near_its_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory.memory(["cpu"] * STAGES, WIDTH, ROWS)
 
