@@ -213,8 +213,9 @@ class Pipeline:
         batches before that are then finished on all stages, whose weights are those of the last
         whole update: :meth:`state_dict` gives them, and training may go on.  Running statistics
         may have counted rows of the batch that failed.  After an error in a backward or in an
-        optimizer, stages stand at different updates, as they do under ``torchrun`` and between
-        GPUs in processes whatever the error: then only a checkpoint helps.
+        optimizer, or in a forward where stages are on several workers, stages stand at different
+        updates, as they do under ``torchrun`` and between GPUs in processes whatever the error:
+        then only a checkpoint helps, or a state that was kept (:meth:`load_state_dict`).
 
         Args:
             batches: pairs (input, target), each [rows, ...]; read one by one if it has a length.

@@ -185,7 +185,11 @@ def train(
 
     def survives(step: Step, error: Exception) -> bool:
         """End the run before a batch whose forward has failed: no update has seen any of it."""
-        cut = config.ends.last(step.task.microbatch) if step.task.op is Op.FORWARD else None
+        # Workers that share a stage may be summing what the others then never give.
+        shared = any(len(workers) > 1 for workers in config.stage_workers)
+        if shared or step.task.op is not Op.FORWARD:
+            return False
+        cut = config.ends.last(step.task.microbatch)
         if cut is None or not transport.end(cut):
             return False
         errors.append(error)
