@@ -160,7 +160,10 @@ def test_a_training_that_is_stuck_ends_by_its_timeout(
     ("options", "says"),
     [
         ("--timeout 0", "timeout must be more than 0 s"),
-        ("--model resnet", "model must be one of convnet, mlp, gpt, not 'resnet'"),
+        (
+            "--model resnet",
+            "model must be one of convnet, mlp, gpt, package.module:factory, not 'resnet'",
+        ),
         ("--method gpip", "method must be one of gpipe, flush"),
         ("--stages 40", "40 stages"),
         ("--batch-rows 5000", "batch_rows must be 1 to 4000"),
