@@ -48,13 +48,6 @@ class Batch(NamedTuple):
         return part_sizes(self.rows, self.parts)
 
 
-class Pieces(dict[int, Tree]):
-    """A structure of tensors that is cut already, by the numbers of the microbatches in a batch.
-
-    Those that nobody here takes are left out.
-    """
-
-
 def split(tree: Tree, parts: int, rows: int | None = None) -> list[Tree]:
     """Cut a structure of tensors [rows, ...] along the rows, as evenly as can be.
 
@@ -63,8 +56,6 @@ def split(tree: Tree, parts: int, rows: int | None = None) -> list[Tree]:
         parts: how many pieces.
         rows: of the batch: tensors without them stay whole in each piece; None: all have them.
     """
-    if isinstance(tree, Pieces):
-        return [tree.get(part) for part in range(parts)]
     if isinstance(tree, Tensor):
         return _cut(tree, parts, rows)
     pieces = [_cut(tensor, parts, rows) for tensor in leaves(tree)]

@@ -24,7 +24,9 @@ def late_updates(schedule: Schedule) -> Schedule:
     """
     if schedule.period:
         twice = tuple(tuple(tasks[: 2 * len(distinct(tasks))]) for tasks in schedule.workers)
-        two = replace(schedule, workers=twice)
+        size = 2 * schedule.period.microbatches
+        overlaps = [pair for pair in schedule.overlaps if all(t.microbatch < size for t in pair)]
+        two = replace(schedule, workers=twice, overlaps=frozenset(overlaps))
         if late_updates(two) == two:  # and so it is with every other repetition
             return schedule
     put_off = _begun_together(schedule)

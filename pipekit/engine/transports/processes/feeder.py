@@ -5,13 +5,12 @@ come to, so that a few lie ready and no more are read.
 """
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
-from typing import Any
 
 import torch
 
-from pipekit.engine.batches import Batch, End, Needs, Pieces, split
+from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.transports.mailbox import (
     END,
     Mailbox,
@@ -56,7 +55,7 @@ def send_batches(
             allowed = max(allowed, begun + READ_AHEAD)
         here = range(first, first + batch.parts)
         for worker, needed in needs.items():
-            inputs, targets = ([k in numbers for k in here] for numbers in needed)
+            inputs, targets = (not numbers.isdisjoint(here) for numbers in needed)
             mailboxes.put(worker, batch_key(first), _message(batch, inputs, targets))
         first = here.stop
 
@@ -79,25 +78,21 @@ def received_batches(mailbox: Mailbox, feeder: int | None, begin: int = 0) -> It
             mailbox.put(feeder, wanted_key(number), ())
         message = mailbox.wait(batch_key(first))
         about = pickle.loads(message["about"].numpy())
-        batch = Batch(_content(message, "input"), _content(message, "target"), *about)
+        batch = Batch(message.get("input"), message.get("target"), *about)
         first += batch.parts
         yield batch
 
 
-def _message(batch: Batch, inputs: Sequence[bool], targets: Sequence[bool]) -> dict[str, Tree]:
-    """Return what a worker gets of a batch, of which it takes these microbatches."""
+def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
+    """Return what a worker gets of a batch, of which it takes inputs or targets.
+
+    It gets all rows: cut here, a microbatch would lie elsewhere in memory than in a thread's batch,
+    and sums on a CPU depend on how their numbers are aligned.
+    """
     about = pickle.dumps((batch.rows, batch.row_shapes, batch.parts, batch.plain))
     message: dict[str, Tree] = {"about": torch.frombuffer(bytearray(about), dtype=torch.uint8)}
-    for name, tree, taken in (("input", batch.input, inputs), ("target", batch.target, targets)):
-        if all(taken):
-            message[name] = tree
-        elif any(taken):
-            pieces = enumerate(zip(split(tree, batch.parts, batch.rows), taken, strict=True))
-            message[f"{name} pieces"] = {part: piece for part, (piece, wanted) in pieces if wanted}
+    if inputs:
+        message["input"] = batch.input
+    if targets:
+        message["target"] = batch.target
     return message
-
-
-def _content(message: dict[str, Any], name: str) -> Any:
-    """Return what came of a batch's input or target, or None."""
-    pieces = message.get(f"{name} pieces")
-    return message.get(name) if pieces is None else Pieces(pieces)
