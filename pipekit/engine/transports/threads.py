@@ -204,6 +204,8 @@ class ThreadRunner:
                 stages = stages or assignment.build()
                 told = (lambda *loss: notify(loss)) if on_loss else None
                 report = train(assignment, stages, config, transport, feed, told, watched)
+                if report.error is not None:
+                    watchdog.ends_by(report.error)
                 self._kept[assignment.index] = report.stages, stages
                 return report
 

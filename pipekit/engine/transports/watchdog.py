@@ -14,6 +14,10 @@ again, and so on."""
 
 LOOK_S = 0.5  # how often somebody looks
 
+PATIENCE_S = 1.0
+"""Seconds without progress, and three times the longest pause before, that a run which ends by an
+error is waited for."""
+
 
 class Stalled(TimeoutError):
     """No worker has got any further for as long as the pipeline's ``timeout`` says."""
@@ -33,18 +37,28 @@ class Watchdog:
     ) -> None:
         self._standings, self._describe, self._timeout = standings, describe, timeout
         self._last, self._since, self._notice = b"", time.monotonic(), NOTICE_S
+        self._longest = 0.0
+        self._error: BaseException | None = None
+
+    def ends_by(self, error: BaseException) -> None:
+        """Note that a worker has failed, and that the others finish the batches before."""
+        self._error = self._error or error
 
     def look(self) -> None:
         """See whether any worker has got on since the last look.
 
         Raises:
             Stalled: none has for too long.
+            BaseException: that of :meth:`ends_by`, if a worker gets no further meanwhile.
         """
         now, moment = self._standings.now(), time.monotonic()
         if now != self._last:
+            self._longest = max(self._longest, moment - self._since)
             self._last, self._since, self._notice = now, moment, NOTICE_S
             return
         idle = moment - self._since
+        if self._error is not None and idle >= PATIENCE_S + 3 * self._longest:
+            raise self._error
         if self._timeout is not None and idle >= self._timeout:
             raise Stalled(self._said(idle))
         if idle >= self._notice:

@@ -141,25 +141,27 @@ def test_sums_of_gradients_that_do_not_come() -> None:
 
 
 def test_a_layer_that_hangs_hides_no_error_over_threads() -> None:
+    """The batches before the error are finished; who gets no further meanwhile is not waited for."""
     layers = nn.Sequential(Hangs(2), *mlp(6, 6), Fails(1), *mlp(6, 3))
     pipe = pipeline(layers, "flush", [2, 2])
     start = time.monotonic()
     with pytest.raises(ZeroDivisionError) as caught:
         pipe.train(data(3))
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 30, "and not the 60 s for which the layer hangs"
     assert any("pipekit worker 0: still in a layer" in note for note in caught.value.__notes__)
 
 
-def test_an_interrupt_ends_a_run_whose_layer_hangs_over_threads() -> None:
+def test_a_second_interrupt_ends_a_run_whose_layer_hangs_over_threads() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
+    for seconds in (1.0, 1.5):
+        threading.Timer(seconds, os.kill, [os.getpid(), signal.SIGINT]).start()
     start = time.monotonic()
     try:
         with pytest.raises(KeyboardInterrupt):
             hanging(2).train(data(3))
     finally:
         signal.signal(signal.SIGINT, before)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30, "and not the 60 s for which the layer hangs"
 
 
 def test_a_module_whose_layer_hangs() -> None:

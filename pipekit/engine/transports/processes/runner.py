@@ -80,7 +80,7 @@ class ProcessRunner:
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
             describe = partial(pool.standings.describe, workers, config.stage_workers)
             watchdog = Watchdog(pool.standings, describe, config.timeout)
-            done = pool.run(tasks, batches, heard, on_loss, watchdog.look, config.begin)
+            done = pool.run(tasks, batches, heard, on_loss, watchdog, config.begin)
             if not config.training:
                 return [each.report for each in done]
             reports = list(map(_completed, workers, done))

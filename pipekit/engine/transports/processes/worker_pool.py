@@ -36,7 +36,7 @@ from pipekit.engine.transports.processes.worker_process import (
     ProcessReport,
     main,
 )
-from pipekit.engine.transports.watchdog import LOOK_S
+from pipekit.engine.transports.watchdog import LOOK_S, Watchdog
 from pipekit.operator_threads import share_cores
 
 LossCallback = Callable[[int, float], None]
@@ -107,7 +107,7 @@ class WorkerPool:
         batches: Iterable[Batch | End],
         needs: Mapping[int, Needs],
         on_loss: LossCallback | None,
-        look: Callable[[], None] = lambda: None,
+        watchdog: Watchdog | None = None,
         begin: int = 0,
     ) -> list[ProcessReport]:
         """Have every worker do its task; return their reports.
@@ -119,7 +119,7 @@ class WorkerPool:
             batches: the run's data.
             needs: what each worker takes of them that is to hear of them.
             on_loss: called with (microbatch, weighted loss), or None.
-            look: called now and then; it may raise.
+            watchdog: looks now and then, and is told which workers have failed.
             begin: the run's first microbatch.
 
         Raises:
@@ -136,7 +136,7 @@ class WorkerPool:
         for member, task in zip(self._members, tasks, strict=True):
             with suppress(OSError):  # it has ended, or failed: its report or its end says why
                 member.tasks.send_bytes(task)
-        reports = self._wait(self._feeder, on_loss, look)
+        reports = self._wait(self._feeder, on_loss, watchdog)
         if self._feeder.join():
             self._mailboxes.clear()  # of what workers told the feeder after its last batch
             self.ready = True
@@ -185,7 +185,7 @@ class WorkerPool:
         return opened
 
     def _wait(
-        self, feeder: "_Feeder", on_loss: LossCallback | None, look: Callable[[], None]
+        self, feeder: "_Feeder", on_loss: LossCallback | None, watchdog: Watchdog | None
     ) -> list[ProcessReport]:
         """Return all reports, or raise what went wrong first."""
         done: dict[int, ProcessReport] = {}
@@ -195,7 +195,8 @@ class WorkerPool:
         sentinels = {m.process.sentinel: i for i, m in enumerate(self._members)}
         while len(done) < self._workers:
             ready = wait([*reports, *sentinels, feeder.failed], LOOK_S)
-            look()
+            if watchdog:
+                watchdog.look()
             if not ready and deadline is not None and time.monotonic() > deadline:
                 raise WorkerDied(f"the workers lost touch with one another: {aborted}")
             if feeder.failed in ready and feeder.error is not None:
@@ -215,6 +216,9 @@ class WorkerPool:
                     on_loss(*value)
                 elif kind == "done":
                     done[index] = _with_traceback(value)
+                    error = done[index].report.error
+                    if watchdog and error is not None:
+                        watchdog.ends_by(error)
             for index in [i for s, i in sentinels.items() if s in ready]:
                 member = self._members[index]
                 if member.reports not in reports or not member.reports.poll():
