@@ -180,7 +180,7 @@ def a_folder_that_leads_elsewhere(a: Attacked) -> None:
     elsewhere = a.home.parent.parent / "precious.tmp"
     elsewhere.write_text("nobody deletes this")
     link = a.home.parent / a.draw.choice(["batch-00000000-ffff", "batch-99999999-ffff"])
-    link.symlink_to(a.draw.choice([elsewhere.parent, link.name, "nowhere"]))
+    link.symlink_to(a.draw.choice([str(elsewhere.parent), link.name, "nowhere"]))
 
 
 def a_lock_that_leads_elsewhere(a: Attacked) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as processes
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 
 from experiments.gpu.network import sgd
 from pipekit import Schedule, schedules, torch_runtime
@@ -84,7 +84,7 @@ def on_all(ranks: int, kind: str, function: Callable[..., Any], *given: Any) -> 
         given: its other arguments, which can be pickled.
     """
     with tempfile.TemporaryDirectory() as folder:
-        processes.spawn(_rank, (ranks, kind, folder, function, given), nprocs=ranks)
+        spawn(_rank, (ranks, kind, folder, function, given), nprocs=ranks)
         return [torch.load(Path(folder, f"result{rank}")) for rank in range(ranks)]
 
 

@@ -33,6 +33,7 @@ class Hangs(nn.Module):
         if torch.is_grad_enabled():
             self.left -= 1
             if self.left == 0:
+                HANGING.set()
                 OVER.wait(60)
         return x
 
@@ -46,12 +47,20 @@ class Fails(Hangs):
         return x
 
 
-OVER = threading.Event()
+OVER, HANGING = threading.Event(), threading.Event()
+
+
+class FailsMeanwhile(Fails):
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            HANGING.wait(60)
+        return super().forward(x)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_hangs_for_ever() -> Iterator[None]:
     OVER.clear()
+    HANGING.clear()
     yield
     OVER.set()
     join_workers()
@@ -142,7 +151,7 @@ def test_sums_of_gradients_that_do_not_come() -> None:
 
 def test_a_layer_that_hangs_hides_no_error_over_threads() -> None:
     """The batches before the error are finished; who gets no further meanwhile is not waited for."""
-    layers = nn.Sequential(Hangs(2), *mlp(6, 6), Fails(1), *mlp(6, 3))
+    layers = nn.Sequential(Hangs(2), *mlp(6, 6), FailsMeanwhile(1), *mlp(6, 3))
     pipe = pipeline(layers, "flush", [2, 2])
     start = time.monotonic()
     with pytest.raises(ZeroDivisionError) as caught:
