@@ -24,7 +24,7 @@ from pipekit.engine.observers.loss_bar import OnBatch
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.run import Run
 from pipekit.engine.tables import Tables
-from pipekit.engine.transports.processes.worker_pool import WorkerDied
+from pipekit.engine.transports.processes.member import WorkerDied
 from pipekit.engine.work import Report, first_error
 from pipekit.engine.workers import Workers
 from pipekit.schedules import until

@@ -5,12 +5,16 @@ come to, so that a few lie ready and no more are read.
 """
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import count
+from multiprocessing.connection import Pipe
 
 import torch
 
 from pipekit.engine.batches import Batch, End, Needs
+from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.mailbox import (
     END,
     Mailbox,
@@ -19,9 +23,11 @@ from pipekit.engine.transports.mailbox import (
     end_key,
     wanted_key,
 )
+from pipekit.operator_threads import share_cores
 from pipekit.trees import Tree
 
 READ_AHEAD = 2  # batches
+GRACE_S = 3.0  # for the thread to end
 
 
 def send_batches(
@@ -96,3 +102,52 @@ def _message(batch: Batch, inputs: bool, targets: bool) -> dict[str, Tree]:
     if targets:
         message["target"] = batch.target
     return message
+
+
+class Feeder:
+    """Sends the workers the batches of a run, in a thread of its own.
+
+    Args:
+        send: sends them.
+        workers: how many share the cores.
+
+    Attributes:
+        failed: can be read once the batches have raised an error.
+        error: the error.
+    """
+
+    def __init__(self, send: Callable[[], None], workers: int) -> None:
+        self.error: BaseException | None = None
+        self.failed, self._tell_failed = Pipe(duplex=False)
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(send, workers),
+            name="pipekit feeder",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def join(self) -> bool:
+        """Wait a while for the thread's end, and return whether it has come.
+
+        The user's iterator may keep it.
+        """
+        self._thread.join(GRACE_S)
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Wait a while for the thread's end, and close the pipe in any case."""
+        self.join()
+        self.failed.close()
+        self._tell_failed.close()
+
+    def _run(self, send: Callable[[], None], workers: int) -> None:
+        share_cores(workers)  # as in the transport "threads", where workers read the data
+        try:
+            send()
+        except (Aborted, OSError):
+            return  # a worker is gone, or the run is over: whoever waits will know why
+        except BaseException as error:
+            self.error = error
+            with suppress(OSError):  # nobody asks any more
+                self._tell_failed.send_bytes(b"")

@@ -2,28 +2,21 @@
 
 import os
 import pickle
-import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Pipe, wait
+from multiprocessing.connection import wait
 from multiprocessing.forkserver import MAXFDS_TO_SEND
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.observers.standings import Standings
-from pipekit.engine.transport import Aborted
-from pipekit.engine.transports.processes.feeder import send_batches
-from pipekit.engine.transports.processes.forkserver import (
-    deferred_interrupts,
-    forkserver,
-    without_main_module,
-)
+from pipekit.engine.transports.processes.feeder import Feeder, send_batches
+from pipekit.engine.transports.processes.forkserver import deferred_interrupts
+from pipekit.engine.transports.processes.member import Member, WorkerDied
 from pipekit.engine.transports.processes.shared_mailbox import (
     Endpoint,
     SharedMailboxes,
@@ -32,25 +25,16 @@ from pipekit.engine.transports.processes.shared_mailbox import (
 )
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.transports.processes.worker_process import (
-    Connections,
     ProcessReport,
-    main,
 )
 from pipekit.engine.transports.watchdog import LOOK_S, Watchdog
-from pipekit.operator_threads import share_cores
 
 LossCallback = Callable[[int, float], None]
 Opened = TypeVar("Opened", Endpoint, SharedBuffer)
 
 OWN_FILES = 12  # of a worker process, about: its own pipes, and what Python starts it with
 
-UNKNOWN_CODE = 255  # multiprocessing's, of a process whose fork server has ended
-
 GRACE_S = 3.0  # how long the first failure may take to arrive after its consequences
-
-
-class WorkerDied(RuntimeError):
-    """A worker process ended without a word, killed from outside or by its own native code."""
 
 
 class RemoteTraceback(Exception):
@@ -85,10 +69,10 @@ class WorkerPool:
         self._sums_endpoints: list[Endpoint] = []
         self._mailboxes = SharedMailboxes(workers, self._endpoints)
         self.standings = Standings(workers)
-        self._members: list[_Member] = []
+        self._members: list[Member] = []
         self._runs = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._feeder: _Feeder | None = None
+        self._feeder: Feeder | None = None
         try:
             with deferred_interrupts():  # whatever is open is known when one comes
                 self._open(with_sums)
@@ -132,7 +116,7 @@ class WorkerPool:
             send_batches, batches, needs, self._mailboxes, self._workers, self._runs, begin
         )
         # Its thread first, which would not begin for long while all cores are busy.
-        self._feeder = _Feeder(send, self._workers)
+        self._feeder = Feeder(send, self._workers)
         for member, task in zip(self._members, tasks, strict=True):
             with suppress(OSError):  # it has ended, or failed: its report or its end says why
                 member.tasks.send_bytes(task)
@@ -177,7 +161,7 @@ class WorkerPool:
         for index in workers:
             own = endpoints_for(index, self._endpoints)
             sums = endpoints_for(index, self._sums_endpoints)
-            self._members.append(_Member(index, own, sums, shared))
+            self._members.append(Member(index, own, sums, shared))
 
     def _noted(self, opened: Opened) -> Opened:
         """Note what is to be closed in the end."""
@@ -185,7 +169,7 @@ class WorkerPool:
         return opened
 
     def _wait(
-        self, feeder: "_Feeder", on_loss: LossCallback | None, watchdog: Watchdog | None
+        self, feeder: Feeder, on_loss: LossCallback | None, watchdog: Watchdog | None
     ) -> list[ProcessReport]:
         """Return all reports, or raise what went wrong first."""
         done: dict[int, ProcessReport] = {}
@@ -224,129 +208,6 @@ class WorkerPool:
                 if member.reports not in reports or not member.reports.poll():
                     raise WorkerDied(f"worker {index}'s process ended in mid-run {member.why()}")
         return [done[index] for index in range(self._workers)]
-
-
-class _Member:
-    """One worker process, and this process's ends of the pipes to it.
-
-    Args:
-        index: its number.
-        endpoints: what it gets of all endpoints.
-        sums_endpoints: likewise of those of communication threads.
-        standings: where the workers note what they are at.
-    """
-
-    def __init__(
-        self,
-        index: int,
-        endpoints: Sequence[Endpoint],
-        sums_endpoints: Sequence[Endpoint],
-        standings: SharedBuffer,
-    ) -> None:
-        for_worker, self.tasks = Pipe(duplex=False)
-        self.reports, from_worker = Pipe(duplex=False)
-        watched, self._lifeline = Pipe(duplex=False)
-        self._others = for_worker, from_worker, watched
-        connections = Connections(index, *self._others, endpoints, sums_endpoints, standings)
-        self.process: BaseProcess = forkserver().Process(
-            target=main, args=(connections,), name=f"pipekit worker {index}", daemon=True
-        )
-
-    def start(self) -> None:
-        """Start the process.
-
-        Raises:
-            WorkerDied: the fork server was killed while it did so.
-        """
-        try:
-            with deferred_interrupts(), without_main_module():
-                self.process.start()
-        except (ConnectionError, EOFError) as error:
-            raise WorkerDied(
-                f"{self.process.name}'s process could not be started: the fork server, which "
-                f"starts them, was killed: if nobody did it by hand, for want of memory"
-            ) from error
-        for end in self._others:
-            end.close()
-
-    def why(self) -> str:
-        """Return how the process ended, and the likely cause."""
-        self.process.join()
-        code = self.process.exitcode
-        said = f"with exit code {code}"
-        if code == UNKNOWN_CODE:
-            return (
-                f"{said} (or the fork server, which knows it, was killed: if nobody did it by "
-                f"hand, for want of memory)"
-            )
-        if code is None or code >= 0:
-            return said
-        name = signal.Signals(-code).name
-        if name == "SIGKILL":
-            return f"{said} ({name}, killed: if nobody did it by hand, for want of memory)"
-        return f"{said} ({name})"
-
-    def let_go(self) -> None:
-        """Close the pipes: without its lifeline the process ends, even one that just starts."""
-        self._lifeline.close()
-        for end in (*self._others, self.tasks, self.reports):
-            end.close()
-
-    def end(self) -> None:
-        """End the process at once, if it was started."""
-        if self.process.pid is not None:
-            self.process.kill()
-            self.process.join()
-            self.process.close()
-
-
-class _Feeder:
-    """Sends the workers the batches of a run, in a thread of its own.
-
-    Args:
-        send: sends them.
-        workers: how many share the cores.
-
-    Attributes:
-        failed: can be read once the batches have raised an error.
-        error: the error.
-    """
-
-    def __init__(self, send: Callable[[], None], workers: int) -> None:
-        self.error: BaseException | None = None
-        self.failed, self._tell_failed = Pipe(duplex=False)
-        self._thread = threading.Thread(
-            target=self._run,
-            args=(send, workers),
-            name="pipekit feeder",
-            daemon=True,
-        )
-        self._thread.start()
-
-    def join(self) -> bool:
-        """Wait a while for the thread's end, and return whether it has come.
-
-        The user's iterator may keep it.
-        """
-        self._thread.join(GRACE_S)
-        return not self._thread.is_alive()
-
-    def close(self) -> None:
-        """Wait a while for the thread's end, and close the pipe in any case."""
-        self.join()
-        self.failed.close()
-        self._tell_failed.close()
-
-    def _run(self, send: Callable[[], None], workers: int) -> None:
-        share_cores(workers)  # as in the transport "threads", where workers read the data
-        try:
-            send()
-        except (Aborted, OSError):
-            return  # a worker is gone, or the run is over: whoever waits will know why
-        except BaseException as error:
-            self.error = error
-            with suppress(OSError):  # nobody asks any more
-                self._tell_failed.send_bytes(b"")
 
 
 def _require_few(workers: int, with_sums: bool) -> None:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from experiments.attacks.left import open_files
 from pipekit import Pipeline, WorkerDied
-from pipekit.engine.transports.processes import worker_pool
 from pipekit.engine.transports.processes.forkserver import deferred_interrupts
+from pipekit.engine.transports.processes.member import Member
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.papers.pipedream.checkpoints import Struck
 from tests.engine.examples import data, different, mixed, mlp, pipeline
@@ -248,7 +248,7 @@ def test_an_interrupt_waits_until_a_process_is_known() -> None:
 def test_an_interrupt_while_workers_start(
     when: str, worker: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, started = worker_pool._Member.start, []
+    start, started = Member.start, []
 
     def interrupted(member: Any) -> None:
         started.append(member)
@@ -259,7 +259,7 @@ def test_an_interrupt_while_workers_start(
         if when == "before":
             start(member)
 
-    monkeypatch.setattr(worker_pool._Member, "start", interrupted)
+    monkeypatch.setattr(Member, "start", interrupted)
     pipe: Pipeline = pipeline(mlp(6, 6, 6, 3), "flush", [1, 1, 1], transport="distributed")
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt) as caught:
