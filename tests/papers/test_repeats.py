@@ -26,7 +26,8 @@ class TestEmulated:
         slow = [1.2 + 0.1 * number for number in range(AGAIN + 1)]
         found = emulated(taking(1.0, *slow), 1.0, repeats=3)
         assert (found.label, found.seconds, found.counted) == ("simulated", 1.0, ())
-        assert found.note.startswith(f"all {AGAIN + 1} emulations took +20.0% to +50.0%")
+        most = 20 + 10 * AGAIN
+        assert found.note.startswith(f"all {AGAIN + 1} emulations took +20.0% to +{most}.0%")
         assert found.only(2) == found
 
     def test_a_machine_s_own_time_counts_less_at_a_slower_pace(self) -> None:
@@ -34,10 +35,10 @@ class TestEmulated:
 
         def run(pace: float) -> float:
             paces.append(pace)
-            return 1.0 + 0.3 * pace  # 0.3 s of its own in every run
+            return 1.0 + 0.075 * pace  # 0.075 s of its own in every run
 
         found = emulated(run, 1.0, repeats=2)
-        assert paces == [1, 0.5, 0.25, 0.125, 0.125]
+        assert paces == [1, 0.5, 0.5]
         assert found.seconds == pytest.approx(1.0375)
 
     def test_faster_than_simulated_does_not_count_either(self) -> None:
