@@ -18,6 +18,7 @@ def page(repository: Path) -> str:
     return (repository / "docs/from_other_tools.md").read_text()
 
 
+@pytest.mark.long
 def test_our_half_runs_from_top_to_bottom(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

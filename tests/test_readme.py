@@ -55,6 +55,7 @@ def test_the_readmes_own_method_draws_as_a_timeline(repository: Path) -> None:
 COMMANDS = COMMAND.findall((Path(__file__).parents[1] / "README.md").read_text())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_commands_of_the_readme_run_one_after_the_other(elsewhere: Path) -> None:
     assert COMMANDS

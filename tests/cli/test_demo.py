@@ -4,7 +4,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.long
 def test_two_methods_learn_and_are_drawn(printed: Callable[[str], str], tmp_path: Path) -> None:
     text = printed(f"demo --output {tmp_path}")
     accuracies = [float(each) for each in re.findall(r"accuracy ([\d.]+)%", text)]

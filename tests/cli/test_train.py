@@ -118,6 +118,7 @@ def test_ctrl_c_leaves_the_epochs_that_are_done_and_says_how_to_go_on(
 LINE = "train --model mlp --stages 2 --batch-rows 400 --transport distributed"
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_one_sentence_and_the_line_that_resumes(
     pipekit: Callable[[str], Any], elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

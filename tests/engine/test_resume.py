@@ -91,6 +91,7 @@ STRAIGHT = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.long
 @settings(
     max_examples=15,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -18,6 +18,7 @@ def train(config: Config) -> Record:
     return {"trained": config.name}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_is_done_is_kept_when_another_fails_and_not_trained_again(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "trainings"

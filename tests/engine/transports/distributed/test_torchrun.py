@@ -27,6 +27,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_torchrun_gives_the_bits_of_threads(tmp_path: Path, repository: Path) -> None:
     printed = under_torchrun(SCRIPT, tmp_path / "out", repository, limit_s=90)

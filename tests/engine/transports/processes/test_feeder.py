@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -60,6 +61,7 @@ class Layer(nn.Module):
         return x
 
 
+@pytest.mark.long
 def test_more_batches_than_a_pipe_takes() -> None:
     """A note of 49 bytes for each to the worker in the middle, and 64 KiB hold 1,337 of them."""
     model = nn.Sequential(nn.Linear(6, 6), Layer(), nn.Linear(6, 3))
