@@ -56,6 +56,20 @@ def test_every_parameter_is_a_typed_scalar_with_a_comment(notebook: NotebookNode
     assert set(GIVEN) <= names
 
 
+def test_no_cell_gives_a_parameter_another_value(notebook: NotebookNode) -> None:
+    """A later cell that reads the parameter would get what the name means by then."""
+    statements = ast.parse(parameters(notebook).source).body
+    given = {ast.unparse(s.target) for s in statements if isinstance(s, ast.AnnAssign)}
+    others = [
+        node.id
+        for cell in notebook.cells
+        if cell.cell_type == "code" and cell.source != parameters(notebook).source
+        for node in ast.walk(ast.parse(cell.source))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
+    assert given.isdisjoint(others)
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_an_experiment_runs_it(path: Path, scale: str) -> None:
     jobs = load_all(sorted((ROOT / "experiments").glob("*.yaml")), scale).jobs  # in one batch
