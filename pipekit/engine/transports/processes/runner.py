@@ -73,9 +73,6 @@ class ProcessRunner:
                 workers = [replace(worker, incoming=messages) for worker, messages in pairs]
             tasks = [self._task(worker, shared, store, on_loss is not None) for worker in workers]
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
-            if config.count:  # who takes a target counts in those of the whole batch
-                every = frozenset(chain.from_iterable(n.targets for n in needs.values()))
-                needs = {w: n._replace(targets=n.targets and every) for w, n in needs.items()}
             # Between accelerators, every worker wants to know the shapes of every batch.
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
             describe = partial(pool.standings.describe, workers, config.stage_workers)
