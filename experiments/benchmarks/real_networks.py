@@ -47,7 +47,7 @@ NETWORKS = {
         wide_layers,
         lambda: (torch.rand(64 * MICROBATCHES, 512), torch.rand(64 * MICROBATCHES, 512)),
         nn.MSELoss(),
-        timed=8,
+        timed=40,
     ),
     "gpt": Network(small_gpt, tokens, models.token_loss, timed=2),
     "resnet50": Network(partial(models.resnet50, 10), small_images, nn.CrossEntropyLoss(), timed=2),
