@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,12 +11,12 @@ import pandas as pd
 from pydantic import BaseModel
 
 from pipekit.ledger.ledger import Claim, load
-from pipekit.ledger.outcomes import Outcome, Record, judge
+from pipekit.ledger.outcomes import Cause, Outcome, Record, judge
 from pipekit.ledger.spread import same_shape
 from pipekit.provenance import LABELS, provenance
 from pipekit.reading import parse_json, read_text
 
-__all__ = ["Claim", "load", "outcomes", "record", "table"]
+__all__ = ["Cause", "Claim", "load", "outcomes", "record", "table"]
 
 FILE = "claims.jsonl"
 """The name of the file of records in a notebook's folder of results."""
@@ -32,6 +33,7 @@ def record(
     repeats: Sequence[Any] = (),
     invalid: str = "",
     shown_only: str = "",
+    causes: Sequence[Cause] = (),
     **extra: Any,
 ) -> Outcome:
     """Write our value of a claim, with its provenance, to ``<results_dir>/claims.jsonl``.
@@ -51,6 +53,8 @@ def record(
             within their spread leaves the claim undecided, see :mod:`pipekit.ledger.spread`.
         invalid: why the value says nothing, say an emulation that its host was too slow for.
         shown_only: why the value is shown but not judged, say that it rests on the claim itself.
+        causes: the experiments made to explain a miss, each our value with one thing changed; the
+            first that meets the criterion is the miss's cause, see :attr:`Outcome.cause`.
         extra: further provenance, say ``seed`` or ``scale``.
 
     Returns:
@@ -67,12 +71,14 @@ def record(
     plain, others = _plain(value, id), [_plain(repeat, id) for repeat in repeats]
     if not all(same_shape(plain, other) for other in others):
         raise ValueError(f"the repeats of {id} must be of the same shape as its value, {plain}")
+    tried = [replace(cause, value=_plain(cause.value, id)) for cause in causes]
     entry = {
         "id": id,
         "value": plain,
         "repeats": others,
         "invalid": invalid,
         "shown_only": shown_only,
+        "causes": [asdict(cause) for cause in tried],
         "note": note,
         "figure": None if figure is None else _figure(figure, folder),
         "provenance": provenance(label, **extra),
@@ -164,6 +170,12 @@ class _Provenance(BaseModel, extra="allow"):
     utc: str
 
 
+class _CauseEntry(BaseModel):
+    name: str
+    value: Any
+    label: Literal["measured", "emulated", "simulated", "exact"]
+
+
 class _Entry(BaseModel):
     """A line of the file of records."""
 
@@ -172,6 +184,7 @@ class _Entry(BaseModel):
     repeats: list[Any] = []
     invalid: str = ""
     shown_only: str = ""
+    causes: list[_CauseEntry] = []
     note: str
     figure: str | None
     provenance: _Provenance
@@ -199,7 +212,13 @@ def _check(entry: _Entry) -> None:
     value = _plain(entry.value, entry.id)
     if not all(same_shape(value, _plain(repeat, entry.id)) for repeat in entry.repeats):
         raise ValueError("its repeats are not of its value's shape")
+    for cause in entry.causes:
+        _plain(cause.value, entry.id)
 
 
 def _record(entry: dict[str, Any], folder: Path) -> Record:
-    return Record(**{**entry, "repeats": tuple(entry["repeats"])}, folder=folder.resolve())
+    plural = {
+        "repeats": tuple(entry["repeats"]),
+        "causes": tuple(Cause(**cause) for cause in entry["causes"]),
+    }
+    return Record(**{**entry, **plural}, folder=folder.resolve())

@@ -40,6 +40,23 @@ MEANING = {
 """What each status says."""
 
 
+CAUSE_UNKNOWN = "unknown"
+"""The cause of a miss that no experiment has turned."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What may make our value miss, and our value once that one thing is changed.
+
+    Claims that share a cause give it the same ``name``, which says what was changed, say "links of
+    the printed bandwidth".  ``value`` is of the shape of the claim's, and ``label`` its kind.
+    """
+
+    name: str
+    value: Any
+    label: str
+
+
 @dataclass(frozen=True)
 class Record:
     """A value that a notebook wrote for a claim.
@@ -47,7 +64,7 @@ class Record:
     ``folder`` is the notebook's folder of results, in which ``figure`` names a file; ``provenance``
     is a record of :func:`pipekit.provenance.provenance`.  ``repeats`` are all values that ``value``
     is the mean or median of; ``invalid`` says why it says nothing, ``shown_only`` why it is shown
-    but not judged.
+    but not judged.  ``causes`` are the experiments made to explain a miss.
     """
 
     id: str
@@ -59,6 +76,7 @@ class Record:
     repeats: tuple[Any, ...] = ()
     invalid: str = ""
     shown_only: str = ""
+    causes: tuple[Cause, ...] = ()
 
     @property
     def label(self) -> str:
@@ -113,6 +131,18 @@ class Outcome:
         return f"wanted {wanted}, ours {ours}" if weaker(ours, wanted) else ""
 
     @property
+    def cause(self) -> str:
+        """What makes a miss miss: the first cause whose change meets the claim's criterion.
+
+        :data:`CAUSE_UNKNOWN` if none of those tried does; empty if the claim has not missed.
+        """
+        if self.record is None or self.status is not Status.MISS:
+            return ""
+        check, target = self.claim.check, self.claim.target
+        met = (c.name for c in self.record.causes if evaluate(check, c.value, target).passed)
+        return next(met, CAUSE_UNKNOWN)
+
+    @property
     def weakly_decided(self) -> bool:
         """Whether the claim passed or missed by a number of a weaker kind than it wants."""
         return self.status in (Status.PASS, Status.MISS) and bool(self.label_note)
@@ -125,6 +155,8 @@ class Outcome:
         if self.ratio:
             parts.append(f"ratio {self.ratio}")
         parts += filter(None, [self.label_note, f"criterion: {self.claim.check}", self.why])
+        if self.cause not in ("", CAUSE_UNKNOWN):
+            parts.append(f"cause: {self.cause}")
         return f"{self.status.value}: {self.claim.id}: {'; '.join(parts)}"
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from pipekit.ledger import claims
+from pipekit.ledger.claims import Cause
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Finding:
     of these; the label "measured", "emulated", "simulated" or "exact"; the note what a reader must
     know beside the value; the figure the name of the file that shows it, if not its neighbours';
     repeats all values that the value is the mean or median of; invalid why it says nothing,
-    shown_only why it is not to be judged.
+    shown_only why it is not to be judged; causes the experiments made to explain a miss.
     """
 
     claim: str
@@ -26,6 +27,7 @@ class Finding:
     repeats: tuple[Any, ...] = ()
     invalid: str = ""
     shown_only: str = ""
+    causes: tuple[Cause, ...] = ()
 
     @classmethod
     def exact(cls, claim: str, value: Any, note: str = "", figure: str | None = None) -> Self:
@@ -54,6 +56,18 @@ class Finding:
     def only_shown(self, why: str) -> Self:
         """Return the same, not to be judged, say since its value rests on the claim itself."""
         return replace(self, shown_only=why)
+
+    def because(self, cause: str, value: Any, label: str = "simulated") -> Self:
+        """Return the same with one more experiment: its value once one thing is changed.
+
+        The claim's miss has this cause if the changed value meets its criterion.
+
+        Args:
+            cause: what was changed, in words that other claims of the same cause have, too.
+            value: as :attr:`value`.
+            label: what kind of number it is.
+        """
+        return replace(self, causes=(*self.causes, Cause(cause, value, label)))
 
 
 def printed(claim: str) -> str:

@@ -22,7 +22,7 @@ from pipekit.papers.findings import Finding
 from pipekit.provenance import provenance, write
 from pipekit.traces import Memory, Trace
 
-_QUALIFIED = "repeats", "invalid", "shown_only"
+_QUALIFIED = "repeats", "invalid", "shown_only", "causes"
 """What a finding may say of its value, for :func:`pipekit.claims.record`."""
 
 

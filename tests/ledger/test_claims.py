@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from pipekit.ledger import claims
 from pipekit.ledger.criteria import parse
 from pipekit.ledger.ledger import OUT_OF_REACH, Claim, load
-from pipekit.ledger.outcomes import Outcome, Status, summaries, weaker
+from pipekit.ledger.outcomes import Cause, Outcome, Status, summaries, weaker
 from pipekit.ledger.report import write
 from pipekit.provenance import LABELS
 from tests.hostile import damaged_json, damaged_text, read_or_refuse
@@ -92,6 +92,7 @@ class TestRecord:
             "repeats",
             "invalid",
             "shown_only",
+            "causes",
             "note",
             "figure",
             "provenance",
@@ -222,6 +223,24 @@ class TestOutcomes:
         )
         assert (outcome.status, outcome.why) == (Status.REPORTED, "fitted on it")
 
+    def test_a_cause_is_one_whose_change_meets_the_criterion(self, tmp_path: Path) -> None:
+        tried = [Cause("free links", 2.5, "simulated"), Cause("faster GPUs", 7.1, "simulated")]
+        how: dict[str, Any] = {"results_dir": tmp_path}
+        missed = claims.record(SPEEDUP, 2.0, "emulated", causes=tried, **how)
+        assert (missed.status, missed.cause) == (Status.MISS, "faster GPUs")
+        assert repr(missed).endswith("cause: faster GPUs")
+        assert claims.record(SPEEDUP, 2.0, "emulated", causes=tried[:1], **how).cause == "unknown"
+        assert claims.record(SPEEDUP, 2.0, "emulated", **how).cause == "unknown"
+        assert claims.record(SPEEDUP, 7.0, "emulated", causes=tried, **how).cause == ""
+
+    def test_a_cause_is_read_back(self, tmp_path: Path) -> None:
+        cause = Cause("free links", np.float64(7.1), "simulated")
+        claims.record(SPEEDUP, 2.0, "emulated", results_dir=tmp_path, causes=[cause])
+        found = next(o for o in claims.outcomes(tmp_path) if o.claim.id == SPEEDUP)
+        assert found.record is not None
+        assert found.record.causes == (Cause("free links", 7.1, "simulated"),)
+        assert found.cause == "free links"
+
     @pytest.mark.parametrize(
         ("line", "says"),
         [("{", "line 1 is no record, delete it"), ('{"id": "x"}', "line 1 is no record")],
@@ -313,6 +332,7 @@ RECORD = {
     "value": [7.0, {"a": 1}],
     "repeats": [[7.0, 1.0], [6.0, 2.0]],
     "invalid": "",
+    "causes": [{"name": "free links", "value": [7.0, 2.0], "label": "simulated"}],
     "note": "a note",
     "figure": "bars.svg",
     "provenance": {"label": "emulated", "utc": "2026-01-01T00:00:00+00:00", "cpu": "one"},
