@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pipekit.extras import with_remedy
+
 if TYPE_CHECKING:
     from pipekit import (
         clusters,
@@ -136,8 +138,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: torch takes seconds, drawing needs none of it."""
-    if name in _HOMES:
-        return getattr(import_module(f"pipekit.{_HOMES[name]}"), name)
-    if name in _MODULES:
-        return import_module(f"pipekit.{_MODULES[name]}")
+    try:
+        if name in _HOMES:
+            return getattr(import_module(f"pipekit.{_HOMES[name]}"), name)
+        if name in _MODULES:
+            return import_module(f"pipekit.{_MODULES[name]}")
+    except ModuleNotFoundError as error:
+        raise with_remedy(error) from error
     raise AttributeError(f"module 'pipekit' has no attribute {name!r}")

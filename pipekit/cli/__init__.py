@@ -18,6 +18,7 @@ from pipekit.cli.run import run
 from pipekit.cli.schedule import schedule
 from pipekit.cli.simulate import simulate
 from pipekit.cli.train import train
+from pipekit.extras import with_remedy
 
 
 class _Commands(TyperGroup):
@@ -28,6 +29,9 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of our output has seen enough, as head does
             raise
+        except ModuleNotFoundError as error:
+            _say(str(with_remedy(error)))
+            raise typer.Exit(2) from error
         except (ValueError, TypeError, OSError) as error:
             _say(str(error))
             raise typer.Exit(2) from error

@@ -1,0 +1,26 @@
+"""Libraries that not everybody installs: which of pipekit's extras has the one that is missing."""
+
+_TORCH = ("cloudpickle", "mlxtend", "sklearn", "torch", "torchvision")
+_NOTEBOOKS = (
+    "anywidget",
+    "IPython",
+    "ipykernel",
+    "ipywidgets",
+    "jupyter_client",
+    "nbformat",
+    "papermill",
+    "traitlets",
+)
+EXTRA = {**dict.fromkeys(_TORCH, "torch"), **dict.fromkeys(_NOTEBOOKS, "notebooks")}
+"""The extra that brings a library, by the name that it is imported by."""
+
+
+def with_remedy(error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """Return an error that says what to install, or the same one if that is not known."""
+    library = (error.name or "").partition(".")[0]
+    if library not in EXTRA:
+        return error
+    return ModuleNotFoundError(
+        f"this needs {library}, which is not installed: pip install 'pipekit[{EXTRA[library]}]'",
+        name=error.name,
+    )
