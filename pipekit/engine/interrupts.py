@@ -1,9 +1,10 @@
-"""An interrupt, by Ctrl-C or a notebook's stop button, that lets a run end with whole updates."""
+"""Interrupts, by Ctrl-C or a notebook's stop button: updates stay whole, and nothing is left."""
 
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 
@@ -44,3 +45,24 @@ class Interrupts:
             file=sys.stderr,
             flush=True,
         )
+
+
+@contextmanager
+def deferred_interrupts() -> Iterator[None]:
+    """Let an interrupt (Ctrl-C, a notebook's stop button) wait for the end of the block.
+
+    One in the midst of starting a process, or of opening a file, would leave it with nobody who
+    knows it.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # interrupts come to the main thread only, or to nobody
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        handler(*came[0])

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from pipekit.engine.interrupts import deferred_interrupts
+
 FORMAT = 1
 KEPT = 2
 """Complete checkpoints that stay: the newest, and one in case that it is damaged."""
@@ -109,7 +111,11 @@ def try_folder(folder: Path) -> None:
         OSError: it cannot be done; the message names where.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _named(folder), tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file:
+    with (
+        deferred_interrupts(),  # one while it is being made would leave it open
+        _named(folder),
+        tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file,
+    ):
         _save({"tried": torch.zeros(1)}, _Hashing(file))
 
 

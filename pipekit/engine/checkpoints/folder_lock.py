@@ -7,6 +7,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from pipekit.engine.interrupts import deferred_interrupts
+
 
 class FolderLock:
     """A lock on a folder, which ends with the process that holds it, whatever ends that.
@@ -25,7 +27,10 @@ class FolderLock:
             OSError: the lock's file cannot be opened; the message names it.
             ValueError: it is something else than a file.
         """
-        path = folder / ".lock"
+        with deferred_interrupts():  # whatever is open is known when one comes
+            return self._take(folder / ".lock")
+
+    def _take(self, path: Path) -> str | None:
         while self._file is None:
             # Not through a link, to a file whose beginning would be written over.
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)

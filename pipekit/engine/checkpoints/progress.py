@@ -94,12 +94,12 @@ class TrainingProgress:
             return
         path = Path(folder).absolute()
         checkpoints.try_folder(path)
-        if holder := self._agree(lambda: self._lock.take(path)):
-            raise ValueError(
-                f"another training writes its checkpoints to {path} ({holder}): wait for its end, "
-                f"or name another folder"
-            )
         try:
+            if holder := self._agree(lambda: self._lock.take(path)):
+                raise ValueError(
+                    f"another training writes its checkpoints to {path} ({holder}): wait for its "
+                    f"end, or name another folder"
+                )
             self._claim(path)
             yield path
         finally:

@@ -1,10 +1,12 @@
 """What must not cost a training, and what must not pass for its checkpoint."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -97,6 +100,29 @@ def test_two_trainings_do_not_write_to_one_folder(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*")), "the lock is gone"
     with pytest.raises(ValueError, match="of another training"):
         pipe().train(data(3), checkpoints=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("module", "call"), [(tempfile, "NamedTemporaryFile"), (fcntl, "flock")], ids=["file", "lock"]
+)
+def test_an_interrupt_while_a_file_is_opened_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, call: str
+) -> None:
+    original = getattr(module, call)
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        result = original(*args, **options)
+        signal.raise_signal(signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(module, call, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pipe().train(data(2), checkpoints=tmp_path)
+    monkeypatch.undo()
+    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert not [link for link in links if link.startswith(str(tmp_path))]
+    assert not list(tmp_path.glob(".*"))
+    assert pipe().train(data(2), checkpoints=tmp_path).losses
 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:

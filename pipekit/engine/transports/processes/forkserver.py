@@ -8,12 +8,12 @@ import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import signal
 import sys
-import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
-from types import FrameType
+
+from pipekit.engine.interrupts import deferred_interrupts
 
 # torch imports the last one, for 1.5 s, when it makes its first optimizer.
 PRELOAD = [
@@ -46,26 +46,6 @@ def _blocked(number: signal.Signals) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def deferred_interrupts() -> Iterator[None]:
-    """Let an interrupt (Ctrl-C, a notebook's stop button) wait for the end of the block.
-
-    One in the midst of starting a process would leave it with nobody who knows it.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield  # interrupts come to the main thread only, or to nobody
-        return
-    came: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    if came:
-        handler(*came[0])
 
 
 @contextmanager

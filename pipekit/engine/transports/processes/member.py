@@ -5,11 +5,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import Pipe
 from multiprocessing.process import BaseProcess
 
-from pipekit.engine.transports.processes.forkserver import (
-    deferred_interrupts,
-    forkserver,
-    without_main_module,
-)
+from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.transports.processes.worker_process import Connections, main

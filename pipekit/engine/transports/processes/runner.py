@@ -16,8 +16,8 @@ from pipekit.devices import is_accelerator
 from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import StageConfig, StageSource
+from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.transports.distributed.incoming import incoming
-from pipekit.engine.transports.processes.forkserver import deferred_interrupts
 from pipekit.engine.transports.processes.packed_steps import pack
 from pipekit.engine.transports.processes.pickles import dumps
 from pipekit.engine.transports.processes.worker_pool import WorkerPool

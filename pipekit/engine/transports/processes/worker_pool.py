@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipekit.engine.batches import Batch, End, Needs
+from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
-from pipekit.engine.transports.processes.forkserver import deferred_interrupts
 from pipekit.engine.transports.processes.member import Member, WorkerDied
 from pipekit.engine.transports.processes.shared_mailbox import (
     Endpoint,

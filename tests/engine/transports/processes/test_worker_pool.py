@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from experiments.attacks.left import open_files
 from pipekit import Pipeline, WorkerDied
-from pipekit.engine.transports.processes.forkserver import deferred_interrupts
+from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.transports.processes.member import Member
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.papers.pipedream.checkpoints import Struck
