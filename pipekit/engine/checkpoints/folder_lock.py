@@ -58,6 +58,7 @@ class FolderLock:
     def give_back(self) -> None:
         """Let go of the lock, if it is held."""
         if self._file is not None:
-            self._path.unlink(missing_ok=True)
-            os.close(self._file)
-            self._file = None
+            with deferred_interrupts():  # one between the lines would leave the file open
+                self._path.unlink(missing_ok=True)
+                os.close(self._file)
+                self._file = None
