@@ -14,11 +14,15 @@ pipedream_no_stashing       forward W_s(t-n+s), backward W(t): no true   PipeDre
                             gradient of the loss anywhere
 2bw                         W(t-1)                                       PipeDream-2BW 3.1
 asp, on r workers           W(t-r+1)                                     PipeDream 2.1
+paci                        microbatch j (from 0): forward               arXiv 2606.07881, 3
+                            W_s(floor((j-n+s)/m)), backward W(t)
 ==========================  ===========================================  =======================
 
 A version before the first is W(0) (the pipeline fills up).  The update itself is always applied to
-the newest weights, W(t).  GPipe, PipeDream-Flush (2BW paper, 3.2) and model parallelism are
-sequential training.
+the newest weights, W(t).  If 2BW's pipeline is drained after a batch (``flush_after``), the next
+one reads W(t).  GPipe, PipeDream-Flush (2BW paper, 3.2) and model parallelism are sequential
+training.  What papers do about stale weights besides, say predict them (``mitigation``), is in
+:mod:`pipekit.mitigation_equations`.
 
 Where stage s is on r_s workers (PipeDream 3.2, 3.3), worker k mod r_s of them has microbatch k.  In
 PipeDream r_s minibatches in a row, on the same weights, make one update with the mean of their
@@ -42,7 +46,7 @@ stages; in a norm they count once.
 import copy
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -55,11 +59,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.layers.randomness import layer_seed
 from pipekit.loss_scale import LossScale
+from pipekit.mitigation_equations import Equations, Past, Weights
 
-Weights = dict[str, Tensor]
-"""Tensors by their names in the unsplit model's ``state_dict``."""
-
-_NO_STASHING = "pipedream_no_stashing"
+_PACI = "paci"
+_NO_STASHING = "pipedream_no_stashing", _PACI
 
 
 # The version that stage s (from 0) reads for batch t (from 0), where stage i has r[i] workers and
@@ -92,11 +95,49 @@ _VERSION_READ: dict[str, Callable[[int, int, Sequence[int], Sequence[int]], int]
     "gpipe": _current,
     "flush": _current,
     "pipedream": _staggered,
-    _NO_STASHING: _staggered,
+    "pipedream_no_stashing": _staggered,
+    _PACI: _current,  # each microbatch another one: see _Reads
     "pipedream_vertical_sync": _oldest,
     "2bw": _previous,
     "asp": _asynchronous,
 }
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """Which versions a method reads.
+
+    Attributes:
+        method: a name of the module's table.
+        replicas: workers of each stage.
+        in_flight: rounds in flight in each stage.
+        rounds: batches that an update of each stage averages.
+        microbatches: of a batch.
+        flush_after: the batches after which 2BW's pipeline is drained.
+    """
+
+    method: str
+    replicas: Sequence[int]
+    in_flight: Sequence[int]
+    rounds: Sequence[int]
+    microbatches: int
+    flush_after: Collection[int]
+
+    def version(self, s: int, t: int, k: int) -> int:
+        """Return what the forward of microbatch k, of batch t, reads on stage s."""
+        if self.method == _PACI:
+            return max(k - self.in_flight[s] + 1, 0) // self.microbatches
+        if self.method == "2bw" and t - 1 in self.flush_after:
+            return t
+        return _VERSION_READ[self.method](t, s, self.replicas, self.in_flight)
+
+    def delay(self, s: int) -> int:
+        """Return the most updates from what a forward reads on stage s to its own update."""
+        span = 4 * max(self.in_flight) * max(self.replicas)
+        return max(
+            k // self.microbatches // self.rounds[s] - self.version(s, k // self.microbatches, k)
+            for k in range(span * self.microbatches)
+        )
 
 
 @dataclass(frozen=True)
@@ -140,6 +181,8 @@ def train(
     loss_scale: LossScale | None = None,
     clip_norm: float | None = None,
     lr_scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+    flush_after: Collection[int] = (),
+    mitigation: Equations | None = None,
     first_microbatch: int = 0,
     threads: int = 1,
 ) -> OracleRun:
@@ -166,6 +209,8 @@ def train(
         loss_scale: the rule by which it changes, or None.
         clip_norm: largest 2-norm of the whole model's gradient (``clip_grad_norm_``).
         lr_scheduler: makes the scheduler of one optimizer, stepped after each update.
+        flush_after: of 2BW, the batches (from 0) after which the pipeline is drained.
+        mitigation: what is done about stale weights, or None.
         first_microbatch: microbatches of earlier runs, for the random numbers only: every run
             starts with an empty pipeline and a new optimizer.
         threads: intra-op threads of torch; another number may round differently.
@@ -184,8 +229,8 @@ def train(
                 f"once; name for each stage and worker those that it has"
             )
     in_flight = in_flight or [math.ceil(sum(replicas[s:]) / r) for s, r in enumerate(replicas)]
-    version_read = _VERSION_READ[method]
     rounds = replicas if method.startswith("pipedream") else [1] * len(balance)
+    reads = _Reads(method, replicas, in_flight, rounds, microbatches, flush_after)
     unsplit, model = model, _with_copies(model, balance).train()
     copies = _copies(unsplit, model)
     tied = any(len(each) > 1 for each in copies)
@@ -197,13 +242,19 @@ def train(
     averaged = getattr(loss, "reduction", "mean") != "sum"
     order: Sequence[Sequence[Sequence[int]] | None] = shares or [None for _ in balance]
     stages = [
-        _Stage(named, width, length, optimizer, lr_scheduler, averaged, own)
-        for named, width, length, own in zip(
-            _stage_parameters(model, balance),
-            replicas,
-            rounds,
-            order,
-            strict=True,
+        _Stage(
+            named,
+            width,
+            length,
+            optimizer,
+            lr_scheduler,
+            averaged,
+            own,
+            Past(s, len(balance), reads.delay(s)),
+            mitigation,
+        )
+        for s, (named, width, length, own) in enumerate(
+            zip(_stage_parameters(model, balance), replicas, rounds, order, strict=True)
         )
     ]
     weights = [_snapshot(model)]
@@ -215,26 +266,29 @@ def train(
     with _intra_op_threads(threads):
         for t, (inputs, targets) in enumerate(batches):
             for s, stage in enumerate(stages):
-                stage.load(version_read(t, s, replicas, in_flight))
+                stage.load(reads.version(s, t, t * microbatches))
             rows = _rows(inputs)
             if rows < microbatches:
                 raise ValueError(
                     f"batch {t} has {rows} rows for {microbatches} microbatches; "
                     "give it a row for each"
                 )
-            known = version_read(t, len(stages) - 1, replicas, in_flight)
+            known = reads.version(len(stages) - 1, t, t * microbatches)
             scale = _scale_after(loss_scale, scales[:known], finite[:known]) if loss_scale else 1.0
             # A loop, not sum(): since Python 3.12 sum() compensates its rounding errors.
             batch_loss = 0.0
             parts = zip(_split(inputs, microbatches), _split(targets, microbatches), strict=True)
             for k, (part, target) in enumerate(parts, start=t * microbatches):
+                if method == _PACI:
+                    for s, stage in enumerate(stages):
+                        stage.load(reads.version(s, t, k))
                 with _autocast(autocast):
                     part_loss = loss(_forward(model, part, seed, first_microbatch + k), target)
                 if averaged:
                     part_loss = part_loss * (_rows(part) / rows)
-                if method == _NO_STASHING:
+                if method in _NO_STASHING:
                     for stage in stages:
-                        stage.load_newest()
+                        stage.load_for_backward()
                 torch.autograd.backward(part_loss * scale if loss_scale else part_loss)
                 for stage in stages:
                     stage.take_gradients(k, t)
@@ -288,6 +342,8 @@ class _Stage:
         lr_scheduler: makes the scheduler of that.
         averaged: whether the loss is a mean.
         shares: the microbatches of a batch that each worker has, in its order; None: in turn.
+        past: where it is, and what it was: nothing yet.
+        mitigation: what is done about stale weights, or None.
     """
 
     def __init__(
@@ -299,13 +355,16 @@ class _Stage:
         lr_scheduler: Callable[[Optimizer], LRScheduler] | None,
         averaged: bool,
         shares: Sequence[Sequence[int]] | None,
+        past: Past,
+        mitigation: Equations | None,
     ) -> None:
-        self._shares = shares
+        self._shares, self._past, self._mitigation = shares, past, mitigation
+        self._equations, self._read = mitigation or Equations(), 0
         self._parameters, self._width, self._length = parameters, width, length
         self._averaged = averaged
         self.optimizer = optimizer(list(parameters.values())) if parameters else None
         self._scheduler = lr_scheduler(self.optimizer) if lr_scheduler and self.optimizer else None
-        self._past = [self._copy()]
+        self._note(self._copy())
         self._taken: dict[int, Weights] = {}  # by microbatch, since the last update
         self._batches: set[int] = set()  # since the last update
 
@@ -316,11 +375,18 @@ class _Stage:
         changes the weights that the graph has saved by reference.  Training without weight
         stashing is just that error, made on purpose.
         """
+        self._read = version
         for name, parameter in self._parameters.items():
-            parameter.data.copy_(self._past[version][name])
+            parameter.data.copy_(self._equations.forward(self._past, name, version))
+
+    def load_for_backward(self) -> None:
+        """Overwrite the parameters with what a backward reads that comes without stashing."""
+        for name, parameter in self._parameters.items():
+            parameter.data.copy_(self._equations.backward(self._past, name, self._updates))
 
     def load_newest(self) -> None:
-        self.load(-1)
+        for name, parameter in self._parameters.items():
+            parameter.data.copy_(self._past.weights[-1][name])
 
     def take_gradients(self, microbatch: int, batch: int) -> None:
         """Note a microbatch's gradients."""
@@ -361,12 +427,45 @@ class _Stage:
     def update(self, made: bool) -> None:
         """Add a version: that of an optimizer's step, or if that is not ``made``, the newest."""
         if self.optimizer and made:
-            self.optimizer.step()
+            self._step(self.optimizer)
         if self._scheduler and made:
             self._scheduler.step()
         for parameter in self._parameters.values():
             parameter.grad = None
-        self._past.append(self._copy())
+        self._note(self._copy())
+
+    @property
+    def _updates(self) -> int:
+        return len(self._past.weights) - 1
+
+    def _step(self, optimizer: Optimizer) -> None:
+        if self._mitigation is None:
+            optimizer.step()
+            return
+        past, equations, t = self._past, self._mitigation, self._updates
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None:
+                parameter.grad = equations.gradient(past, name, self._read, t, parameter.grad)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * equations.rate(past, t)
+        optimizer.step()
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        past.stepped.append(self._copy())
+        for name, parameter in self._parameters.items():
+            parameter.data.copy_(equations.after(past, name, t))
+
+    def _note(self, weights: Weights) -> None:
+        """Remember a version, and if it may be asked for, what its optimizer keeps."""
+        self._past.weights.append(weights)
+        if self._mitigation and self.optimizer:
+            state: Mapping[Any, dict[str, Any]] = self.optimizer.state
+            groups = self.optimizer.param_groups
+            options = {p: {**g, "params": []} for g in groups for p in g["params"]}
+            named = self._parameters.items()
+            self._past.states.append({n: copy.deepcopy(state.get(p, {})) for n, p in named})
+            self._past.options.append({name: options[p] for name, p in named})
 
     def _copy(self) -> Weights:
         return {name: p.detach().clone() for name, p in self._parameters.items()}
