@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,7 +102,8 @@ def children(pid: int) -> set[int]:
     """Return the processes that a process has started and that are there."""
     found = set()
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        found |= {int(child) for child in task.read_text().split()}
+        with suppress(OSError):  # a thread that has ended meanwhile
+            found |= {int(child) for child in task.read_text().split()}
     return found
 
 

@@ -122,9 +122,15 @@ class ProcessRunner:
         if self._pool is None or not self._pool.ready or self._kind != kind:
             self.close()
             self._kept = {}
-            self._pool, self._kind = WorkerPool(config.workers, with_sums), kind
-            # Not a method of this object, which would keep it alive.
-            self._close_pool = weakref.finalize(self, self._pool.close)
+            with deferred_interrupts():
+                self._pool, self._kind = WorkerPool(config.workers, with_sums), kind
+                # Not a method of this object, which would keep it alive.
+                self._close_pool = weakref.finalize(self, self._pool.close)
+            try:
+                self._pool.start()
+            except BaseException:
+                self.close()
+                raise
         return self._pool
 
 

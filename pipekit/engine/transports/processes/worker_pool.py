@@ -45,7 +45,7 @@ class RemoteTraceback(Exception):
 
 
 class WorkerPool:
-    """Worker processes that wait for tasks; :meth:`close` ends them.
+    """Worker processes that wait for tasks: :meth:`start` starts them, :meth:`close` ends them.
 
     They also end with this process, whatever ends it, and with the pool.
 
@@ -73,16 +73,24 @@ class WorkerPool:
         self._runs = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._feeder: Feeder | None = None
+        self.ready = False
         try:
             with deferred_interrupts():  # whatever is open is known when one comes
                 self._open(with_sums)
-            for member in self._members:
-                member.start()
-            close_others(workers, self._endpoints)
-            close_others(workers, self._sums_endpoints)
         except BaseException:
             self.close()
             raise
+
+    def start(self) -> None:
+        """Start the processes; after an error the pool is to be closed.
+
+        Raises:
+            WorkerDied: the fork server was killed while it did so.
+        """
+        for member in self._members:
+            member.start()
+        close_others(self._workers, self._endpoints)
+        close_others(self._workers, self._sums_endpoints)
         self.ready = True
 
     def run(
@@ -116,7 +124,8 @@ class WorkerPool:
             send_batches, batches, needs, self._mailboxes, self._workers, self._runs, begin
         )
         # Its thread first, which would not begin for long while all cores are busy.
-        self._feeder = Feeder(send, self._workers)
+        with deferred_interrupts():
+            self._feeder = Feeder(send, self._workers)
         for member, task in zip(self._members, tasks, strict=True):
             with suppress(OSError):  # it has ended, or failed: its report or its end says why
                 member.tasks.send_bytes(task)

@@ -21,6 +21,7 @@ from multiprocessing import util
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 
 pool = WorkerPool(1, with_sums=False)
+pool.start()
 print(util.get_temp_dir(), flush=True)
 time.sleep(60)
 """

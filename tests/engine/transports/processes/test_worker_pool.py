@@ -45,6 +45,7 @@ def none_left() -> None:
 @pytest.fixture
 def pool() -> Iterator[WorkerPool]:
     made = WorkerPool(2, with_sums=False)
+    made.start()
     yield made
     made.close()
 
@@ -144,6 +145,7 @@ def test_a_closed_pool_keeps_no_memory_though_somebody_keeps_the_pool() -> None:
     """As a notebook does with the last traceback."""
     before = open_files()
     pool = WorkerPool(2, with_sums=True)
+    pool.start()
     pool._mailboxes.put(0, (0, 0, 0, 0), torch.ones(10**6))
     assert open_files() - before
     pool.close()
@@ -164,6 +166,7 @@ def test_a_worker_that_fails_before_it_has_read_its_task(pool: WorkerPool) -> No
 
 def test_a_worker_that_is_killed_while_it_receives_its_task() -> None:
     pool = WorkerPool(1, with_sums=False)
+    pool.start()
     [victim] = pids(pool)
     os.kill(victim, signal.SIGSTOP)
     killer = threading.Timer(0.5, os.kill, [victim, signal.SIGKILL])
@@ -241,6 +244,23 @@ def test_an_interrupt_waits_until_a_process_is_known() -> None:
         interrupted()
     assert reached
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+
+
+def test_an_interrupt_while_the_feeder_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = os.pipe
+
+    def interrupted() -> tuple[int, int]:
+        ends = make()
+        signal.raise_signal(signal.SIGINT)
+        return ends
+
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
+    before = open_files()
+    pipe.train(data(1))
+    monkeypatch.setattr(os, "pipe", interrupted)  # the workers are there: only the feeder's is made
+    with pytest.raises(KeyboardInterrupt):
+        pipe.train(data(1))
+    assert not open_files() - before
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
