@@ -1,0 +1,109 @@
+"""Where a recorded value came from: the executed notebook's cell, the numbers, the line of code."""
+
+import functools
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from pipekit.ledger.outcomes import Record
+from pipekit.reading import parse_json, read_text
+
+_PAPERS = Path(__file__).parents[2] / "papers"
+_LITERAL = re.compile(r'"([a-z0-9{][^"\s]*-[^"\s]+)"')
+
+
+@dataclass(frozen=True)
+class Link:
+    """A file beside the report, and what to call it."""
+
+    href: str
+    text: str
+
+
+def links(record: Record, folder: Path) -> list[Link]:
+    """Return links from a report in ``folder`` to what there is of a record's origin."""
+    found = []
+    executed = record.folder.with_suffix(".ipynb")
+    if executed.exists():
+        cell = _cells(executed).get(record.id)
+        place = "" if cell is None else f", cell {cell}"
+        found.append(_link(executed, folder, f"{executed.name}{place}"))
+    if record.figure is not None:
+        numbers = record.folder / Path(record.figure).with_suffix(".csv").name
+        if numbers.exists():
+            found.append(_link(numbers, folder, numbers.name))
+    source = _source(record.id)
+    if source is not None:
+        path, line = source
+        found.append(_link(path, folder, f"{path.relative_to(_PAPERS.parents[1])}:{line}"))
+    return found
+
+
+def _link(path: Path, folder: Path, text: str) -> Link:
+    return Link(Path(os.path.relpath(path, folder.resolve())).as_posix(), text)
+
+
+@functools.cache
+def _cells(executed: Path) -> Mapping[str, int]:
+    """Return the number, from 1, of the cell of a notebook that printed each claim's outcome."""
+    cells: dict[str, int] = {}
+    with suppress(ValueError):  # somebody else's change: the notebook is linked all the same
+        notebook = parse_json(read_text(executed), _Notebook)
+        for number, cell in enumerate(notebook.cells, 1):
+            for output in cell.outputs:
+                for id in re.findall(r"(?m)^[a-z ]+: ([^\s:]+): ", "".join(output.text)):
+                    cells.setdefault(id, number)
+    return cells
+
+
+class _Output(BaseModel):
+    text: str | list[str] = ""
+
+
+class _Cell(BaseModel):
+    outputs: list[_Output] = []
+
+
+class _Notebook(BaseModel):
+    cells: list[_Cell]
+
+
+def _source(id: str) -> tuple[Path, int] | None:
+    """Return the line of code that names a claim.
+
+    Some files name their claims without the paper, and ids made in a loop match their f-string:
+    the one with most of the id spelt out counts.
+    """
+    named, made = _sources()
+    names = id, id.partition("-")[2]
+    for name in names:
+        if name in named:
+            return named[name]
+    return next((place for pattern, place in made if any(map(pattern.fullmatch, names))), None)
+
+
+@functools.cache
+def _sources() -> tuple[
+    dict[str, tuple[Path, int]], list[tuple[re.Pattern[str], tuple[Path, int]]]
+]:
+    """Return where ids stand in the code, and f-strings that make some, the longest first."""
+    named: dict[str, tuple[Path, int]] = {}
+    made = []
+    for path in sorted(_PAPERS.rglob("*.py")):
+        for number, line in enumerate(read_text(path).splitlines(), 1):
+            if ".load()[" in line:  # only looks the paper's own value up
+                continue
+            for literal in _LITERAL.findall(line):
+                parts = re.split(r"\{[^}]*\}", literal)
+                if len(parts) == 1:
+                    named.setdefault(literal, (path, number))
+                elif "".join(parts).count("-") > 1:  # not only a paper's name before a variable
+                    pattern = re.compile(".+".join(map(re.escape, parts)))
+                    made.append((pattern, (path, number), len("".join(parts))))
+    made.sort(key=lambda each: -each[2])
+    return named, [(pattern, place) for pattern, place, _ in made]

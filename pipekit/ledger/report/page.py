@@ -1,0 +1,201 @@
+"""The report's page: a card a claim, by paper and figure, that needs nothing but itself."""
+
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain, groupby, zip_longest
+from pathlib import Path
+from re import match
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from pipekit.ledger.ledger import Claim
+from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, summaries
+from pipekit.ledger.report.links import links
+from pipekit.ledger.report.table import frame
+from pipekit.ledger.report.words import in_words
+from pipekit.provenance import LABELS
+
+TITLES = {
+    "pipedream": "PipeDream",
+    "gpipe": "GPipe",
+    "torchgpipe": "torchgpipe",
+    "pipedream-2bw": "PipeDream-2BW and PipeDream-Flush",
+}
+
+SYMBOLS = {
+    Status.PASS: "✔",
+    Status.MISS: "✘",
+    Status.UNDECIDED: "≈",
+    Status.INVALID: "!",
+    Status.REPORTED: "●",
+    Status.PRESET: "=",
+    Status.NOT_RUN: "○",
+    Status.OUT_OF_REACH: "–",
+}
+"""A sign beside each status: the words alone are slow to scan, and colours not always seen."""
+
+FIRST_FIGURES = 10
+"""Of the first screen."""
+
+_MEDIA = {".svg": "image/svg+xml", ".png": "image/png"}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure's file, embedded once, and the outcomes of the claims that it shows."""
+
+    anchor: str
+    path: Path
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def source(self) -> str:
+        """The file as a data URI: an image of its own, so that ids inside two SVGs cannot clash."""
+        data = base64.b64encode(self.path.read_bytes()).decode()
+        return f"data:{_MEDIA[self.path.suffix]};base64,{data}"
+
+    @property
+    def paper(self) -> str:
+        """The paper of its claims."""
+        return self.outcomes[0].claim.paper
+
+    @property
+    def places(self) -> str:
+        """The tables and figures that its claims stand at, or else the first one's place."""
+        found = dict.fromkeys(_place(outcome.claim) for outcome in self.outcomes)
+        named = [place for place in found if place.startswith(("Figure", "Table"))]
+        return ", ".join(named or list(found)[:1])
+
+    def count(self, status: Status) -> int:
+        """Return how many of its claims have a status."""
+        return sum(outcome.status is status for outcome in self.outcomes)
+
+    @property
+    def decided(self) -> int:
+        """How many of its claims passed or missed."""
+        return self.count(Status.PASS) + self.count(Status.MISS)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Claims of a paper that share a figure, or, without one, their place in the paper."""
+
+    heading: str
+    figure: Figure | None
+    outcomes: tuple[Outcome, ...]
+
+
+def destination(folder: Path) -> Path:
+    """Return the folder that gets the report: a run's own, or the newest run's of many.
+
+    A run is a folder with ``provenance.json``, as :func:`pipekit.ledger.batch.run` leaves it.
+    A folder without runs gets the report itself.
+    """
+    if (folder / "provenance.json").exists():
+        return folder
+    runs = sorted(path.parent for path in folder.glob("*/provenance.json"))
+    return runs[-1] if runs else folder
+
+
+def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
+    """Write ``report.html`` and ``report.csv``, and return the path of the first.
+
+    The page loads neither from a network nor a file; its links lead to the run's own files.
+    """
+    figures = _figures(outcomes)
+    page = _template().render(
+        papers=_papers(outcomes, figures),
+        telling=telling(figures),
+        causes=_causes(outcomes),
+        summaries=summaries(outcomes),
+        counts={status: sum(o.status is status for o in outcomes) for status in Status},
+        runs=_runs(outcomes),
+        links={o.claim.id: links(o.record, folder) for o in outcomes if o.record is not None},
+        words={o.claim.id: in_words(o.claim) for o in outcomes},
+        meaning=MEANING,
+        symbols=SYMBOLS,
+        labels={label: what for label, what in LABELS.items() if label != "paper"},
+        titles=TITLES,
+        recorded=sum(outcome.record is not None for outcome in outcomes),
+        total=len(outcomes),
+        utc=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+    html = folder / "report.html"
+    html.write_text(page, encoding="utf-8")
+    frame(outcomes).to_csv(folder / "report.csv", index=False)
+    return html
+
+
+def telling(figures: Iterable[Figure]) -> list[Figure]:
+    """Return the figures of the first screen: those that decide most claims, papers in turn."""
+    decisive = sorted(figures, key=lambda figure: -figure.decided)
+    papers = dict.fromkeys(figure.paper for figure in decisive)
+    each = ([figure for figure in decisive if figure.paper == paper] for paper in papers)
+    return [figure for figure in chain(*zip_longest(*each)) if figure][:FIRST_FIGURES]
+
+
+def _template() -> Any:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=lambda name: name is not None and name.endswith(".j2"),  # not CSS, nor script
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2")
+
+
+def _papers(outcomes: Iterable[Outcome], figures: Iterable[Figure]) -> dict[str, list[Group]]:
+    """Return each paper's groups in the order in which the paper makes the claims."""
+    figure_of = {o.claim.id: figure for figure in figures for o in figure.outcomes}
+    papers = {}
+    for paper, members in groupby(outcomes, key=lambda outcome: outcome.claim.paper):
+        groups: dict[str, list[Outcome]] = {}
+        for outcome in members:
+            figure = figure_of.get(outcome.claim.id)
+            key = _place(outcome.claim) if figure is None else figure.anchor
+            groups.setdefault(key, []).append(outcome)
+        papers[paper] = [_group(key, having, figure_of) for key, having in groups.items()]
+    return papers
+
+
+def _group(key: str, outcomes: Sequence[Outcome], figure_of: dict[str, Figure]) -> Group:
+    figure = figure_of.get(outcomes[0].claim.id)
+    return Group(key if figure is None else figure.places, figure, tuple(outcomes))
+
+
+def _causes(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    """Return the misses by their cause, the commonest first, those without one last."""
+    causes: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.cause:
+            causes.setdefault(outcome.cause, []).append(outcome)
+    order = sorted(causes, key=lambda cause: (cause == CAUSE_UNKNOWN, -len(causes[cause])))
+    return {cause: causes[cause] for cause in order}
+
+
+def _place(claim: Claim) -> str:
+    """Return the section, table or figure that a claim is listed under."""
+    found = match(r"Abstract|§\d+(\.\d+)*|(Figure|Table) \d+|Appendix", claim.where)
+    return found.group() if found else claim.where
+
+
+def _figures(outcomes: Iterable[Outcome]) -> list[Figure]:
+    shown: dict[Path, list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.record is not None and outcome.record.figure is not None:
+            path = outcome.record.folder / Path(outcome.record.figure).name
+            if path.suffix in _MEDIA and path.exists():
+                shown.setdefault(path, []).append(outcome)
+    return [
+        Figure(f"figure-{number}", path, tuple(having))
+        for number, (path, having) in enumerate(shown.items(), 1)
+    ]
+
+
+def _runs(outcomes: Iterable[Outcome]) -> list[str]:
+    records = [outcome.record for outcome in outcomes if outcome.record is not None]
+    return sorted({record.folder.parent.name for record in records})
