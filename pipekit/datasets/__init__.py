@@ -1,7 +1,9 @@
 """Small real data that needs no network: it comes with Python, or with packages of pipekit's."""
 
 from pipekit.datasets.dataset import Batch, Dataset
+from pipekit.datasets.handwriting import ShiftedImages, handwriting
 from pipekit.datasets.images import digits, mnist
+from pipekit.datasets.installed import installed_text
 from pipekit.datasets.masking import MaskedText, masked
 from pipekit.datasets.snippets import python_snippets
 from pipekit.datasets.text import python_source, text_file
@@ -10,7 +12,10 @@ __all__ = [
     "Batch",
     "Dataset",
     "MaskedText",
+    "ShiftedImages",
     "digits",
+    "handwriting",
+    "installed_text",
     "masked",
     "mnist",
     "python_snippets",

@@ -33,7 +33,7 @@ def python_source(
         ValueError: the library is too short, or no row is left for training.
     """
     train, test = (b"".join(file.text for file in files) for files in library())
-    return _language("python_source", RELEASE, (train, test), sequence, rows, test_rows, seed)
+    return language("python_source", RELEASE, (train, test), sequence, rows, test_rows, seed)
 
 
 def text_file(
@@ -66,7 +66,7 @@ def text_file(
         )
     end = len(text) - round(TEST_SHARE * len(text))
     parts = text[:end], text[end:]
-    return _language(path.stem, str(path), parts, sequence, rows, test_rows, seed)
+    return language(path.stem, str(path), parts, sequence, rows, test_rows, seed)
 
 
 def windows(text: bytes, length: int, step: int) -> Tensor:
@@ -81,7 +81,7 @@ def draw(rows: Tensor, number: int, generator: torch.Generator) -> Tensor:
     return rows[torch.randperm(len(rows), generator=generator)[:number]].long()
 
 
-def _language(
+def language(
     name: str,
     source: str,
     texts: tuple[bytes, bytes],
@@ -90,6 +90,7 @@ def _language(
     test_rows: int | None,
     seed: int,
 ) -> Dataset:
+    """Return texts to learn and to test on as rows; arguments as for :func:`python_source`."""
     if sequence < 1:
         raise ValueError(f"sequence must be at least 1, not {sequence}")
     train, test = (windows(text, sequence + 1, sequence) for text in texts)

@@ -11,6 +11,9 @@ An experiment file is YAML::
         quick: {epochs: 1}           # optional: at this scale only
         full: {epochs: 10}
         alone: true                  # optional: it measures times, nothing may run beside it
+        grid:                        # optional: one run for each combination, see .grid
+          lr: [0.01, 0.1]
+          method: {ours: "2bw", theirs: "pipedream"}
 
 Everything is checked before anything runs, because a batch may take a night: a parameter must be
 assigned in the notebook's cell tagged ``parameters``, or it would be set and never used.  So must
@@ -30,6 +33,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel
 
+from pipekit.ledger import grid
 from pipekit.reading import read_json, read_text
 
 SCALES = ("quick", "full")
@@ -44,6 +48,8 @@ class NotebookJob:
     """One notebook with its parameters at the chosen scale, ``GIVEN`` not among them.
 
     ``sha256`` is the notebook file's, in hex; ``alone`` means that nothing may run beside it.
+    ``point`` are the parameters that its grid has chosen, by the labels of their values; ``entry``
+    is the name of the notebook before the grid gave it one of its own.
     """
 
     name: str
@@ -53,6 +59,8 @@ class NotebookJob:
     sha256: str
     cell_timeout_s: int
     alone: bool
+    entry: str = ""
+    point: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,15 +72,16 @@ class Experiment:
     jobs: tuple[NotebookJob, ...]
 
     def only(self, names: Collection[str]) -> "Experiment":
-        """Return the experiment with these notebooks only.
+        """Return the experiment with these notebooks only; a grid's by its own name or by theirs.
 
         Raises:
             ValueError: it has no notebook of such a name.
         """
-        known = [job.name for job in self.jobs]
+        known = list(dict.fromkeys(n for job in self.jobs for n in (job.entry, job.name)))
         if unknown := sorted(set(names) - set(known)):
             raise ValueError(f"{self.name} has no notebook {unknown[0]!r}, only {', '.join(known)}")
-        return replace(self, jobs=tuple(job for job in self.jobs if job.name in names))
+        chosen = (job for job in self.jobs if {job.name, job.entry}.intersection(names))
+        return replace(self, jobs=tuple(chosen))
 
 
 def load_all(files: Sequence[Path], scale: str = "quick") -> Experiment:
@@ -125,8 +134,9 @@ def load(file: Path, scale: str = "quick") -> Experiment:
     if not 1 <= timeout_s <= _LONGEST_S:
         raise ValueError(f"{file}: 'cell_timeout_s' must be 1 to {_LONGEST_S}, not {timeout_s}")
     jobs = tuple(
-        _job(entry, f"{file}, notebook {number}", file.parent, scale, timeout_s)
+        job
         for number, entry in enumerate(content["notebooks"], start=1)
+        for job in _jobs(entry, f"{file}, notebook {number}", file.parent, scale, timeout_s)
     )
     if not jobs:
         raise ValueError(f"{file} names no notebook")
@@ -137,8 +147,10 @@ def load(file: Path, scale: str = "quick") -> Experiment:
     return Experiment(content["name"], scale, jobs)
 
 
-def _job(entry: Any, where: str, folder: Path, scale: str, cell_timeout_s: int) -> NotebookJob:
-    per_scale = dict.fromkeys(("parameters", *SCALES), dict)
+def _jobs(
+    entry: Any, where: str, folder: Path, scale: str, cell_timeout_s: int
+) -> list[NotebookJob]:
+    per_scale = dict.fromkeys(("parameters", *SCALES, "grid"), dict)
     _check_keys(entry, where, {"notebook": str}, {"name": str, **per_scale, "alone": bool})
     path = folder / entry["notebook"]
     name = entry.get("name", path.stem)
@@ -148,8 +160,11 @@ def _job(entry: Any, where: str, folder: Path, scale: str, cell_timeout_s: int) 
             f"digits, spaces, '-' and '_'"
         )
     parameters = entry.get("parameters", {}) | entry.get(scale, {})
+    points = grid.points(entry.get("grid", {}), where)
+    if both := sorted(parameters.keys() & entry.get("grid", {}).keys()):
+        raise ValueError(f"{where}: {both[0]!r} is both in the grid and beside it: leave one out")
     try:
-        json.dumps(parameters, allow_nan=False)
+        json.dumps([parameters, [point.parameters for point in points]], allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: parameters must be JSON values ({error})") from error
     if not os.path.isfile(path):  # False, where is_file() raises: for a name that none can have
@@ -159,16 +174,28 @@ def _job(entry: Any, where: str, folder: Path, scale: str, cell_timeout_s: int) 
         declared = notebook.declared()
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:  # the parser's, too
         raise ValueError(f"{where}: {path} cannot be read as a notebook ({error})") from error
-    for parameter in (*GIVEN, *parameters):
+    for parameter in (*GIVEN, *parameters, *entry.get("grid", {})):
         if parameter not in declared:
             raise ValueError(
                 f"{where}: {path} must assign {parameter!r} in its cell tagged 'parameters'"
             )
-    if given := sorted(set(GIVEN) & parameters.keys()):
+    if given := sorted(set(GIVEN) & {*parameters, *entry.get("grid", {})}):
         raise ValueError(f"{where}: {given[0]!r} is set by the runner, leave it out")
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    alone = entry.get("alone", False)
-    return NotebookJob(name, path, parameters, len(notebook.cells), sha256, cell_timeout_s, alone)
+    return [
+        NotebookJob(
+            name="-".join([name, *(label for _, label in point.labels)]),
+            notebook=path,
+            parameters=parameters | point.parameters,
+            cells=len(notebook.cells),
+            sha256=sha256,
+            cell_timeout_s=cell_timeout_s,
+            alone=entry.get("alone", False),
+            entry=name,
+            point=point.labels,
+        )
+        for point in points
+    ]
 
 
 class _PlainLoader(yaml.SafeLoader):

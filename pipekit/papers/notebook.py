@@ -17,7 +17,7 @@ import torch
 from IPython.display import display
 
 from pipekit import plots
-from pipekit.ledger import claims
+from pipekit.ledger import claims, grid
 from pipekit.papers.findings import Finding
 from pipekit.provenance import provenance, write
 from pipekit.traces import Memory, Trace
@@ -85,6 +85,10 @@ class Notebook:
             shown = shown.format(text, subset=column)
         shown = shown if index else shown.hide(axis="index")
         display(shown.set_caption(caption) if caption else shown)
+
+    def grid(self, frame: pd.DataFrame) -> None:
+        """Leave the numbers of one run of a grid, for the table of them all."""
+        frame.to_csv(self.folder / grid.OWN, index=False)
 
     def record(
         self,

@@ -1,0 +1,57 @@
+"""All text that the installed packages hold: more than Python's own, and still on every machine."""
+
+import functools
+import hashlib
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from pipekit.datasets.dataset import Dataset
+from pipekit.datasets.standard_library import RELEASE, library
+from pipekit.datasets.text import language
+
+_TEXTS = frozenset({".py", ".pyi", ".md", ".rst", ".txt"})
+_EACH_FIFTH = 5
+
+
+def installed_text(
+    sequence: int = 128, rows: int | None = None, test_rows: int | None = 1000, seed: int = 0
+) -> Dataset:
+    """Return the bytes of Python's standard library and of all installed packages' text files.
+
+    A fifth of the packages is for testing, besides :func:`python_source`'s test files, so that no
+    package of these is in both parts.  Another environment holds another text: ``source`` has
+    its size and a checksum.
+
+    Args:
+        sequence: T, bytes a row.
+        rows: rows in all, training and test; None: all that there are.
+        test_rows: how many of them to test on; None: all that there are.
+        seed: chooses the windows.
+
+    Raises:
+        ValueError: there is too little text, or no row is left for training.
+    """
+    train, test, packages = _texts()
+    digest = hashlib.sha256(train + test).hexdigest()[:12]
+    source = (
+        f"{RELEASE} and {packages} packages, {(len(train) + len(test)) / 1e6:.1f} MB, "
+        f"sha256 {digest}..."
+    )
+    return language("installed_text", source, (train, test), sequence, rows, test_rows, seed)
+
+
+@functools.cache  # reads some hundred megabytes
+def _texts() -> tuple[bytes, bytes, int]:
+    """Return the texts to learn from and to test on, and how many packages they are from."""
+    parts = [[file.text for file in files] for files in library()]
+    found = sorted(distributions(), key=lambda package: package.name.lower())
+    texts = [text for text in map(_text, found) if text]
+    for number, text in enumerate(texts):
+        parts[number % _EACH_FIFTH == 1].append(text)
+    train, test = (b"".join(part) for part in parts)
+    return train, test, len(texts)
+
+
+def _text(package: Distribution) -> bytes:
+    files = (Path(str(file.locate())) for file in package.files or [] if file.suffix in _TEXTS)
+    return b"".join(path.read_bytes() for path in sorted(files) if path.is_file())

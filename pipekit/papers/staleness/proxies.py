@@ -1,0 +1,158 @@
+"""The networks that stand for the papers', each in two sizes, with data held out.
+
+A GPT of bytes for the language models, a BERT of bytes for the masked ones, a convolutional network
+for the image classifiers.  All have eight parts with weights, so that pipelines of up to eight
+stages have something to train in each.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, islice, pairwise
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipekit.datasets import Batch, Dataset, handwriting, installed_text, masked, python_source
+from pipekit.datasets.masking import MASK
+from pipekit.datasets.text import BYTES
+from pipekit.models import bert_large, gpt, token_loss
+
+PARTS = 8
+"""Of every network, as many as there can be stages."""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A network and what it learns.
+
+    Attributes:
+        kind: "gpt", "bert" or "images".
+        size: "small", a few seconds a training; or "large".
+        width: hidden features of a token, or channels of the first convolution.
+        length: T, bytes of a row; or pixels of an image's side.
+        rows: of text to learn from, windows; all images are learnt from.
+        test_rows: likewise to test on.
+        batch_rows: examples of an update.
+        updates: of a training.
+    """
+
+    kind: str
+    size: str
+    width: int
+    length: int
+    batch_rows: int
+    updates: int
+    rows: int = 0
+    test_rows: int = 0
+
+    @property
+    def name(self) -> str:
+        """As it is called in tables."""
+        return f"{self.kind}-{self.size}"
+
+    @property
+    def loss(self) -> Callable[[Any, Any], Tensor]:
+        """The loss, a mean over rows, in nats."""
+        return nn.CrossEntropyLoss() if self.kind == "images" else token_loss
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The sizes of what goes in and comes out, which no hidden matrix has."""
+        return (
+            frozenset({10}) if self.kind == "images" else frozenset({BYTES, MASK + 1, self.length})
+        )
+
+    def build(self, seed: int) -> nn.Sequential:
+        """Return the network with its initial weights."""
+        torch.manual_seed(seed)
+        heads = max(1, self.width // 32)
+        if self.kind == "images":
+            return _convnet(self.width, self.length)
+        if self.kind == "bert":
+            return bert_large(PARTS - 2, self.width, heads, MASK + 1, self.length, dropout=0.0)
+        return gpt(PARTS - 2, self.width, heads, BYTES, self.length)
+
+    def balance(self, stages: int) -> list[int]:
+        """Return how many layers each stage has, if all have as many of the parts as possible.
+
+        Raises:
+            ValueError: there are more stages than parts.
+        """
+        if not 1 <= stages <= PARTS:
+            raise ValueError(
+                f"{self.name} has {PARTS} parts: use 1 to {PARTS} stages, not {stages}"
+            )
+        layers = {"images": [2, 2, 2, 3, 2, 2, 2, 1], "gpt": [*[1] * 7, 2], "bert": [*[1] * 7, 4]}
+        ends = [PARTS * stage // stages for stage in range(stages + 1)]
+        return [sum(layers[self.kind][a:b]) for a, b in pairwise(ends)]
+
+    def data(self) -> Dataset:
+        """Return what it learns from and is tested on."""
+        if self.kind == "images":
+            return handwriting(self.length)
+        text = installed_text if self.size == "large" else python_source
+        windows = text(self.length, self.rows + self.test_rows, self.test_rows)
+        return masked(windows) if self.kind == "bert" else windows
+
+    def batches(self, data: Dataset, seed: int) -> list[Batch]:
+        """Return the batches of a training, of as many epochs as it takes."""
+        endless = (batch for e in count() for batch in data.batches(self.batch_rows, seed, e))
+        return list(islice(endless, self.updates))
+
+
+PROXIES: Mapping[str, Proxy] = MappingProxyType(
+    {
+        proxy.name: proxy
+        for proxy in (
+            Proxy("images", "small", width=8, length=12, batch_rows=32, updates=200),
+            Proxy("gpt", "small", 32, 40, batch_rows=8, updates=300, rows=2400, test_rows=256),
+            Proxy("bert", "small", 32, 40, batch_rows=8, updates=400, rows=3200, test_rows=256),
+            Proxy("images", "large", width=64, length=28, batch_rows=64, updates=2000),
+            Proxy("gpt", "large", 320, 128, batch_rows=16, updates=4000, rows=64000, test_rows=512),
+            Proxy(
+                "bert", "large", 320, 128, batch_rows=16, updates=4000, rows=64000, test_rows=512
+            ),
+        )
+    }
+)
+"""By name."""
+
+
+def evaluate(model: nn.Module, proxy: Proxy, tests: Sequence[Batch]) -> float:
+    """Return the mean loss over the rows of the test set, in nats."""
+    was = model.training
+    model.eval()
+    with torch.no_grad():
+        total = sum(float(proxy.loss(model(x), y)) * len(x) for x, y in tests)
+    model.train(was)
+    return total / sum(len(x) for x, _ in tests)
+
+
+def _convnet(width: int, pixels: int) -> nn.Sequential:
+    """Return four convolutions and four linear layers: ``[B, 1, p, p]`` to ``[B, 10]``."""
+    hidden, left = 8 * width, (pixels + 3) // 4
+    model = nn.Sequential(
+        nn.Conv2d(1, width, 3, padding=1),  # [B, w, p, p]
+        nn.ReLU(),
+        nn.Conv2d(width, width, 3, padding=1, stride=2),  # [B, w, p/2, p/2]
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 3, padding=1),  # [B, 2w, p/2, p/2]
+        nn.ReLU(),
+        nn.Conv2d(2 * width, 2 * width, 3, padding=1, stride=2),  # [B, 2w, p/4, p/4]
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2 * width * left**2, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, 10),
+    )
+    for layer in model:  # PyTorch's own first weights let a signal fade in eight layers
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+    return model
