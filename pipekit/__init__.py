@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         searching,
         simulation,
         skips,
+        staleness,
         traces,
     )
     from pipekit.batch_norm import DeferredBatchNorm, convert_batch_norm
@@ -87,6 +88,7 @@ _MODULES = {
             "searching",
             "simulation",
             "skips",
+            "staleness",
             "traces",
         )
     },
@@ -131,6 +133,7 @@ __all__ = [
     "simulation",
     "skips",
     "stages",
+    "staleness",
     "torch_runtime",
     "traces",
 ]

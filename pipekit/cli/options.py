@@ -35,8 +35,8 @@ MemoryBytes = Annotated[
 ]
 METHODS = (
     "gpipe, flush, eager, 2bw, zb-h1, zb-h2, interleaved, interleaved-zero-bubble, looped-bfs, "
-    "hanayo, zb-v, v-half, v-min, chimera, dualpipe, dualpipe-v, model-parallel, pipedream, "
-    "pipedream-vertical-sync, pipedream-no-stashing"
+    "hanayo, zb-v, v-half, v-min, chimera, dualpipe, dualpipe-v, model-parallel, paci, "
+    "pipedream, pipedream-vertical-sync, pipedream-no-stashing"
 )
 """The methods by name, as help lists them: their own list would load what takes seconds."""
 TRAINED = "convnet, mlp, gpt"

@@ -13,6 +13,7 @@ from pipekit.devices import is_accelerator
 from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import Schedule, ScheduleError, check
+from pipekit.staleness import Mitigation
 
 
 class Batches(Protocol):
@@ -97,6 +98,33 @@ def resolve_recompute(
             "first did: use recompute='never'"
         )
     return modes
+
+
+def require_mitigation(rule: object, stashing: bool, repeats: bool) -> None:
+    """Raise TypeError or ValueError unless a mitigation goes with a schedule.
+
+    Args:
+        rule: what is done about stale weights.
+        stashing: whether a backward reads the version of its forward.
+        repeats: whether updates may be skipped, or made twice.
+    """
+    if not isinstance(rule, Mitigation):
+        raise TypeError(
+            f"mitigation must be a pipekit.staleness.Mitigation or the name of one, not "
+            f"{type(rule).__name__}"
+        )
+    if rule.stashing not in (None, stashing):
+        use = (
+            "a schedule with weight stashing, as schedules.pipedream and two_bw are"
+            if rule.stashing
+            else "one without, e.g. schedules.pipedream(stages, n, stashing=False)"
+        )
+        raise ValueError(f"{rule} goes with other weight versions than this schedule's: use {use}")
+    if repeats:
+        raise ValueError(
+            "a mitigation counts updates, of which a loss scale may skip some and "
+            "validate='later' may make some twice: leave both out"
+        )
 
 
 def require_seed(

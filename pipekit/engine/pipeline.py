@@ -29,6 +29,7 @@ from pipekit.engine.run import Run
 from pipekit.engine.runs import Runs
 from pipekit.engine.tables import Tables
 from pipekit.engine.transports import by_name as transports
+from pipekit.engine.updates.mitigated_weights import StageMitigation
 from pipekit.engine.updates.optimizer_state import Groups, NamedState
 from pipekit.engine.updates.weight_versions import LRSchedulerFactory, OptimizerFactory
 from pipekit.engine.workers import Workers
@@ -39,6 +40,7 @@ from pipekit.partition.partition import sequence_of
 from pipekit.partition.reordered import in_plan_order
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import Schedule
+from pipekit.staleness import Mitigation, named
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -95,6 +97,10 @@ class Pipeline:
             name in the model: ``lambda name, p: {"weight_decay": 0.0} if p.dim() < 2 else {}``.
             Those with the same options form a group; ``optimizer`` gets a list of groups.
         lr_scheduler: makes a learning-rate scheduler from an optimizer.
+        mitigation: what is done about stale weights, a :class:`pipekit.staleness.Mitigation`, or
+            its name, perhaps with arguments: "spectrain", "pipeoptim", "pipemare:anneal=500",
+            "gap-aware", "error-feedback".  Each goes with some schedules only; predicted weights
+            take slots of their own.
         lr_step: when it is stepped: after each "update", or by a "call" of :meth:`step_lr`.
         cluster: links to slow the messages between workers down to; over "threads" only.
         timeout: seconds after which a run fails in which no worker (under ``torchrun``: one) gets
@@ -126,6 +132,7 @@ class Pipeline:
         groups: Groups | None = None,
         lr_scheduler: LRSchedulerFactory | None = None,
         lr_step: str = "update",
+        mitigation: Mitigation | str | None = None,
         cluster: Cluster | None = None,
         timeout: float | None = None,
     ) -> None:
@@ -160,6 +167,7 @@ class Pipeline:
             steps_lr=lr_step == "update",
             recompute=recomputed,
             loss_scale=scale,
+            mitigations=self._mitigations(mitigation, tables, scale, validate),
         )
         arguments.require_seed(seed, example, transport, recomputed)
         self._model = ModelStages(copy.deepcopy(layers), self.stages, balance, configure)
@@ -182,6 +190,24 @@ class Pipeline:
         )
         reader = BatchReader(layers, inputs)
         self._runs = Runs(tables, self._model, workers, self._runner.agree, transport, seed, reader)
+
+    @staticmethod
+    def _mitigations(
+        mitigation: Mitigation | str | None,
+        tables: Tables,
+        scale: LossScale | None,
+        validate: str,
+    ) -> list[StageMitigation]:
+        """Return what each stage does about stale weights; nothing if they do nothing."""
+        if mitigation is None:
+            return []
+        rule = named(mitigation) if isinstance(mitigation, str) else mitigation
+        stashing, stages = tables.example.stashing, tables.example.stages
+        arguments.require_mitigation(rule, stashing, scale is not None or validate == "later")
+        return [
+            StageMitigation(rule, stage, stages, delay, stashing)
+            for stage, delay in enumerate(tables.delays())
+        ]
 
     @property
     def balance(self) -> list[int] | None:

@@ -10,6 +10,7 @@ from pipekit.garbage import not_collected
 from pipekit.schedules import (
     Boundary,
     EndlessSteps,
+    Op,
     Schedule,
     ScheduleError,
     Skips,
@@ -206,6 +207,22 @@ class Tables:
             with not_collected():
                 self._endless[key] = Table.endless(self._made, skips)
         return self._endless[key]
+
+    def delays(self) -> list[int]:
+        """Return, for each stage, how many updates a forward is behind its own update at most.
+
+        Of a function, in a run long enough for the pipeline to be full.
+        """
+        schedule = self.example
+        if callable(self._schedule):
+            schedule = self._made(4 * max(2, len(schedule.workers)))
+        delays = [0] * schedule.stages
+        for tasks in schedule.workers:
+            for op, stage, microbatch, version in tasks:
+                if op is Op.FORWARD:
+                    late = schedule.update_of[stage][microbatch] - 1 - version
+                    delays[stage] = max(delays[stage], late)
+        return delays
 
     def repeats(self) -> bool:
         """Return whether there is a table without end."""

@@ -31,6 +31,7 @@ from pipekit.schedules.methods.inference import inference
 from pipekit.schedules.methods.interleaved import interleaved
 from pipekit.schedules.methods.looped_bfs import looped_bfs
 from pipekit.schedules.methods.model_parallel import model_parallel
+from pipekit.schedules.methods.paci import paci
 from pipekit.schedules.methods.pipedream import optimal_in_flight, pipedream
 from pipekit.schedules.methods.replicate import replicate
 from pipekit.schedules.methods.two_bw import two_bw
@@ -92,6 +93,7 @@ __all__ = [
     "model_parallel",
     "older_versions",
     "optimal_in_flight",
+    "paci",
     "parse",
     "pipedream",
     "read_csv",

@@ -79,4 +79,4 @@ class _Restored:
 
     def _restore(self, version: int, slot: int) -> None:
         if version in self._versions:
-            self._stage.weights.restore(slot, self._versions.pop(version))
+            self._stage.weights.restore(slot, self._versions.pop(version), version)

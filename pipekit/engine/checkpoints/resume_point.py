@@ -163,7 +163,14 @@ class ResumePoint:
         own = {name: each[name] for each in optimizers for name in each if name in names}
         if None in part.numbers:  # weights that an earlier stage has as well
             own = copy.deepcopy(own)
-        return donor | {"optimizer": own or None, "resumed": True}
+        found = donor | {"optimizer": own or None, "resumed": True}
+        if "mitigation" in donor:
+            kept = (stage["state"]["mitigation"]["memory"] for stage in self.stages)
+            found["mitigation"] = {
+                **donor["mitigation"],
+                "memory": {name: each for memory in kept for name, each in memory.items()},
+            }
+        return found
 
     def start(
         self, batches: int, schedule_for: Callable[[int], Schedule], balance: Sequence[int] | None

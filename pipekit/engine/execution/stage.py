@@ -1,7 +1,8 @@
 """A stage in training: its passes, and the weight versions that they read."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 import torch
@@ -11,6 +12,7 @@ from pipekit.engine.execution.passes import PassConfig, Passes
 from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
 from pipekit.engine.execution.stage_runtime import StageRuntime
 from pipekit.engine.updates.loss_scaler import LossScaler
+from pipekit.engine.updates.mitigated_weights import MitigatedWeights, StageMitigation
 from pipekit.engine.updates.optimizer_state import Groups, NamedOptimizer
 from pipekit.engine.updates.weight_versions import (
     LRSchedulerFactory,
@@ -66,6 +68,7 @@ class StageConfig:
         state: of its optimizer, scheduler and loss scaler, from an earlier run, or None.
         slots: its weight slots, for a run that goes on where an earlier one has ended, the newest
             version's among them; empty: it has one.
+        mitigation: what is done about stale weights, or None.
     """
 
     passes: PassConfig
@@ -77,6 +80,7 @@ class StageConfig:
     loss_scale: LossScale | None = None
     state: dict[str, Any] | None = None
     slots: tuple[nn.Sequential, ...] = ()
+    mitigation: StageMitigation | None = None
 
     @classmethod
     def of(
@@ -86,6 +90,7 @@ class StageConfig:
         seed: int | None,
         autocast: torch.dtype | None,
         recompute: Sequence[Recompute],
+        mitigations: Sequence[StageMitigation] = (),
         **training: Any,
     ) -> Self:
         """Return what a part of a model becomes in a pipeline.
@@ -95,12 +100,14 @@ class StageConfig:
             seed: of the layers' random numbers; None: torch's default generators give them.
             autocast: what operators compute in where that is safe, or None.
             recompute: which microbatches of a batch each stage recomputes.
+            mitigations: what each stage does about stale weights, or nothing.
             training: the other attributes.
         """
         passes = PassConfig(
             part=part, differentiates_input=part.index > 0, seed=seed, autocast=autocast
         )
-        return cls(passes=passes, recompute=recompute[part.index], **training)
+        own = mitigations[part.index] if mitigations else None
+        return cls(passes=passes, recompute=recompute[part.index], mitigation=own, **training)
 
     @property
     def index(self) -> int:
@@ -148,7 +155,10 @@ class Stage:
 
     def __init__(self, config: StageConfig, device: torch.device) -> None:
         self._config = config
-        self.weights = WeightVersions(
+        kind: Callable[..., WeightVersions] = WeightVersions
+        if config.mitigation:
+            kind = partial(MitigatedWeights, config.mitigation)
+        self.weights = kind(
             config.module.to(device),
             config.optimizer,
             config.lr_scheduler,
@@ -181,16 +191,18 @@ class Stage:
         self, x: StageIO, microbatch: int, slot: int, target: Target | None, recompute: bool
     ) -> StageIO:
         """Return the output for ``x``; on the last stage, the weighted loss."""
+        slot = self.weights.begin_forward(slot)
         return self._passes.forward(x, microbatch, slot, target, recompute)
 
     def recompute(self, microbatch: int, slot: int) -> StageIO:
         """Run again a forward whose graph was not kept; return its output."""
-        return self._passes.recompute(microbatch, slot)
+        return self._passes.recompute(microbatch, self.weights.begin_forward(slot))
 
     def backward(
         self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
     ) -> StageGradients:
         """Add the microbatch's gradients to ``update``'s sum; return those of the input."""
+        slot = self.weights.begin_backward(slot, update)
         self.weights.accumulate(slot, update)
         gradients = self._scaled(microbatch, update, gradients)
         return self._passes.backward(microbatch, slot, update, gradients)
@@ -199,11 +211,13 @@ class Stage:
         self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
     ) -> StageGradients:
         """Return the gradients of the input, and leave those of the weights for later."""
+        slot = self.weights.begin_backward(slot, update)
         gradients = self._scaled(microbatch, update, gradients)
         return self._passes.backward_input(microbatch, slot, update, gradients)
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
         """Add to ``update``'s sum what :meth:`backward_input` has left."""
+        slot = self.weights.begin_backward_weight(slot)
         self.weights.accumulate(slot, update)
         self._passes.backward_weight(microbatch, slot, update)
 
@@ -230,17 +244,30 @@ class Stage:
         return StageGradients({0: scale.to(loss.dtype)}, {})
 
     def _load(self, state: dict[str, Any]) -> None:
+        self._require_rule(state)
         for name, part in self._stateful().items():
             if part and state[name]:
                 if isinstance(part, NamedOptimizer) and "resumed" in state:
                     part.warn_of_changes(state[name])
                 part.load_state_dict(state[name])
 
+    def _require_rule(self, state: dict[str, Any]) -> None:
+        """Raise ValueError if the state is of a training with another mitigation."""
+        there = (state.get("mitigation") or {}).get("rule")
+        here = repr(self._config.mitigation.rule) if self._config.mitigation else None
+        if there != here:
+            raise ValueError(
+                f"the saved training had mitigation {there}, and this one has {here}: build the "
+                f"pipeline as the one that wrote the checkpoint"
+            )
+
     def _stateful(self) -> dict[str, Any]:
         weights = self.weights
         optimizer = weights.optimizer and NamedOptimizer(weights.optimizer, weights.names)
-        return {
+        parts = {
             "optimizer": optimizer,
             "lr_scheduler": weights.lr_scheduler,
             "loss_scaler": self.scaler,
         }
+        mitigated = isinstance(weights, MitigatedWeights)
+        return parts | ({"mitigation": weights} if mitigated else {})

@@ -144,6 +144,18 @@ class WeightVersions:
         self._owner.clear()
         self._set_aside.clear()
 
+    def begin_forward(self, slot: int) -> int:
+        """Return the slot that a forward reads in place of the one that the table names."""
+        return slot
+
+    def begin_backward(self, slot: int, update: int) -> int:
+        """Return likewise the slot that a backward reads, whose gradients ``update`` sums."""
+        return slot
+
+    def begin_backward_weight(self, slot: int) -> int:
+        """Return the slot to whose gradients the second part of a backward adds."""
+        return slot
+
     def accumulate(self, slot: int, update: int) -> None:
         """Direct the gradients of the next backward on ``slot`` into ``update``'s sum."""
         owner = self._owner.get(slot)
@@ -180,11 +192,15 @@ class WeightVersions:
         self.skip(slot)
         for alias, gradient in zip(self._aliases[slot], gradients, strict=True):
             alias.grad = gradient
-        self.optimizer.step()
+        self.step(self.optimizer)
         for alias in self._aliases[slot]:
             alias.grad = None
         if self.lr_scheduler is not None and self._steps_lr:
             self.lr_scheduler.step()
+
+    def step(self, optimizer: Optimizer) -> None:
+        """Take the optimizer's step from the newest version, in place."""
+        optimizer.step()
 
     def skip(self, slot: int) -> None:
         """Make ``slot`` the next version as a copy of the newest: no step is taken."""
@@ -226,8 +242,8 @@ class WeightVersions:
         return Saved(put_back, sum(each.nbytes for each in copies))
 
     @torch.no_grad()
-    def restore(self, slot: int, weights: Mapping[str, Tensor]) -> None:
-        """Write a version into ``slot`` that an earlier run has made."""
+    def restore(self, slot: int, weights: Mapping[str, Tensor], version: int) -> None:
+        """Write ``version`` into ``slot``, which an earlier run has made."""
         self.skip(slot)
         if self.optimizer is not None:
             for alias, (name, *_) in self.names.items():

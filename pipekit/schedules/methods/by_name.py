@@ -19,6 +19,7 @@ from pipekit.schedules import (
     interleaved_zero_bubble,
     looped_bfs,
     model_parallel,
+    paci,
     pipedream,
     replicate,
     two_bw,
@@ -79,6 +80,18 @@ def _looped(name: str, method: _Looped) -> Method:
     return _in_pipelines(made)
 
 
+def _alone(name: str, method: Callable[[int, int, int], Schedule]) -> Method:
+    """Return a method that has each stage on one worker."""
+
+    def made(stages: int | Sequence[int], microbatches: int, batches: int) -> Schedule:
+        replicas = [1] * stages if isinstance(stages, int) else stages
+        if max(replicas) > 1:
+            raise ScheduleError(f"{name} has each stage on one worker: use stages in place of them")
+        return method(len(replicas), microbatches, batches)
+
+    return made
+
+
 def _unsplit(method: Callable[[int | Sequence[int], int], Schedule]) -> Method:
     return lambda stages, microbatches, batches: method(stages, batches)
 
@@ -120,6 +133,7 @@ METHODS: dict[str, Method] = {
     "model-parallel": _in_pipelines(
         lambda stages, microbatches, batches: model_parallel(stages, batches)
     ),
+    "paci": _alone("PACI", paci),
     **{name: _unsplit(method) for name, method in _PIPEDREAM.items()},
 }
 """Every method that can be asked for by name."""
@@ -131,7 +145,7 @@ PER_MINIBATCH = frozenset({"model-parallel", *_PIPEDREAM})
 def named_schedules(stages: int, workers: int, microbatches: int) -> Iterator[Schedule]:
     """Yield one batch of every method that flushes and has so many stages on so many workers."""
     for name, method in METHODS.items():
-        if name in PER_MINIBATCH or name == "2bw":
+        if name in PER_MINIBATCH or name in ("2bw", "paci"):
             continue
         try:
             schedule = method(stages, microbatches, 1)

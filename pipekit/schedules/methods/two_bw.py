@@ -1,5 +1,8 @@
 """PipeDream-2BW: 1F1B without flushes, two weight versions (section 3.1, Figure 2)."""
 
+from collections.abc import Collection
+from itertools import pairwise
+
 from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.methods.arguments import require_positive
 from pipekit.schedules.methods.one_f_one_b import one_f_one_b
@@ -8,16 +11,21 @@ from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
 
-def two_bw(stages: int, microbatches: int, batches: int) -> Schedule:
+def two_bw(
+    stages: int, microbatches: int, batches: int, flush_after: Collection[int] = ()
+) -> Schedule:
     """Return 2BW's schedule: W(t+1) = W(t) - nu * grad f(W(t-1)).
 
     Microbatch ``k`` (from 1, as in the paper) reads version ``max(floor((k-1)/m) - 1, 0)`` on all
-    stages, forward and backward.
+    stages, forward and backward.  After a batch of ``flush_after`` the pipeline drains, and the
+    next batch reads the newest weights: ``range(n)`` makes the first n updates and the next one
+    synchronous, and ``(0, 1, 3, 7, 15)`` warms the delay up, with flushes ever further apart.
 
     Args:
         stages: pipeline depth d, one worker each.
         microbatches: m, the microbatches summed by each update; at least ``stages``.
         batches: how many batches of m.
+        flush_after: the batches (from 0) after which there is a flush.
 
     Raises:
         ScheduleError: a count is below 1, or ``microbatches < stages``.
@@ -29,13 +37,19 @@ def two_bw(stages: int, microbatches: int, batches: int) -> Schedule:
             f"{stages} (not {microbatches}) or at most {microbatches} stages"
         )
 
+    flushes = sorted({t + 1 for t in flush_after if 0 <= t < batches - 1})
+    spans = [*pairwise([0, *flushes, batches])]  # of batches, between two flushes
+
     def worker(stage: int) -> list[Task]:
         tasks = []
-        for op, k in one_f_one_b(stage, stages, range(microbatches * batches)):
-            batch = k // microbatches
-            tasks.append(Task(op, stage, k, max(batch - 1, 0)))
-            if op is Op.BACKWARD and (k + 1) % microbatches == 0:
-                tasks.append(Task(Op.UPDATE, stage, k, batch + 1))
+        for first, stop in spans:
+            span = range(first * microbatches, stop * microbatches)
+            for op, k in one_f_one_b(stage, stages, span):
+                batch = k // microbatches
+                tasks.append(Task(op, stage, k, max(batch - 1, first)))
+                if op is Op.BACKWARD and (k + 1) % microbatches == 0:
+                    tasks.append(Task(Op.UPDATE, stage, k, batch + 1))
         return tasks
 
-    return Schedule(tuple(tuple(worker(s)) for s in range(stages)), "PipeDream-2BW")
+    name = "PipeDream-2BW" + (f" with {len(flushes)} flushes" if flushes else "")
+    return Schedule(tuple(tuple(worker(s)) for s in range(stages)), name)

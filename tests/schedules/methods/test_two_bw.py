@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.schedules import Op, Schedule, ScheduleError, Task, check, slots, two_bw
+from pipekit.schedules import Op, Schedule, ScheduleError, Task, check, flush, slots, two_bw
 from tests.schedules.reference import ticking, versions_alive
 from tests.schedules.strategies import small, stages
 
@@ -110,3 +110,22 @@ def test_a_batch_smaller_than_the_depth_is_refused_with_the_remedy() -> None:
 def test_counts_below_1_are_refused(counts: tuple[int, int, int]) -> None:
     with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
         two_bw(*counts)
+
+
+@given(stages, st.integers(0, 3), st.integers(1, 6), st.sets(st.integers(0, 6)))
+def test_a_flush_after_a_batch_makes_the_next_one_synchronous(
+    d: int, more: int, batches: int, flush_after: set[int]
+) -> None:
+    schedule = two_bw(d, d + more, batches, flush_after)
+    check(schedule)
+    read = {
+        task.microbatch // (d + more): task.version
+        for w in schedule.workers
+        for task in w
+        if task.op is Op.FORWARD
+    }
+    assert read == {t: t if t - 1 in flush_after else max(t - 1, 0) for t in range(batches)}
+
+
+def test_a_flush_after_each_batch_is_pipedream_flush() -> None:
+    assert two_bw(3, 4, 3, range(3)).workers == flush(3, 4, 3).workers
