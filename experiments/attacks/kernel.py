@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 from ipykernel.kernelspec import get_kernel_dict
@@ -57,10 +58,18 @@ class Kernel:
 
     def interrupted(self, moment: float, again: bool) -> Row:
         """Run a cell that trains, and interrupt the kernel at a moment."""
-        answer = self._interrupt("t.run()", moment * self.seconds)
+        try:
+            answer = self._interrupt("t.run()", moment * self.seconds)
+        except Empty:
+            # ipykernel drops the request that it is just taking up or answering.  The kernel must
+            # answer the next one, and nothing may be left.
+            return self._judged(moment, "interrupted", again)._replace(outcome="unanswered")
         outcome = {"ok": "ended", "KeyboardInterrupt": "interrupted"}.get(
             answer.get("ename", answer["status"]), f"{answer.get('ename')}: {answer.get('evalue')}"
         )
+        return self._judged(moment, outcome, again)
+
+    def _judged(self, moment: float, outcome: str, again: bool) -> Row:
         row = self.value(f"__import__('json').dumps(t.judged({moment}, {outcome!r}, {again}))")
         return Row(*json.loads(row))
 
