@@ -1,10 +1,11 @@
 """Execute a notebook by papermill, in a kernel of its own; several threads may do so at a time."""
 
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbformat.sign import NotebookNotary
+from papermill.exceptions import strip_color
 from traitlets import default
 
 from pipekit.ledger.experiment import NotebookJob
@@ -27,6 +29,8 @@ def execute(
     job: NotebookJob, scale: str, executed: Path, files: Path, on_cell: Callable[[int], None]
 ) -> NotebookResult:
     """Execute a notebook; whatever it does ends in the result.
+
+    What it prints goes to ``<executed>.log`` as well, line by line, for whoever watches.
 
     Args:
         job: the notebook and its parameters.
@@ -43,20 +47,23 @@ def execute(
     started = time.perf_counter()
     error = None
     try:
-        papermill.execute_notebook(
-            notebook,
-            executed,
-            {**job.parameters, "scale": scale, "results_dir": str(files)},
-            kernel_name="python3",
-            language="python",
-            kernel_manager_class=_ThisInterpreter,
-            progress_bar=False,
-            # The kernel's working directory.  papermill's own `cwd` changes this whole process's,
-            # and so that of the notebooks in the other threads.
-            resources={"metadata": {"path": str(notebook.parent)}},
-            execution_timeout=job.cell_timeout_s,
-            on_cell_start=started_cell,
-        )
+        with executed.with_suffix(".log").open("w", encoding="utf-8") as log:
+            papermill.execute_notebook(
+                notebook,
+                executed,
+                {**job.parameters, "scale": scale, "results_dir": str(files)},
+                kernel_name="python3",
+                language="python",
+                kernel_manager_class=_ThisInterpreter,
+                progress_bar=False,
+                # The kernel's working directory.  papermill's own `cwd` changes this whole
+                # process's, and so that of the notebooks in the other threads.
+                resources={"metadata": {"path": str(notebook.parent)}},
+                execution_timeout=job.cell_timeout_s,
+                on_cell_start=started_cell,
+                stdout_file=log,
+                stderr_file=log,
+            )
     except Exception as failure:
         error = _in_one_line(failure)
     seconds = time.perf_counter() - started
@@ -78,11 +85,19 @@ def kill_kernels() -> None:
 
 
 def _in_one_line(failure: Exception) -> str:
+    where = ""
     if isinstance(failure, papermill.PapermillExecutionError):
         kind, text = failure.ename, failure.evalue
+        where = f"In [{failure.exec_count}]{_line(failure.traceback)}: "
     else:
         kind, text = type(failure).__name__, str(failure)
-    return f"{kind}: {' '.join(text.split())}"
+    return f"{where}{kind}: {' '.join(text.split())}"
+
+
+def _line(traceback: Sequence[str]) -> str:
+    """Return which line of the cell failed, or led to what failed, if the traceback tells."""
+    frames = re.findall(r"Cell In\s?\[\d+\], line (\d+)", strip_color("\n".join(traceback)))
+    return f", line {frames[0]}" if frames else ""
 
 
 class _ThisInterpreter(AsyncKernelManager):

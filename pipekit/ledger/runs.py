@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from pipekit.ledger import grid
 from pipekit.ledger.experiment import Experiment, NotebookJob
 from pipekit.provenance import provenance, write
 from pipekit.reading import read_json
@@ -97,6 +98,9 @@ class BatchRun:
             "commit": self._record["commit"],  # the batch may be continued by a later one
         }
         self._write()
+        if job.point:
+            runs = [(self.folder / j.name, j.point) for j in self.jobs if j.entry == job.entry]
+            grid.gather(job.entry, self.folder, runs)
 
     def _ordered(self) -> list[dict[str, Any]]:
         return [self._entries[job.name] for job in self.jobs if job.name in self._entries]

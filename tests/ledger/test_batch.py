@@ -48,11 +48,11 @@ def test_one_failure_does_not_stop_the_others_and_all_is_recorded(
     tmp_path: Path, notebook: Notebook, capfd: pytest.CaptureFixture[str]
 ) -> None:
     notebook("bad", "1 / 0", "never = 'reached'")
-    notebook("good", WORKS)
+    notebook("good", WORKS, "print('seen')")
     batch = run(experiment(tmp_path, "bad", "good"), scale="full", results=tmp_path / "runs")
     bad, good = batch.notebooks
     assert batch.failed == (bad,)
-    assert bad.error == "ZeroDivisionError: division by zero"
+    assert bad.error == "In [3], line 1: ZeroDivisionError: division by zero"
     assert good.error is None
     assert batch.folder.parent == tmp_path / "runs"
 
@@ -70,6 +70,7 @@ def test_one_failure_does_not_stop_the_others_and_all_is_recorded(
         assert result.notebook == batch.folder / f"{result.name}.ipynb"
         assert NotebookNotary().check_signature(copy)
     assert "ZeroDivisionError" in (batch.folder / "bad.ipynb").read_text()
+    assert (batch.folder / "good.log").read_text() == "seen\n"
 
     record = json.loads((batch.folder / "provenance.json").read_text())
     assert (record["label"], record["experiment"], record["scale"]) == ("measured", "trial", "full")
@@ -80,11 +81,39 @@ def test_one_failure_does_not_stop_the_others_and_all_is_recorded(
     printed, progress = capfd.readouterr()
     *_, failure, success, where = printed.splitlines()
     assert re.fullmatch(
-        r"bad: failed in \d+ s \(measured\): ZeroDivisionError: division by zero", failure
+        r"bad: failed in \d+ s \(measured\): In \[3\], line 1: ZeroDivisionError: division by zero",
+        failure,
     )
     assert re.fullmatch(r"good: done in \d+ s \(measured\)", success)
     assert where == f"results: {batch.folder}"
     assert "100%" in progress
+
+
+SQUARES = """
+import pathlib
+assert steps != 3, "three is refused"
+pathlib.Path(results_dir, "grid.csv").write_text(f"square\\n{steps**2}\\n")
+"""
+
+
+@pytest.mark.slow
+def test_a_grid_gives_one_table_and_goes_on_after_a_failure(
+    tmp_path: Path, notebook: Notebook
+) -> None:
+    path = notebook("squares", SQUARES)
+    file = tmp_path / "experiment.yaml"
+    entry = {"notebook": "squares.ipynb", "grid": {"steps": {"two": 2, "three": 3}}}
+    file.write_text(yaml.safe_dump({"name": "trial", "notebooks": [entry]}, sort_keys=False))
+    first = run(file, jobs=2, results=tmp_path / "runs", quiet=True)
+    assert [(n.name, n.error) for n in first.notebooks] == [
+        ("squares-two", None),
+        ("squares-three", "In [3], line 2: AssertionError: three is refused"),
+    ]
+    assert (first.folder / "squares.csv").read_text() == "steps,square\ntwo,4\n"
+    path.write_text(path.read_text().replace("steps != 3", "True"))
+    second = run(file, resume=True, results=tmp_path / "runs", quiet=True)
+    assert not second.failed
+    assert (second.folder / "squares.csv").read_text() == "steps,square\ntwo,4\nthree,9\n"
 
 
 @pytest.mark.slow

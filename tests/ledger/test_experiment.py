@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,54 @@ def test_scale_chooses_the_parameters(
     assert (small.alone, plain.alone) == (True, False)
     assert (small.cells, small.cell_timeout_s) == (2, 60)
     assert small.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+GRID = """
+name: grid
+notebooks:
+  - notebook: a.ipynb
+    full: {scale_of: 2}
+    grid:
+      steps: [1, 0.5]
+      method: {ours: "2bw x", theirs: "pipedream:4"}
+"""
+GRID_PARAMETERS = "scale = results_dir = steps = method = scale_of = 0"
+
+
+def test_a_grid_is_a_run_for_each_combination(tmp_path: Path, notebook: Notebook) -> None:
+    notebook("a", parameters=GRID_PARAMETERS)
+    experiment = load(write(tmp_path, GRID), "full")
+    assert {job.name: (job.parameters, job.point) for job in experiment.jobs} == {
+        f"a-{number}-{label}": (
+            {"scale_of": 2, "steps": steps, "method": method},
+            (("steps", number), ("method", label)),
+        )
+        for steps, number in ((1, "1"), (0.5, "0p5"))
+        for label, method in (("ours", "2bw x"), ("theirs", "pipedream:4"))
+    }
+    assert experiment.only(["a"]) == experiment
+    assert [job.name for job in experiment.only(["a-1-ours"]).jobs] == ["a-1-ours"]
+
+
+@pytest.mark.parametrize(
+    ("grid", "why"),
+    [
+        ("{steps: []}", "the grid of 'steps' has no values"),
+        ("{steps: 3}", "the grid of 'steps' must be a list of values, not 3"),
+        ("{steps: [1, 1]}", "two values of 'steps' are called '1': name them"),
+        ("{steps: ['?']}", "a value of 'steps' has no name: write 'name: value'"),
+        ("{steps: [1], scale_of: [2]}", "'scale_of' is both in the grid and beside it"),
+        ("{stepps: [1]}", "must assign 'stepps'"),
+        ("{scale: [1]}", "'scale' is set by the runner"),
+    ],
+)
+def test_a_grid_that_cannot_be_meant_is_refused(
+    tmp_path: Path, notebook: Notebook, grid: str, why: str
+) -> None:
+    notebook("a", parameters=GRID_PARAMETERS)
+    text = f"{{name: x, notebooks: [{{notebook: a.ipynb, quick: {{scale_of: 1}}, grid: {grid}}}]}}"
+    with pytest.raises(ValueError, match=re.escape(why)):
+        load(write(tmp_path, text))
 
 
 def test_a_cell_has_half_an_hour_unless_said_otherwise(tmp_path: Path, notebook: Notebook) -> None:
