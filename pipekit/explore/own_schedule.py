@@ -96,7 +96,7 @@ class OwnSchedule(Explorer):
             description="Train with it", icon="play", button_style="primary"
         )
         self._button.on_click(self._train)
-        return widgets.VBox([*self._controls.values(), self._button, self._marks])
+        return widgets.VBox([self._controls["picture"], self._button, self._marks])
 
     def complain(self, error: ValueError) -> None:
         """Say what is wrong, and mark where."""
@@ -114,7 +114,7 @@ class OwnSchedule(Explorer):
     def _train(self, _button: widgets.Button) -> None:
         self._button.disabled, self._button.description = True, "training ..."
         try:
-            self.show(trained(**self.values()))
+            self.show(trained(self.values()["picture"]))
         except ValueError as error:
             self.complain(error)
         self._button.description = "Train with it"

@@ -146,8 +146,9 @@ def _check_worker(schedule: Schedule, worker: int) -> tuple[NDArray[np.int32], N
         if version != max(schedule.update_of[stage]):
             missing = Task(Op.UPDATE, stage, schedule.microbatches - 1, version + 1)
             raise ScheduleError(
-                f"worker {worker} has no {missing}, though the run has "
-                f"{schedule.microbatches} microbatches, and other workers may have that update",
+                f"worker {worker} has no {missing}, in a picture a ^ behind its last backward, "
+                f"though the run has {schedule.microbatches} microbatches, and other workers may "
+                f"have that update",
                 [(missing, None)],
             )
     return np.array(weight_slots(tasks).alive, dtype=np.int32), in_flight

@@ -59,3 +59,13 @@ def test_more_stages_than_layers_are_refused() -> None:
 
 def test_the_picture_to_begin_with_reads_back_as_itself() -> None:
     assert str(parse(PICTURE)) == PICTURE
+
+
+def test_the_first_update_may_be_left_out_and_the_last_is_named_as_pictures_have_it() -> None:
+    head, _, rest = PICTURE.partition("worker 0")
+    row, _, others = rest.partition("\n")
+    first = row.replace("-^", "- ", 1)
+    assert see(f"{head}worker 0{first}\n{others}").timelines
+    last = row[: row.rindex("^")]
+    with pytest.raises(ValueError, match=r"no U2 of stage 0, in a picture a \^ behind its last"):
+        see(f"{head}worker 0{last}\n{others}")

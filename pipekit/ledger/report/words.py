@@ -26,7 +26,7 @@ def _aim(claim: Claim) -> str:
 
 def _is(claim: Claim) -> bool:
     try:
-        return float(claim.value) == claim.target
+        return bool(float(claim.value) == claim.target)
     except ValueError:
         return False
 

@@ -1,0 +1,125 @@
+"""The game: a puzzle's tasks as buttons, the board as picture and as text, and training with it."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import ipywidgets as widgets
+
+from pipekit.explore.controls import choice
+from pipekit.explore.explorer import explore
+from pipekit.explore.own_schedule import OwnSchedule
+from pipekit.explore.puzzles import PUZZLES, Puzzle
+from pipekit.explore.view import Timeline, View
+from pipekit.schedules import OPS, ScheduleError, Task
+from pipekit.traces import Trace
+
+FIRST = next(iter(PUZZLES))
+
+
+def see(puzzle: str = FIRST, picture: str = PUZZLES[FIRST].empty) -> View:
+    """Return a board, drawn in time slots, and how far it is.
+
+    Args:
+        puzzle: of :data:`pipekit.explore.puzzles.PUZZLES`.
+        picture: of the tasks placed, as :func:`pipekit.schedules.parse` reads it.
+
+    Raises:
+        ScheduleError: a task cannot be where it is; the message says why.
+    """
+    chosen = PUZZLES[puzzle]
+    board = chosen.board(picture)
+    drawn = Trace.from_schedule(board)
+    timelines = [Timeline(drawn, title=f"{chosen.name}: yours")] if drawn.makespan_s else []
+    return View(chosen.verdict(board), timelines)
+
+
+def solved(puzzle: str = FIRST, picture: str | None = None) -> View:
+    """Return :func:`see` of the best board known, for pages without a kernel."""
+    return see(puzzle, str(PUZZLES[puzzle].best) if picture is None else picture)
+
+
+class PuzzleBoard(OwnSchedule):
+    """A menu of puzzles, a row of buttons a worker, and what :class:`OwnSchedule` has.
+
+    A button places a task at the end of its worker's row, or says why it cannot be there.  The text
+    can be edited, too.  What is complete can be trained with.
+    """
+
+    def controls_box(self) -> widgets.Widget:
+        """Return the menu, the task, the buttons and the text."""
+        menu = self._controls["puzzle"]
+        menu.observe(self._restart, names="value")
+        self._task, self._tasks = widgets.HTML(), widgets.VBox()
+        actions = [
+            _button("Undo", self._undo),
+            _button("Clear", self._restart),
+            _button("Show the best known", self._solve),
+        ]
+        self._history: list[str] = []
+        text = super().controls_box()
+        return widgets.VBox([menu, self._task, self._tasks, widgets.HBox(actions), text])
+
+    @property
+    def puzzle(self) -> Puzzle:
+        """The one chosen."""
+        return PUZZLES[self.values()["puzzle"]]
+
+    def show(self, view: View) -> None:
+        """Replace all that is shown, the buttons too."""
+        super().show(view)
+        board = self.puzzle.board(self.values()["picture"])
+        self._task.value = f"<p>{self.puzzle.task}</p>"
+        self._tasks.children = [
+            widgets.HBox(
+                [widgets.Label(f"worker {worker}"), *(self._placing(worker, t) for t in left)]
+            )
+            for worker, left in enumerate(self.puzzle.left(board))
+        ]
+        self._button.disabled = not self.puzzle.is_complete(board)
+
+    def _placing(self, worker: int, task: Task) -> widgets.Button:
+        own = self.puzzle.best.workers[worker][0].stage
+        label = task.label if OPS[task.op].is_pass else "^"
+        label += f"@{task.stage}" if task.stage != own else ""
+        return _button(label, partial(self._place, worker, task), width="64px")
+
+    def _place(self, worker: int, task: Task, _button: object) -> None:
+        picture = self.values()["picture"]
+        try:
+            placed = self.puzzle.place(picture, worker, task)
+        except ScheduleError as error:
+            self.complain(error)
+        else:
+            self._history.append(picture)
+            self._controls["picture"].value = placed
+
+    def _undo(self, _button: object) -> None:
+        if self._history:
+            self._controls["picture"].value = self._history.pop()
+
+    def _restart(self, _change: object) -> None:
+        self._history.clear()
+        self._controls["picture"].value = self.puzzle.empty
+
+    def _solve(self, _button: object) -> None:
+        self._history.append(self.values()["picture"])
+        self._controls["picture"].value = str(self.puzzle.best)
+
+
+def controls() -> Mapping[str, widgets.ValueWidget]:
+    """Return the controls of :func:`see`."""
+    area = widgets.Textarea(rows=6, layout={"width": "100%"}, continuous_update=True)
+    area.add_class("pipekit-picture")
+    return {"puzzle": choice("Puzzle", PUZZLES), "picture": area}
+
+
+def puzzles(interactive: bool, results_dir: str, **start: Any) -> None:
+    """Display the game; see :func:`pipekit.explore.explorer.explore`."""
+    explore(see, controls, interactive, results_dir, explorer=PuzzleBoard, still=solved, **start)
+
+
+def _button(text: str, pressed: Any, width: str = "auto") -> widgets.Button:
+    button = widgets.Button(description=text, layout={"width": width})
+    button.on_click(pressed)
+    return button
