@@ -1,7 +1,6 @@
 """The best schedule there is for small pipelines, with its proof."""
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,16 +10,15 @@ from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, ScheduleError
-from pipekit.searching.bound import bound
+from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.exact import Objective, solve
-from pipekit.searching.greedy import greedy
 from pipekit.searching.judge import Judge
-from pipekit.searching.local_search import improve
-from pipekit.searching.policies import policies
+from pipekit.searching.placements import Placement
 from pipekit.searching.problem import Orders, Problem
+from pipekit.searching.steps import Question, best_answer
 
 _FIRST_S = 1.0
-"""Seconds of local search, whose orders the solver begins with; at most a tenth of all."""
+"""Seconds of search, with whose orders the solver begins; at most a tenth of all."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ def optimal(
         )
     judge = Judge(profile, plan, cluster, memory_cap, len(set(homes)), optimizer_states)
     problem = judge.problem(tuple((worker,) * m for worker in homes))
-    first = _first(problem, min(_FIRST_S, seconds / 10))
+    first = _first(judge, problem, homes, m, min(_FIRST_S, seconds / 10))
     with tqdm(desc="proving", unit=" better", disable=not progress, leave=False) as bar:
 
         def tell(found: float, least: float) -> None:
@@ -99,23 +97,27 @@ def optimal(
             bar.update()
 
         proof = solve(problem, objective, seconds, first, threads, tell)
-    if proof.orders is None:
+    unproved = first if objective == "makespan" and proof.bound_s < math.inf else None
+    orders = proof.orders or unproved
+    if orders is None:
         raise ScheduleError(
             "no order of these passes fits into memory: use a higher memory_cap, more stages, or "
             "smaller microbatches"
             if proof.bound_s == math.inf
             else f"none was found in {seconds:g} s: give it more, or use pk.search"
         )
-    if not problem.fit(proof.orders):
+    if not problem.fit(orders):
         raise ScheduleError("the best order needs a millionth more memory: raise memory_cap by it")
-    schedule = judge.made(problem, proof.orders, "optimal").schedule
-    took = problem.timing(proof.orders).makespan if objective == "makespan" else proof.seconds
+    schedule = judge.made(problem, orders, "optimal").schedule
+    took = problem.timing(orders).makespan if objective == "makespan" else proof.seconds
     return Optimum(schedule, took, proof.bound_s, proof.is_proved)
 
 
-def _first(problem: Problem, seconds: float) -> Orders | None:
-    """Return orders to begin with: the best that policies lead to, after local search."""
-    made = [greedy(problem, policy) for policy in policies(problem)]
-    able = [orders for orders in made if problem.has(orders) and problem.fit(orders)]
-    best = min(able, key=lambda orders: problem.timing(orders).makespan, default=None)
-    return best and improve(problem, best, time.monotonic() + seconds, least=bound(problem))
+def _first(
+    judge: Judge, problem: Problem, placement: Placement, microbatches: int, seconds: float
+) -> Orders | None:
+    """Return orders to begin with: those that a search with this placement finds."""
+    named = named_schedules(len(placement), len(judge.caps), microbatches)
+    question = Question([judge.found(each) for each in named], microbatches, None, placement)
+    found = best_answer(judge, question, seconds, seed=0)
+    return found and problem.orders(found.schedule)
