@@ -8,6 +8,7 @@ from operator import mul
 from typing import Literal, get_args
 
 Library = Literal["", "cuDNN", "XLA"]
+AllReduce = Literal["ring", "parameter server", "sharded parameter server"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,9 @@ class Level:
         effective: a calibrated bandwidth, used in place of the nominal one.
         latency_s: seconds before the first byte arrives.
         shared: False when every member has a link of its own into a switch that can carry them
-            all at once; True when the members take turns on one medium, such as a bus.
+            all at once; True when the members share one medium, such as a bus.
+        duplex: whether a member's link carries as much out of it while it carries in; False when
+            both ways share the bandwidth.  A shared medium carries all its members' messages alike.
 
     Raises:
         ValueError: it joins nothing, a bandwidth is not above zero, or the latency is negative.
@@ -97,6 +100,7 @@ class Level:
     effective: Calibrated | None = None
     latency_s: float = 0.0
     shared: bool = False
+    duplex: bool = True
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -124,7 +128,8 @@ class Level:
         text = f"{self.name}: joins {self.width} at {'; '.join(rates)}"
         if self.latency_s:
             text += f", latency {self.latency_s * 1e6:.3g} us"
-        return text + (", shared" if self.shared else "")
+        text += ", shared" if self.shared else ""
+        return text + ("" if self.duplex else ", one way at a time")
 
 
 @dataclass(frozen=True)
@@ -138,14 +143,20 @@ class Cluster:
         name: as people call it.
         device: what each worker computes on.
         levels: innermost first, at least one.
+        all_reduce: how workers sum gradients.  In a "ring" each of m sends its neighbour
+            2 (m - 1) / m of them.  To a "parameter server" on the first of them the others send all
+            of theirs, and get all weights back.  A "sharded parameter server" is one on each worker
+            for its share of the weights: as many bytes as in a ring, to everybody instead of to a
+            neighbour (PipeDream, section 4; GeePS).
 
     Raises:
-        ValueError: it has no level, or two of one name.
+        ValueError: it has no level, two of one name, or an unknown way to sum.
     """
 
     name: str
     device: Device
     levels: tuple[Level, ...]
+    all_reduce: AllReduce = "ring"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(self.levels))
@@ -156,6 +167,11 @@ class Cluster:
         names = [level.name for level in self.levels]
         if len(set(names)) < len(names):
             raise ValueError(f"the levels of cluster {self.name!r} need different names: {names}")
+        if self.all_reduce not in get_args(AllReduce):
+            raise ValueError(
+                f"cluster {self.name!r} must sum in one of the ways {get_args(AllReduce)}, not "
+                f"{self.all_reduce!r}"
+            )
 
     @property
     def workers(self) -> int:
@@ -243,7 +259,10 @@ class Cluster:
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.workers} x {self.device}"]
-        return "\n  ".join(lines + [str(level) for level in self.levels])
+        lines += map(str, self.levels)
+        if self.all_reduce != "ring":
+            lines.append(f"sums by {self.all_reduce}")
+        return "\n  ".join(lines)
 
     def _group_sizes(self) -> list[int]:
         """Return the workers in one group of each level, innermost first."""

@@ -1,111 +1,193 @@
-"""Who uses which link until when: messages take turns, first come, first served."""
+"""Who uses which link until when: connections that share a link share its bandwidth fairly.
 
+Messages from one worker to another are one connection's, on which they follow one another; so are
+the bytes of a sum of gradients.
+"""
+
+import heapq
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 
-from pipekit.clusters.cluster import Cluster, Level
-
-
-class Transfer(NamedTuple):
-    """When a message is on its link, and when it is there: all in seconds."""
-
-    start: float
-    end: float
-    arrival: float
+from pipekit.clusters.cluster import Cluster
+from pipekit.clusters.fair_shares import PortUse, fair_rates
+from pipekit.clusters.paths import Path, Paths
 
 
-def all_reduce_bytes(size: float, workers: int) -> float:
-    """Return what each of m workers sends, and receives: 2 (m - 1) / m of it (PipeDream, 3.2)."""
-    return 2 * (workers - 1) / workers * size
+class Flow:
+    """A message, or a sum of gradients; times are in seconds.
+
+    Attributes:
+        start: when it set out; infinite while it waits for others of its connection.
+        end: when its last byte leaves, as long as no other flow sets out or ends; final once
+            :attr:`done`.
+        done: whether it has ended.
+        then: what is called once, when it has.
+        line: the messages of its connection, of which the first is on its way; a sum has its own.
+    """
+
+    __slots__ = ("_left", "_path", "_rate", "_since", "done", "end", "line", "start", "then")
+
+    def __init__(
+        self, path: Path, size: float, then: "Callable[[Flow], None]", line: "deque[Flow]"
+    ) -> None:
+        self._path, self._left, self._rate = path, path.flow * size, path.alone
+        self.start = self.end = self._since = math.inf
+        self.done, self.then, self.line = False, then, line
+
+    def begin(self, now: float) -> None:
+        """Set out, with all of its links to itself."""
+        self.start = self._since = now
+        self.end = now + self._left / self._rate  # at once if its links are free: the rate is inf
+
+    @property
+    def ports(self) -> PortUse:
+        """The ports that it passes (:class:`pipekit.clusters.paths.Path`)."""
+        return self._path.ports
+
+    @property
+    def weight(self) -> float:
+        """As how many connections it counts beside others."""
+        return self._path.weight
+
+    @property
+    def arrival(self) -> float:
+        """When its last byte is there: one latency after :attr:`end`."""
+        return self.end + self._path.latency_s
+
+    def change(self, rate: float, now: float) -> bool:
+        """Go on at another rate, in bytes/s; return whether it is another one."""
+        if rate == self._rate:
+            return False
+        self._left = max(0.0, self._left - self._rate * (now - self._since))
+        self._rate, self._since = rate, now
+        self.end = now + self._left / rate
+        return True
 
 
-class _Route(NamedTuple):
-    """The ports that a message passes, by number: out, then in; on a shared medium none in."""
-
-    out: tuple[int, ...]
-    into: tuple[int, ...]
-    bandwidth: float
-    latency: float
+def _ignore(flow: Flow) -> None:
+    pass
 
 
 class Traffic:
-    """The links of a cluster in use.
-
-    At the level that joins two workers, each member has a port out and a port in, or all share one
-    medium (:class:`Level`).  A message occupies each of its ports for bytes / bandwidth, as soon as
-    that is free: while a receiver's port is busy with others, the network between keeps what has
-    left the sender's.  It arrives one latency later.  The links below that level are taken to be no
-    bottleneck.
+    """The links of a cluster in use, followed in the order of time.
 
     Args:
         cluster: whose links.
+
+    Attributes:
+        soonest: when the next flow ends, if none sets out before; infinite if there is none.
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._free: list[float] = []
-        self._numbers: dict[tuple[str, int, str], int] = {}
-        self._routes: dict[tuple[int, int], _Route] = {}
+        self.soonest = math.inf
+        self._paths = Paths(cluster)
+        self._users: list[list[Flow]] = []  # of each port
+        # When flows would end, with a number that keeps equal times in order; the entries of flows
+        # that have changed their rate since stay behind and are passed over.
+        self._ends: list[tuple[float, int, Flow]] = []
+        self._numbers = count()
+        self._lines: dict[tuple[int, int], deque[Flow]] = {}
 
-    def send(self, source: int, destination: int, size: float, now: float) -> Transfer:
-        """Take the link for a message of ``size`` bytes that is ready ``now`` (seconds)."""
-        route = self._routes.get((source, destination))
-        if route is None:
-            level = self._cluster.level_between(source, destination)
-            ports = self._both_ways(level, [source], [destination])
-            route = _Route(*ports, level.used_bandwidth, level.latency_s)
-            self._routes[source, destination] = route
-        return self._take(route, size, now)
+    def send(
+        self,
+        source: int,
+        destination: int,
+        size: float,
+        now: float,
+        then: Callable[[Flow], None] = _ignore,
+    ) -> Flow:
+        """Begin a message of ``size`` bytes, once those before it between the two are through.
 
-    def all_reduce(self, workers: Sequence[int], size: float, now: float) -> Transfer:
-        """Take the links for a ring all-reduce of ``size`` bytes among ``workers``.
-
-        Each of r members sends and receives 2 (r - 1) / r of it, over the outermost level that
-        joins them (r then counts workers, as a ring passes each once).
+        ``now`` may not be before anything that was told before, nor after :attr:`soonest`: call
+        :meth:`run_until` first.  ``then`` is called once, when the flow has ended, perhaps at once.
         """
-        first, *others = workers
-        if not others:
-            return Transfer(now, now, now)
-        level = max(
-            (self._cluster.level_between(first, other) for other in others),
-            key=self._cluster.levels.index,
-        )
-        ports = self._both_ways(level, workers, workers)
-        route = _Route(*ports, level.used_bandwidth, 2 * len(others) * level.latency_s)
-        return self._take(route, all_reduce_bytes(size, len(workers)), now)
+        line = self._lines.get((source, destination))
+        if line is None:
+            line = self._lines[source, destination] = deque()
+        flow = Flow(self._paths.message(source, destination), size, then, line)
+        line.append(flow)
+        if len(line) == 1:
+            self._begin(flow, now)
+        return flow
 
-    def _take(self, route: _Route, size: float, now: float) -> Transfer:
-        seconds = 0.0 if math.isinf(route.bandwidth) else size / route.bandwidth
-        starts = [self._occupy(port, now, seconds) for port in route.out]
-        leaves = min(starts)
-        starts += [self._occupy(port, leaves, seconds) for port in route.into]
-        end = max(starts) + seconds
-        return Transfer(leaves, end, end + route.latency)
+    def all_reduce(
+        self,
+        workers: Sequence[int],
+        size: float,
+        now: float,
+        then: Callable[[Flow], None] = _ignore,
+    ) -> Flow:
+        """Begin a sum of ``size`` bytes over two workers or more; otherwise as :meth:`send`."""
+        flow = Flow(self._paths.all_reduce(workers), size, then, deque())
+        flow.line.append(flow)
+        self._begin(flow, now)
+        return flow
 
-    def _occupy(self, port: int, earliest: float, seconds: float) -> float:
-        """Take a port as soon as it is free, and return when that is."""
-        start = max(earliest, self._free[port])
-        self._free[port] = start + seconds
-        return start
+    def pairs(self, workers: Sequence[int], size: float) -> list[tuple[int, int, float]]:
+        """Return who sends to whom how many bytes in a sum."""
+        path = self._paths.all_reduce(workers)
+        return [(*pair, share * path.flow * size) for pair, share in path.pairs.items()]
 
-    def _both_ways(
-        self, level: Level, sources: Sequence[int], destinations: Sequence[int]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        out, into = self._ports(level, sources, "out"), self._ports(level, destinations, "in")
-        return tuple(out), tuple(into) if not level.shared else ()
+    def run_until(self, now: float) -> None:
+        """End all flows that end until ``now``, one after the other."""
+        while (end := self.soonest) <= now and end < math.inf:
+            self.finish_next()
 
-    def _ports(self, level: Level, workers: Sequence[int], way: str) -> list[int]:
-        if level.shared:
-            keys = {
-                (level.name, worker // self._cluster.group_size(level), "") for worker in workers
-            }
-        else:
-            keys = {(level.name, self._cluster.member(worker, level), way) for worker in workers}
-        return [self._number(key) for key in sorted(keys)]
+    def finish_next(self) -> None:
+        """End the flow that ends soonest; the others on its links go on faster."""
+        now, _, flow = heapq.heappop(self._ends)
+        beside: list[Flow] = []
+        for port, _ in flow.ports:
+            users = self._users[port]
+            users.remove(flow)
+            beside += users
+        if beside:
+            self._share(beside, now)
+        self._end(flow, now)
+        self._look_ahead()
 
-    def _number(self, key: tuple[str, int, str]) -> int:
-        if key not in self._numbers:
-            self._numbers[key] = len(self._free)
-            self._free.append(0.0)
-        return self._numbers[key]
+    def _begin(self, flow: Flow, now: float) -> None:
+        flow.begin(now)
+        if flow.end == now:
+            self._end(flow, now)
+            return
+        users, beside = self._users, False
+        while len(users) < len(self._paths.capacity):
+            users.append([])
+        for port, _ in flow.ports:
+            beside = beside or bool(users[port])
+            users[port].append(flow)
+        heapq.heappush(self._ends, (flow.end, next(self._numbers), flow))
+        if beside:
+            self._share([flow], now)
+        self._look_ahead()
+
+    def _end(self, flow: Flow, now: float) -> None:
+        flow.done = True
+        flow.line.popleft()
+        if flow.line:
+            self._begin(flow.line[0], now)
+        flow.then(flow)
+
+    def _look_ahead(self) -> None:
+        """Pass over the entries of flows that end at another time by now; see who is next."""
+        ends = self._ends
+        while ends and (ends[0][2].done or ends[0][0] != ends[0][2].end):
+            heapq.heappop(ends)
+        self.soonest = ends[0][0] if ends else math.inf
+
+    def _share(self, changed: Iterable[Flow], now: float) -> None:
+        """Find new rates for flows and all that share a link with them, or with those who do."""
+        met = dict.fromkeys(changed)
+        todo = list(met)
+        while todo:
+            for port, _ in todo.pop().ports:
+                for flow in self._users[port]:
+                    if flow not in met:
+                        met[flow] = None
+                        todo.append(flow)
+        for flow, rate in zip(met, fair_rates(met, self._paths.capacity), strict=True):
+            if flow.change(rate, now):
+                heapq.heappush(self._ends, (flow.end, next(self._numbers), flow))

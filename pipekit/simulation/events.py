@@ -6,14 +6,17 @@ bucket by bucket, one at a time, each as soon as all of them have it; the update
 """
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 
 from pipekit.clusters import Cluster
-from pipekit.clusters.traffic import Traffic, Transfer, all_reduce_bytes
+from pipekit.clusters.traffic import Flow, Traffic
 from pipekit.schedules import OPS, RECEIVERS, SENDERS, Op, Payload, Schedule, sums
 from pipekit.schedules.dependencies import NOBODY, NOTHING
 from pipekit.schedules.lower import update_ends
@@ -22,6 +25,7 @@ from pipekit.simulation.work import Route, Times, recomputed, routes, seconds
 from pipekit.traces import TRANSFERS
 
 _UNKNOWN = -1.0
+_START, _END, _DESTINATION = map(TRANSFERS.index, ("start_s", "end_s", "destination"))
 _PURPOSE = {payload: payload.value for payload in Payload}  # .value takes as long as a send
 
 
@@ -75,7 +79,7 @@ class _Run:
         workers = len(schedule.workers)
         self.following, self.stops = self.graph.first[:-1], self.graph.first[1:]
         self.free, self.computing = [0.0] * workers, [False] * workers
-        # Of each task: how many of its messages are not under way, and when the last one arrives.
+        # Of each task: how many of its messages are not there, and when the last of the others was.
         self.unsent = [messages[op][stage] for op, stage, _, _ in self.tasks]
         self.arrival = [0.0] * len(self.tasks)
         # The tasks after which a worker has added all its gradients to a sum with others.
@@ -100,13 +104,18 @@ class _Run:
         self.starts: list[list[float]] = [[] for _ in range(workers)]
         self.ends: list[list[float]] = [[] for _ in range(workers)]
         self.recomputed: list[list[float | None]] = [[] for _ in range(workers)]
-        self.transfers: list[tuple[int, int, str, int, int, float, float, float]] = []
+        # As TRANSFERS; a flow's times stand there once it has ended.
+        self.transfers: list[list[Any]] = []
 
     def finish(self) -> Times:
         for worker in range(len(self.free)):
             self._advance(worker)
-        while self.events:
-            now, worker, summed = heapq.heappop(self.events)
+        events, traffic = self.events, self.traffic
+        while events or (traffic is not None and traffic.soonest < math.inf):
+            if traffic is not None and (not events or traffic.soonest <= events[0][0]):
+                traffic.finish_next()
+                continue
+            now, worker, summed = heapq.heappop(events)
             if summed:
                 self._sum(now, *summed)
                 continue
@@ -184,17 +193,29 @@ class _Run:
         payload, source, destination, size = route
         number = self.graph.receivers[payload][destination][microbatch]
         receiver = self.graph.worker_of[number]
-        self.unsent[number] -= 1
         if receiver == worker:
-            self.arrival[number] = max(self.arrival[number], now)
+            self._received(number, now)
             return
-        sent = Transfer(now, now, now)
-        if self.traffic is not None:
-            sent = self.traffic.send(worker, receiver, size, now)
-        self.transfers.append(
-            (worker, receiver, _PURPOSE[payload], source, microbatch, sent.start, sent.end, size)
-        )
-        self.arrival[number] = max(self.arrival[number], sent.arrival)
+        row = [worker, receiver, _PURPOSE[payload], source, microbatch, now, now, size]
+        self.transfers.append(row)
+        if self.traffic is None:
+            self._received(number, now)
+            self._go_on(receiver, number)
+        else:
+            self.traffic.send(worker, receiver, size, now, partial(self._arrived, number, row))
+
+    def _arrived(self, number: int, row: list[Any], flow: Flow) -> None:
+        """Note that a task's message is there."""
+        row[_START], row[_END] = flow.start, flow.end
+        self._received(number, flow.arrival)
+        self._go_on(row[_DESTINATION], number)
+
+    def _received(self, number: int, when: float) -> None:
+        self.unsent[number] -= 1
+        self.arrival[number] = max(self.arrival[number], when)
+
+    def _go_on(self, receiver: int, number: int) -> None:
+        """Start a task whose data has arrived, if its worker waits for it."""
         if self.following[receiver] in (number, self.partner[number]):
             self._advance(receiver)
 
@@ -230,22 +251,28 @@ class _Run:
         if pending.running is None and following in pending.ready:
             pending.ready.remove(following)
             pending.running = following
-            done = now
-            if self.traffic is not None:
-                size = cost.bucket_bytes(cost.buckets[following[1]])
-                done = self._all_reduce(stage, following[0], size, now)
-            heapq.heappush(self.events, (done, NOBODY, (stage, *following)))
+            self._begin_sum(stage, *following, now)
 
-    def _all_reduce(self, stage: int, update: int, size: float, now: float) -> float:
-        assert self.traffic is not None
-        workers = self.costs[stage].workers
-        start, end, arrival = self.traffic.all_reduce(workers, size, now)
-        each = all_reduce_bytes(size, len(workers))
+    def _begin_sum(self, stage: int, update: int, bucket: int, now: float) -> None:
+        """Send a bucket's gradients over the links, and go on with the sums when they are there."""
+        if self.traffic is None:
+            heapq.heappush(self.events, (now, NOBODY, (stage, update, bucket)))
+            return
+        cost = self.costs[stage]
+        size = cost.bucket_bytes(cost.buckets[bucket])
         last = self.updates[stage][update - 1][-1]
-        for place, worker in enumerate(workers):
-            neighbour = workers[(place + 1) % len(workers)]
-            self.transfers.append((worker, neighbour, "weights", stage, last, start, end, each))
-        return arrival
+        rows = [
+            [source, destination, "weights", stage, last, now, now, each]
+            for source, destination, each in self.traffic.pairs(cost.workers, size)
+        ]
+        self.transfers += rows
+        then = partial(self._end_sum, (stage, update, bucket), rows)
+        self.traffic.all_reduce(cost.workers, size, now, then)
+
+    def _end_sum(self, summed: tuple[int, ...], rows: list[list[Any]], flow: Flow) -> None:
+        for row in rows:
+            row[_START], row[_END] = flow.start, flow.end
+        heapq.heappush(self.events, (flow.arrival, NOBODY, summed))
 
 
 class _SumsInOrder:

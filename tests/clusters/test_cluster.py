@@ -56,6 +56,20 @@ def test_it_prints_sizes_and_rates_and_what_they_rest_on() -> None:
     )
 
 
+def test_it_prints_how_its_links_and_sums_differ_from_the_usual() -> None:
+    bus = Level("bus", 2, 1e9, shared=True, duplex=False)
+    assert str(Cluster("c", DEVICE, (bus,), "parameter server")) == (
+        "c: 2 x chip (1 GiB)\n"
+        "  bus: joins 2 at 1 GB/s (8 Gbps) nominal, shared, one way at a time\n"
+        "  sums by parameter server"
+    )
+
+
+def test_an_unknown_way_to_sum_is_refused() -> None:
+    with pytest.raises(ValueError, match="must sum in one of the ways"):
+        Cluster("c", DEVICE, (INSIDE,), "tree")  # type: ignore[arg-type]
+
+
 def test_flat_joins_any_workers_at_one_bandwidth() -> None:
     cluster = flat(5, 1e9, memory=100)
     assert (cluster.workers, cluster.device.memory_bytes) == (5, 100)

@@ -1,84 +1,216 @@
-"""Links in use: ports, turns, shared media, levels."""
+"""Links in use: ports, shares of bandwidth, media, levels, and sums of gradients."""
 
 import math
+from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipekit.clusters import Cluster, Device, Level, flat
-from pipekit.clusters.traffic import Traffic
+from pipekit.clusters.fair_shares import fair_rates
+from pipekit.clusters.paths import Path
+from pipekit.clusters.traffic import Flow, Traffic
+from tests.clusters.water_filling import Sent, by_programmes, ends
 
 DEVICE = Device("any", math.inf, {}, math.inf)
+SERVERS = Cluster("c", DEVICE, (Level("inside", 2, 100.0), Level("network", 2, 10.0)))
+
+
+def bus(workers: int) -> Cluster:
+    return Cluster("c", DEVICE, (Level("bus", workers, 100.0, shared=True),))
+
+
+def times(cluster: Cluster, *sent: tuple[int, int, float, float]) -> list[float]:
+    """When messages (source, destination, bytes, when they set out) are through."""
+    traffic, flows = Traffic(cluster), []
+    for source, destination, size, now in sent:
+        traffic.run_until(now)
+        flows.append(traffic.send(source, destination, size, now))
+    traffic.run_until(1e9)
+    assert all(flow.done for flow in flows)
+    return [flow.end for flow in flows]
+
+
+def summed(cluster: Cluster, members: list[int], size: float) -> float:
+    traffic = Traffic(cluster)
+    flow = traffic.all_reduce(members, size, 0.0)
+    traffic.run_until(1e9)
+    return flow.arrival
 
 
 def test_a_message_takes_bytes_over_bandwidth_and_arrives_a_latency_later() -> None:
-    cluster = Cluster("c", DEVICE, (Level("link", 2, 100.0, latency_s=0.5),))
-    assert Traffic(cluster).send(0, 1, 200, now=1.0) == (1.0, 3.0, 3.5)
+    traffic = Traffic(Cluster("c", DEVICE, (Level("link", 2, 100.0, latency_s=0.5),)))
+    flow = traffic.send(0, 1, 200, now=1.0)
+    assert (flow.start, traffic.soonest, flow.arrival, flow.done) == (1.0, 3.0, 3.5, False)
+    traffic.run_until(3.0)
+    assert flow.done
 
 
-def test_messages_of_one_sender_take_turns() -> None:
-    traffic = Traffic(flat(3, 100.0))
-    assert traffic.send(0, 1, 100, now=0.0).end == 1.0
-    assert traffic.send(0, 2, 100, now=0.0) == (1.0, 2.0, 2.0)
+def test_messages_of_one_sender_share_its_way_out() -> None:
+    assert times(flat(3, 100.0), (0, 1, 100, 0), (0, 2, 100, 0)) == [2, 2]
 
 
-def test_messages_to_one_receiver_take_turns() -> None:
-    traffic = Traffic(flat(3, 100.0))
-    traffic.send(0, 2, 100, now=0.0)
-    assert traffic.send(1, 2, 100, now=0.5) == (0.5, 2.0, 2.0)
+def test_messages_between_the_same_two_follow_one_another() -> None:
+    """Beside another connection of the sender, which has half of its way out all the time."""
+    found = times(flat(3, 100.0), (0, 1, 100, 0), (0, 1, 100, 0), (0, 2, 200, 0), (1, 0, 100, 0))
+    assert found == [2, 4, 4, 1]
 
 
-def test_a_sender_whose_receiver_is_busy_may_send_to_others() -> None:
-    traffic = Traffic(flat(4, 100.0))
-    traffic.send(0, 2, 100, now=0.0)
-    traffic.send(1, 2, 100, now=0.0)
-    assert traffic.send(1, 3, 100, now=0.0) == (1.0, 2.0, 2.0)
-
-
-def test_a_ring_waits_for_its_busiest_port_and_leaves_the_others_free_before() -> None:
-    traffic = Traffic(flat(3, 100.0))
-    traffic.send(0, 2, 100, now=0.0)
-    assert traffic.all_reduce([0, 1], 100, now=0.0) == (0.0, 2.0, 2.0)
-    assert traffic.send(1, 2, 100, now=0.0) == (1.0, 2.0, 2.0)
-
-
-def test_both_ways_at_once_are_free_of_each_other() -> None:
+def test_what_waits_for_its_connection_has_not_set_out() -> None:
     traffic = Traffic(flat(2, 100.0))
-    traffic.send(0, 1, 100, now=0.0)
-    assert traffic.send(1, 0, 100, now=0.0) == (0.0, 1.0, 1.0)
+    first, second, third = (traffic.send(0, 1, size, 0.0) for size in (100, 0, 100))
+    assert (first.start, second.start, third.start) == (0, math.inf, math.inf)
+    traffic.run_until(5.0)
+    assert (second.start, second.end) == (1, 1)
+    assert (third.start, third.end) == (1, 2)
 
 
-def test_on_a_shared_medium_everybody_takes_turns() -> None:
-    traffic = Traffic(Cluster("c", DEVICE, (Level("bus", 4, 100.0, shared=True),)))
-    traffic.send(0, 1, 100, now=0.0)
-    assert traffic.send(3, 2, 100, now=0.0) == (1.0, 2.0, 2.0)
+def test_a_shorter_one_leaves_its_share_to_the_longer_one() -> None:
+    """Half each until the shorter is through at 2, then the other's last 100 alone."""
+    assert times(flat(3, 100.0), (0, 1, 100, 0), (0, 2, 200, 0)) == [2, 3]
+
+
+def test_messages_to_one_receiver_share_its_way_in() -> None:
+    assert times(flat(3, 100.0), (0, 2, 100, 0), (1, 2, 100, 0.5)) == [1.5, 2]
+
+
+def test_who_is_held_up_elsewhere_leaves_the_rest_to_others() -> None:
+    """Three flows into worker 3 have a third each, so worker 0's other message has two thirds."""
+    found = times(flat(5, 90.0), (0, 3, 90, 0), (1, 3, 90, 0), (2, 3, 90, 0), (0, 4, 60, 0))
+    assert found == pytest.approx([3, 3, 3, 1])
+
+
+def test_both_ways_at_once_are_free_of_each_other_on_a_duplex_link() -> None:
+    both = [(0, 1, 100.0, 0.0), (1, 0, 100.0, 0.0)]
+    assert times(flat(2, 100.0), *both) == [1, 1]
+    half = Cluster("c", DEVICE, (Level("link", 2, 100.0, duplex=False),))
+    assert times(half, *both) == [2, 2]
+
+
+def test_a_shared_medium_is_everybodys() -> None:
+    assert times(bus(4), (0, 1, 100, 0), (3, 2, 100, 0)) == [2, 2]
 
 
 def test_two_groups_have_a_bus_each() -> None:
-    bus, network = Level("bus", 2, 100.0, shared=True), Level("network", 2, 10.0)
-    traffic = Traffic(Cluster("c", DEVICE, (bus, network)))
-    traffic.send(0, 1, 100, now=0.0)
-    assert traffic.send(2, 3, 100, now=0.0) == (0.0, 1.0, 1.0)
+    levels = Level("bus", 2, 100.0, shared=True), Level("network", 2, 10.0)
+    assert times(Cluster("c", DEVICE, levels), (0, 1, 100, 0), (2, 3, 100, 0)) == [1, 1]
 
 
-def test_workers_of_a_server_share_its_way_out() -> None:
-    cluster = Cluster("c", DEVICE, (Level("inside", 2, 100.0), Level("network", 2, 10.0)))
-    traffic = Traffic(cluster)
-    assert traffic.send(0, 2, 100, now=0.0).end == 10.0
-    assert traffic.send(1, 3, 100, now=0.0).start == 10.0
-    assert traffic.send(0, 1, 100, now=0.0).end == 1.0, "links inside are others"
-
-
-@pytest.mark.parametrize(("members", "seconds"), [(1, 0.0), (2, 1.0), (4, 1.5)])
-def test_a_ring_sends_twice_all_but_one_share(members: int, seconds: float) -> None:
-    sent = Traffic(flat(4, 100.0)).all_reduce(range(members), 100, now=0.0)
-    assert sent.end == pytest.approx(seconds)
-
-
-def test_a_ring_goes_at_the_pace_of_its_outermost_level() -> None:
-    cluster = Cluster("c", DEVICE, (Level("inside", 2, 100.0), Level("network", 2, 10.0)))
-    assert Traffic(cluster).all_reduce([0, 1], 100, now=0.0).end == 1.0
-    assert Traffic(cluster).all_reduce([0, 1, 2, 3], 100, now=0.0).end == 15.0
+def test_workers_of_a_server_share_its_way_out_and_not_its_links_inside() -> None:
+    assert times(SERVERS, (0, 2, 100, 0), (1, 3, 100, 0), (0, 1, 100, 0)) == [20, 20, 1]
 
 
 def test_free_links_cost_nothing() -> None:
-    assert Traffic(flat(2, math.inf)).send(0, 1, 10**12, now=2.0) == (2.0, 2.0, 2.0)
+    assert times(flat(2, math.inf), (0, 1, 10**12, 2.0)) == [2.0]
+
+
+def test_what_is_to_follow_is_called_once_when_it_ends() -> None:
+    traffic, called = Traffic(flat(2, 100.0)), list[Flow]()
+    flow = traffic.send(0, 1, 100, 0.0, called.append)
+    assert called == []
+    traffic.finish_next()
+    assert called == [flow]
+    assert traffic.send(0, 1, 0, 1.0, called.append).done, "nothing to send takes no time"
+    assert len(called) == 2
+
+
+# --- Sums ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("members", "seconds"), [(2, 1.0), (4, 1.5)])
+@pytest.mark.parametrize("way", ["ring", "sharded parameter server"])
+def test_each_sends_twice_all_but_one_share(way: str, members: int, seconds: float) -> None:
+    cluster = replace(flat(4, 100.0), all_reduce=way)  # type: ignore[arg-type]  # a test's words
+    assert summed(cluster, list(range(members)), 100) == pytest.approx(seconds)
+
+
+def test_a_parameter_servers_own_link_carries_everybodys_gradients() -> None:
+    cluster = replace(flat(4, 100.0), all_reduce="parameter server")
+    assert summed(cluster, [0, 1, 2, 3], 100) == 3.0, "and the weights, on its way out"
+    half = Cluster("c", DEVICE, (Level("l", 4, 100.0, duplex=False),), "parameter server")
+    assert summed(half, [0, 1, 2, 3], 100) == 6.0
+
+
+def test_on_a_bus_a_ring_passes_for_every_member() -> None:
+    assert summed(bus(4), [0, 1, 2, 3], 100) == 6.0
+
+
+def test_a_ring_goes_at_the_pace_of_its_outermost_level_which_it_enters_once() -> None:
+    assert summed(SERVERS, [0, 1], 100) == 1.0
+    assert summed(SERVERS, [0, 1, 2, 3], 100) == 15.0
+    assert summed(SERVERS, [0, 2, 1, 3], 100) == 15.0
+
+
+@pytest.mark.parametrize(
+    ("way", "hops"), [("ring", 6), ("parameter server", 2), ("sharded parameter server", 2)]
+)
+def test_the_latency_of_a_sum_is_that_of_its_hops(way: str, hops: int) -> None:
+    level = Level("link", 4, math.inf, latency_s=0.5)
+    cluster = Cluster("c", DEVICE, (level,), way)  # type: ignore[arg-type]
+    assert summed(cluster, [0, 1, 2, 3], 100) == 0.5 * hops
+
+
+@pytest.mark.parametrize("way", ["ring", "parameter server", "sharded parameter server"])
+def test_the_pairs_of_a_sum_send_its_bytes(way: str) -> None:
+    traffic = Traffic(replace(flat(4, 100.0), all_reduce=way))  # type: ignore[arg-type]
+    assert sum(each for *_, each in traffic.pairs([0, 1, 2, 3], 100)) == pytest.approx(600)
+
+
+@pytest.mark.parametrize(("way", "end"), [("ring", 2.0), ("sharded parameter server", 4.0)])
+def test_a_servers_many_connections_leave_a_message_less(way: str, end: float) -> None:
+    """Beside one neighbour of a ring a message has half the link, beside three others a quarter."""
+    cluster = replace(flat(4, 100.0), all_reduce=way)  # type: ignore[arg-type]
+    traffic = Traffic(cluster)
+    traffic.all_reduce([0, 1, 2, 3], 1e6, 0.0)
+    assert traffic.send(0, 2, 100, 0.0).end == pytest.approx(end)
+
+
+# --- Against the judge ------------------------------------------------------------------------------
+
+uses = st.dictionaries(st.integers(0, 3), st.sampled_from([0.5, 1.0, 2.0]), min_size=1)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.tuples(uses, st.sampled_from([1.0, 2.0, 3.0])), min_size=1, max_size=5),
+    st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=4, max_size=4),
+)
+def test_rates_are_max_min_fair(
+    flows: list[tuple[dict[int, float], float]], room: list[float]
+) -> None:
+    paths = [Path(tuple(use.items()), weight, 1.0, 0.0, 1.0, {}) for use, weight in flows]
+    expected = by_programmes([u for u, _ in flows], [w for _, w in flows], dict(enumerate(room)))
+    assert fair_rates(paths, room) == pytest.approx(expected, rel=1e-5)
+
+
+messages = st.lists(
+    st.tuples(
+        st.permutations(range(5)), st.integers(0, 20).map(float), st.integers(1, 500).map(float)
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(messages, st.sampled_from(["flat", "bus", "half duplex", "servers"]))
+def test_any_messages_end_when_all_rates_found_anew_at_every_change_say(
+    drawn: list[tuple[list[int], float, float]], kind: str
+) -> None:
+    """Ports are told anew: out and in of five workers; of the servers, which are 0-2 and 3-5."""
+    level = Level("link", 5, 100.0, shared=kind == "bus", duplex=kind != "half duplex")
+    levels = (Level("in", 3, 100.0), Level("out", 2, 50.0)) if kind == "servers" else (level,)
+    cluster, capacity, sent = Cluster("c", DEVICE, levels), dict[int, float](), []
+    drawn = sorted(drawn, key=lambda one: one[1])
+    for (source, destination, *_), start, size in drawn:
+        ports, room = {2 * source, 2 * destination + 1}, 100.0
+        if kind == "bus":
+            ports = {0}
+        elif kind == "half duplex":
+            ports = {2 * source, 2 * destination}
+        elif kind == "servers" and source // 3 != destination // 3:
+            ports, room = {100 + source // 3, 200 + destination // 3}, 50.0
+        capacity |= dict.fromkeys(ports, room)
+        sent.append(Sent(start, size, dict.fromkeys(ports, 1.0), (source, destination)))
+    found = times(cluster, *((p[0], p[1], size, start) for p, start, size in drawn))
+    assert found == pytest.approx(ends(sent, capacity), rel=1e-6)

@@ -57,18 +57,19 @@ def test_a_skip_goes_straight_and_its_gradient_comes_straight_back() -> None:
     assert back["stage"].eq(2).all()
 
 
-def test_tasks_wait_for_their_skips_and_ports_take_one_message_after_another() -> None:
-    """A main tensor takes 1 s, a skip 3 s, and each takes turns at both its ends.
+def test_tasks_wait_for_their_skips_which_share_links_with_the_main_tensors() -> None:
+    """A main tensor takes 1 s alone, a skip 3 s.
 
-    The skip leaves stage 0 behind the main tensor, at 2 s; from stage 1 comes what is ready at
-    3 s, but finds stage 2's port busy until 5 s.  Likewise on the way back.
+    Both leave stage 0 at 1 s: the main one is there at 3, and 200 bytes of the skip are left.
+    What leaves stage 1 at 4 shares stage 2's way in with its last 100, and both are there at 6.
+    Likewise on the way back, from 9 on: there at 11 and 13, when stage 1 sends its own.
     """
     trace = simulate(gpipe(3, 1), chain(3, SkipProfile("a", 0, 2, SKIP)), cluster=flat(3, 100.0))
-    assert starts(trace, 1, "FORWARD") == [2]
-    assert starts(trace, 2, "FORWARD") == [5 + 1]
+    assert starts(trace, 1, "FORWARD") == [3]
+    assert starts(trace, 2, "FORWARD") == [6]
     assert starts(trace, 2, "BACKWARD") == [7]
-    assert starts(trace, 1, "BACKWARD") == [7 + 2 + 1]
-    assert starts(trace, 0, "BACKWARD") == [10 + 3 + 1]
+    assert starts(trace, 1, "BACKWARD") == [11]
+    assert starts(trace, 0, "BACKWARD") == [14]
 
 
 def test_a_skip_within_a_stage_or_a_worker_is_not_sent() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from pipekit.clusters import Cluster
-from pipekit.clusters.traffic import Traffic
+from pipekit.clusters.traffic import Flow, Traffic
 from pipekit.engine.transport import Channel, EndingTransport, FlatBucket, Part
 from pipekit.schedules import Message
 from pipekit.trees import Tree, tree_bytes
@@ -19,24 +19,29 @@ _SumKey = tuple[bool, int, int]
 class Calendar:
     """When messages arrive, for all workers of this process.
 
+    Messages that share a link slow one another down, so that nobody knows when one arrives before
+    it does: who waits looks again whenever some flow ends, and when a new one makes that sooner.
+
     Args:
         cluster: whose links they use.
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        self._traffic, self._lock = Traffic(cluster), threading.Lock()
-        self._arrivals: dict[Message, float] = {}
-        self._sums: dict[tuple[tuple[int, ...], _SumKey], float] = {}
+        self._traffic, self._changed = Traffic(cluster), threading.Condition()
+        self._flows: dict[Message, Flow] = {}
+        self._sums: dict[tuple[tuple[int, ...], _SumKey], Flow] = {}
 
     def sent(self, message: Message, source: int, destination: int, size: float) -> None:
         """Note that ``size`` bytes set out now."""
-        with self._lock:
-            now = time.perf_counter()
-            self._arrivals[message] = self._traffic.send(source, destination, size, now).arrival
+        with self._changed:
+            before = self._traffic.soonest
+            now = self._now()
+            self._flows[message] = self._traffic.send(source, destination, size, now)
+            self._tell(before)
 
     def wait(self, message: Message) -> None:
         """Return when the message has arrived."""
-        _sleep_until(self._arrivals.pop(message))
+        self._wait(self._flows.pop(message))
 
     def wait_for_sum(self, members: Sequence[int], number: _SumKey, size: float) -> None:
         """Return when all workers of a stage have a sum of ``size`` bytes; all of them call this.
@@ -44,16 +49,31 @@ class Calendar:
         It sets out when the first of them calls, which is when all have given their part.
         """
         key = tuple(members), number
-        with self._lock:
+        with self._changed:
             if key not in self._sums:
-                now = time.perf_counter()
-                self._sums[key] = self._traffic.all_reduce(members, size, now).arrival
-        _sleep_until(self._sums[key])
+                before = self._traffic.soonest
+                now = self._now()
+                self._sums[key] = self._traffic.all_reduce(members, size, now)
+                self._tell(before)
+        self._wait(self._sums[key])
 
+    def _now(self) -> float:
+        now = time.perf_counter()
+        self._traffic.run_until(now)
+        return now
 
-def _sleep_until(moment: float) -> None:
-    while (left := moment - time.perf_counter()) > 0:
-        time.sleep(left)
+    def _tell(self, before: float) -> None:
+        if self._traffic.soonest < before:
+            self._changed.notify_all()
+
+    def _wait(self, flow: Flow) -> None:
+        with self._changed:
+            while now := self._now():
+                if flow.done:
+                    break
+                self._changed.wait(self._traffic.soonest - now)
+        while (left := flow.arrival - time.perf_counter()) > 0:
+            time.sleep(left)
 
 
 class SlowTransport:

@@ -1,6 +1,6 @@
 """Whether ASP has no communication overhead (PipeDream, section 5.2)."""
 
-from pipekit.clusters.traffic import all_reduce_bytes
+from pipekit.clusters.paths import all_reduce_bytes
 from pipekit.papers.findings import Finding
 from pipekit.papers.pace import emulate_at_pace
 from pipekit.papers.pipedream.convergence.time_to_accuracy import FIGURES, machines

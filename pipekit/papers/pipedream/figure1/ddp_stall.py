@@ -21,8 +21,8 @@ import plotly.graph_objects as go
 
 from pipekit import plots
 from pipekit.clusters import namespaces
+from pipekit.clusters.paths import all_reduce_bytes
 from pipekit.clusters.rates import bytes_per_second
-from pipekit.clusters.traffic import all_reduce_bytes
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.figure1 import ddp_worker
 from pipekit.papers.pipedream.figure1.ddp_worker import (

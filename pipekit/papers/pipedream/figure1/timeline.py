@@ -5,7 +5,7 @@ import statistics
 from dataclasses import dataclass
 
 from pipekit.clusters import Cluster
-from pipekit.clusters.traffic import all_reduce_bytes
+from pipekit.clusters.paths import all_reduce_bytes
 from pipekit.emulation import emulate
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.table1.speeds import data_parallel

@@ -1,5 +1,6 @@
 """Figure 4: is communication hidden under compute, and with how many minibatches in flight?"""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -141,13 +142,17 @@ def link_times(trace: Trace, cluster: Cluster, schedule: Schedule) -> pd.DataFra
     take; here the same links serve the same messages in the same order.
     """
     sends = {step.task: step.sends for steps in lower(schedule) for step in steps}
-    traffic, rows = Traffic(cluster), []
+    traffic, rows, flows = Traffic(cluster), [], []
     for row in passes_of(trace).sort_values("end_s").itertuples():
+        traffic.run_until(row.end_s)
         for _, to in sends[Task(Op[row.op], row.stage, row.microbatch, row.version)]:
-            sent = traffic.send(row.worker, to, row.bytes, row.end_s)
+            flows.append(traffic.send(row.worker, to, row.bytes, row.end_s))
             purpose = "activation" if row.op == "FORWARD" else "gradient"
-            rows.append((row.worker, to, purpose, row.stage, row.microbatch, *sent[:2], row.bytes))
-    return pd.DataFrame(rows, columns=TRANSFERS)
+            rows.append((row.worker, to, purpose, row.stage, row.microbatch, row.bytes))
+    traffic.run_until(math.inf)
+    frame = pd.DataFrame(rows, columns=[name for name in TRANSFERS if name[-2:] != "_s"])
+    times = {"start_s": [flow.start for flow in flows], "end_s": [flow.end for flow in flows]}
+    return frame.assign(**times)[TRANSFERS]
 
 
 def hidden_fraction(trace: Trace, transfers: pd.DataFrame, replicas: Sequence[int]) -> float:

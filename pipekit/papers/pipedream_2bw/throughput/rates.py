@@ -8,7 +8,7 @@ import pandas as pd
 from pipekit import schedules
 from pipekit.clusters import flat
 from pipekit.clusters.papers import two_bw_v100
-from pipekit.clusters.traffic import all_reduce_bytes
+from pipekit.clusters.paths import all_reduce_bytes
 from pipekit.emulation import emulate
 from pipekit.papers.pace import emulate_at_pace
 from pipekit.papers.pipedream_2bw.profiles import ProfileOf, gpt_profile

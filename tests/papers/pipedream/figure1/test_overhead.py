@@ -8,7 +8,7 @@ import pytest
 
 from pipekit import bucketing
 from pipekit.clusters import flat
-from pipekit.clusters.traffic import all_reduce_bytes
+from pipekit.clusters.paths import all_reduce_bytes
 from pipekit.papers.pipedream.figure1 import overhead
 from pipekit.papers.pipedream.figure1.overhead import DUPLEX, GPUS, HEAVY, LIGHT, SHARED
 from pipekit.profiling import LayerProfile, Profile

@@ -1,0 +1,145 @@
+"""Is a simulated link as slow as a real one that several messages share?
+
+    sudo .venv/bin/python experiments/benchmarks/shared_links.py [--repeats 3] [--output FOLDER]
+
+Trainings of 3 to 8 workers run on the real engine, each worker a process in a network namespace of
+its own, behind a link that the kernel holds to a rate (pipekit.clusters.namespaces).  Their layers
+sleep in place of computing, so that two cores are enough, and send real tensors over real TCP.  The
+simulator is given the sleeps, the bytes, and the bandwidth of one tensor that was sent while nobody
+else did; a row says how far its seconds are from the real ones.  To reach: 5 %.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+from outcome import conclude, wide_console
+from tqdm import tqdm
+
+from pipekit import simulate
+from pipekit.clusters import Cluster, flat, namespaces
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.provenance import provenance
+from pipekit.schedules import Schedule, flush, pipedream
+
+WORKER = Path(__file__).with_name("sleeping_worker.py")
+MESSAGE_BYTES, WEIGHT_BYTES = 1_000_000, 2_000_000
+FORWARD_S = 0.03
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training; ``forward_s`` is of each stage, whose backward takes twice that."""
+
+    name: str
+    method: str
+    replicas: tuple[int, ...]
+    forward_s: tuple[float, ...]
+    microbatches: int
+    batches: int
+    message_bytes: int = MESSAGE_BYTES
+    weight_bytes: int = WEIGHT_BYTES
+
+    @property
+    def schedule(self) -> Schedule:
+        """The table that the workers run."""
+        if self.method == "PipeDream":
+            return pipedream(list(self.replicas), self.batches)
+        return flush(len(self.replicas), self.microbatches, self.batches)
+
+    def simulated_s(self, bandwidth: float) -> float:
+        """Return the seconds that the simulator predicts on links of so many bytes/s."""
+        layers = tuple(
+            LayerProfile(
+                str(number),
+                seconds,
+                2 * seconds,
+                output_bytes=self.message_bytes,
+                parameter_bytes=self.weight_bytes,
+            )
+            for number, seconds in enumerate(self.forward_s)
+        )
+        plan = Plan.by_hand([1] * len(layers), replicas=self.replicas)
+        trace = simulate(self.schedule, Profile(layers), plan, self._cluster(bandwidth))
+        return trace.makespan_s
+
+    def _cluster(self, bandwidth: float) -> Cluster:
+        """The engine's workers each add up a share of the gradients and send it to all others."""
+        workers = flat(sum(self.replicas), bandwidth)
+        return replace(workers, all_reduce="sharded parameter server")
+
+
+def cases(workers: int) -> Iterator[Case]:
+    """Yield trainings in which messages share links, each in its own way."""
+    line = (FORWARD_S,) * workers
+    yield Case("there and back", "PipeDream", (1,) * workers, line, 1, 3 * workers)
+    yield Case("there and back, flushed", "PipeDream-Flush", (1,) * workers, line, 2 * workers, 2)
+    wide = (workers - 1) * FORWARD_S, FORWARD_S
+    yield Case("many into one, with sums", "PipeDream", (workers - 1, 1), wide, 1, 6 * workers - 6)
+    yield Case("sums alone", "PipeDream", (workers,), (FORWARD_S,), 1, 6 * workers)
+
+
+def measured(case: Case, rate: str) -> tuple[float, float]:
+    """Return the seconds of a real training over links of a rate, and one link's bytes/s.
+
+    Raises:
+        RuntimeError: a worker failed; what it said stands above.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        told, result = Path(folder, "case.json"), Path(folder, "result.json")
+        told.write_text(json.dumps(asdict(case)), encoding="utf-8")
+        command = [sys.executable, str(WORKER), str(told), str(result)]
+        if namespaces.run(command, sum(case.replicas), rate):
+            raise RuntimeError(f"a worker of {case.name!r} failed: see what it printed")
+        found = json.loads(result.read_text(encoding="utf-8"))
+    return found["seconds"], found["bandwidth"]
+
+
+def main(
+    rate: Annotated[str, typer.Option(help="Of each link, as tc writes it.")] = "200mbit",
+    workers: Annotated[list[int] | None, typer.Option(help="Default: 3 to 8.")] = None,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    output: Annotated[Path | None, typer.Option(help="Folder for the table.")] = None,
+) -> None:
+    """Compare simulated seconds with those over shaped links."""
+    namespaces.require_namespaces()
+    console = wide_console()
+    record = provenance("measured", rate=rate, repeats=repeats)
+    record["load_average_at_start"] = os.getloadavg()[0]
+    rows = []
+    todo = [(count, case) for count in workers or range(3, 9) for case in cases(count)]
+    for count, case in tqdm(todo, unit="case"):
+        runs = [measured(case, rate) for _ in range(repeats)]
+        bandwidth = statistics.median(each for _, each in runs)
+        seconds = [each for each, _ in runs]
+        simulated_s, median_s = case.simulated_s(bandwidth), statistics.median(seconds)
+        rows.append(
+            {
+                "workers": count,
+                "case": case.name,
+                "one link (MB/s)": bandwidth / 1e6,
+                "measured (s)": median_s,
+                "spread (%)": 100 * (max(seconds) - min(seconds)) / median_s,
+                "links free (s)": case.simulated_s(float("inf")),
+                "simulated (s)": simulated_s,
+                "off (%)": 100 * (simulated_s / median_s - 1),
+            }
+        )
+    table = pd.DataFrame(rows)
+    console.print(table.to_string(index=False, float_format="%.3g"))
+    worst = table["off (%)"].abs().max()
+    console.print(f"the simulator is {worst:.1f} % off at most (measured against simulated)")
+    conclude(console, "shared_links", table, record, output)
+
+
+if __name__ == "__main__":
+    typer.run(main)

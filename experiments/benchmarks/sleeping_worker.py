@@ -1,0 +1,102 @@
+"""One worker of a training whose layers sleep, and whose messages are real.
+
+    sleeping_worker.py CASE.json RESULT.json
+
+It is started once a worker, by shared_links.py, with the environment that torchrun gives.
+"""
+
+import json
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pipekit import Pipeline
+from pipekit.schedules import flush, pipedream
+
+PROBE_BYTES, PROBES = 4_000_000, 3
+
+
+class _Sleep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, forward_s: float, numbers: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.forward_s = forward_s
+        time.sleep(forward_s)
+        return x.new_zeros(1, numbers)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        time.sleep(2 * ctx.forward_s)
+        return torch.zeros_like(x), torch.zeros_like(weight), None, None
+
+
+class Sleeping(nn.Module):
+    """A layer that sleeps, and twice as long in its backward: ``[1, n]`` to ``[1, numbers]``."""
+
+    def __init__(self, forward_s: float, numbers: int, parameters: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(parameters))
+        self._args = forward_s, numbers
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = _Sleep.apply(x, self.weight, *self._args)
+        return found
+
+
+def link_bandwidth() -> float:
+    """Return the bytes/s of a tensor from worker 0 to worker 1 while nobody else sends."""
+    tensor, answer, seconds = torch.zeros(PROBE_BYTES // 4), torch.zeros(1), []
+    for _ in range(PROBES + 1):  # the first makes the connection
+        dist.barrier()
+        start = time.perf_counter()
+        if dist.get_rank() == 0:
+            dist.send(tensor, 1)
+            dist.recv(answer, 1)
+        elif dist.get_rank() == 1:
+            dist.recv(tensor, 0)
+            dist.send(answer, 0)
+        seconds.append(time.perf_counter() - start)
+    return PROBE_BYTES / sorted(seconds[1:])[PROBES // 2]
+
+
+def work(case: dict[str, Any], result: Path) -> None:
+    """Be one of the workers; the first writes when every task ran, and the link's bandwidth."""
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    bandwidth = link_bandwidth()
+    numbers = case["message_bytes"] // 4
+    layers = [Sleeping(s, numbers, case["weight_bytes"] // 4) for s in case["forward_s"]]
+    replicas, microbatches = case["replicas"], case["microbatches"]
+    table = {
+        "PipeDream": partial(pipedream, replicas),
+        "PipeDream-Flush": lambda batches: flush(len(replicas), microbatches, batches),
+    }[case["method"]]
+    pipeline = Pipeline(
+        nn.Sequential(*layers),
+        table,
+        balance=[1] * len(layers),
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        loss=nn.MSELoss(),
+        transport="distributed",
+    )
+    rows = microbatches if case["method"] == "PipeDream-Flush" else 1
+    batch = torch.zeros(rows, 1), torch.zeros(rows, numbers)
+    pipeline.train([batch] * max(replicas))  # connections are made at the first use
+    run = pipeline.train([batch] * case["batches"])
+    if dist.get_rank() == 0:
+        frame = run.trace.frame
+        seconds = float(frame["end_s"].max() - frame["start_s"].min())
+        result.write_text(json.dumps({"seconds": seconds, "bandwidth": bandwidth}))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    work(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))

@@ -1,0 +1,119 @@
+"""Which ports of a cluster a message passes, or a sum of gradients."""
+
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+from typing import NamedTuple
+
+from pipekit.clusters.cluster import Cluster
+from pipekit.clusters.fair_shares import PortUse
+
+
+def all_reduce_bytes(size: float, workers: int) -> float:
+    """Return what each of m workers sends, and receives: 2 (m - 1) / m of it (PipeDream, 3.2)."""
+    return 2 * (workers - 1) / workers * size
+
+
+class Path(NamedTuple):
+    """What a message or a sum passes.
+
+    Attributes:
+        ports: and what passes each, for each byte of the flow.
+        weight: as how many connections it counts beside others.
+        alone: bytes/s of the flow if nobody else uses its ports.
+        latency_s: what comes on top.
+        flow: bytes of the flow for each byte of the message, or of the gradients.
+        pairs: who sends to whom, and how much for each byte of the flow.
+    """
+
+    ports: PortUse
+    weight: float
+    alone: float
+    latency_s: float
+    flow: float
+    pairs: Mapping[tuple[int, int], float]
+
+
+class Paths:
+    """The ports of a cluster, numbered as they are first used.
+
+    At the level that joins two workers, each member has a port out and a port in; one port for both
+    ways if the level is not duplex; or all members have one medium (:class:`.cluster.Level`).  The
+    links below that level are taken to be no bottleneck.
+
+    Args:
+        cluster: whose ports.
+
+    Attributes:
+        capacity: bytes/s of each port, by number.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._numbers: dict[tuple[str, int, str], int] = {}
+        self._paths: dict[tuple[int, ...], Path] = {}
+        self._sums: dict[tuple[int, ...], Path] = {}
+        self.capacity: list[float] = []
+
+    def message(self, source: int, destination: int) -> Path:
+        """Return the path of a message from one worker to another."""
+        ends = source, destination
+        if ends not in self._paths:
+            self._paths[ends] = self._path({ends: 1}, 1, 1, 1.0, 1)
+        return self._paths[ends]
+
+    def all_reduce(self, workers: Sequence[int]) -> Path:
+        """Return the path of a sum over two workers or more, in the cluster's way of summing."""
+        members = tuple(sorted(workers))
+        if members not in self._sums:
+            self._sums[members] = self._sum(members)
+        return self._sums[members]
+
+    def _sum(self, members: tuple[int, ...]) -> Path:
+        others = len(members) - 1
+        each = all_reduce_bytes(1.0, len(members))
+        if self._cluster.all_reduce == "ring":
+            ring = {(worker, members[place - others]): 1 for place, worker in enumerate(members)}
+            return self._path(ring, 1, 1, each, 2 * others)
+        if self._cluster.all_reduce == "parameter server":
+            server, *workers = members
+            star = {pair: 1 for worker in workers for pair in ((worker, server), (server, worker))}
+            return self._path(star, 1, 1, 1.0, 2)
+        # Each worker sends every other its share of the gradients, and then of the new weights.
+        return self._path(dict.fromkeys(permutations(members, 2), 1), others, others, each, 2)
+
+    def _path(
+        self,
+        pairs: Mapping[tuple[int, int], int],
+        divisor: int,
+        weight: int,
+        flow: float,
+        hops: int,
+    ) -> Path:
+        passing: dict[int, int] = {}
+        latency = 0.0
+        for source, destination in pairs:
+            level = self._cluster.level_between(source, destination)
+            latency = max(latency, level.latency_s)
+            for port in self._ports(source, destination):
+                passing[port] = passing.get(port, 0) + 1
+        ports = tuple((port, count / divisor) for port, count in sorted(passing.items()))
+        alone = min(self.capacity[port] / share for port, share in ports)
+        shares = {pair: count / divisor for pair, count in pairs.items()}
+        return Path(ports, weight, alone, hops * latency, flow, shares)
+
+    def _ports(self, source: int, destination: int) -> list[int]:
+        """Return the ports of a message: out of its sender, into its receiver."""
+        level = self._cluster.level_between(source, destination)
+        if level.shared:
+            keys = [(level.name, source // self._cluster.group_size(level), "medium")]
+        else:
+            ways = ("out", "in") if level.duplex else ("link", "link")
+            ends = (self._cluster.member(worker, level) for worker in (source, destination))
+            keys = [(level.name, end, way) for end, way in zip(ends, ways, strict=True)]
+        return [self._number(key, level.used_bandwidth) for key in keys]
+
+    def _number(self, key: tuple[str, int, str], bandwidth: float) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = len(self.capacity)
+            self.capacity.append(bandwidth)
+        return self._numbers[key]
