@@ -120,4 +120,4 @@ def _first(
     named = named_schedules(len(placement), len(judge.caps), microbatches)
     question = Question([judge.found(each) for each in named], microbatches, None, placement)
     found = best_answer(judge, question, seconds, seed=0)
-    return found and problem.orders(found.schedule)
+    return problem.orders(found.schedule) if found else None

@@ -44,7 +44,7 @@ class MuonAndAdamW(Optimizer):
         super().__init__(groups, {})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """Take a step of both."""
         for option, part in self._parts:
             # Whoever moves weights and state of an optimizer, as an engine does, moves these ones.

@@ -154,5 +154,6 @@ def _convnet(width: int, pixels: int) -> nn.Sequential:
     for layer in model:  # PyTorch's own first weights let a signal fade in eight layers
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            assert layer.bias is not None
             nn.init.zeros_(layer.bias)
     return model
