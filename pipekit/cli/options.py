@@ -71,6 +71,16 @@ STAGES = (
     "One worker each; of interleaved, interleaved-zero-bubble, looped-bfs, hanayo, zb-v, v-half, "
     "v-min and dualpipe-v one for two."
 )
+MitigationName = Annotated[
+    str | None,
+    typer.Option(
+        "--mitigation",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="What is done about stale weights: spectrain, pipeoptim, pipemare:anneal=500 (with "
+        "pipedream-no-stashing, paci), gap-aware, ahead (pipedream, 2bw), or error-feedback.",
+        show_default=False,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")]
 Replicas = Annotated[
     str | None,

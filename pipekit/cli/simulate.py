@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import Bandwidth, ClusterName, MemoryBytes, Workers, chosen_cluster
+from pipekit.cli.options import (
+    Bandwidth,
+    ClusterName,
+    MemoryBytes,
+    MitigationName,
+    Workers,
+    chosen_cluster,
+)
 from pipekit.cli.schedule import chosen_schedule
 
 if TYPE_CHECKING:
@@ -69,6 +76,7 @@ def simulate(
             show_default=False,
         ),
     ] = None,
+    mitigation: MitigationName = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -112,7 +120,13 @@ def simulate(
         asked = workers or (used.workers if bandwidth is not None else None)
         links = chosen_cluster(cluster, asked, bandwidth, memory)
     trace = pipekit.simulate(
-        schedule, costs, used, links, optimizer_states=optimizer_states, validate=validate
+        schedule,
+        costs,
+        used,
+        links,
+        optimizer_states=optimizer_states,
+        validate=validate,
+        mitigation=mitigation,
     )
     _print(trace, used, costs)
     if output is not None:

@@ -15,6 +15,7 @@ from pipekit.cli.options import (
     TRAINED,
     Data,
     LossName,
+    MitigationName,
     Quiet,
     Replicas,
     require_method,
@@ -90,6 +91,7 @@ def train(
         typer.Option(help="In each batch; methods that update every minibatch do not split it."),
     ] = 4,
     lr: Annotated[float, typer.Option(min=0, help="Learning rate of Adam.")] = 0.002,
+    mitigation: MitigationName = None,
     autocast: Annotated[
         Autocast | None,
         typer.Option(help="Mixed precision, with weights in float32.", show_default=False),
@@ -157,6 +159,7 @@ def train(
       pipekit train --model gpt --text mine.txt --epochs 3
       pipekit train --method 2bw --autocast fp16 --loss-scale dynamic
       pipekit train --method pipedream --replicas 2-1
+      pipekit train --method pipedream-no-stashing --mitigation spectrain
       pipekit cluster --workers 3 --link 1gbit -- pipekit train \\
         --method pipedream --replicas 2-1 --transport distributed
       pipekit train --model mlp --method 2bw --transport distributed --output mine
@@ -200,6 +203,7 @@ def train(
         transport=transport.value,
         autocast={None: None, "bf16": torch.bfloat16, "fp16": torch.float16}[autocast],
         loss_scale=_number(loss_scale),
+        mitigation=mitigation,
         seed=seed,
         timeout=timeout,
     )

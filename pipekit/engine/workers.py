@@ -241,6 +241,8 @@ class Workers:
         reasons = {
             "checkpoints hold a run that begins with an empty pipeline": folder is not None,
             "the loss scale of a run begins anew": self._is_scaled,
+            "without weight stashing the weights that go with it are overwritten at the end of a "
+            "call": not self._tables.example.stashing,
             'neither validate="later" nor torchrun nor NCCL can do it': not self.can_end,
         }
         for reason, given in reasons.items():

@@ -9,6 +9,7 @@ from pipekit.schedules import OPS, Schedule, Task
 from pipekit.schedules.weight_slots import weight_slots
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.work import Times
+from pipekit.staleness import Mitigation
 from pipekit.traces.memory import PARTS, Memory
 
 _WEIGHTS, _GRADIENTS, _OPTIMIZER, _ACTIVATIONS, _RECOMPUTE = range(len(PARTS))
@@ -16,7 +17,11 @@ Change = tuple[float, int, float]  # when, which of PARTS, bytes more
 
 
 def memory(
-    schedule: Schedule, costs: Sequence[StageCosts], times: Times, optimizer_states: float
+    schedule: Schedule,
+    costs: Sequence[StageCosts],
+    times: Times,
+    optimizer_states: float,
+    mitigation: Mitigation | None = None,
 ) -> Memory:
     """Return what lies in memory when, as the engine keeps it.
 
@@ -30,12 +35,17 @@ def memory(
     memory at both its ends and nowhere between.  In the first such pass gradients come layer
     by layer as activations go; all of it shows the height in between.  What has arrived and waits
     for its forward, targets and what the loss saves, gradients of activations, and what operators
-    use for a moment are not counted.
+    use for a moment are not counted.  A mitigation of stale weights has slots of its own, and
+    what it keeps counts with the optimizer's state.
     """
+    rule = mitigation or Mitigation()
     frames = []
     for worker, tasks in enumerate(schedule.workers):
-        changes = [*_constant(tasks, costs), *_changes(schedule, worker, costs, times)]
-        changes += _optimizer(worker, tasks, costs, times, optimizer_states)
+        changes = [
+            *_constant(schedule, tasks, costs, rule),
+            *_changes(schedule, worker, costs, times),
+        ]
+        changes += _optimizer(worker, tasks, costs, times, optimizer_states + rule.tensors)
         frame = pd.DataFrame(changes, columns=["time_s", "part", "bytes"])
         wide = np.zeros((len(frame), len(PARTS)))
         wide[np.arange(len(frame)), frame["part"]] = frame["bytes"]
@@ -48,10 +58,12 @@ def memory(
     return Memory(pd.concat(frames, ignore_index=True), "simulated")
 
 
-def _constant(tasks: Sequence[Task], costs: Sequence[StageCosts]) -> Iterator[Change]:
+def _constant(
+    schedule: Schedule, tasks: Sequence[Task], costs: Sequence[StageCosts], rule: Mitigation
+) -> Iterator[Change]:
     for stage in sorted({task.stage for task in tasks}):
         own = [task for task in tasks if task.stage == stage]
-        count = 1 + max(weight_slots(own).slots)
+        count = rule.slots(1 + max(weight_slots(own).slots), schedule.stashing)
         whole = costs[stage].whole
         yield 0.0, _WEIGHTS, count * whole.parameter_bytes + whole.buffer_bytes
 

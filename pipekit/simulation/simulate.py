@@ -13,6 +13,7 @@ from pipekit.simulation import events, longest_path
 from pipekit.simulation.bytes import memory
 from pipekit.simulation.costs import StageCosts, stage_costs
 from pipekit.simulation.work import Times
+from pipekit.staleness import Mitigation, named
 from pipekit.traces import COLUMNS, RECOMPUTE, Trace
 
 
@@ -25,6 +26,7 @@ def simulate(
     optimizer_states: float = 0.0,
     overlap: float | None = None,
     validate: str | None = None,
+    mitigation: Mitigation | str | None = None,
 ) -> Trace:
     """Return when every task of a schedule runs, and what lies in memory when.
 
@@ -47,6 +49,8 @@ def simulate(
         validate: as in :class:`pipekit.Pipeline` where gradients are clipped or losses scaled:
             "first" has the updates of a batch wait for one another on all workers, "later" what
             depends on them; nothing turns out to be wrong.  None: there is nothing to validate.
+        mitigation: as in :class:`pipekit.Pipeline`; its weight slots and tensors take memory.  The
+            time in which it predicts weights or corrects gradients is not counted.
 
     Returns:
         A trace in seconds, labelled "simulated", with its transfers and its memory.
@@ -57,6 +61,7 @@ def simulate(
     """
     require_choice("validate", validate, (None, "first", "later"))
     check(schedule, joint_updates=validate is not None)
+    rule = named(mitigation) if isinstance(mitigation, str) else mitigation
     costs = stage_costs(schedule, profile, plan)
     workers = len(schedule.workers)
     if cluster is not None:
@@ -74,7 +79,7 @@ def simulate(
         schedule.name,
         workers,
         transfers=times.transfers,
-        memory=memory(schedule, costs, times, optimizer_states),
+        memory=memory(schedule, costs, times, optimizer_states, rule),
     )
 
 

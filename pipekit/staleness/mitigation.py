@@ -122,6 +122,15 @@ class Mitigation:
         """Return its class and its arguments: checkpoints tell trainings apart by that."""
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
 
+    def slots(self, count: int, stashing: bool) -> int:
+        """Return how many weight slots a stage has whose schedule needs ``count``.
+
+        Where passes read what the rule gives them: one more, or with stashing twice as many.
+        """
+        if not self.overrides("weights"):
+            return count
+        return 2 * count if stashing else count + 1
+
     def overrides(self, name: str) -> bool:
         """Return whether a subclass has a method of its own."""
         return getattr(type(self), name) is not getattr(Mitigation, name)

@@ -1,7 +1,9 @@
 """What is done about stale weights: the engine's weights are the equations', to the bit."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -180,3 +182,64 @@ def test_it_is_other_than_without(name: str) -> None:
     _, truth = both_ways(case, MODELS["mixed"](), batches, [2, 3, 3], m)
     _, plain = both_ways(case._replace(equations=None), MODELS["mixed"](), batches, [2, 3, 3], m)
     assert different(truth.weights[-1], plain.weights[-1])
+
+
+# --- Runs that are taken up again ----------------------------------------------------------------
+
+
+def build(name: str, m: int = 3, **options: Any) -> Pipeline:
+    case = CASES[name]
+    optimizer = case.optimizers["adam"]
+    count = m if case.divides else 1
+    return Pipeline(
+        MODELS["mixed"](),
+        lambda n: case.schedule(3, count, n),
+        balance=[2, 3, 3],
+        optimizer=optimizer,
+        loss=nn.MSELoss(),
+        lr_scheduler=step_lr,
+        mitigation=case.mitigation,
+        **options,
+    )
+
+
+def rows(name: str) -> int:
+    return 6 if CASES[name].divides else 2
+
+
+@pytest.mark.parametrize("batch", [2, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_resumed_in_the_midst_it_goes_on_to_the_same_bits(
+    name: str, batch: int, tmp_path: Path
+) -> None:
+    """The pipeline is full there: older versions, and what was predicted of them, come back."""
+    batches = data(6, rows=rows(name))
+    first = build(name)
+    whole = first.train(batches, checkpoints=tmp_path, every=2, keep=9)
+    for folder in tmp_path.glob("batch-*"):
+        if int(folder.name.split("-")[1]) > batch:
+            shutil.rmtree(folder)
+    second = build(name)
+    assert second.resume(tmp_path) == 0
+    rest = second.train(batches)
+    assert rest.losses == whole.losses
+    assert different(second.state_dict(), first.state_dict()) == []
+
+
+STASHED = [n for n, case in CASES.items() if case.oracle in ("pipedream", "2bw")]
+
+
+@pytest.mark.parametrize("name", [n for n in STASHED if n != "2bw, delay warmed up"])
+def test_two_calls_without_a_restart_are_one(name: str) -> None:
+    batches = data(6, rows=rows(name))
+    first, second = build(name), build(name)
+    whole = first.train(batches)
+    parts = [second.train(batches[a:b], restart=False) for a, b in ((0, 2), (2, 3), (3, 6))]
+    assert [loss for part in parts for loss in part.losses] == whole.losses
+    assert different(first.state_dict(), second.state_dict()) == []
+    second.train(batches)  # with one, in which only the newest version is left
+
+
+def test_without_stashing_no_call_goes_on_where_another_has_ended() -> None:
+    with pytest.raises(ValueError, match="without weight stashing"):
+        build("pipemare").train(data(2), restart=False)

@@ -86,8 +86,7 @@ class MitigatedWeights(WeightVersions):
             slots: how many.
             keep: whether they stay as they are.
         """
-        more = (slots if self._at.stashing else 1) if self._predicts else 0
-        super().prepare(slots + more, keep)
+        super().prepare(self._rule.slots(slots, self._at.stashing), keep)
         self._real = slots
         self._read.clear()
         self._restored = None
