@@ -53,12 +53,12 @@ def handwriting(pixels: int = 16, test_share: float = 0.2, shift: int = 1) -> Sh
     get the black border that MNIST's have.
 
     Args:
-        pixels: of an image's side, at least 8.
+        pixels: of an image's side, at most 1024.
         test_share: of either source, to test on.
         shift: the most pixels by which a training image is shifted, each time anew.
 
     Raises:
-        ValueError: an argument is too small, or no image is left on one side.
+        ValueError: an argument is out of range, or no image is left on one side.
     """
     check_rows("pixels", pixels, 1024, "at most")
     sources = []

@@ -5,7 +5,7 @@ A notebook of a grid leaves its numbers in ``grid.csv`` (``Notebook.grid`` in
 become ``<name>.csv`` beside them, as soon as one is there.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -50,24 +50,26 @@ def points(grid: Mapping[str, Any], where: str) -> list[GridPoint]:
 
 
 def gather(
-    entry: str, folder: Path, runs: Iterable[tuple[Path, tuple[tuple[str, str], ...]]]
+    entry: str, folder: Path, runs: Sequence[tuple[Path, tuple[tuple[str, str], ...]]]
 ) -> None:
     """Write ``<entry>.csv`` into a folder: all rows that the runs of a grid have left so far.
+
+    A column of a run's own that is called as a parameter stays as it is.
 
     Args:
         entry: the name of the notebook in its file.
         folder: of the batch.
         runs: of each run its own folder and its combination.
     """
-    found = [
-        pd.read_csv(files / OWN).assign(**dict(point))
-        for files, point in runs
-        if (files / OWN).exists()
-    ]
+    found = []
+    for files, point in runs:
+        if (files / OWN).exists():
+            own = pd.read_csv(files / OWN)
+            labels = {name: label for name, label in point if name not in own}
+            found.append(own.assign(**labels))
     if found:
         table = pd.concat(found, ignore_index=True)
-        names = [name for _, point in runs for name, _ in point]
-        first = list(dict.fromkeys(names))
+        first = list(dict.fromkeys(name for _, point in runs for name, _ in point))
         table[[*first, *table.columns.drop(first)]].to_csv(folder / f"{entry}.csv", index=False)
 
 
@@ -92,5 +94,8 @@ def _values(name: str, values: Any, where: str) -> list[tuple[str, Any]]:
 def _label(value: Any) -> str:
     """Return a value as part of a file name: 0.01 is 0p01."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
-    letters = (letter if letter.isalnum() else "p" if letter == "." else "_" for letter in text)
+    letters = (
+        letter if letter.isalnum() or letter == "-" else "p" if letter == "." else "_"
+        for letter in text
+    )
     return "".join(letters)[:_LABEL].strip("_")

@@ -5,11 +5,16 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from pipekit import schedules
+from pipekit import schedules, staleness
 from pipekit.schedules import Schedule
 
 SYNC = "flush"
 """No delay: what all others are compared with."""
+PACI_MICROBATCHES = 4
+FIRST_SHARE = 5
+"""2BW with synchronous training first has it for one in so many of the updates."""
+ANNEALED_SHARE = 4
+"""PipeMare's K is one in so many of the updates, as of the first phase of its ResNets (4.1)."""
 
 
 @dataclass(frozen=True)
@@ -22,17 +27,30 @@ class DelayedMethod:
         stages: as many whatever the pipeline's depth, if its delay does not depend on that; 0: the
             depth.
         microbatches: of a batch.
+        mitigation: from the updates of a training to what is done about stale weights, or None.
+        flush_after: from the updates to the batches after which the pipeline drains.
+        optimizers: it is defined for; empty: all.
     """
 
     equation: str
     schedule: Callable[[int, int], Schedule]
     stages: int = 0
     microbatches: int = 1
+    mitigation: Callable[[int], staleness.Mitigation] | None = None
+    flush_after: Callable[[int], range] = lambda updates: range(0)
+    optimizers: tuple[str, ...] = ()
 
     def depth(self, stages: int) -> int:
         """Return the stages to train with, to learn what a pipeline of so many does."""
         return self.stages or stages
 
+
+def _first(updates: int) -> range:
+    return range(updates // FIRST_SHARE)
+
+
+_no_stashing = partial(schedules.pipedream, stashing=False)
+_PREDICTED = ("sgd", "adamw")
 
 METHODS: Mapping[str, DelayedMethod] = MappingProxyType(
     {
@@ -42,8 +60,53 @@ METHODS: Mapping[str, DelayedMethod] = MappingProxyType(
         "vertical-sync": DelayedMethod(
             "pipedream_vertical_sync", partial(schedules.pipedream, vertical_sync=True)
         ),
-        "no-stashing": DelayedMethod(
-            "pipedream_no_stashing", partial(schedules.pipedream, stashing=False)
+        "no-stashing": DelayedMethod("pipedream_no_stashing", _no_stashing),
+        "spectrain": DelayedMethod(
+            "pipedream_no_stashing",
+            _no_stashing,
+            mitigation=lambda updates: staleness.SpecTrain(),
+            optimizers=_PREDICTED,
+        ),
+        "pipeoptim": DelayedMethod(
+            "pipedream_no_stashing",
+            _no_stashing,
+            mitigation=lambda updates: staleness.PipeOptim(),
+            optimizers=_PREDICTED,
+        ),
+        "pipemare": DelayedMethod(
+            "pipedream_no_stashing",
+            _no_stashing,
+            mitigation=lambda updates: staleness.PipeMare(updates // ANNEALED_SHARE),
+        ),
+        "gap-aware": DelayedMethod(
+            "pipedream", schedules.pipedream, mitigation=lambda updates: staleness.GapAware()
+        ),
+        "paci": DelayedMethod(
+            "paci",
+            lambda n, b: schedules.paci(n, PACI_MICROBATCHES, b),
+            microbatches=PACI_MICROBATCHES,
+        ),
+        "2bw-ahead": DelayedMethod(
+            "2bw",
+            lambda n, b: schedules.two_bw(n, 2, b),
+            2,
+            2,
+            mitigation=lambda updates: staleness.Ahead(),
+            optimizers=_PREDICTED,
+        ),
+        "2bw-feedback": DelayedMethod(
+            "2bw",
+            lambda n, b: schedules.two_bw(n, 2, b),
+            2,
+            2,
+            mitigation=lambda updates: staleness.ErrorFeedback(),
+        ),
+        "2bw-sync-first": DelayedMethod(
+            "2bw",
+            lambda n, b: schedules.two_bw(n, 2, b, flush_after=_first(b)),
+            2,
+            2,
+            flush_after=_first,
         ),
     }
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import SGD, AdamW, Muon, Optimizer
+from torch.optim import SGD, AdamW, Muon, NAdam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 WARM_UP = 0.1
@@ -75,6 +75,10 @@ OPTIMIZERS: Mapping[str, OptimizerRecipe] = MappingProxyType(
         "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), _rates(-2)),
         "adamw": OptimizerRecipe(lambda own, lr, _: AdamW(own, lr, weight_decay=0.0), _rates(-6)),
         "muon": OptimizerRecipe(MuonAndAdamW, _rates(-6)),
+        # For asynchronous pipelines: Ajanthan et al., ICML 2025, arXiv 2505.01099, section 3.
+        "nadam": OptimizerRecipe(
+            lambda own, lr, _: NAdam(own, lr, betas=(0.99, 0.999)), _rates(-6)
+        ),
     }
 )
 """By name; none has weight decay, which would be one more thing to tune."""

@@ -1,4 +1,4 @@
-"""The networks that stand for the papers', each in two sizes, with data held out.
+"""The networks that stand for the papers', each small and large, with data held out.
 
 A GPT of bytes for the language models, a BERT of bytes for the masked ones, a convolutional network
 for the image classifiers.  All have eight parts with weights, so that pipelines of up to eight
@@ -19,6 +19,9 @@ from pipekit.datasets.masking import MASK
 from pipekit.datasets.text import BYTES
 from pipekit.models import bert_large, gpt, token_loss
 
+CLASSES = 10
+SEGMENTS = 2
+"""A BERT's."""
 PARTS = 8
 """Of every network, as many as there can be stages."""
 
@@ -29,7 +32,7 @@ class Proxy:
 
     Attributes:
         kind: "gpt", "bert" or "images".
-        size: "small", a few seconds a training; or "large".
+        size: "small", a second or some a training; "long", the same for more updates; or "large".
         width: hidden features of a token, or channels of the first convolution.
         length: T, bytes of a row; or pixels of an image's side.
         rows: of text to learn from, windows; all images are learnt from.
@@ -60,9 +63,9 @@ class Proxy:
     @property
     def ends(self) -> frozenset[int]:
         """The sizes of what goes in and comes out, which no hidden matrix has."""
-        return (
-            frozenset({10}) if self.kind == "images" else frozenset({BYTES, MASK + 1, self.length})
-        )
+        if self.kind == "images":
+            return frozenset({CLASSES})
+        return frozenset({BYTES, MASK + 1, self.length, SEGMENTS})
 
     def build(self, seed: int) -> nn.Sequential:
         """Return the network with its initial weights."""
@@ -107,6 +110,7 @@ PROXIES: Mapping[str, Proxy] = MappingProxyType(
         proxy.name: proxy
         for proxy in (
             Proxy("images", "small", width=8, length=12, batch_rows=32, updates=200),
+            Proxy("images", "long", width=8, length=12, batch_rows=32, updates=1000),
             Proxy("gpt", "small", 32, 40, batch_rows=8, updates=300, rows=2400, test_rows=256),
             Proxy("bert", "small", 32, 40, batch_rows=8, updates=400, rows=3200, test_rows=256),
             Proxy("images", "large", width=64, length=28, batch_rows=64, updates=2000),
@@ -149,7 +153,7 @@ def _convnet(width: int, pixels: int) -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(hidden, hidden),
         nn.ReLU(),
-        nn.Linear(hidden, 10),
+        nn.Linear(hidden, CLASSES),
     )
     for layer in model:  # PyTorch's own first weights let a signal fade in eight layers
         if isinstance(layer, (nn.Conv2d, nn.Linear)):

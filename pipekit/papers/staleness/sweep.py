@@ -7,17 +7,18 @@ the grid is extended there, until it is neither.  The judging seeds are others. 
 rate each arm is judged at that of the method without delay, as papers that "did not tune" do.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from pipekit.choices import require_choice
 from pipekit.papers import saved_trainings
 from pipekit.papers.staleness.methods import METHODS, SYNC
 from pipekit.papers.staleness.optimizers import OPTIMIZERS
-from pipekit.papers.staleness.proxies import Proxy
+from pipekit.papers.staleness.proxies import PROXIES, Proxy
 from pipekit.papers.staleness.trainings import POINTS, StaleTraining, train
 
 ARM = ["proxy", "method", "stages", "optimizer"]
@@ -38,7 +39,8 @@ class Sweep:
     Attributes:
         proxy: the network and its data.
         optimizer: a name of :data:`.optimizers.OPTIMIZERS`.
-        arms: methods, each with its depth: see :func:`parse_arms`.
+        arms: methods, each with its depth: see :func:`parse_arms`.  Those that are not defined for
+            the optimizer are left out.
         seeds: how many judge.
         tuning_seeds: how many tune.
         rates: how many of the recipe's first rates are tried at first, the middle ones.
@@ -51,11 +53,34 @@ class Sweep:
     tuning_seeds: int = 2
     rates: int = 5
 
+    @classmethod
+    def of(
+        cls,
+        proxy: str,
+        optimizer: str,
+        methods: str,
+        seeds: int = 5,
+        tuning_seeds: int = 2,
+        rates: int = 5,
+        updates: int = 0,
+    ) -> "Sweep":
+        """Return a sweep from a notebook's parameters; 0 updates are the proxy's own number.
+
+        Raises:
+            ValueError: there is no such proxy, optimizer or method.
+        """
+        require_choice("proxy", proxy, list(PROXIES))
+        require_choice("optimizer", optimizer, list(OPTIMIZERS))
+        network = PROXIES[proxy]
+        network = replace(network, updates=updates) if updates else network
+        return cls(network, optimizer, parse_arms(methods), seeds, tuning_seeds, rates)
+
     def run(self, folder: Path) -> pd.DataFrame:
         """Train what the folder has not yet; return all as :func:`frame` does."""
         templates = [
             StaleTraining(self.proxy, method, stages, self.optimizer, 0.0, 0)
             for method, stages in dict.fromkeys([(SYNC, METHODS[SYNC].depth(1)), *self.arms])
+            if self.optimizer in (METHODS[method].optimizers or OPTIMIZERS)
         ]
         tried = self._tuned(templates, folder)
         rate = chosen(tried)
@@ -111,14 +136,19 @@ def frame(cases: Sequence[StaleTraining], folder: Path) -> pd.DataFrame:
     the updates, at the weights that the method reads), ``by`` (oracle or engine), ``cpu_s``,
     ``commit``.
     """
-    records = saved_trainings.train_or_load(cases, train, folder)
+    return table(saved_trainings.train_or_load(cases, train, folder))
+
+
+def table(records: Iterable[saved_trainings.Record]) -> pd.DataFrame:
+    """Return a row for each record of a training, as :func:`frame` does."""
     rows = []
-    for case, record in zip(cases, records, strict=True):
+    for record in records:
         losses = np.array(record["losses"], dtype=float)
         validations = [np.nan if loss is None else loss for _, loss in record["validations"]]
+        batch_rows = PROXIES[record["case"]["proxy"]].batch_rows
         rows.append(
             record["case"]
-            | {"updates": case.proxy.updates, "batch_rows": case.proxy.batch_rows}
+            | {"updates": len(losses), "batch_rows": batch_rows}
             | dict(zip(VALIDATIONS, validations, strict=True))
             | {"training": float(losses[-len(losses) // 10 :].mean())}
             | {name: record[name] for name in ("by", "cpu_s")}

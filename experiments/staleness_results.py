@@ -1,0 +1,47 @@
+"""Gather the sweep's trainings for the repository: one small table, and where it comes from.
+
+    python experiments/staleness_results.py results/staleness/trainings
+
+reads the record of every training that is done and writes results/reference/staleness/.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from pipekit.papers.staleness import comparison, findings
+from pipekit.papers.staleness.sweep import ARM, VALIDATIONS, table
+from pipekit.provenance import provenance, write
+
+DIGITS = 6
+"""Of a loss; what differs less is no difference between seeds."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trainings", type=Path, help="the folder of the records")
+    parser.add_argument("--output", type=Path, default=Path("results/reference/staleness"))
+    given = parser.parse_args()
+    records = [json.loads(file.read_text()) for file in sorted(given.trainings.glob("*.json"))]
+    trainings = table(records).sort_values([*ARM, "rate", "seed"], kind="stable")
+    origins = [record["provenance"] for record in records]
+    write(
+        given.output / "provenance.json",
+        provenance(
+            "measured",
+            trainings=len(records),
+            cpu_hours=round(float(trainings["cpu_s"].sum()) / 3600, 3),
+            first_utc=min(origin["utc"] for origin in origins),
+            last_utc=max(origin["utc"] for origin in origins),
+            trained_at={key: sorted({str(o[key]) for o in origins}) for key in ("commit", "torch")},
+            data=sorted({origin["data"] for origin in origins}),
+        ),
+    )
+    losses = [*VALIDATIONS, "training"]
+    trainings[losses] = trainings[losses].round(DIGITS)
+    trainings.drop(columns="commit").to_csv(given.output / "trainings.csv", index=False)
+    print(findings.counts(comparison.load(given.output / "trainings.csv")))
+
+
+if __name__ == "__main__":
+    main()

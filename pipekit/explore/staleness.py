@@ -1,0 +1,135 @@
+"""Speed against staleness: all methods as points, for a model, a cluster and a memory cap."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+import pandas as pd
+
+from pipekit import plots
+from pipekit.explore.controls import choice, steps
+from pipekit.explore.explorer import explore
+from pipekit.explore.memory import OPTIMIZERS
+from pipekit.explore.models import MODELS
+from pipekit.explore.view import Plot, View
+from pipekit.papers.staleness import comparison
+from pipekit.papers.staleness.speed import Machines, points
+
+CLUSTERS = ("2bw-v100", "pipedream-a", "pipedream-b")
+_GIB = 2**30
+
+
+def see(
+    trainings: pd.DataFrame,
+    model: str = "gpt-1.3B",
+    cluster: str = "2bw-v100",
+    stages: int = 4,
+    rows: int = 32,
+    memory_gib: float = 16,
+    states: str = "Adam",
+    proxy: str = "images-small",
+    optimizer: str = "adamw",
+) -> View:
+    """Return what each method takes on these machines, beside the loss that it ends with.
+
+    Args:
+        trainings: the sweep's.
+        model: one of :data:`MODELS`, in float32.
+        cluster: one of :data:`CLUSTERS`.
+        stages: of one pipeline; methods that were measured at another depth are left out.
+        rows: samples of an update.
+        memory_gib: of a worker, GiB.
+        states: one of :data:`OPTIMIZERS`, whose memory is counted.
+        proxy: the small network that was trained in the model's place.
+        optimizer: by which it was.
+
+    Raises:
+        ValueError: nothing was measured there, or the machines cannot be so.
+    """
+    machines = Machines(model, cluster, stages, rows, 2 * stages, OPTIMIZERS[states])
+    found = points(machines, trainings, proxy, optimizer)
+    if found.empty:
+        raise ValueError(
+            f"no training of {proxy} with {optimizer} on {stages} stages is complete: run "
+            f"experiments/staleness.yaml, or choose another proxy, optimizer or depth"
+        )
+    gib = found["memory_bytes"] / _GIB
+    fits = gib <= memory_gib
+    found = found.assign(
+        name=[f"{arm}, {size:.3g} GiB" for arm, size in zip(found["arm"], gib, strict=True)],
+        milliseconds=1e3 * found["seconds"],
+    )
+    shown = found[fits]
+    plotted = {}
+    if len(shown):
+        figure = plots.points(
+            shown,
+            "milliseconds",
+            "loss",
+            "name",
+            title=f"{model} on {cluster}, {stages} stages, beside {proxy} with {optimizer}",
+            label="simulated x measured",
+            x_title="time of a sample (ms, simulated)",
+            y_title="validation loss at the end (nats, measured)",
+        )
+        plotted["speed_and_staleness"] = Plot(figure, shown)
+    return View(
+        text=_text(found, fits, memory_gib),
+        plots=plotted,
+        table=pd.DataFrame(
+            {
+                "method": found["arm"],
+                "ms a sample": found["milliseconds"],
+                "loss (nats)": found["loss"],
+                "± over seeds": found["std"],
+                "memory (GiB)": gib,
+                "fits": fits.map({True: "yes", False: "no"}),
+            }
+        ),
+        caption="time and memory simulated; loss measured at proxy scale",
+    )
+
+
+def controls(trainings: pd.DataFrame) -> dict[str, widgets.ValueWidget]:
+    """Return the controls of :func:`see`."""
+    pairs = [*comparison.settings(trainings)]
+    return {
+        "model": choice("model", MODELS),
+        "cluster": choice("cluster", CLUSTERS),
+        "stages": steps("stages", sorted({*trainings["stages"], 4} & {2, 4, 8})),
+        "rows": steps("samples an update", [16, 32, 64, 128, 256]),
+        "memory_gib": steps("memory (GiB)", [4, 8, 12, 16, 24, 32, 48, 80]),
+        "states": choice("optimizer's memory", OPTIMIZERS),
+        "proxy": choice("trained", dict.fromkeys(proxy for proxy, _ in pairs)),
+        "optimizer": choice("by", dict.fromkeys(optimizer for _, optimizer in pairs)),
+    }
+
+
+def speed_against_staleness(
+    interactive: bool, results_dir: str, reference_dir: str | Path, **start: Any
+) -> None:
+    """Display the explorer; see :func:`pipekit.explore.explorer.explore`.
+
+    Args:
+        interactive: False where nobody moves a slider, as under papermill.
+        results_dir: the folder for the static figures.
+        reference_dir: the folder of the sweep's ``trainings.csv``.
+        start: where to begin.
+    """
+    trainings = comparison.load(Path(reference_dir) / "trainings.csv")
+    show = partial(see, trainings)
+    explore(show, partial(controls, trainings), interactive, results_dir, **start)
+
+
+def _text(found: pd.DataFrame, fits: pd.Series, memory_gib: float) -> str:
+    left_out = found["arm"][~fits]
+    if len(left_out) == len(found):
+        return f"Nothing fits into {memory_gib:g} GiB (simulated)."
+    best = found[fits]
+    fastest, least = (best.loc[best[column].idxmin()] for column in ("seconds", "loss"))
+    out = f"  Not within {memory_gib:g} GiB: {', '.join(left_out)}." if len(left_out) else ""
+    return (
+        f"{fastest['arm']} is the fastest, {1e3 * fastest['seconds']:.3g} ms a sample (simulated), "
+        f"and {least['arm']} ends lowest, at {least['loss']:.3f} nats (measured).{out}"
+    )
