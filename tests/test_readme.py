@@ -1,4 +1,4 @@
-"""What README.md and CONTRIBUTING.md show is run, and what they point to exists."""
+"""What README.md, CONTRIBUTING.md and the pages of docs show is run, and what they point to exists."""
 
 import re
 import shlex
@@ -9,13 +9,18 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from pipekit import plots
 from pipekit.cli import app
 from pipekit.plots import timeline
 from pipekit.schedules import Schedule, parse
 from pipekit.schedules.methods.by_name import METHODS
 from pipekit.traces import Trace
 
-PAGES = "README.md", "CONTRIBUTING.md"
+DOCS = tuple(
+    f"docs/{name}.md" for name in ("train", "your_model", "cost", "methods", "papers", "about")
+)
+PAGES = "README.md", "CONTRIBUTING.md", *DOCS
+WITH_CODE = "docs/train.md", "docs/your_model.md", "docs/cost.md", "docs/methods.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^    pipekit (.+)$", re.MULTILINE)
 
@@ -31,7 +36,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *WITH_CODE])
 def test_the_code_of_a_page_runs_from_top_to_bottom(
     name: str, repository: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -52,7 +57,11 @@ def test_the_readmes_own_method_draws_as_a_timeline(repository: Path) -> None:
     assert "reversed GPipe" in timeline(own).layout.title.text
 
 
-COMMANDS = COMMAND.findall((Path(__file__).parents[1] / "README.md").read_text())
+COMMANDS = [
+    command
+    for page in ("README.md", *DOCS)
+    for command in COMMAND.findall((Path(__file__).parents[1] / page).read_text())
+]
 
 
 @pytest.mark.long
@@ -69,13 +78,16 @@ def test_the_commands_of_the_readme_run_one_after_the_other(elsewhere: Path) -> 
 def test_the_committed_picture_is_what_its_command_draws(repository: Path) -> None:
     committed = pd.read_csv(repository / "results/reference/timelines.csv")
     names = ("gpipe", "flush", "pipedream", "2bw")
-    drawn = []
-    for name in names:
-        batches = (1, 8) if name == "pipedream" else (4, 2)
-        trace = Trace.from_schedule(METHODS[name](4, *batches))
-        drawn.append(trace.frame.assign(schedule=trace.name))
+    shown = [METHODS[name](4, *((1, 8) if name == "pipedream" else (4, 2))) for name in names]
+    drawn = [Trace.from_schedule(each).frame.assign(schedule=each.name) for each in shown]
     pd.testing.assert_frame_equal(committed, pd.concat(drawn, ignore_index=True))
     assert (repository / "results/reference/timelines.svg").read_text().startswith("<?xml")
+    moving = (repository / "results/reference/moving.svg").read_text()
+    assert moving == plots.moving(*shown)
+
+
+def test_the_readme_is_short(repository: Path) -> None:
+    assert len((repository / "README.md").read_text().splitlines()) < 150
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -84,17 +96,18 @@ def test_every_file_that_a_page_names_exists(name: str, repository: Path) -> Non
     links = re.findall(r"\]\(([^)#]+)\)", text)
     folders = re.findall(r"^    ([a-z]+/\S*|pipekit/\S+)  ", text, re.MULTILINE)
     for path in [*links, *folders]:
-        assert (repository / path).exists(), path
+        folder = repository if path in folders else (repository / name).parent
+        assert (folder / path).exists(), path
 
 
 def test_the_readme_names_only_functions_that_exist(repository: Path) -> None:
     rows = re.findall(
-        r"`(?:\w+\.)?(\w+)` in \[[^]]+\]\(([^)]+)\)", (repository / "README.md").read_text()
+        r"`(?:\w+\.)?(\w+)` in \[[^]]+\]\(([^)]+)\)", (repository / "docs/methods.md").read_text()
     )
     assert len(rows) >= 9
     for function, path in rows:
         assert re.search(
-            rf"(def|class) {function}\b|\b{function}:", (repository / path).read_text()
+            rf"(def|class) {function}\b|\b{function}:", (repository / "docs" / path).read_text()
         )
 
 

@@ -47,6 +47,9 @@ def schedule(
     versions: Annotated[
         bool, typer.Option("--versions", help="Write weight versions into drawn bars.")
     ] = False,
+    moving: Annotated[
+        bool, typer.Option("--moving", help="Draw a .svg that plays: passes grow as they run.")
+    ] = False,
 ) -> None:
     """Print methods as the papers draw them, or draw them, with the facts of each.
 
@@ -60,17 +63,20 @@ def schedule(
       pipekit schedule pipedream.txt
       pipekit schedule interleaved --stages 8 --microbatches 8 --batches 1
       pipekit schedule gpipe flush 2bw --versions --output timelines.svg
+      pipekit schedule gpipe pipedream --moving --output moving.svg
     """
     if output is not None and output.suffix not in SUFFIXES:
         raise ValueError(f"--output must end in {', '.join(SUFFIXES)}, not {output.name!r}")
     if output is not None and output.suffix in (".csv", ".txt") and len(methods) > 1:
         raise ValueError(f"a {output.suffix} holds one schedule: name one method, not {methods}")
+    if moving and (output is None or output.suffix != ".svg"):
+        raise ValueError("--moving needs a picture to draw: --output NAME.svg")
     from pipekit.schedules.methods.by_name import parse_replicas
 
     split = stages if replicas is None else parse_replicas(replicas)
     shown = [chosen_schedule(name, split, microbatches, batches, minibatches) for name in methods]
     facts = [_facts(schedule) for schedule in shown]  # checks them all, before anything is written
-    paths = _write(shown, output, versions) if output is not None else []
+    paths = _write(shown, output, versions, moving) if output is not None else []
     for number, schedule in enumerate(shown):
         if output is None:
             typer.echo(("\n" if number else "") + str(schedule))
@@ -128,11 +134,15 @@ def _list(numbers: tuple[int, ...]) -> str:
     return " ".join(map(str, numbers))
 
 
-def _write(shown: list["Schedule"], output: Path, versions: bool) -> list[Path]:
+def _write(shown: list["Schedule"], output: Path, versions: bool, moving: bool) -> list[Path]:
     """Write schedules in the form that the suffix names; return the paths written."""
     output.parent.mkdir(parents=True, exist_ok=True)
     if output.suffix == ".csv":
         shown[0].to_csv(output)
+    elif moving:
+        from pipekit import plots
+
+        output.write_text(plots.moving(*shown), encoding="utf-8")
     elif output.suffix == ".txt":
         output.write_text(f"{shown[0]}\n", encoding="utf-8")
     else:

@@ -58,7 +58,11 @@ def rendered(text: str, reference: Path) -> str:
 
 def pages(repository: Path) -> list[Path]:
     """Return the pages and notebooks of a checkout that have marks."""
-    found = [*repository.glob("*.md"), *repository.glob("notebooks/**/*.ipynb")]
+    found = [
+        *repository.glob("*.md"),
+        *repository.glob("docs/**/*.md"),
+        *repository.glob("notebooks/**/*.ipynb"),
+    ]
     return sorted(path for path in found if "<!-- number:" in path.read_text(encoding="utf-8"))
 
 

@@ -6,6 +6,7 @@ from pipekit.plots.curves import curves
 from pipekit.plots.grid import grid
 from pipekit.plots.in_flight import in_flight, in_flight_table
 from pipekit.plots.memory import memory
+from pipekit.plots.moving import moving
 from pipekit.plots.points import points
 from pipekit.plots.save import save
 from pipekit.plots.timeline import compare, timeline
@@ -19,6 +20,7 @@ __all__ = [
     "in_flight",
     "in_flight_table",
     "memory",
+    "moving",
     "points",
     "save",
     "timeline",

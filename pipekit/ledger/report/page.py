@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, summaries
 from pipekit.ledger.report.links import links
-from pipekit.ledger.report.table import frame
+from pipekit.ledger.report.table import frame, scores
 from pipekit.ledger.report.words import in_words
 from pipekit.provenance import LABELS
 
@@ -101,7 +101,7 @@ def destination(folder: Path) -> Path:
 
 
 def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
-    """Write ``report.html`` and ``report.csv``, and return the path of the first.
+    """Write ``report.html``, ``report.csv`` and ``scores.csv``; return the path of the first.
 
     The page loads neither from a network nor a file; its links lead to the run's own files.
     """
@@ -126,6 +126,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     html = folder / "report.html"
     html.write_text(page, encoding="utf-8")
     frame(outcomes).to_csv(folder / "report.csv", index=False)
+    scores(outcomes).to_csv(folder / "scores.csv", index=False)
     return html
 
 

@@ -6,12 +6,23 @@ from typing import Any
 
 import pandas as pd
 
-from pipekit.ledger.outcomes import Outcome
+from pipekit.ledger.outcomes import Outcome, summaries
 
 
 def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
     """Return a row a claim: the ledger's columns, then our value (as JSON) and its origin."""
     return pd.DataFrame([_row(outcome) for outcome in outcomes])
+
+
+def scores(outcomes: Iterable[Outcome]) -> pd.DataFrame:
+    """Return a row a paper, and one for all: how many claims have each status."""
+    papers = {paper: dict(its.having) for paper, its in summaries(outcomes).items()}
+    table = pd.DataFrame(
+        [{status.value: count for status, count in having.items()} for having in papers.values()],
+        index=pd.Index(papers, name="paper"),
+    )
+    table.loc["all"] = table.sum()
+    return table.assign(claims=table.sum(axis="columns")).reset_index()
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:
