@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.transports.watchdog import LOOK_S
 from pipekit.openmp import release_threads
 from pipekit.operator_threads import SWITCH_INTERVAL_S, share_cores, share_of_cores
@@ -64,8 +65,9 @@ def run_threads(
     cores, interval = torch.get_num_threads(), sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        for thread in threads:
-            thread.start()
+        with deferred_interrupts():  # one in its start may end a thread before it has begun
+            for thread in threads:
+                thread.start()
         started.set()
         while len(results) < len(threads):
             try:
