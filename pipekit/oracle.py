@@ -39,8 +39,9 @@ Else W(t+1) = W(t), no optimizer or scheduler takes a step, and S(t+1) is the le
 times the backoff (``torch.amp.GradScaler``, where v = t).
 
 A weight that layers of several stages share has a copy on each, of the versions which that stage
-reads.  At an update the copies' gradients are summed, each stage's own sum in the order of the
-stages; in a norm they count once.
+reads.  The gradient of a microbatch is summed over all uses as backpropagation comes to them, from
+the last to the first, whichever stages these are on; so that it is the unsplit model's.  Then it is
+summed like any other of the first of these stages; in a norm it counts once.
 """
 
 import copy
@@ -49,7 +50,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Any
 
 import torch
@@ -60,6 +61,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from pipekit.layers.randomness import layer_seed
 from pipekit.loss_scale import LossScale
 from pipekit.mitigation_equations import Equations, Past, Weights
+from pipekit.trees import leaves, refill
+
+_Copied = tuple[nn.Parameter, nn.Parameter]
+"""A stage's copy of a weight, and that of the next stage which has it too."""
 
 _PACI = "paci"
 _NO_STASHING = "pipedream_no_stashing", _PACI
@@ -233,8 +238,8 @@ def train(
     reads = _Reads(method, replicas, in_flight, rounds, microbatches, flush_after)
     unsplit, model = model, _with_copies(model, balance).train()
     copies = _copies(unsplit, model)
-    tied = any(len(each) > 1 for each in copies)
-    if (tied or clip_norm is not None or loss_scale) and len(set(rounds)) > 1:
+    shared = _shared(model, balance, copies)
+    if (shared or clip_norm is not None or loss_scale) and len(set(rounds)) > 1:
         raise ValueError(
             "stages on different numbers of workers update at different times, so that they have "
             "no gradient in common to clip or scale and no weight to share; give all as many"
@@ -283,13 +288,15 @@ def train(
                     for s, stage in enumerate(stages):
                         stage.load(reads.version(s, t, k))
                 with _autocast(autocast):
-                    part_loss = loss(_forward(model, part, seed, first_microbatch + k), target)
+                    output = _forward(model, part, seed, first_microbatch + k, shared)
+                    part_loss = loss(output, target)
                 if averaged:
                     part_loss = part_loss * (_rows(part) / rows)
                 if method in _NO_STASHING:
                     for stage in stages:
                         stage.load_for_backward()
                 torch.autograd.backward(part_loss * scale if loss_scale else part_loss)
+                _pass_to_first(copies)
                 for stage in stages:
                     stage.take_gradients(k, t)
                 batch_loss += part_loss.item()
@@ -299,7 +306,7 @@ def train(
             updating = [stage for stage in stages if stage.ends_round() or last]
             for stage in updating:
                 stage.sum_gradients()
-            _sum_over_copies(copies)
+            _give_to_all(copies)
             if updating and loss_scale:
                 for parameter in model.parameters():
                     if parameter.grad is not None:
@@ -312,9 +319,7 @@ def train(
             made = not finite or finite[-1]
             if clip_norm is not None and made:
                 nn.utils.clip_grad_norm_([one for one, *_ in copies], clip_norm)
-                for one, *others in copies:
-                    for other in others:
-                        other.grad = one.grad
+                _give_to_all(copies)
             for stage in updating:
                 stage.update(made)
             weights.append(_snapshot(model))
@@ -471,7 +476,9 @@ class _Stage:
         return {name: p.detach().clone() for name, p in self._parameters.items()}
 
 
-def _forward(model: nn.Sequential, value: Any, seed: int, microbatch: int) -> Any:
+def _forward(
+    model: nn.Sequential, value: Any, seed: int, microbatch: int, shared: dict[int, list[_Copied]]
+) -> Any:
     """Run all layers, each with the random numbers that belong to it and the microbatch.
 
     The graph is not cut where a stage ends.  A cut would change no value, and the bits neither as
@@ -483,7 +490,42 @@ def _forward(model: nn.Sequential, value: Any, seed: int, microbatch: int) -> An
         for index, layer in enumerate(model):
             torch.default_generator.manual_seed(layer_seed(seed, index, microbatch))
             value = layer(value)
+            if index in shared:
+                value = _begin_backward(value, shared[index])
     return value
+
+
+def _begin_backward(output: Any, shared: list[_Copied]) -> Any:
+    """Return a stage's output, at whose backward the stage gets what later ones have added up."""
+    tensors = leaves(output)
+    reached = [number for number, tensor in enumerate(tensors) if tensor.requires_grad]
+    if reached:
+        weights = [early for early, _ in shared]
+        begun = _BeginBackward.apply(shared, *weights, *(tensors[n] for n in reached))
+        for number, tensor in zip(reached, begun, strict=True):
+            tensors[number] = tensor
+    return refill(output, tensors)
+
+
+class _BeginBackward(torch.autograd.Function):
+    """Ends a stage's forward; begins its backward with what later stages have added up.
+
+    In its forward it is the last node of the stage, so that it is the first one in its backward:
+    gradients that it gives come before those of the stage's own uses of a weight.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, shared: list[_Copied], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.shared = shared
+        ctx.set_materialize_grads(False)
+        return tuple(tensor.clone() for tensor in tensors[len(shared) :])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        added_up = [late.grad for _, late in ctx.shared]
+        for _, late in ctx.shared:
+            late.grad = None
+        return (None, *added_up, *gradients)
 
 
 def _snapshot(model: nn.Sequential) -> Weights:
@@ -523,15 +565,33 @@ def _copies(unsplit: nn.Sequential, model: nn.Sequential) -> list[list[nn.Parame
     return [list(copies) for copies in found.values()]
 
 
-def _sum_over_copies(copies: Sequence[Sequence[nn.Parameter]]) -> None:
-    """Give all copies of a parameter the sum of their gradients, in the order of the stages."""
+def _shared(
+    model: nn.Sequential, balance: Sequence[int], copies: Sequence[Sequence[nn.Parameter]]
+) -> dict[int, list[_Copied]]:
+    """Return by the last layer of each stage those of its weights that a later one has as well."""
+    stages = _stage_parameters(model, balance)
+    found: dict[int, list[_Copied]] = defaultdict(list)
+    for early, late in chain.from_iterable(map(pairwise, copies)):
+        (stage,) = [s for s, own in enumerate(stages) if any(early is p for p in own.values())]
+        if early.requires_grad:
+            found[sum(balance[: stage + 1]) - 1].append((early, late))
+    return found
+
+
+def _pass_to_first(copies: Sequence[Sequence[nn.Parameter]]) -> None:
+    """Add what no backward of an earlier stage has begun with, since its output had no gradient."""
     for same in copies:
-        total: Tensor | None = None
-        for one in same:
-            if one.grad is not None:
-                total = one.grad if total is None else total + one.grad
-        for one in same:
-            one.grad = total
+        for late, early in pairwise(reversed(same)):
+            if late.grad is not None:
+                early.grad = late.grad if early.grad is None else late.grad + early.grad
+                late.grad = None
+
+
+def _give_to_all(copies: Sequence[Sequence[nn.Parameter]]) -> None:
+    """Give all copies of a parameter the gradient of the first one."""
+    for first, *others in copies:
+        for other in others:
+            other.grad = first.grad
 
 
 def _autocast(dtype: torch.dtype | None) -> AbstractContextManager[Any]:

@@ -536,24 +536,59 @@ def test_a_parameter_shared_within_a_stage_is_updated_once() -> None:
     assert torch.equal(run.weights[-1]["0.weight"], run.weights[-1]["2.weight"])
 
 
-@pytest.mark.parametrize("balance", [[4], [1, 3], [1, 1, 1, 1]])
-def test_a_parameter_shared_between_stages_is_trained_as_pytorch_does(balance: list[int]) -> None:
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize(
+    "balance", [[9], [1, 8], [3, 6], [2, 3, 4], [5, 2, 2], [1, 3, 1, 2, 2], [1] * 9], ids=str
+)
+def test_a_parameter_shared_between_stages_is_trained_as_pytorch_does(
+    balance: list[int], m: int
+) -> None:
+    """Used five times, once also as a layer: the order of its sums shows in the last bits."""
     torch.manual_seed(2)
-    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 6))
-    model[2].weight = model[0].weight
-    batches = [(torch.randn(8, 6), torch.randn(8, 6)) for _ in range(3)]
+    model = nn.Sequential(*(nn.Linear(6, 6) if n % 2 == 0 else nn.Tanh() for n in range(9)))
+    for layer in (2, 4, 8):
+        model[layer].weight = model[0].weight
+    model[6] = model[2]
+    batches = [(torch.randn(9, 6), torch.randn(9, 6)) for _ in range(3)]
     run = train(
-        "sequential", balance, model=model, batches=batches, loss=nn.MSELoss(), clip_norm=0.1
+        "sequential",
+        balance,
+        model=model,
+        batches=batches,
+        loss=nn.MSELoss(),
+        clip_norm=0.1,
+        microbatches=m,
     )
     optimizer = OPTIMIZERS["adam"](list(model.parameters()))
     for x, y in batches:
         optimizer.zero_grad()
-        torch.autograd.backward(nn.functional.mse_loss(model(x), y))
+        for rows, targets in zip(x.chunk(m), y.chunk(m), strict=True):
+            loss = nn.functional.mse_loss(model(rows), targets)
+            torch.autograd.backward(loss * (len(rows) / 9))
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
     for name, weight in model.state_dict().items():
-        torch.testing.assert_close(run.weights[-1][name], weight)
-    assert torch.equal(run.weights[-1]["0.weight"], run.weights[-1]["2.weight"])
+        assert torch.equal(run.weights[-1][name], weight)
+
+
+def test_a_shared_parameter_whose_stages_are_joined_by_no_gradient() -> None:
+    """Its first stage gives whole numbers, so that no backward begins there."""
+
+    class Rounded(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).round().long()
+
+    class Words(nn.Embedding):
+        def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+            return super().forward(numbers % 6)
+
+    first, words = Rounded(6, 6), Words(6, 6)
+    words.weight = first.weight
+    model = nn.Sequential(first, words, nn.Linear(6, 6))
+    batches = [(torch.randn(8, 6), torch.randn(8, 6, 6))]
+    run = train("sequential", [1, 1, 1], model=model, batches=batches, loss=nn.MSELoss())
+    assert not torch.equal(run.weights[-1]["0.weight"], first.weight)
+    assert torch.equal(run.weights[-1]["0.weight"], run.weights[-1]["1.weight"])
 
 
 @pytest.mark.parametrize("option", [{"clip_norm": 1.0}, {"loss_scale": LossScale()}], ids=str)
