@@ -78,7 +78,9 @@ def emulate(
     if validate:
         arguments.require_joint_updates(checked, "validate")
     skips = [(skip.source, skip.destination) for skip in skips_of(costs)]
-    table = Table.of(checked, skips, bool(validate), validate == "later")
+    table = Table.of(
+        checked, skips, joint_updates=bool(validate), validate_later=validate == "later"
+    )
     config = RunConfig(
         workers=workers,
         stage_workers=checked.stage_workers,

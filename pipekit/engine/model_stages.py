@@ -82,6 +82,11 @@ class ModelStages:
         """The stages where each skip connection from stage to stage begins and ends."""
         return self._partition.skip_ends if self._partition else []
 
+    @property
+    def tie_ends(self) -> list[tuple[int, int]]:
+        """The stages between which the gradient of each shared weight goes back."""
+        return self._partition.tie_ends if self._partition else []
+
     def prepare(
         self,
         sample: Tree,

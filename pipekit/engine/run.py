@@ -37,7 +37,7 @@ class Run:
         peak_in_flight: for each worker, the most microbatches that waited for their backward.
         traffic: bytes that crossed from worker to worker, a row for each (source, destination,
             purpose); the purpose is "activation", "gradient" (of an activation) or "weights"
-            (gradients of weights, summed by the workers of a stage).
+            (gradients of weights that stages share, or summed by the workers of a stage).
         provenance: what the numbers are and where they were made.
     """
 

@@ -53,14 +53,16 @@ class Table:
         cls,
         schedule: Schedule,
         skips: Skips,
+        ties: Skips = (),
         joint_updates: bool = False,
         validate_later: bool = False,
     ) -> "Table":
-        """Lower a schedule, with skip connections between stages.
+        """Lower a schedule, with skip connections between stages and weights that they share.
 
         Args:
             schedule: the table.
             skips: the stages where each skip connection begins and ends.
+            ties: the stages between which the gradient of each shared weight goes back.
             joint_updates: whether the updates of a batch wait for one another on all stages.
             validate_later: whether they are made before, and validated later.
 
@@ -68,22 +70,24 @@ class Table:
             ScheduleError: if an update had to be made again, workers would wait for ever.
         """
         order = sum_order(schedule, joint_updates)
-        steps = lower(schedule, skips)
+        steps = lower(schedule, skips, ties)
         later = validations(schedule, steps) if validate_later and schedule.trains else ()
         return cls(schedule, steps, sums(schedule), order, later)
 
     @classmethod
-    def endless(cls, schedule: Callable[[int], Schedule], skips: Skips) -> "Table":
+    def endless(
+        cls, schedule: Callable[[int], Schedule], skips: Skips, ties: Skips = ()
+    ) -> "Table":
         """Return a table that repeats itself without end.
 
         Args:
             schedule: returns that for a number of batches.
-            skips: the stages where each skip connection begins and ends.
+            skips, ties: those of :meth:`of`.
 
         Raises:
             ScheduleError: it does not repeat itself.
         """
-        steps, whole = endless(schedule, skips)
+        steps, whole = endless(schedule, skips, ties)
         every = tuple(_Every(stage[0]) for stage in sums(whole))
         return cls(whole, steps, every, ())
 
@@ -160,7 +164,7 @@ class Tables:
         _check(self.example)
         self._schedules: dict[int, Schedule] = {}
         self._last: dict[bool, Table] = {}  # the last one lowered, of those that train or do not
-        self._endless: dict[Skips, Table] = {}  # by the skips between stages
+        self._endless: dict[tuple[Skips, Skips], Table] = {}  # by skips and ties between stages
         self._ends: tuple[Schedule, tuple[int, ...]] | None = None  # of the last run
 
     def schedule(self, batches: int) -> Schedule:
@@ -180,14 +184,19 @@ class Tables:
         return inference(self.example.stages, batches, first, len(self.example.workers))
 
     def table(
-        self, schedule: Schedule, skips: Skips, joint_updates: bool, validate_later: bool = False
+        self,
+        schedule: Schedule,
+        skips: Skips,
+        ties: Skips,
+        joint_updates: bool,
+        validate_later: bool = False,
     ) -> Table:
         """Return a schedule lowered; that of the last run is not lowered again."""
         last = self._last.get(schedule.trains)
         if last is None or last.schedule != schedule:
             with not_collected():
                 last = self._last[schedule.trains] = Table.of(
-                    schedule, skips, joint_updates, validate_later
+                    schedule, skips, ties, joint_updates, validate_later
                 )
         return last
 
@@ -200,12 +209,12 @@ class Tables:
             self._ends = schedule, (0, *cuts[:-1])
         return Cuts(tuple(cut for cut in self._ends[1] if cut >= begin))
 
-    def endless(self, skips: Skips = ()) -> Table:
+    def endless(self, skips: Skips = (), ties: Skips = ()) -> Table:
         """Return the table that has no end; see :meth:`Table.endless`."""
-        key = tuple(skips)
+        key = tuple(skips), tuple(ties)
         if key not in self._endless:
             with not_collected():
-                self._endless[key] = Table.endless(self._made, skips)
+                self._endless[key] = Table.endless(self._made, skips, ties)
         return self._endless[key]
 
     def delays(self) -> list[int]:

@@ -1,6 +1,7 @@
 """What one worker of a run does, wherever it lives, and what it leaves behind."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -214,7 +215,8 @@ def train(
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
         most_pending=_most_pending(steps, config),
         rows=feed.rows,
-        sent_bytes=traffic.sent_bytes | {(to, "weights"): n for to, n in weights_bytes.items()},
+        sent_bytes=traffic.sent_bytes
+        + Counter({(to, "weights"): n for to, n in weights_bytes.items()}),
         loss_scales=scaler.scales if scaler else [],
         skipped=scaler.skipped if scaler else [],
         results=sorted(ends.outputs.items()),

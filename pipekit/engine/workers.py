@@ -175,13 +175,14 @@ class Workers:
             settings: more of the run's configuration.
         """
         if window:
-            table = self._tables.endless(self._model.skip_ends)
+            table = self._tables.endless(self._model.skip_ends, self._model.tie_ends)
             self._require_joint(table.schedule)
             steps: Sequence[Sequence[Step]] = table.steps_from(window.begin)
         else:
             table = self._tables.table(
                 schedule,
                 self._model.skip_ends,
+                self._model.tie_ends,
                 bool(self._joint_reasons()),
                 self._validate_later and training,
             )
@@ -225,7 +226,7 @@ class Workers:
 
     def table_of(self, window: Window, end: int) -> Schedule:
         """Return what was run of the table without end, by a run that ended before a microbatch."""
-        table = self._tables.endless(self._model.skip_ends)
+        table = self._tables.endless(self._model.skip_ends, self._model.tie_ends)
         tasks = (
             tuple(step.task for step in steps.until(lambda: end))
             for steps in table.steps_from(window.begin)

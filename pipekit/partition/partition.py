@@ -8,7 +8,8 @@ from torch import nn
 
 from pipekit.partition.cut import cut
 from pipekit.partition.probe import Probe
-from pipekit.partition.ties import Tie, find_ties, parameter_numbers, separated
+from pipekit.partition.ties import Tie, find_ties, parameter_numbers, separated, tie_ways
+from pipekit.schedules import FIRST_TIE
 from pipekit.skips import Name, Skip, between, links
 
 
@@ -25,6 +26,9 @@ class PartitionStage:
         stashes: of those that begin here.
         numbers: of its trained parameters in the unsplit model; None for one that is the copy of an
             earlier stage's.
+        originals: the places among them of those of which a later stage has a copy, by the number
+            on which the copy's gradient comes (:func:`pipekit.schedules.lower`).
+        copies: of those that are copies, by the number on which their gradient goes.
     """
 
     index: int
@@ -34,6 +38,8 @@ class PartitionStage:
     pops: Mapping[Name, int] = field(default_factory=dict)
     stashes: Mapping[Name, int] = field(default_factory=dict)
     numbers: Sequence[int | None] = ()
+    originals: Mapping[int, int] = field(default_factory=dict)
+    copies: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,10 +66,24 @@ class Partition:
         """The stages where each skip connection begins and ends."""
         return [(skip.source, skip.destination) for skip in self.skips]
 
+    @property
+    def tie_ends(self) -> list[tuple[int, int]]:
+        """The stages between which the gradient of each shared parameter goes back."""
+        return [(way.early, way.late) for way in tie_ways(self.ties)]
+
     def separated(self) -> "Partition":
         """Return the same with parameters of its own for every stage: copies of what is shared."""
         modules = separated([stage.module for stage in self.stages])
-        stages = (replace(s, module=m) for s, m in zip(self.stages, modules, strict=True))
+        ways = {FIRST_TIE - number: way for number, way in enumerate(tie_ways(self.ties))}
+        stages = (
+            replace(
+                stage,
+                module=module,
+                originals={n: way.original for n, way in ways.items() if way.early == stage.index},
+                copies={n: way.copy for n, way in ways.items() if way.late == stage.index},
+            )
+            for stage, module in zip(self.stages, modules, strict=True)
+        )
         return replace(self, stages=tuple(stages))
 
 

@@ -1,11 +1,14 @@
 """Weights that layers of several stages share, as the embeddings of input and output.
 
-Every stage has a copy of them.
+Every stage has a copy of them.  Each begins the backward of a microbatch with the gradient that the
+later stages have added up, and passes on the sum, so that the first stage has the gradient of all
+uses, from the last one to the first, as it is summed in the unsplit model.
 """
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from torch import nn
@@ -26,6 +29,31 @@ class Tie(NamedTuple):
         """Return the workers that have a copy, or several, given those of each stage."""
         workers = (worker for stage in self.stages for worker in stage_workers[stage])
         return tuple(dict.fromkeys(workers))
+
+
+class TieWay(NamedTuple):
+    """A way on which the gradient of a shared parameter goes back to the stage before.
+
+    Attributes:
+        early: the stage that it goes to.
+        late: the next one that has a copy.
+        original: where the parameter stands among the early stage's trained ones.
+        copy: likewise in the late stage.
+    """
+
+    early: int
+    late: int
+    original: int
+    copy: int
+
+
+def tie_ways(ties: Iterable[Tie]) -> Iterator[TieWay]:
+    """Yield the ways between each stage of a tie and the next, for each of its parameters."""
+    for tie in ties:
+        ends = zip(tie.stages, tie.places, strict=True)
+        for (early, originals), (late, copies) in pairwise(ends):
+            for places in zip(originals, copies, strict=True):
+                yield TieWay(early, late, *places)
 
 
 def trained(stage: nn.Module) -> list[nn.Parameter]:

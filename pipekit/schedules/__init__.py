@@ -11,6 +11,7 @@ from pipekit.schedules.check import Report, check
 from pipekit.schedules.endless import EndlessSteps, endless
 from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.lower import (
+    FIRST_TIE,
     MAIN,
     Message,
     Skips,
@@ -51,6 +52,7 @@ from pipekit.schedules.time_slots import slots
 
 __all__ = [
     "ADDING",
+    "FIRST_TIE",
     "MAIN",
     "OPS",
     "PASSES",

@@ -70,13 +70,14 @@ class EndlessSteps(Pattern[Step]):
 
 
 def endless(
-    schedule: Callable[[int], Schedule], skips: Skips = ()
+    schedule: Callable[[int], Schedule], skips: Skips = (), ties: Skips = ()
 ) -> tuple[tuple[EndlessSteps, ...], Schedule]:
     """Return every worker's steps for batches without end, and the table that they were found in.
 
     Args:
         schedule: returns the table for a number of batches.
         skips: skip connections between stages.
+        ties: stages that share a weight, see :func:`lower`.
 
     Raises:
         ScheduleError: the tables do not repeat themselves, or one for fewer batches is not the
@@ -85,12 +86,12 @@ def endless(
     some = schedule(1)
     batch_size = len(some.batches[0])
     # A batch is under way for as long as its version may be kept, and fills as many slots at most.
-    first = lower(schedule(4 * some.stages + 4), skips)
+    first = lower(schedule(4 * some.stages + 4), skips, ties)
     slots = 1 + max(step.slot for steps in first for step in steps)
     full = 2 * max(slots, some.stages)
     whole = schedule(2 * full + 2 * slots)
     _require_beginnings(schedule, whole, batch_size, range(1, full + slots + 1, slots))
-    lowered = lower(whole, skips)
+    lowered = lower(whole, skips, ties)
     return tuple(_repeated(steps, full, slots, batch_size) for steps in lowered), whole
 
 

@@ -16,6 +16,9 @@ MAIN = -1
 Skips = Sequence[tuple[int, int]]
 """Skip connections, each from a stage to a later one."""
 
+FIRST_TIE = MAIN - 1
+"""In place of a skip connection: the first weight that stages share; others count down."""
+
 
 class Message(NamedTuple):
     """What one task sends to another, as both of them know it.
@@ -24,7 +27,8 @@ class Message(NamedTuple):
         payload: an activation, or its gradient.
         stage: of the task that receives it.
         microbatch: of both tasks.
-        skip: the number of the skip connection that it belongs to, or MAIN.
+        skip: the number of the skip connection that it belongs to, or MAIN; of a weight that stages
+            share, a number below that.
         attempt: 1 if it takes the place of one that was sent before an update was validated.
     """
 
@@ -33,6 +37,11 @@ class Message(NamedTuple):
     microbatch: int
     skip: int = MAIN
     attempt: int = 0
+
+    @property
+    def purpose(self) -> str:
+        """What it is for: its payload's name, or "weights" for a gradient of shared weights."""
+        return "weights" if self.skip <= FIRST_TIE else self.payload.value
 
     def later(self, microbatches: int, versions: int = 0) -> "Message":
         """Return the same message, ``microbatches`` later; it knows no weight ``versions``."""
@@ -91,23 +100,25 @@ class Step(NamedTuple):
         )
 
 
-def lower(schedule: Schedule, skips: Skips = ()) -> tuple[Sequence[Step], ...]:
+def lower(schedule: Schedule, skips: Skips = (), ties: Skips = ()) -> tuple[Sequence[Step], ...]:
     """Return every worker's steps for a schedule that :func:`check` has accepted.
 
     Args:
         schedule: the table.
         skips: skip connections between stages that are not neighbours, or that are: what passes
             there goes straight from the one to the other (torchgpipe, section 3.3).
+        ties: stages that share a weight, of which nothing passes in a forward: each has a copy.
+            Its gradient comes back as a skip connection's does.
 
     Raises:
         ScheduleError: a backward would read a version that no longer lies where its forward read.
     """
     if schedule.period:
-        first = lower(schedule.period, skips)
+        first = lower(schedule.period, skips, ties)
         # Else a repetition begins with its version where the one before it has left it.
         if all(step.slot == 0 for steps in first for step in steps):
             return tuple(map(alike, schedule.workers, first))
-    into, out_of = _ways(schedule, skips)
+    into, out_of = _ways(schedule, skips, ties)
     update_of = schedule.update_of
     lowered: list[Sequence[Step]] = []
     for tasks in schedule.workers:
@@ -150,7 +161,7 @@ def _at(ways: Sequence[Sequence[_Ends]], microbatch: int) -> _Ends:
     return tuple(end for way in ways for end in way[microbatch])
 
 
-def _ways(schedule: Schedule, skips: Skips) -> tuple[_Ways, _Ways]:
+def _ways(schedule: Schedule, skips: Skips, ties: Skips) -> tuple[_Ways, _Ways]:
     """Return what the tasks of each op and stage receive, and what they send."""
     graph = schedule.dependencies
     into: _Ways = defaultdict(list)
@@ -160,9 +171,12 @@ def _ways(schedule: Schedule, skips: Skips) -> tuple[_Ways, _Ways]:
         workers = (graph.worker_of[number] for number in others)
         return [(end,) for end in zip(messages, workers, strict=True)]
 
-    neighbours = [(stage, stage + 1, MAIN) for stage in range(schedule.stages - 1)]
-    payloads = Payload if schedule.trains else (Payload.ACTIVATION,)
-    for early, late, skip in [*neighbours, *((a, b, i) for i, (a, b) in enumerate(skips))]:
+    back = [Payload.GRADIENT] if schedule.trains else []
+    both = [Payload.ACTIVATION, *back]
+    each = [(stage, stage + 1, MAIN, both) for stage in range(schedule.stages - 1)]
+    each += [(early, late, number, both) for number, (early, late) in enumerate(skips)]
+    each += [(early, late, FIRST_TIE - number, back) for number, (early, late) in enumerate(ties)]
+    for early, late, skip, payloads in each:
         for payload in payloads:
             source, destination = (early, late) if payload.step > 0 else (late, early)
             messages = [

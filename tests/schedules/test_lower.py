@@ -138,6 +138,25 @@ def test_a_skip_goes_straight_from_its_source_to_its_destination_and_back() -> N
     assert steps(schedule, 2, skips) == "1+0/0>F0> >B0>1+0/0 >U0>"
 
 
+def test_of_a_shared_weight_only_the_gradient_goes_and_counts_as_weights() -> None:
+    """Stages 0, 1 and 2 have a weight, stages 0 and 2 another one."""
+    schedule = parse("worker 0 | F0 B0^\nworker 1 | F0 I0 W0^\nworker 2 | F0 B0^")
+    first, middle, last = lower(schedule, ties=[(0, 1), (1, 2), (0, 2)])
+    backward = first[1]
+    assert [(m.skip, m.purpose, w) for m, w in backward.receives] == [
+        (-1, "gradient", 1),
+        (-2, "weights", 1),
+        (-4, "weights", 2),
+    ]
+    assert [(m.skip, w) for m, w in middle[1].receives] == [(-1, 2), (-3, 2)]
+    assert [(m.skip, w) for m, w in middle[1].sends] == [(-1, 0), (-2, 0)]
+    assert [(m.skip, w) for m, w in last[1].sends] == [(-1, 1), (-3, 1), (-4, 0)]
+    others = (
+        step for steps in (first, middle, last) for step in steps if step.task.op is Op.FORWARD
+    )
+    assert {m.skip for step in others for m, _ in (*step.receives, *step.sends)} == {-1}
+
+
 def test_with_replicas_a_skip_goes_to_the_worker_that_has_the_microbatch() -> None:
     schedule = pipedream([1, 2, 2], 3)
     assert steps(schedule, 0, [(0, 2)]).split()[:3] == [">F0>1+3/0", ">F1>2+4/0", ">F2>1+3/0"]

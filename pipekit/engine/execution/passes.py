@@ -67,13 +67,18 @@ class Passes:
         config: how they are run.
         modules: the stage's layers, once for each weight slot; whoever owns the list may change it.
         device: where they compute.
+        parameters: likewise the trained parameters of each slot; in inference none.
     """
 
     def __init__(
-        self, config: PassConfig, modules: Sequence[nn.Sequential], device: torch.device
+        self,
+        config: PassConfig,
+        modules: Sequence[nn.Sequential],
+        device: torch.device,
+        parameters: Sequence[Sequence[nn.Parameter]] = (),
     ) -> None:
         self._config, self._part = config, config.part
-        self._modules, self._device = modules, device
+        self._modules, self._device, self._parameters = modules, device, parameters
         self._pending: dict[int, _Pending] = {}
         self._pending_weights: dict[int, WeightBackward | None] = {}
         self._drew = False  # whether any layer has drawn random numbers
@@ -142,10 +147,10 @@ class Passes:
         Raises:
             ValueError: a layer draws random numbers in its backward.
         """
-        begin, arrived = self._begin_backward(microbatch, gradients)
+        begin, arrived = self._begin_backward(microbatch, slot, gradients)
         if begin:
             self._watched(partial(torch.autograd.backward, *begin))
-        return _in_order(arrived)
+        return self._end_backward(slot, arrived)
 
     def backward_input(
         self, microbatch: int, slot: int, update: int, gradients: StageGradients | None
@@ -162,10 +167,12 @@ class Passes:
         if self._config.differentiates_input:
             tensors = leaves(tuple(self._pending[microbatch].input))
             inputs = list(dict.fromkeys(tensor for tensor in tensors if tensor.requires_grad))
-        begin, arrived = self._begin_backward(microbatch, gradients)
+        # An earlier stage waits for the gradients of copies as it does for those of the input.
+        inputs += [self._parameters[slot][place] for place in self._part.copies.values()]
+        begin, arrived = self._begin_backward(microbatch, slot, gradients)
         rest = self._watched(partial(backward_input, *begin, inputs)) if begin else None
         self._pending_weights[microbatch] = rest
-        return _in_order(arrived)
+        return self._end_backward(slot, arrived)
 
     def backward_weight(self, microbatch: int, slot: int, update: int) -> None:
         """Add the microbatch's gradients to those of the weights, after :meth:`backward_input`.
@@ -179,7 +186,7 @@ class Passes:
             rest.run(self._by_branches)
 
     def _begin_backward(
-        self, microbatch: int, gradients: StageGradients | None
+        self, microbatch: int, slot: int, gradients: StageGradients | None
     ) -> tuple[tuple[list[Tensor], list[Tensor] | None] | None, StageGradients]:
         """Forget a pending microbatch.
 
@@ -195,10 +202,21 @@ class Passes:
             return begin, pending.gradients
         outputs = differentiable(output.main)
         pairs = [(outputs[n], g) for n, g in gradients.main.items()]
-        pairs += [(output.skips[n], g) for n, g in gradients.skips.items()]
+        # What later stages have added up comes to a weight before the stage's own gradients do.
+        originals = {n: self._parameters[slot][p] for n, p in self._part.originals.items()}
+        pairs += [((output.skips | originals)[n], g) for n, g in gradients.skips.items()]
         reached = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]
         seeded = ([t for t, _ in reached], [g for _, g in reached]) if reached else None
         return seeded, pending.gradients
+
+    def _end_backward(self, slot: int, arrived: StageGradients) -> StageGradients:
+        """Return the gradients of the input, and of copies, of which nothing stays here."""
+        for number, place in self._part.copies.items():
+            copy = self._parameters[slot][place]
+            if copy.grad is not None:
+                arrived.skips[number], copy.grad = copy.grad, None
+        # By number: autograd may have come to the last one first.
+        return StageGradients(dict(sorted(arrived.main.items())), arrived.skips)
 
     def _watched(self, differentiate: Callable[[], T]) -> T:
         """Differentiate; if layers draw random numbers, see that none does so meanwhile."""
@@ -249,11 +267,6 @@ class Passes:
 def _seed(seed: Seed, layer: int, microbatch: int) -> int:
     """Return the seed of a layer's forward."""
     return layer_seed(seed if isinstance(seed, int) else seed(), layer, microbatch)
-
-
-def _in_order(gradients: StageGradients) -> StageGradients:
-    """Return gradients of an input by number: autograd may have come to the last one first."""
-    return StageGradients(dict(sorted(gradients.main.items())), gradients.skips)
 
 
 @contextmanager

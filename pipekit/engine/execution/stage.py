@@ -165,8 +165,10 @@ class Stage:
             [module.to(device) for module in config.slots],
             config.groups,
             config.steps_lr,
+            config.passes.part.copies.values(),
         )
-        self._passes = Passes(config.passes, self.weights.modules, device)
+        weights = self.weights
+        self._passes = Passes(config.passes, weights.modules, device, weights.parameters)
         self.scaler = LossScaler(config.loss_scale) if config.loss_scale else None
         self.numbers = config.passes.part.numbers
         if config.state is not None:

@@ -25,7 +25,7 @@ class StageGradients(NamedTuple):
 
     Attributes:
         main: of the differentiable tensors of the main way, by number.
-        skips: by number of the skip connection.
+        skips: by number of the skip connection, or of a shared weight.
     """
 
     main: dict[int, Tensor]

@@ -6,7 +6,7 @@ from typing import Protocol
 from typing_extensions import Buffer
 
 from pipekit.engine.observers.observer import Observer, WorkerView
-from pipekit.schedules import MAIN, OPS, Op, Step
+from pipekit.schedules import FIRST_TIE, MAIN, OPS, Message, Op, Step
 from pipekit.trees import Tree
 
 STARTING, WAITING, COMPUTING, SENDING, DONE = range(5)
@@ -116,13 +116,19 @@ class _Standing(Observer):
         self._numbers[2] += 1
 
 
+def _way(message: Message) -> str:
+    if message.skip == MAIN:
+        return ""
+    return " (of shared weights)" if message.skip <= FIRST_TIE else f" (skip {message.skip})"
+
+
 def _needs(step: Step, worker: int, stage_workers: Sequence[Sequence[int]]) -> str:
     """Return what a step may wait for before it computes."""
     task = step.task
     if step.receives:
         return " and ".join(
             f"the {message.payload.value} of microbatch {message.microbatch} from worker {source}"
-            + ("" if message.skip == MAIN else f" (skip {message.skip})")
+            + _way(message)
             for message, source in step.receives
         )
     if task.op is Op.FORWARD:

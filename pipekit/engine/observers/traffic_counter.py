@@ -11,7 +11,7 @@ class TrafficCounter(Observer):
     """Counts the bytes that one worker sends to other workers' stages.
 
     Attributes:
-        sent_bytes: by receiver and purpose, "activation" or "gradient".
+        sent_bytes: by receiver and purpose, "activation", "gradient" or "weights".
     """
 
     def __init__(self) -> None:
@@ -22,4 +22,4 @@ class TrafficCounter(Observer):
     ) -> None:
         """Count a message, unless the worker sends it to itself."""
         if receiver != worker:
-            self.sent_bytes[receiver, message.payload.value] += size
+            self.sent_bytes[receiver, message.purpose] += size

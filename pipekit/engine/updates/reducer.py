@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import torch
-from torch import Tensor
 
 from pipekit.devices import keep_for_current_stream, record_event, synchronize, wait_event
 from pipekit.engine.transport import FlatBucket
@@ -94,7 +93,7 @@ class Reducer:
 
         They last until those of the next update are asked for.
         """
-        result: list[Tensor | None] = [None] * len(self._bucket_of)
+        result = self._weights.gradients(update)  # none; it may forget the update
         contents = [future.result() for future in self._futures.pop(update, [])]
         del self._bytes[update]
         # All workers have finished the last update's sums now, and read what they were sent of it.
@@ -105,7 +104,6 @@ class Reducer:
             keep_for_current_stream(content.numbers)
             for number, gradient in bucket.gradients(content):
                 result[number] = gradient
-        self._weights.gradients(update)  # nothing is left there: it may forget the update
         return result
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from pipekit.engine.updates.global_update import GlobalUpdate
 from pipekit.engine.updates.reducer import Reducer
 from pipekit.engine.updates.running_statistics import average
 from pipekit.engine.updates.sum_turns import SumTurns
-from pipekit.engine.updates.tied_sum import TiedSum
+from pipekit.engine.updates.tied_gradients import TiedGradients
 from pipekit.engine.updates.weights import Saved, UpdatedStage
 from pipekit.partition.ties import Tie
 
@@ -77,8 +77,8 @@ class UpdateSynchronizer:
             if (reducer := self._reducer(index, stage))
         }
         # In one order on all workers, so that they never wait for one another in a circle.
-        self._tied_sums = [
-            self._tied_sum(number, tie)
+        self._ties = [
+            self._tie(number, tie)
             for number, tie in enumerate(config.ties)
             if not stages.keys().isdisjoint(tie.stages)
         ]
@@ -115,7 +115,7 @@ class UpdateSynchronizer:
     def settle(self, stage: int, update: int) -> None:
         """Wait until all that a stage's update needs is here, and until it is decided upon."""
         if stage not in self._settled:
-            together = self._tied_sums or self._global_update
+            together = self._ties or self._global_update
             self._settle(list(self._stages) if together else [stage], update)
 
     def update(self, stage: int, slot: int) -> None:
@@ -181,7 +181,7 @@ class UpdateSynchronizer:
             reducer.close()
         if self._comm_thread:
             self._comm_thread.close()
-        sums: list[Reducer | TiedSum] = [*self._reducers.values(), *self._tied_sums]
+        sums: list[Reducer | TiedGradients] = [*self._reducers.values(), *self._ties]
         return sum((Counter(each.sent_bytes) for each in sums), Counter())
 
     def _settle(self, stages: Sequence[int], update: int) -> None:
@@ -190,8 +190,8 @@ class UpdateSynchronizer:
             index: (self._reducers.get(index) or self._stages[index].weights).gradients(update)
             for index in stages
         }
-        for tied_sum in self._tied_sums:
-            tied_sum.sum(sums, update)
+        for tie in self._ties:
+            tie.share(sums, update)
         for index, gradients in sums.items():
             batches = self._config.sums[index][update - 1].batches
             if self._config.mean_loss and batches > 1:
@@ -242,10 +242,10 @@ class UpdateSynchronizer:
         resume = self._config.resume
         return 1 + (resume.boundary.versions[stage] if resume else 0)
 
-    def _tied_sum(self, number: int, tie: Tie) -> TiedSum:
-        """Return what sums the gradients of weights that stages share, of which some are here."""
+    def _tie(self, number: int, tie: Tie) -> TiedGradients:
+        """Return what shares the gradients of weights that stages share, of which some are here."""
         stage_workers = self._config.stage_workers
-        return TiedSum(
+        return TiedGradients(
             number,
             tie,
             self._worker,

@@ -9,7 +9,7 @@ what the schedule's check has proved, does not see the edit.
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -38,6 +38,7 @@ class WeightVersions:
         slots: the layers once for each slot, ``layers`` among them; empty: they become slot 0.
         groups: gives the optimizer's options for a parameter, by its name; None: all have the same.
         steps_lr: whether an update steps the scheduler.
+        copies: places of trained parameters whose gradients an earlier stage adds up.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class WeightVersions:
         slots: Sequence[nn.Sequential] = (),
         groups: Groups | None = None,
         steps_lr: bool = True,
+        copies: Collection[int] = (),
     ) -> None:
         self.modules: list[nn.Sequential] = []
         self._parameters: list[list[nn.Parameter]] = []
@@ -58,6 +60,7 @@ class WeightVersions:
         for each in slots or [layers]:
             self._add(each)
         self.optimizer = self._make(optimizer, groups) if self._aliases[0] else None
+        self._summed = [n for n in range(self.trained) if n not in copies]
         self._steps_lr = steps_lr
         self.lr_scheduler = (
             lr_scheduler(self.optimizer) if lr_scheduler and self.optimizer else None
@@ -95,10 +98,10 @@ class WeightVersions:
 
     def buckets(self) -> list[Bucket]:
         """Return how the gradients travel between the workers of a stage."""
-        return parameter_buckets(dict(enumerate(self._aliases[0])), self.take)
+        return parameter_buckets({n: self._aliases[0][n] for n in self._summed}, self.take)
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Tell of every trained parameter to whose gradient a backward has added.
+        """Tell of every parameter in :meth:`buckets` to whose gradient a backward has added.
 
         Args:
             listener: called with the parameter's number.
@@ -107,9 +110,9 @@ class WeightVersions:
             What ends it.
         """
         hooks = [
-            parameter.register_post_accumulate_grad_hook(lambda _, n=number: listener(n))
+            parameters[number].register_post_accumulate_grad_hook(lambda _, n=number: listener(n))
             for parameters in self._parameters
-            for number, parameter in enumerate(parameters)
+            for number in self._summed
         ]
 
         def unwatch() -> None:

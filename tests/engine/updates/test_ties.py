@@ -62,9 +62,7 @@ def assert_equal_copies(state: dict[str, torch.Tensor], *ties: tuple[str, ...]) 
 def test_every_method_is_its_equation(method: str, data_: st.DataObject) -> None:
     """Ties within stages, between two, among three; a stage in several of them."""
     draw = data_.draw
-    # Of three copies, the two that are on one worker are added first, and not in their order.
-    choice = TIES if method != "interleaved" else [tie for tie in TIES if len(tie) == 2]
-    ties = draw(st.lists(st.sampled_from(choice), min_size=1, unique=True), "ties")
+    ties = draw(st.lists(st.sampled_from(TIES), min_size=1, unique=True), "ties")
     balance = cut(6, draw(st.sets(st.integers(1, 5), min_size=1, max_size=4), "edges"))
     options: dict[str, Any] = {
         "optimizer": OPTIMIZERS[draw(st.sampled_from(["nesterov", "adamw"]), "optimizer")],
@@ -106,31 +104,44 @@ def test_stages_on_several_workers_and_skipped_updates(method: str, transport: s
     assert_equal_copies(pipe.state_dict(), ("1.weight", "4.layer.weight"))
 
 
+@pytest.mark.parametrize("m", [1, 4])
 @pytest.mark.parametrize(
     ("method", "balance"),
     [
         ("gpipe", [2, 2, 2]),
         ("gpipe", [6]),
+        ("flush", [1, 2, 1, 2]),
         ("interleaved", [2, 2, 2]),
         ("interleaved", [1, 1, 2, 2]),
+        ("zb_h1", [1, 2, 1, 2]),
     ],
 )
-def test_it_is_pytorchs_shared_parameter(method: str, balance: list[int]) -> None:
-    """Its gradient is the sum, it is stepped once, and in the norm it counts once."""
-    model = tied(*TIES)
+def test_it_is_pytorchs_shared_parameter(method: str, balance: list[int], m: int) -> None:
+    """To the bit: its uses are summed in autograd's order; in the norm it counts once."""
+    model = tied(*TIES, ("0.weight", "3.weight", "4.weight"))
     model[1] = nn.Tanh()
-    pipe = pipeline(model, method, balance, m=1, clip_norm=0.1)
+    schedule = schedules.zb_h1 if method == "zb_h1" else METHODS[method].schedule
+    pipe = Pipeline(
+        model,
+        lambda n: schedule(len(balance), m, n),
+        balance=balance,
+        optimizer=OPTIMIZERS["nesterov"],
+        loss=nn.MSELoss(),
+        clip_norm=0.1,
+    )
     batches = data(4)
     pipe.train(batches)
     optimizer = OPTIMIZERS["nesterov"](list(model.parameters()))
     for x, y in batches:
         optimizer.zero_grad()
-        torch.autograd.backward(nn.functional.mse_loss(model(x), y))
+        for rows, targets in zip(x.tensor_split(m), y.tensor_split(m), strict=True):
+            loss = nn.functional.mse_loss(model(rows), targets)
+            torch.autograd.backward(loss * (len(rows) / len(x)))
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
     state = pipe.state_dict()
     assert list(state) == list(model.state_dict())
-    torch.testing.assert_close(dict(state), dict(model.state_dict()))
+    assert different(dict(state), dict(model.state_dict())) == []
 
 
 def test_torchrun_and_slow_links_give_the_bits_of_threads() -> None:
@@ -195,11 +206,12 @@ def test_the_copy_that_gets_no_gradient_follows() -> None:
 
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
 def test_gradients_of_copies_are_counted_as_traffic(transport: str) -> None:
-    """Two workers reduce by halves: each sends half of the sum, and half of its own."""
-    pipe = pipeline(tied(TIES[0]), "flush", [3, 3], transport=transport)
+    """Of 5 batches with 3 microbatches: worker 1 sends each one's, and 0 the sums by halves."""
+    pipe = pipeline(tied(TIES[0]), "flush", [3, 3], transport=transport, m=3)
     traffic = pipe.train(data(5)).traffic
     sent = traffic[traffic["purpose"] == "weights"].set_index("source")["bytes"]
-    assert sent.to_dict() == {0: 5 * 36 * 4, 1: 5 * 36 * 4}
+    weight = 36 * 4
+    assert sent.to_dict() == {0: 5 * weight, 1: 5 * 3 * weight + 5 * weight // 2}
 
 
 def test_the_automatic_balance_may_tear_a_tie() -> None:

@@ -1,13 +1,13 @@
-"""The sum of the gradients of weights that several stages share.
+"""The gradients of weights that several stages share, at an update.
 
-At each update the gradients of the copies are summed, each stage's own sum in the order of the
-stages (those of one worker first), so that all copies take the same step and stay equal for ever.
+The first stage has added them all up, since the backwards of later stages have sent theirs there
+(:mod:`pipekit.partition.ties`).  At each update it gives the sum to the others, so that all copies
+take the same step and stay equal for ever.
 """
 
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from pipekit.devices import synchronize
 from pipekit.engine.transport import FlatBucket
@@ -17,8 +17,8 @@ from pipekit.engine.updates.weights import Weights
 from pipekit.partition.ties import Tie
 
 
-class TiedSum:
-    """Sums the gradients of a worker's copies with those of the others, on the worker's thread.
+class TiedGradients:
+    """Shares the gradients of one tie with the other workers, on the worker's own thread.
 
     Args:
         number: of the tie.
@@ -50,9 +50,9 @@ class TiedSum:
         }
         shared = {p: weights[first].parameters[0][p] for p in copies[first]}
         self._buckets = parameter_buckets(shared, weights[first].take)
-        # All workers of a stage have the stage's sum: the first one contributes it.
-        self._contributors = list(dict.fromkeys(stage_workers[stage][0] for stage in tie.stages))
-        self._contributed = {stage for stage in copies if stage_workers[stage][0] == worker}
+        # All workers of the first stage have its sum: one gives it.
+        self._giver = stage_workers[tie.stages[0]][0]
+        self._stage = first if worker == self._giver else None
         self._lent: list[FlatBucket] = []  # what the last update's gradients lie in
 
     @property
@@ -60,18 +60,19 @@ class TiedSum:
         """Bytes of gradients sent, by receiver."""
         return dict(self._all_reduce.sent_bytes)
 
-    def sum(self, gradients: Mapping[int, Gradients], update: int) -> None:
-        """Put the sums over all copies into the gradients of the worker's stages, by index.
+    def share(self, gradients: Mapping[int, Gradients], update: int) -> None:
+        """Put the gradients of the first stage into those of the worker's stages, by index.
 
         They last until the next call.
         """
         contents = []
         for place, bucket in enumerate(self._buckets):
-            own = bucket.flat([self._own(gradients, number) for number in bucket.parameters])
-            key = ReduceKey(
-                self._number, (update - 1) * len(self._buckets) + place, self._contributors
+            own = None if self._stage is None else gradients[self._stage]
+            content = bucket.flat(own and [own[number] for number in bucket.parameters])
+            number = (update - 1) * len(self._buckets) + place
+            contents.append(
+                self._all_reduce.sum(ReduceKey(self._number, number, [self._giver]), content)
             )
-            contents.append(self._all_reduce.sum(key, own))
         synchronize(self._device)
         # All workers have finished the last update's sums now, and read what they were sent of it.
         for bucket, content in zip(self._buckets, self._lent, strict=False):
@@ -83,12 +84,3 @@ class TiedSum:
                 gradients[stage][place] = total
                 for stage, place in others:  # each scales its own
                     gradients[stage][place] = None if total is None else total.clone()
-
-    def _own(self, gradients: Mapping[int, Gradients], number: int) -> Tensor | None:
-        """Return the sum over the copies of one parameter that this worker contributes."""
-        total = None
-        for stage, place in self._copies[number]:
-            gradient = gradients[stage][place] if stage in self._contributed else None
-            if gradient is not None:
-                total = gradient if total is None else total + gradient
-        return total
