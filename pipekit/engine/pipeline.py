@@ -88,7 +88,8 @@ class Pipeline:
             ``torch.amp.GradScaler``; or a :class:`pipekit.LossScale`, that rule with other numbers.
             An update whose gradient is not finite on any stage is then skipped on all of them:
             neither optimizer nor scheduler takes a step.  1 skips without scaling.
-        clip_norm: largest norm of an update's gradient over all stages, or None.
+        clip_norm: largest norm of an update's gradient over all stages, or None; ``math.inf``: only
+            find it out, for ``on_batch``.
         validate: when stages agree on clipping and skipping an update: "first", before it, which
             is a global stop; or "later": each makes it, goes on with forwards, and goes back if it
             was wrong (Zero Bubble Pipeline Parallelism, section 4).  Results are equal to the bit;
@@ -269,9 +270,10 @@ class Pipeline:
             short_batches: what becomes of a batch with fewer rows than microbatches, as the last
                 one of an epoch may be: "refuse" it, before training begins if the batches are a
                 list or a ``DataLoader``; or train on it in "fewer" microbatches, of a row each.
-            on_batch: called in this thread with each :class:`BatchDone`; under ``torchrun`` where
-                the last stage is.  True stops the run: no more batches are read, and those that
-                are on their way are finished.
+            on_batch: called in this thread with each :class:`BatchDone` once the last stage has
+                made its update: loss, learning rates, norm of the gradient; under ``torchrun``
+                where the last stage is.  True stops the run: no more batches are read, and those
+                that are on their way are finished.
             checkpoints: a folder where every worker writes its part of a checkpoint, without
                 waiting for the others or for the pipeline to drain (PipeDream, section 4); for
                 workers on several machines, one that they share.  To :meth:`resume`, a run that

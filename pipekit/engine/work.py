@@ -22,10 +22,10 @@ from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
 from pipekit.engine.execution.post_validation import PostValidation, RepeatableInputs
 from pipekit.engine.execution.stage import Stage, StageConfig, StageSource, TrainedStage
 from pipekit.engine.execution.worker import Worker
-from pipekit.engine.observers.loss_reporter import LossReporter
 from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
 from pipekit.engine.observers.record import Record
+from pipekit.engine.observers.reporter import Listener, Reporter
 from pipekit.engine.observers.trace_recorder import TraceRecorder
 from pipekit.engine.observers.traffic_counter import TrafficCounter
 from pipekit.engine.transport import EndingTransport, Transport
@@ -33,9 +33,6 @@ from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.schedules import OPS, Message, Op, Step, Task, distinct, slot_count
 from pipekit.schedules.validation import Validation
 from pipekit.trees import tree_map
-
-LossListener = Callable[[int, float], None]
-"""Is told of (microbatch, weighted loss) on the worker that has the last stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +113,7 @@ def train(
     config: RunConfig,
     transport: EndingTransport,
     feed: Feed,
-    on_loss: LossListener | None,
+    on_news: Listener | None,
     watchers: Sequence[Observer] = (),
 ) -> Report:
     """Execute a worker's steps in training, and return what came of them.
@@ -127,7 +124,7 @@ def train(
         config: what is common to all workers.
         transport: to the other workers.
         feed: the run's data.
-        on_loss: called by the last stage; None: nobody watches.
+        on_news: called by the last stage; None: nobody watches.
         watchers: observers beside those that the configuration names.
     """
     index, steps, device = assignment.index, assignment.steps, assignment.device
@@ -139,8 +136,8 @@ def train(
     trace = TraceRecorder() if config.trace else None
     memory = MemoryTracker(recompute) if config.memory else None
     observers = [*watchers, *(each for each in (trace, traffic, memory) if each)]
-    if on_loss:
-        observers.append(LossReporter(on_loss))
+    if on_news and len(config.stage_workers) - 1 in stages:
+        observers.append(Reporter(on_news, config))
     observers += observers_of(config.observers, index)
     updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
     weights = {number: stage.weights for number, stage in stages.items()}
@@ -286,7 +283,7 @@ def run(
     config: RunConfig,
     transport: EndingTransport,
     feed: Feed,
-    on_loss: LossListener | None,
+    on_news: Listener | None,
     watchers: Sequence[Observer] = (),
 ) -> Report:
     """Train or evaluate, as the configuration says, with stages built for this run alone.
@@ -296,12 +293,12 @@ def run(
         config: what is common to all workers.
         transport: to the other workers.
         feed: the run's data.
-        on_loss: called by the last stage in training; None: nobody watches.
+        on_news: called by the last stage in training; None: nobody watches.
         watchers: observers beside those that the configuration names.
     """
     if not config.training:
         return evaluate(assignment, config, transport, feed, watchers)
-    return train(assignment, assignment.build(), config, transport, feed, on_loss, watchers)
+    return train(assignment, assignment.build(), config, transport, feed, on_news, watchers)
 
 
 def _most_pending(steps: Sequence[Step], config: RunConfig) -> int:

@@ -1,6 +1,6 @@
 """The workers of a pipeline, as the program sees them that trains by it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
@@ -17,6 +17,7 @@ from pipekit.engine.config import CheckpointConfig, Loss, ResumeConfig, RunConfi
 from pipekit.engine.ending import Cuts, EachBatch, Ends, Window
 from pipekit.engine.model_stages import ModelStages
 from pipekit.engine.observers.loss_bar import LossBar, OnBatch
+from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.tables import Tables, links
 from pipekit.engine.transports.by_name import Runner
 from pipekit.engine.work import Report, WorkerAssignment
@@ -140,7 +141,7 @@ class Workers:
             reports = self.run(
                 schedule,
                 batches,
-                on_loss=bar.add if progress or on_batch else None,
+                on_news=bar.add if progress or on_batch else None,
                 loss=self._loss,
                 clip_norm=self._clip_norm,
                 checkpoints=checkpoints,
@@ -155,7 +156,7 @@ class Workers:
         schedule: Schedule,
         batches: Iterable[Batch | End],
         *,
-        on_loss: Callable[[int, float], None] | None = None,
+        on_news: Listener | None = None,
         loss: Loss,
         training: bool = True,
         resume: ResumeConfig | None = None,
@@ -167,7 +168,7 @@ class Workers:
         Args:
             schedule: what to run.
             batches: the data.
-            on_loss: called with (microbatch, weighted loss) in training, or None.
+            on_news: called with each loss and update in training, or None.
             loss: of the last stage's output and the target.
             training: False for inference.
             resume: where the run is taken up again, or None.
@@ -222,7 +223,7 @@ class Workers:
                     validation=table.validations[worker] if table.validations else None,
                 )
             )
-        return self._runner.run(assignments, config, batches, on_loss)
+        return self._runner.run(assignments, config, batches, on_news)
 
     def table_of(self, window: Window, end: int) -> Schedule:
         """Return what was run of the table without end, by a run that ended before a microbatch."""

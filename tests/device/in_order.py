@@ -21,6 +21,7 @@ from torch import Tensor
 from pipekit.devices import ThreadStreams, is_accelerator, new_stream, on_stream, wait_event
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
+from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.distributed import distributed_transport
 from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
@@ -234,7 +235,7 @@ class InOrderRunner:
         workers: Sequence[WorkerAssignment],
         config: RunConfig,
         batches: Iterable[Batch | End],
-        on_loss: Callable[[int, float], None] | None,
+        on_news: Listener | None,
     ) -> list[Report]:
         read, network = list(batches), InOrder(len(workers))
         issued = ThreadStreams([worker.device for worker in workers]).record_events()
@@ -250,7 +251,7 @@ class InOrderRunner:
                     wait_event(assignment.device, event)
                 told = replace(assignment, incoming=coming[assignment.index])
                 transport = DistributedTransport(told, config, feed, read_ahead=True)
-                return run(assignment, config, transport, feed, on_loss)
+                return run(assignment, config, transport, feed, on_news)
 
         module.dist, module._group = network, lambda _, *about: _Group(*about)
         try:

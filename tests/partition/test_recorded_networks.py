@@ -52,6 +52,10 @@ def loss(output: Any, target: Tensor) -> Tensor:
     return total
 
 
+def part(k: int, m: int, tensor: Tensor) -> Tensor:
+    return tensor.chunk(m)[k]
+
+
 def plain_loop(model: nn.Module, batches: list[tuple[Any, Tensor]], m: int = 1) -> list[float]:
     """Add up the gradients of ``m`` equal parts of each batch."""
     optimizer = OPTIMIZER(model.parameters())
@@ -60,8 +64,8 @@ def plain_loop(model: nn.Module, batches: list[tuple[Any, Tensor]], m: int = 1) 
         optimizer.zero_grad()
         total = 0.0
         for k in range(m):
-            rows = tree_map(lambda tensor, k=k: tensor.chunk(m)[k], batch)
-            value = loss(call(model, rows), target.chunk(m)[k]) / m
+            rows, numbers = tree_map(partial(part, k, m), (batch, target))
+            value = loss(call(model, rows), numbers) / m
             value.backward()
             total += value.item()
         optimizer.step()

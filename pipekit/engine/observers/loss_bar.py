@@ -7,29 +7,45 @@ from typing import NamedTuple
 
 from tqdm.auto import tqdm
 
+from pipekit.engine.observers.reporter import LossKnown, UpdateMade
+
 
 class BatchDone(NamedTuple):
-    """A batch whose loss is known.
+    """A batch whose loss is known, and whose update the last stage has made.
 
     Attributes:
         number: of the batch in this ``train`` call, from 0.
         loss: averaged over its rows.
         seconds: since the call began to run.
         rows: that it has.
+        learning_rates: those of the update, one for each group of the last stage's optimizer.
+        gradient_norm: 2-norm of the update's gradient over all stages, before it is clipped; None
+            without ``clip_norm`` (``math.inf`` clips nothing), or if the update is skipped.
     """
 
     number: int
     loss: float
     seconds: float
     rows: int
+    learning_rates: tuple[float, ...]
+    gradient_norm: float | None
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The first of the rates, which is the only one unless there are groups."""
+        return self.learning_rates[0] if self.learning_rates else None
 
 
 OnBatch = Callable[[BatchDone], object]
 """Is told of a batch; True stops the run."""
 
 
+_TOLD = -1
+"""In place of the microbatches of a batch whose losses are still to come."""
+
+
 class LossBar:
-    """Counts batches as their last microbatch's loss comes in.
+    """Counts batches as their last microbatch's loss comes in, and tells of them once updated.
 
     Args:
         sizes: how many microbatches each batch has, maybe without end.
@@ -59,10 +75,19 @@ class LossBar:
         self._batch_of: list[int] = []  # of each microbatch, as far as losses have come
         self._left: list[int] = []
         self._totals: list[float] = []
+        self._updates: dict[int, UpdateMade] = {}  # of each batch, until its loss is known as well
         self._bar = tqdm(total=total, initial=done, unit="batch", disable=not shown, leave=False)
 
-    def add(self, microbatch: int, loss: float) -> None:
-        """Count a microbatch's part of its batch's loss."""
+    def add(self, news: LossKnown | UpdateMade) -> None:
+        """Count a microbatch's part of its batch's loss, or the batches of an update."""
+        if isinstance(news, UpdateMade):
+            self._updates.update(dict.fromkeys(news.batches, news))
+            for batch in news.batches:
+                self._tell(batch)
+        else:
+            self._count(*news)
+
+    def _count(self, microbatch: int, loss: float) -> None:
         place = microbatch - self._first
         while len(self._batch_of) <= place:
             size = next(self._sizes)
@@ -75,11 +100,20 @@ class LossBar:
         if not self._left[batch]:
             self._bar.set_postfix(loss=f"{self._totals[batch]:.4f}", refresh=False)
             self._bar.update()
-            if self._on_batch:
-                seconds = time.perf_counter() - self._begin
-                done = BatchDone(batch, self._totals[batch], seconds, self._rows[batch])
-                if self._on_batch(done) is True:
-                    self._stop()
+            self._tell(batch)
+
+    def _tell(self, batch: int) -> None:
+        """Tell once of a batch whose loss and update are both known."""
+        if batch not in self._updates or batch >= len(self._left) or self._left[batch] > 0:
+            return
+        update, is_told = self._updates.pop(batch), self._left[batch] == _TOLD
+        self._left[batch] = _TOLD
+        if self._on_batch and not is_told:  # each worker of the last stage tells of its updates
+            seconds = time.perf_counter() - self._begin
+            of_update = update.learning_rates, update.gradient_norm
+            done = BatchDone(batch, self._totals[batch], seconds, self._rows[batch], *of_update)
+            if self._on_batch(done) is True:
+                self._stop()
 
     def __enter__(self) -> "LossBar":
         return self

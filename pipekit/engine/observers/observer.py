@@ -146,6 +146,16 @@ class Observer:
             values: what this worker gives, [numbers].
         """
 
+    def update_decided(self, worker: int, update: int, norm: Tensor | None) -> None:
+        """All stages have agreed on an update: where gradients are clipped, or losses scaled.
+
+        Args:
+            worker: its number.
+            update: the number of the update, from 1.
+            norm: of the whole model's gradient before it is clipped, []; None if it is not, or the
+                update is skipped.
+        """
+
     def end(self, worker: int) -> None:
         """A worker has done all its steps."""
 

@@ -7,6 +7,7 @@ import torch
 
 from pipekit.engine.batches import Batch, End
 from pipekit.engine.config import RunConfig
+from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports.distributed import torchrun
 from pipekit.engine.transports.processes.runner import ProcessRunner
 from pipekit.engine.transports.threads import ThreadRunner
@@ -25,7 +26,7 @@ class Runner(Protocol):
         workers: Sequence[WorkerAssignment],
         config: RunConfig,
         batches: Iterable[Batch | End],
-        on_loss: Callable[[int, float], None] | None,
+        on_news: Listener | None,
     ) -> list[Report]:
         """Return the reports of all workers, once they have done what they were assigned.
 
@@ -34,7 +35,7 @@ class Runner(Protocol):
                 report stands for what the worker has kept, and need not be built again.
             config: what is common to all.
             batches: the run's data.
-            on_loss: called in this thread with (microbatch, weighted loss), or None.
+            on_news: called in this thread with each loss and update, or None.
 
         Raises:
             Exception: the first that any worker raised.

@@ -22,6 +22,7 @@ from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.ending import Ending
 from pipekit.engine.execution.stage import StageSource, TrainedStage
+from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transport import Aborted, EndingTransport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, Mailbox, end_key
@@ -33,7 +34,6 @@ from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
 from pipekit.trees import tree_map
 
 T = TypeVar("T")
-LossCallback = Callable[[int, float], None]
 
 
 class ThreadMailboxes:
@@ -162,7 +162,7 @@ class ThreadRunner:
         workers: Sequence[WorkerAssignment],
         config: RunConfig,
         batches: Iterable[Batch | End],
-        on_loss: LossCallback | None,
+        on_news: Listener | None,
     ) -> list[Report]:
         """Return the workers' reports.
 
@@ -170,7 +170,7 @@ class ThreadRunner:
             workers: what each is to do.
             config: what is common to all.
             batches: the run's data.
-            on_loss: called in this thread with (microbatch, weighted loss), or None.
+            on_news: called in this thread with each loss and update, or None.
 
         Raises:
             Exception: the first that any worker raised, with its traceback, once all have ended.
@@ -202,19 +202,15 @@ class ThreadRunner:
                     return evaluate(assignment, config, transport, feed, watched)
                 stages = _kept(kept.get(assignment.index), assignment.stages)
                 stages = stages or assignment.build()
-                told = (lambda *loss: notify(loss)) if on_loss else None
+                told = notify if on_news else None
                 report = train(assignment, stages, config, transport, feed, told, watched)
                 if report.error is not None:
                     watchdog.ends_by(report.error)
                 self._kept[assignment.index] = report.stages, stages
                 return report
 
-        def on_event(loss: tuple[int, float]) -> None:
-            assert on_loss is not None
-            on_loss(*loss)
-
         functions = [partial(run, each) for each in workers]
-        reports = run_threads(functions, network.abort, on_event, watchdog.look)
+        reports = run_threads(functions, network.abort, on_news, watchdog.look)
         if not config.training:
             self._kept = kept
         return reports

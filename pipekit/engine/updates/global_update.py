@@ -85,11 +85,11 @@ class GlobalUpdate:
             for scaler in self._scalers:
                 scaler.note(update, finite)
             if not finite:
-                return Decision(made=False, factor=None)
+                return Decision(made=False)
         if self._clip_norm is None:
-            return Decision(made=True, factor=None)
+            return Decision(made=True)
         total = torch.linalg.vector_norm(_chosen(values[:-1], *told))
-        return Decision(True, torch.clamp(self._clip_norm / (total + 1e-6), max=1.0))
+        return Decision(True, torch.clamp(self._clip_norm / (total + 1e-6), max=1.0), total)
 
 
 class Decision(NamedTuple):
@@ -98,10 +98,12 @@ class Decision(NamedTuple):
     Attributes:
         made: whether it is made.
         factor: what gradients are clipped by, or None.
+        norm: of the whole model's gradient, if it is made and clipped.
     """
 
     made: bool
-    factor: Tensor | None
+    factor: Tensor | None = None
+    norm: Tensor | None = None
 
     @property
     def changes_nothing(self) -> bool:

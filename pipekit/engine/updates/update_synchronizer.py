@@ -15,7 +15,7 @@ from pipekit.engine.transport import Transport
 from pipekit.engine.updates.all_reduce import DirectAllReduce
 from pipekit.engine.updates.buckets import Gradients
 from pipekit.engine.updates.comm_thread import CommThread
-from pipekit.engine.updates.global_update import GlobalUpdate
+from pipekit.engine.updates.global_update import Decision, GlobalUpdate
 from pipekit.engine.updates.reducer import Reducer
 from pipekit.engine.updates.running_statistics import average
 from pipekit.engine.updates.sum_turns import SumTurns
@@ -69,6 +69,7 @@ class UpdateSynchronizer:
         self._worker, self._stages, self._config = worker, stages, config
         self._transport, self._device = transport, device
         self._part_listeners = listeners(observers, Observer.part_sent, worker)
+        self._decision_listeners = listeners(observers, Observer.update_decided, worker)
         self._comm_thread: CommThread | None = None
         self._turns = SumTurns(config.sum_order)
         self._reducers = {
@@ -142,7 +143,7 @@ class UpdateSynchronizer:
             Whether it was right.
         """
         assert self._global_update, "only what is settled with all workers is validated"
-        decision = self._global_update.finish(self._pending)
+        decision = self._decision(self._global_update, self._pending)
         self._pending = 0
         made, self._unvalidated = self._unvalidated, []
         if decision.changes_nothing:
@@ -204,10 +205,17 @@ class UpdateSynchronizer:
             if self._config.validate_later:
                 self._pending = update
             else:
-                decision = self._global_update.finish(update)
+                decision = self._decision(self._global_update, update)
                 decision.clip([*chain(*sums.values())])
                 made = decision.made
         self._settled.update({index: (gradients, made) for index, gradients in sums.items()})
+
+    def _decision(self, globally: GlobalUpdate, update: int) -> Decision:
+        """Wait for all stages, and return what becomes of an update."""
+        decision = globally.finish(update)
+        for tell in self._decision_listeners:
+            tell(update, decision.norm)
+        return decision
 
     def _all_reduce(self, members: Sequence[int], tied: bool = False) -> DirectAllReduce:
         channel = self._transport.channel(members, tied)

@@ -1,11 +1,17 @@
 """The program that trains hears of each batch, in its own thread."""
 
+import math
 import threading
+from functools import partial
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from pipekit import Pipeline, oracle, schedules
 from pipekit.engine import BatchDone
-from tests.engine.examples import data, mlp, pipeline
+from tests.engine.examples import by_equations, data, mixed, mlp, pipeline
 
 
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
@@ -32,3 +38,72 @@ def test_what_the_listener_raises_ends_the_run() -> None:
 
     with pytest.raises(RuntimeError, match="enough"):
         pipeline(mlp(6, 6, 3), "flush", [1, 1]).train(data(4), on_batch=refuse)
+
+
+def heard_of(pipe: Pipeline, batches: Any, **options: Any) -> list[BatchDone]:
+    heard: list[BatchDone] = []
+    pipe.train(batches, on_batch=lambda done: heard.append(done), **options)
+    return heard
+
+
+def norms(truth: oracle.OracleRun) -> list[float]:
+    """The norm of each update's gradient."""
+    return [
+        torch.linalg.vector_norm(torch.cat([g.flatten() for g in update.values()])).item()
+        for update in truth.gradients
+    ]
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("flush", {"clip_norm": math.inf}),
+        ("2bw", {"clip_norm": 0.1}),
+        ("gpipe", {"clip_norm": 1.0, "validate": "later"}),
+    ],
+)
+def test_each_batch_comes_with_its_own_updates_rate_and_norm(
+    method: str, options: dict[str, Any], transport: str
+) -> None:
+    how: dict[str, Any] = {
+        "lr_scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
+    }
+    pipe = pipeline(mixed(), method, [2, 3, 3], transport=transport, **how, **options)
+    heard = heard_of(pipe, data(5))
+    truth = by_equations(mixed(), data(5), method, [2, 3, 3], clip_norm=options["clip_norm"], **how)
+    assert [done.loss for done in heard] == truth.losses
+    assert [done.learning_rates for done in heard] == [(0.05,)] * 2 + [(0.025,)] * 2 + [(0.0125,)]
+    assert [done.learning_rate for done in heard] == [done.learning_rates[0] for done in heard]
+    assert [done.gradient_norm for done in heard] == pytest.approx(norms(truth))
+
+
+def test_nobody_knows_the_norm_of_gradients_that_are_not_clipped() -> None:
+    heard = heard_of(pipeline(mlp(6, 6, 3), "pipedream", [1, 1]), data(3))
+    assert [done.gradient_norm for done in heard] == [None] * 3
+    assert [done.learning_rate for done in heard] == [0.05] * 3
+
+
+def test_a_skipped_update_has_no_norm() -> None:
+    batches = data(3)
+    batches[1] = batches[1][0] * math.inf, batches[1][1]
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], clip_norm=1.0, loss_scale=2.0)
+    heard = heard_of(pipe, batches)
+    assert [done.gradient_norm is None for done in heard] == [False, True, False]
+
+
+def test_batches_that_share_an_update_are_told_of_after_it() -> None:
+    """Stages on two workers; the fifth minibatch has the last update for itself."""
+    pipe = Pipeline(
+        mlp(6, 6, 3),
+        lambda n: schedules.pipedream([2, 2], n),
+        balance=[1, 1],
+        optimizer=lambda p: torch.optim.SGD([{"params": p[:1]}, {"params": p[1:], "lr": 0.2}], 0.1),
+        loss=nn.MSELoss(),
+        clip_norm=math.inf,
+    )
+    heard = sorted(heard_of(pipe, data(5)))
+    assert [done.number for done in heard] == [0, 1, 2, 3, 4]
+    assert {done.learning_rates for done in heard} == {(0.1, 0.2)}
+    one, two, three, four, _ = [done.gradient_norm for done in heard]
+    assert (one, three) == (two, four) != (three, one)

@@ -18,6 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
+from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
 from pipekit.engine.transports.distributed.incoming import incoming
@@ -27,7 +28,6 @@ from pipekit.engine.work import Report, WorkerAssignment, run
 from pipekit.operator_threads import share_cores
 
 T = TypeVar("T")
-LossCallback = Callable[[int, float], None]
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells the processes that it starts."""
@@ -63,7 +63,7 @@ class TorchrunRunner:
         workers: Sequence[WorkerAssignment],
         config: RunConfig,
         batches: Iterable[Batch | End],
-        on_loss: LossCallback | None,
+        on_news: Listener | None,
     ) -> list[Report]:
         """Return everybody's reports, but only this worker's stages in them.
 
@@ -73,7 +73,7 @@ class TorchrunRunner:
             workers: what each is to do.
             config: what is common to all.
             batches: the run's data.
-            on_loss: called with (microbatch, weighted loss) where the last stage is, or None.
+            on_news: called with each loss and update where the last stage is, or None.
 
         Raises:
             Exception: what this worker raised.
@@ -101,7 +101,7 @@ class TorchrunRunner:
         origin = time.perf_counter()  # machines' clocks start anywhere; all leave a barrier now
         try:
             with watchdog.looking(_end):
-                report = run(own, config, transport, feed, on_loss, watched)
+                report = run(own, config, transport, feed, on_news, watched)
         finally:
             torch.set_num_threads(cores)
         shared = replace(report, record=report.record.later(-origin), stages=[])

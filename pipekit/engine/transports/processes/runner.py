@@ -17,6 +17,7 @@ from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.execution.stage import StageConfig, StageSource
 from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports.distributed.incoming import incoming
 from pipekit.engine.transports.processes.packed_steps import pack
 from pipekit.engine.transports.processes.pickles import dumps
@@ -26,7 +27,6 @@ from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.work import Report, WorkerAssignment
 
 T = TypeVar("T")
-LossCallback = Callable[[int, float], None]
 
 
 class ProcessRunner:
@@ -46,7 +46,7 @@ class ProcessRunner:
         workers: Sequence[WorkerAssignment],
         config: RunConfig,
         batches: Iterable[Batch | End],
-        on_loss: LossCallback | None,
+        on_news: Listener | None,
     ) -> list[Report]:
         """Return the workers' reports, with their stages as they stand after the run.
 
@@ -54,7 +54,7 @@ class ProcessRunner:
             workers: what each is to do.
             config: what is common to all.
             batches: the run's data.
-            on_loss: called in this process with (microbatch, weighted loss), or None.
+            on_news: called in this process with each loss and update, or None.
 
         Raises:
             Exception: the first that any worker raised, with that worker's traceback as its cause.
@@ -71,13 +71,13 @@ class ProcessRunner:
                 coming = incoming([worker.steps for worker in workers])
                 pairs = zip(workers, coming, strict=True)
                 workers = [replace(worker, incoming=messages) for worker, messages in pairs]
-            tasks = [self._task(worker, shared, store, on_loss is not None) for worker in workers]
+            tasks = [self._task(worker, shared, store, on_news is not None) for worker in workers]
             needs = {worker.index: Needs.of(worker.steps) for worker in workers}
             # Between accelerators, every worker wants to know the shapes of every batch.
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
             describe = partial(pool.standings.describe, workers, config.stage_workers)
             watchdog = Watchdog(pool.standings, describe, config.timeout)
-            done = pool.run(tasks, batches, heard, on_loss, watchdog, config.begin)
+            done = pool.run(tasks, batches, heard, on_news, watchdog, config.begin)
             if not config.training:
                 return [each.report for each in done]
             reports = list(map(_completed, workers, done))

@@ -4,7 +4,7 @@ import os
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import wait
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
 from pipekit.engine.transports.processes.member import Member, WorkerDied
@@ -29,7 +30,6 @@ from pipekit.engine.transports.processes.worker_process import (
 )
 from pipekit.engine.transports.watchdog import LOOK_S, Watchdog
 
-LossCallback = Callable[[int, float], None]
 Opened = TypeVar("Opened", Endpoint, SharedBuffer)
 
 OWN_FILES = 12  # of a worker process, about: its own pipes, and what Python starts it with
@@ -98,7 +98,7 @@ class WorkerPool:
         tasks: Sequence[bytes],
         batches: Iterable[Batch | End],
         needs: Mapping[int, Needs],
-        on_loss: LossCallback | None,
+        on_news: Listener | None,
         watchdog: Watchdog | None = None,
         begin: int = 0,
     ) -> list[ProcessReport]:
@@ -110,7 +110,7 @@ class WorkerPool:
             tasks: of each worker, pickled.
             batches: the run's data.
             needs: what each worker takes of them that is to hear of them.
-            on_loss: called with (microbatch, weighted loss), or None.
+            on_news: called with each loss and update, or None.
             watchdog: looks now and then, and is told which workers have failed.
             begin: the run's first microbatch.
 
@@ -129,7 +129,7 @@ class WorkerPool:
         for member, task in zip(self._members, tasks, strict=True):
             with suppress(OSError):  # it has ended, or failed: its report or its end says why
                 member.tasks.send_bytes(task)
-        reports = self._wait(self._feeder, on_loss, watchdog)
+        reports = self._wait(self._feeder, on_news, watchdog)
         if self._feeder.join():
             self._mailboxes.clear()  # of what workers told the feeder after its last batch
             self.ready = True
@@ -178,7 +178,7 @@ class WorkerPool:
         return opened
 
     def _wait(
-        self, feeder: Feeder, on_loss: LossCallback | None, watchdog: Watchdog | None
+        self, feeder: Feeder, on_news: Listener | None, watchdog: Watchdog | None
     ) -> list[ProcessReport]:
         """Return all reports, or raise what went wrong first."""
         done: dict[int, ProcessReport] = {}
@@ -205,8 +205,8 @@ class WorkerPool:
                     raise _with_cause(*value)
                 if kind == "aborted":
                     aborted, deadline = value, deadline or time.monotonic() + GRACE_S
-                elif kind == "loss" and on_loss is not None:
-                    on_loss(*value)
+                elif kind == "news" and on_news is not None:
+                    on_news(value)
                 elif kind == "done":
                     done[index] = _with_traceback(value)
                     error = done[index].report.error

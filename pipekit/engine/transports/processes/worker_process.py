@@ -23,6 +23,7 @@ from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.ending import Ending
 from pipekit.engine.execution.stage import StageSource, TrainedStage
+from pipekit.engine.observers.reporter import LossKnown, UpdateMade
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transport import Aborted, EndingTransport
 from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
@@ -170,7 +171,7 @@ class _WorkerProcess:
         batches = received_batches(mailbox, workers if needs.inputs else None, config.begin)
         feed = Feed(batches, needs, count=config.count, begin=config.begin)
         transport = self._transport(assignment, config, task.store, feed, mailbox, ending)
-        on_loss = self._report_loss if task.watched else None
+        on_news = self._report_news if task.watched else None
         standings = Standings(workers, self._connections.standings.map(0))
         watched = [standings.observer(assignment.index)]
         if not config.training:
@@ -179,7 +180,7 @@ class _WorkerProcess:
             self._kept = assignment.stages, assignment.build()
         sources, stages = self._kept
         assignment = replace(assignment, stages=sources)
-        report = train(assignment, stages, config, transport, feed, on_loss, watched)
+        report = train(assignment, stages, config, transport, feed, on_news, watched)
         self._kept = report.stages, stages
         if report.error is None:
             return report
@@ -209,8 +210,8 @@ class _WorkerProcess:
         # The feeder sends no batch before the first stage has come near it.
         return DistributedTransport(assignment, config, feed, read_ahead=False)
 
-    def _report_loss(self, microbatch: int, loss: float) -> None:
-        self._connections.reports.send_bytes(pickle.dumps(("loss", (microbatch, loss))))
+    def _report_news(self, news: LossKnown | UpdateMade) -> None:
+        self._connections.reports.send_bytes(pickle.dumps(("news", news)))
 
 
 def _trust_the_parent() -> None:
