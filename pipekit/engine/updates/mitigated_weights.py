@@ -6,7 +6,7 @@ which is written before each pass: whatever is under way reads it, and so a back
 there what it is to read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -50,7 +50,8 @@ class MitigatedWeights(WeightVersions):
 
     Args:
         mitigation: what it does.
-        layers, optimizer, lr_scheduler, slots, groups, steps_lr: those of :class:`WeightVersions`.
+        layers, optimizer, lr_scheduler, slots, groups, steps_lr, copies: those of
+            :class:`WeightVersions`.
     """
 
     def __init__(
@@ -62,8 +63,9 @@ class MitigatedWeights(WeightVersions):
         slots: Sequence[nn.Sequential] = (),
         groups: Groups | None = None,
         steps_lr: bool = True,
+        copies: Collection[int] = (),
     ) -> None:
-        super().__init__(layers, optimizer, lr_scheduler, slots, groups, steps_lr)
+        super().__init__(layers, optimizer, lr_scheduler, slots, groups, steps_lr, copies)
         self._at, self._rule = mitigation, mitigation.rule
         self._predicts = self._rule.overrides("weights")
         self._corrects = self._rule.overrides("gradient")
