@@ -12,7 +12,7 @@ from pipekit.clusters import Cluster
 from pipekit.devices import is_accelerator
 from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.plans import Plan, Recompute
-from pipekit.schedules import Schedule, ScheduleError, check
+from pipekit.schedules import OPS, Op, Schedule, ScheduleError, check
 from pipekit.staleness import Mitigation
 
 
@@ -125,6 +125,27 @@ def require_mitigation(rule: object, stashing: bool, repeats: bool) -> None:
             "a mitigation counts updates, of which a loss scale may skip some and "
             "validate='later' may make some twice: leave both out"
         )
+
+
+def require_whole_rounds(rule: Mitigation | None, schedule: Schedule) -> None:
+    """Raise ValueError if a rule has to know which weights an update's gradients were taken at,
+    and a worker makes one to which it adds nothing itself.
+    """
+    if rule is None or not (rule.overrides("gradient") or rule.overrides("rate")):
+        return
+    for tasks in schedule.workers:
+        added = {
+            (task.stage, schedule.update_of[task.stage][task.microbatch])
+            for task in tasks
+            if OPS[task.op].adds_gradient
+        }
+        for op, stage, _, version in tasks:
+            if op is Op.UPDATE and (stage, version) not in added:
+                raise ValueError(
+                    f"with {rule} each worker of a stage needs a minibatch of each update, and of "
+                    f"update {version} of stage {stage} one has none: train on a number of "
+                    f"batches that is a multiple of the workers of each stage"
+                )
 
 
 def require_seed(

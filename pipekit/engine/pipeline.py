@@ -149,6 +149,10 @@ class Pipeline:
         scale = LossScale.of(loss_scale)
         tables = Tables(schedule)
         example = tables.example
+        rule = named(mitigation) if isinstance(mitigation, str) else mitigation
+        if rule is not None:
+            repeats = scale is not None or validate == "later"
+            arguments.require_mitigation(rule, example.stashing, repeats)
         self.stages, self.workers = example.stages, len(example.workers)
         if isinstance(balance, Plan):
             layers, balance = in_plan_order(layers, balance)
@@ -168,7 +172,7 @@ class Pipeline:
             steps_lr=lr_step == "update",
             recompute=recomputed,
             loss_scale=scale,
-            mitigations=self._mitigations(mitigation, tables, scale, validate),
+            mitigations=_placed(rule, tables),
         )
         arguments.require_seed(seed, example, transport, recomputed)
         self._model = ModelStages(copy.deepcopy(layers), self.stages, balance, configure)
@@ -188,27 +192,10 @@ class Pipeline:
             validate_later=validate == "later",
             cluster=cluster,
             timeout=timeout,
+            mitigation=rule,
         )
         reader = BatchReader(layers, inputs)
         self._runs = Runs(tables, self._model, workers, self._runner.agree, transport, seed, reader)
-
-    @staticmethod
-    def _mitigations(
-        mitigation: Mitigation | str | None,
-        tables: Tables,
-        scale: LossScale | None,
-        validate: str,
-    ) -> list[StageMitigation]:
-        """Return what each stage does about stale weights; nothing if they do nothing."""
-        if mitigation is None:
-            return []
-        rule = named(mitigation) if isinstance(mitigation, str) else mitigation
-        stashing, stages = tables.example.stashing, tables.example.stages
-        arguments.require_mitigation(rule, stashing, scale is not None or validate == "later")
-        return [
-            StageMitigation(rule, stage, stages, delay, stashing)
-            for stage, delay in enumerate(tables.delays())
-        ]
 
     @property
     def balance(self) -> list[int] | None:
@@ -483,3 +470,14 @@ class Pipeline:
     def close(self) -> None:
         """End the worker processes that are kept for the next call, which then starts others."""
         self._runner.close()
+
+
+def _placed(rule: Mitigation | None, tables: Tables) -> list[StageMitigation]:
+    """Return what each stage does about stale weights; nothing if they do nothing."""
+    if rule is None:
+        return []
+    stages, stashing = tables.example.stages, tables.example.stashing
+    return [
+        StageMitigation(rule, stage, stages, delay, stashing)
+        for stage, delay in enumerate(tables.delays())
+    ]

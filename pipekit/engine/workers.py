@@ -22,6 +22,7 @@ from pipekit.engine.tables import Tables, links
 from pipekit.engine.transports.by_name import Runner
 from pipekit.engine.work import Report, WorkerAssignment
 from pipekit.schedules import Schedule, Step
+from pipekit.staleness import Mitigation
 
 
 class Workers:
@@ -39,6 +40,7 @@ class Workers:
         validate_later: whether updates are made before all stages have agreed to them.
         cluster: links to slow the messages between workers down to, or None.
         timeout: seconds without progress after which a run fails, or None.
+        mitigation: what is done about stale weights, or None.
     """
 
     def __init__(
@@ -55,12 +57,13 @@ class Workers:
         validate_later: bool,
         cluster: Cluster | None,
         timeout: float | None,
+        mitigation: Mitigation | None = None,
     ) -> None:
         self._tables, self._model, self._runner, self._devices = tables, model, runner, devices
         self._loss, self._autocast, self._cluster = loss, autocast, cluster
         self._clip_norm, self._is_scaled = clip_norm, is_scaled
         self._validate_later = validate_later and (is_scaled or clip_norm is not None)
-        self._timeout = timeout
+        self._timeout, self._mitigation = timeout, mitigation
         self._require_joint(tables.example)
 
     def ready(
@@ -132,6 +135,7 @@ class Workers:
             settings: more of the run's configuration.
         """
         self._require_joint(schedule)
+        arguments.require_whole_rounds(self._mitigation, schedule)
         done = resume.boundary.batches if resume else 0
         stop = batches.stop if batches.may_end else _refuse_to_stop
         rows = batches.rows

@@ -96,12 +96,10 @@ class BasisRotation(Optimizer):
             state["exp_avg"] = torch.zeros_like(weight)
             state["exp_avg_sq"] = torch.zeros_like(weight)
             for side in _sides(weight, options["sides"]):
-                for name in ("basis", *(("curvature",) if options["source"] == "second" else ())):
-                    make = torch.eye if name == "basis" else torch.zeros
-                    size = weight.shape[side]
-                    like = {"dtype": weight.dtype, "device": weight.device}
-                    shape = (size,) if name == "basis" else (size, size)
-                    state[f"{name}_{side}"] = make(*shape, **like)
+                basis = torch.eye(weight.shape[side], dtype=weight.dtype, device=weight.device)
+                state[f"basis_{side}"] = basis
+                if options["source"] == "second":
+                    state[f"curvature_{side}"] = torch.zeros_like(basis)
         mean = state["exp_avg"]
         mean.mul_(beta1).add_(gradient, alpha=1 - beta1)
         for side in _sides(weight, options["sides"]):

@@ -1,5 +1,6 @@
 """What is done about stale weights: the engine's weights are the equations', to the bit."""
 
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,13 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, StepLR
 
-from pipekit import Pipeline, Schedule, oracle, schedules, staleness
+from pipekit import Pipeline, Profile, Schedule, oracle, schedules, simulate, staleness
 from pipekit import mitigation_equations as equations
-from pipekit.staleness import Mitigation
+from pipekit.profiling import LayerProfile
+from pipekit.staleness import Mitigation, Pass, Weight
 from tests.engine.examples import MODELS, OPTIMIZERS, Batches, cores_of_each, cut, data, different
 
 PREDICTABLE: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
@@ -243,3 +245,185 @@ def test_two_calls_without_a_restart_are_one(name: str) -> None:
 def test_without_stashing_no_call_goes_on_where_another_has_ended() -> None:
     with pytest.raises(ValueError, match="without weight stashing"):
         build("pipemare").train(data(2), restart=False)
+
+
+# --- Stages on several workers -------------------------------------------------------------------
+
+
+class Replicated(NamedTuple):
+    """A case on several workers a stage: ``(replicas, microbatches, batches)``."""
+
+    case: str
+    schedule: Callable[[list[int], int, int], Schedule]
+    equal: bool = False  # whether all stages are on equally many workers
+
+
+def newest_on(replicas: list[int], _: int, n: int) -> Schedule:
+    return schedules.pipedream(replicas, n, stashing=False)
+
+
+def two_bw_on(replicas: list[int], m: int, n: int) -> Schedule:
+    return schedules.replicate(schedules.two_bw(len(replicas), m, n), replicas[0])
+
+
+REPLICATED = [
+    Replicated("spectrain", newest_on),
+    Replicated("pipeoptim", newest_on),
+    Replicated("pipemare", newest_on),
+    Replicated("gap-aware", lambda r, _, n: schedules.pipedream(r, n)),
+    Replicated("error feedback, pipedream", lambda r, _, n: schedules.pipedream(r, n)),
+    Replicated("error feedback", two_bw_on, equal=True),
+    Replicated("ahead", two_bw_on, equal=True),
+]
+
+
+@settings(max_examples=4)
+@given(data_=st.data())
+@pytest.mark.parametrize("kind", REPLICATED, ids=lambda kind: kind.case)
+def test_stages_on_several_workers(kind: Replicated, data_: st.DataObject) -> None:
+    draw, case = data_.draw, CASES[kind.case]
+    stages = draw(st.integers(1, 3), "stages")
+    width = draw(st.integers(1, 3), "width")
+    replicas = [width] * stages
+    if not kind.equal:
+        replicas = draw(st.lists(st.integers(1, 3), min_size=stages, max_size=stages), "replicas")
+    m = draw(st.integers(stages, stages + 1), "m") if case.divides else 1
+    # Who corrects a gradient has to know the weights at which it was taken.
+    whole = math.lcm(*replicas) if kind.case in ("gap-aware", "pipemare") else 1
+    count = whole * draw(st.integers(1, 6), "rounds") if whole > 1 else draw(st.integers(1, 7))
+    assert_replicated(kind, case, replicas, m, count, draw)
+
+
+def assert_replicated(
+    kind: Replicated, case: Case, replicas: list[int], m: int, count: int, draw: Any
+) -> None:
+    stages, parts = len(replicas), m * replicas[0] if kind.equal else 1
+    model = MODELS["frozen"]()
+    how: dict[str, Any] = {
+        "balance": [8 - 2 * (stages - 1), *[2] * (stages - 1)],
+        "optimizer": case.optimizers[draw(st.sampled_from(sorted(case.optimizers)), "optimizer")],
+        "loss": nn.MSELoss(),
+    }
+    batches = data(count, rows=2 * parts)
+    pipe = Pipeline(
+        model, lambda n: kind.schedule(replicas, m, n), mitigation=case.mitigation, **how
+    )
+    run = pipe.train(batches, trace=False)
+    truth = oracle.train(
+        model,
+        batches,
+        method=case.oracle,
+        replicas=replicas,
+        microbatches=parts,
+        mitigation=case.equations,
+        threads=cores_of_each(sum(replicas)),
+        **how,
+    )
+    assert run.losses == truth.losses
+    got = pipe.state_dict()
+    assert different({name: got[name] for name in truth.weights[-1]}, truth.weights[-1]) == []
+
+
+# --- What is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mitigation": "guess"}, "must be one of spectrain"),
+        ({"mitigation": "pipemare"}, "anneal"),
+        ({"mitigation": "gap-aware:decoy=1"}, "decoy"),
+        ({"mitigation": "spectrain"}, r"stashing=False"),
+        ({"mitigation": "gap-aware", "loss_scale": 2.0}, "leave both out"),
+        ({"mitigation": "gap-aware", "clip_norm": 1.0, "validate": "later"}, "leave both out"),
+    ],
+    ids=str,
+)
+def test_what_a_pipeline_refuses(options: dict[str, Any], message: str) -> None:
+    how: dict[str, Any] = {"optimizer": ANY["adam"], "loss": nn.MSELoss(), "balance": [4, 4]}
+    with pytest.raises(ValueError, match=message):
+        Pipeline(MODELS["mixed"](), partial(schedules.pipedream, 2), **how, **options)
+
+
+def test_a_mitigation_is_no_function() -> None:
+    how: dict[str, Any] = {"optimizer": ANY["adam"], "loss": nn.MSELoss(), "balance": [4, 4]}
+    wrong: Any = abs
+    with pytest.raises(TypeError, match=r"must be a pipekit.staleness.Mitigation"):
+        Pipeline(MODELS["mixed"](), partial(schedules.pipedream, 2), mitigation=wrong, **how)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [("sgd", "give it momentum"), ("nadam", "NAdam"), ("amsgrad", "amsgrad")],
+)
+def test_optimizers_whose_next_step_is_not_in_their_state(optimizer: str, message: str) -> None:
+    case = CASES["spectrain"]._replace(optimizers=ANY, equations=None)
+    pipe, _ = both_ways(case, MODELS["mixed"](), data(1), [4, 4], optimizer=optimizer)
+    with pytest.raises(ValueError, match=message):
+        pipe.train(data(1))
+
+
+def test_a_round_without_a_minibatch_for_each_worker() -> None:
+    how: dict[str, Any] = {"optimizer": ANY["adam"], "loss": nn.MSELoss(), "balance": [4, 4]}
+    late = partial(schedules.pipedream, [2, 1])
+    pipe = Pipeline(MODELS["frozen"](), late, mitigation="gap-aware", **how)
+    with pytest.raises(ValueError, match="a multiple of the workers of each stage"):
+        pipe.train(data(3))
+
+
+def test_checkpoints_go_with_their_mitigation(tmp_path: Path) -> None:
+    build("gap-aware").train(data(2), checkpoints=tmp_path, every=1)
+    other = build("error feedback, pipedream")
+    assert other.resume(tmp_path) == 0
+    with pytest.raises(ValueError, match=r"GapAware\(.*ErrorFeedback\("):
+        other.train(data(4))
+
+
+# --- A rule of one's own -------------------------------------------------------------------------
+
+
+class Halfway(Mitigation):
+    """Reads what lies between the version of the table and the one before it in time."""
+
+    def weights(self, at: Pass, weight: Weight) -> Tensor:
+        return weight.read - 0.5 * weight.memory.get("step", torch.zeros_like(weight.read))
+
+    def updated(self, at: Any, weight: Weight, before: Tensor) -> Tensor:
+        weight.memory["step"] = weight.newest - before
+        return weight.newest
+
+
+class HalfwayByEquation(equations.Equations):
+    def forward(self, past: equations.Past, name: str, v: int) -> Tensor:
+        if not v:
+            return past.weights[0][name]
+        return past.weights[v][name] - 0.5 * (past.weights[v][name] - past.weights[v - 1][name])
+
+    backward = forward
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+@pytest.mark.parametrize("like", ["ahead", "spectrain", "gap-aware"])
+def test_a_rule_of_ones_own(like: str, transport: str) -> None:
+    case = CASES[like]._replace(mitigation=Halfway(), equations=HalfwayByEquation())
+    m = 3 if case.divides else 1
+    batches = data(6, rows=2 * m)
+    pipe, truth = both_ways(
+        case, MODELS["mixed"](), batches, [2, 3, 3], m, optimizer="adam", transport=transport
+    )
+    assert_equal(pipe, truth, batches)
+    pipe.close()
+
+
+def test_simulated_memory_has_the_slots_of_real_runs() -> None:
+    layers = tuple(LayerProfile(str(n), 1.0, 2.0, parameter_bytes=10.0) for n in range(3))
+    for schedule, mitigation, slots in (
+        (schedules.pipedream(3, 6, stashing=False), None, (1, 1, 1)),
+        (schedules.pipedream(3, 6, stashing=False), "spectrain", (2, 2, 2)),
+        (schedules.two_bw(3, 3, 4), "ahead", (4, 4, 4)),
+        (schedules.pipedream(3, 6), "gap-aware", (3, 2, 1)),
+    ):
+        memory = simulate(schedule, Profile(layers), mitigation=mitigation).memory
+        assert memory is not None
+        held = memory.frame.groupby("worker")["weights"].max()
+        assert tuple(held / 10) == slots
