@@ -170,6 +170,7 @@ class EmulatedWeights:
 
     parameters: Sequence[Sequence[Tensor]] = ()
     optimizer = None
+    kept_bytes = 0
 
     def __init__(self, cost: StageCosts, waiter: Waiter) -> None:
         self._cost, self._waiter = cost, waiter

@@ -15,7 +15,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, StepLR
 
-from pipekit import Pipeline, Profile, Schedule, oracle, schedules, simulate, staleness
+from pipekit import (
+    Pipeline,
+    Profile,
+    Schedule,
+    measure_memory,
+    oracle,
+    schedules,
+    simulate,
+    staleness,
+)
 from pipekit import mitigation_equations as equations
 from pipekit.profiling import LayerProfile
 from pipekit.staleness import Mitigation, Pass, Weight
@@ -413,6 +422,23 @@ def test_a_rule_of_ones_own(like: str, transport: str) -> None:
     )
     assert_equal(pipe, truth, batches)
     pipe.close()
+
+
+def test_measured_memory_has_its_slots_and_tensors() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    run = Pipeline(
+        model,
+        lambda n: schedules.pipedream(2, n, stashing=False),
+        balance=[1, 1],
+        optimizer=ANY["adam"],
+        loss=nn.MSELoss(),
+        mitigation="pipemare:anneal=2",
+    ).train([(torch.randn(2, 3), torch.randn(2, 3)) for _ in range(3)], memory=True)
+    frame = measure_memory(run).frame
+    held = frame.groupby("worker")[["weights", "optimizer"]].max()
+    own = 12 * 4  # a stage's parameters
+    assert held["weights"].tolist() == [2 * own, 2 * own]
+    assert held["optimizer"][0] - held["optimizer"][1] == own  # the last stage corrects nothing
 
 
 def test_simulated_memory_has_the_slots_of_real_runs() -> None:

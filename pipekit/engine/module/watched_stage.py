@@ -94,6 +94,7 @@ class _Weights:
     module: nn.Module
     aliases: Mapping[str, Tensor]
     optimizer: None = None
+    kept_bytes: int = 0
 
     @property
     def modules(self) -> list[nn.Module]:

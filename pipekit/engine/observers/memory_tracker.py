@@ -102,7 +102,7 @@ class StageMemory:
         return Bytes(
             self._weight_bytes,
             sum(gradient.nbytes for gradient in self._weights.all_gradients()),
-            self._optimizer_bytes,
+            self._optimizer_bytes + self._weights.kept_bytes,
             _total(self._first.values()),
             _total(self._second.values()),
         )

@@ -29,6 +29,10 @@ class StageWeights(Protocol):
     def optimizer(self) -> Optimizer | None:
         """What updates them, if it is known."""
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of what is kept of them besides, by a mitigation of stale weights."""
+
     def all_gradients(self) -> Iterable[Tensor]:
         """Return every gradient that is in memory."""
 

@@ -81,6 +81,11 @@ class MitigatedWeights(WeightVersions):
         if self.optimizer:
             self._rule.require(self.optimizer)
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the mitigation's own tensors."""
+        return sum(tensor.nbytes for memory in self._memory for tensor in memory.values())
+
     def prepare(self, slots: int, keep: bool = False) -> None:
         """Make ready for a run with ``slots`` slots, and those that the mitigation needs besides.
 

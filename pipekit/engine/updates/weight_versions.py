@@ -73,6 +73,11 @@ class WeightVersions:
             )
 
     @property
+    def kept_bytes(self) -> int:
+        """Bytes of what is kept besides weights, gradients and the optimizer's state."""
+        return 0
+
+    @property
     def newest(self) -> nn.Sequential:
         """The layers with the newest weights."""
         return self.modules[self._newest]

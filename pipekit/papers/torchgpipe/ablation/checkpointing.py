@@ -77,7 +77,9 @@ class _Device:
     def __init__(self, layers: nn.Sequential) -> None:
         self.layers, self.order, self.peak_bytes = layers, list[str](), 0
         parameters = list(layers.parameters())
-        weights: Any = SimpleNamespace(modules=[layers], parameters=[parameters], optimizer=None)
+        weights: Any = SimpleNamespace(
+            modules=[layers], parameters=[parameters], optimizer=None, kept_bytes=0
+        )
         weights.all_gradients = lambda: (p.grad for p in parameters if p.grad is not None)
         self.held = StageMemory(weights, self._look)
         self._flows: dict[int, Flow] = {}
