@@ -16,7 +16,7 @@ LEAST_PX = 0.5
 STYLES = {
     **dict.fromkeys((Cause.WARM_UP, Cause.DRAIN, Cause.OTHER), style.IDLE_STYLE),
     **dict.fromkeys((Cause.ACTIVATION, Cause.GRADIENT), style.WAITS_FOR_PASS),
-    **dict.fromkeys((Cause.TRANSFER, Cause.SUM), style.WAITS_FOR_MESSAGE),
+    **dict.fromkeys((Cause.TRANSFER, Cause.SUM, Cause.GLOBAL_STOP), style.WAITS_FOR_MESSAGE),
 }
 
 

@@ -1,5 +1,6 @@
 """Why a worker computes nothing: each gap between its events, its cause, and whom it waits for."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any
@@ -24,6 +25,7 @@ class Cause(Enum):
     GRADIENT = "gradient"
     TRANSFER = "transfer"
     SUM = "sum"
+    GLOBAL_STOP = "global stop"
     OTHER = "other"
     DRAIN = "drain"
 
@@ -34,7 +36,8 @@ CAUSES = {
     Cause.GRADIENT: "the stage behind has not computed the gradient yet",
     Cause.TRANSFER: "what it needs is computed, and on its way",
     Cause.SUM: "other workers have not added their gradients to the sum yet",
-    Cause.OTHER: "all that it needs is there: set-up, the engine's own time, or a joint update",
+    Cause.GLOBAL_STOP: "all stages update together: gradients clipped, losses scaled, weights shared",
+    Cause.OTHER: "all that it needs is there: set-up, or the engine's own time",
     Cause.DRAIN: "it has nothing left to do",
 }
 """Each cause in words, in the order of legends."""
@@ -69,12 +72,29 @@ class _Run:
     def __init__(self, events: pd.DataFrame) -> None:
         graph = event_graph(events)
         self.needs = graph.needs
-        columns = ["worker", "stage", "op", "microbatch", "start_s", "end_s"]
-        self.worker, self.stage, self.op, self.microbatch, self.start, self.end = (
+        columns = ["worker", "stage", "op", "microbatch", "version", "start_s", "end_s"]
+        self.worker, self.stage, self.op, self.microbatch, version, self.start, self.end = (
             graph.frame[name].tolist() for name in columns
         )
         self.first, self.last = min(self.start), max(self.end)
         self.least = _LEAST * (self.last - self.first)
+        self.stops = dict(self._stops(version))
+
+    def _stops(self, version: list[int]) -> Iterator[tuple[int, int]]:
+        """Yield each update that all stages make together, and the last pass that they wait for.
+
+        They do so if none of them begins its update before every stage has computed its gradient.
+        """
+        updates: dict[int, list[int]] = defaultdict(list)
+        for number, op in enumerate(self.op):
+            if op == Op.UPDATE.name:
+                updates[version[number]].append(number)
+        for numbers in updates.values():
+            if len({self.stage[number] for number in numbers}) > 1:
+                passes = (need for number in numbers for need in self.needs[number])
+                last = max(passes, key=self.end.__getitem__)
+                if all(self.start[n] >= self.end[last] - self.least for n in numbers):
+                    yield from ((number, last) for number in numbers)
 
     def gaps_of(self, worker: int) -> Iterator[dict[str, Any]]:
         """Yield a worker's gaps, in order."""
@@ -106,10 +126,15 @@ class _Run:
         if latest is not None and self.end[latest] > until + self.least:
             computed = min(self.end[latest], start)
             yield self._row(worker, until, computed, self._waiting(number), latest, number)
+        stop = self.stops.get(number)
+        if stop is not None and self.end[stop] > computed + self.least:
+            yield self._row(worker, computed, self.end[stop], Cause.GLOBAL_STOP, stop, number)
+            computed = self.end[stop]
         if start > computed + self.least:
             away = latest is not None and self.worker[latest] != worker
             late = Cause.SUM if self.op[number] == Op.UPDATE.name else Cause.TRANSFER
-            cause, source = (late, latest) if away else (Cause.OTHER, None)
+            rest = Cause.OTHER if stop is None else Cause.GLOBAL_STOP
+            cause, source = (late, latest) if away else (rest, None)
             yield self._row(worker, computed, start, cause, source, number)
 
     def _waiting(self, number: int) -> Cause:

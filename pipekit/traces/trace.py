@@ -161,7 +161,9 @@ class Trace:
         gap lasts until what the next event needs is computed, and is named by that: an
         ``activation``, a ``gradient``, or the passes that an update sums (``sum``).  What is left
         until the event begins is a ``transfer`` if that was computed by another worker (for an
-        update still the ``sum``), and ``other`` if the worker had all that it needs.
+        update still the ``sum``), and ``other`` if the worker had all that it needs.  An update
+        that no stage makes before all have computed their gradients (:class:`Pipeline`'s
+        ``clip_norm`` and ``loss_scale``, and shared weights) waits for these: a ``global stop``.
 
         Returns:
             Columns: worker; start_s, end_s (in ``unit``); cause (a value of

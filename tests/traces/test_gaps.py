@@ -62,6 +62,21 @@ def test_what_is_computed_and_not_there_is_on_its_way() -> None:
     assert trace.gaps()["waits_for_worker"].tolist() == [1, 1, 0, -1]
 
 
+def test_stages_that_update_together_stop_for_one_another() -> None:
+    """Stage 1 has its gradient at 4, stage 0 at 6; both update from 7 on."""
+    frame = Trace.from_schedule(schedules.gpipe(2, 1)).frame
+    frame.loc[frame["op"] == "UPDATE", ["start_s", "end_s"]] = 7, 8
+    trace = Trace(frame, "measured", "clipped", 2)
+    assert told(trace) == [
+        (0, 1, 4, "gradient", "B0 of stage 1"),
+        (0, 6, 7, "global stop", ""),
+        (1, 0, 1, "warm-up", "F0 of stage 0"),
+        (1, 4, 6, "global stop", "B0 of stage 0"),
+        (1, 6, 7, "global stop", ""),
+    ]
+    assert trace.gaps()["waits_for_worker"].tolist() == [1, -1, 0, 0, -1]
+
+
 def test_an_update_waits_for_the_sum_of_other_workers() -> None:
     """Data parallelism, in which worker 1 takes twice as long as worker 0."""
     frame = Trace.from_schedule(schedules.pipedream([2], 2)).frame

@@ -19,6 +19,8 @@ from pipekit.engine.transports.distributed import torchrun
 from tests.engine.examples import data, mlp, nesterov, pipeline
 from tests.engine.gloo import over_gloo
 
+LONG_S = 600
+"""For which layers hang: whoever waits for them is found out by the limit of every test."""
 TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 
 
@@ -34,7 +36,7 @@ class Hangs(nn.Module):
             self.left -= 1
             if self.left == 0:
                 HANGING.set()
-                OVER.wait(60)
+                OVER.wait(LONG_S)
         return x
 
 
@@ -53,7 +55,7 @@ OVER, HANGING = threading.Event(), threading.Event()
 class FailsMeanwhile(Fails):
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled():
-            HANGING.wait(60)
+            HANGING.wait(LONG_S)
         return super().forward(x)
 
 
@@ -88,10 +90,8 @@ def test_who_waits_for_whom_is_said(
     monkeypatch.setattr(watchdog, "NOTICE_S", 0.6)
     pipe = hanging(1, transport=transport, timeout=2.0)
     pipe.evaluate(data(1))  # processes are started
-    start = time.monotonic()
     with pytest.raises(pk.Stalled, match="worker 1 computes F2 of stage 1") as caught:
         pipe.train(data(3))
-    assert time.monotonic() - start < 8
     said = capfd.readouterr().err
     assert "pipekit: no worker has got any further for 1 s" in said
     for text in (said, str(caught.value)):
@@ -122,7 +122,7 @@ def test_a_batch_that_does_not_come(capfd: pytest.CaptureFixture[str]) -> None:
     class Loader(list[Any]):
         def __iter__(self) -> Iterator[Any]:
             yield from data(1)
-            OVER.wait(60)
+            OVER.wait(LONG_S)
 
     pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], timeout=1.0)
     with pytest.raises(pk.Stalled, match="worker 0 waits in F4 of stage 0 for its batch"):
@@ -136,7 +136,7 @@ def test_sums_of_gradients_that_do_not_come() -> None:
     class Half(Hangs):
         def forward(self, x: Tensor) -> Tensor:
             if torch.is_grad_enabled() and bool(x[0, 0] > 50):
-                OVER.wait(60)
+                OVER.wait(LONG_S)
             return x
 
     batches = data(4)
@@ -153,10 +153,8 @@ def test_a_layer_that_hangs_hides_no_error_over_threads() -> None:
     """The batches before the error are finished; who gets no further meanwhile is not waited for."""
     layers = nn.Sequential(Hangs(2), *mlp(6, 6), FailsMeanwhile(1), *mlp(6, 3))
     pipe = pipeline(layers, "flush", [2, 2])
-    start = time.monotonic()
     with pytest.raises(ZeroDivisionError) as caught:
         pipe.train(data(3))
-    assert time.monotonic() - start < 30, "and not the 60 s for which the layer hangs"
     assert any("pipekit worker 0: still in a layer" in note for note in caught.value.__notes__)
 
 
@@ -164,22 +162,18 @@ def test_a_second_interrupt_ends_a_run_whose_layer_hangs_over_threads() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     for seconds in (1.0, 1.5):
         threading.Timer(seconds, os.kill, [os.getpid(), signal.SIGINT]).start()
-    start = time.monotonic()
     try:
         with pytest.raises(KeyboardInterrupt):
             hanging(2).train(data(3))
     finally:
         signal.signal(signal.SIGINT, before)
-    assert time.monotonic() - start < 30, "and not the 60 s for which the layer hangs"
 
 
 def test_a_module_whose_layer_hangs() -> None:
     layers = nn.Sequential(Hangs(2), nn.Linear(6, 6), Fails(1))
     model = pk.PipelinedModule(layers, [1, 2], chunks=2, checkpoint="never")
-    start = time.monotonic()
     with pytest.raises(ZeroDivisionError):
         model(torch.cat([data(1)[0][0]]))
-    assert time.monotonic() - start < 30, "and not the 60 s for which the layer hangs"
 
 
 def test_a_module_says_who_waits_for_whom(
@@ -209,7 +203,7 @@ class HangsBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        OVER.wait(60)
+        OVER.wait(LONG_S)
         return gradient
 
 
