@@ -36,7 +36,7 @@ CAUSES = {
     Cause.GRADIENT: "the stage behind has not computed the gradient yet",
     Cause.TRANSFER: "what it needs is computed, and on its way",
     Cause.SUM: "other workers have not added their gradients to the sum yet",
-    Cause.GLOBAL_STOP: "all stages update together: gradients clipped, losses scaled, weights shared",
+    Cause.GLOBAL_STOP: "stages update together: clipped gradients, scaled losses or shared weights",
     Cause.OTHER: "all that it needs is there: set-up, or the engine's own time",
     Cause.DRAIN: "it has nothing left to do",
 }
