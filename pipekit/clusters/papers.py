@@ -1,12 +1,13 @@
 """The machines that the four papers measured on.
 
 Everything here is *nominal*: what the paper prints, or else the maker's data sheet; nothing is
-fitted.  Bandwidths are those of one direction.  A device's memory is counted in GiB although it is
-sold as "GB", since that is what the chips hold.  The papers print no latencies, so they are 0.
-Nominal bandwidths do not explain PipeDream's Table 1: calibrate with :meth:`Cluster.calibrated`.
+fitted.  Beside it stands what collectives attain of NVLink, as its maker publishes it.  Bandwidths
+are those of one direction.  A device's memory is counted in GiB although it is sold as "GB", since
+that is what the chips hold.  The papers print no latencies, so they are 0.  Nominal bandwidths do
+not explain PipeDream's Table 1: calibrate with :meth:`Cluster.calibrated`.
 """
 
-from pipekit.clusters.cluster import Cluster, Device, Level, require_workers
+from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, require_workers
 
 _GIB = 2**30
 _GBPS = 1e9 / 8  # bytes/s
@@ -34,6 +35,13 @@ TPU_V2_CORE = Device("TPU-v2 core 8GB", 8 * _GIB, {"bfloat16": 22.5e12}, 300e9, 
 TPU_V3_CORE = Device("TPU-v3 core 16GB", 16 * _GIB, {"bfloat16": 61.5e12}, 450e9, "XLA")
 """One of the two cores of a TPU-v3 chip (Google Cloud TPU system architecture: 123 TFLOPS, 32 GB
 and 900 GB/s a chip)."""
+
+NVLINK_COLLECTIVES = Calibrated(
+    6 * 20e9,
+    "6 links at 20 of 25 GB/s by NCCL's payload (S. Jeaugey, NVIDIA/nccl-tests, issue 149)",
+)
+"""Bus bandwidth of NCCL's collectives on a V100: a link's 25 GB/s are about 20 with a payload of
+128 bytes, which is what kernels can send."""
 
 _FIGURE1 = {"K80": K80, "Titan X": TITAN_X, "V100": V100}
 
@@ -114,15 +122,19 @@ def two_bw_v100(servers: int = 8) -> Cluster:
     """Return PipeDream-2BW's AWS p3.16xlarge servers of 8 V100s each (section 5): 8 or 1 of them.
 
     The paper says "NVLink" and "bandwidth across servers is much lower", without numbers.  NVLink:
-    six links of 25 GB/s a GPU (V100 data sheet), all six together; two GPUs that are neighbours
-    share one or two of them.  Network: 25 Gbps a server (AWS, P3 instances), for its 8 GPUs
-    together.
+    six links of 25 GB/s a GPU (V100 data sheet), all six together, of which 20 each are left for
+    what NCCL sends (:data:`NVLINK_COLLECTIVES`); two GPUs that are neighbours share one or two of
+    them.  Network: 25 Gbps a server (AWS, P3 instances), for its 8 GPUs together; nobody published
+    what collectives attain of it.
     """
     require_workers(servers)
-    levels = (Level("NVLink", 8, 6 * 25e9), Level("network", servers, 25 * _GBPS))
+    nvlink = Level("NVLink", 8, 6 * 25e9, NVLINK_COLLECTIVES)
+    levels = nvlink, Level("network", servers, 25 * _GBPS)
     return Cluster(f"{servers} x p3.16xlarge", V100, levels)
 
 
 def _one_gpu_machines(name: str, device: Device, workers: int, gbps: float) -> Cluster:
+    """Return machines that sum as PipeDream does, by a distributed parameter server (section 4)."""
     require_workers(workers)
-    return Cluster(name, device, (Level("network", workers, gbps * _GBPS),))
+    network = Level("network", workers, gbps * _GBPS)
+    return Cluster(name, device, (network,), "sharded parameter server")

@@ -174,6 +174,7 @@ class _CauseEntry(BaseModel):
     name: str
     value: Any
     label: Literal["measured", "emulated", "simulated", "exact"]
+    changed: str = ""
 
 
 class _Entry(BaseModel):

@@ -48,13 +48,15 @@ CAUSE_UNKNOWN = "unknown"
 class Cause:
     """What may make our value miss, and our value once that one thing is changed.
 
-    Claims that share a cause give it the same ``name``, which says what was changed, say "links of
-    the printed bandwidth".  ``value`` is of the shape of the claim's, and ``label`` its kind.
+    Claims that share a cause give it the same ``name``, say "the fitted bandwidth"; ``changed`` is
+    what was done instead, say "the printed one".  ``value`` is of the shape of the claim's, and
+    ``label`` its kind.
     """
 
     name: str
     value: Any
     label: str
+    changed: str = ""
 
 
 @dataclass(frozen=True)

@@ -57,17 +57,18 @@ class Finding:
         """Return the same, not to be judged, say since its value rests on the claim itself."""
         return replace(self, shown_only=why)
 
-    def because(self, cause: str, value: Any, label: str = "simulated") -> Self:
+    def because(self, cause: str, value: Any, label: str = "simulated", changed: str = "") -> Self:
         """Return the same with one more experiment: its value once one thing is changed.
 
         The claim's miss has this cause if the changed value meets its criterion.
 
         Args:
-            cause: what was changed, in words that other claims of the same cause have, too.
+            cause: in words that other claims of the same cause have, too.
             value: as :attr:`value`.
             label: what kind of number it is.
+            changed: what was done instead.
         """
-        return replace(self, causes=(*self.causes, Cause(cause, value, label)))
+        return replace(self, causes=(*self.causes, Cause(cause, value, label, changed)))
 
 
 def printed(claim: str) -> str:

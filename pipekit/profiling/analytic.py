@@ -39,8 +39,9 @@ def analytic(
 
     - cuDNN does 3 x 3 convolutions of stride 1 in float32 with 2.25 times fewer multiplications
       (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016).
-    - XLA fuses a layer's operators, so that while some compute others read and write: a pass takes
-      as long as all its operations or as all its bytes.
+    - XLA fuses operators (Cloud TPU performance guide, "Fusion"), so that while some compute others
+      read and write: a pass takes as long as all its operations or as all its bytes.  That all
+      operators of a layer overlap so is assumed.
 
     Nothing is computed: model and sample may be on device "meta", and are left untouched.  Bytes
     are those of the CPU's kernels, and equal to those that :func:`pipekit.profile` finds on a CPU;

@@ -43,7 +43,14 @@ def test_2bw_servers_have_nvlink_inside_and_a_slower_network_between() -> None:
     cluster = clusters.two_bw_v100()
     assert cluster.level_between(0, 7).name == "NVLink"
     assert cluster.level_between(7, 8).name == "network"
-    assert cluster.bandwidth(0, 7) > 10 * cluster.bandwidth(7, 8)
+    assert cluster.bandwidth(0, 7) == 6 * 20e9, "what collectives attain of 25 GB/s a link"
+    assert cluster.levels[0].bandwidth == 6 * 25e9
+    assert cluster.bandwidth(7, 8) == 25e9 / 8
+
+
+def test_pipedreams_machines_sum_by_its_distributed_parameter_server() -> None:
+    ways = {cluster().all_reduce for cluster in (clusters.pipedream_a, clusters.pipedream_b)}
+    assert ways == {"sharded parameter server"}
 
 
 def test_gpu_generations_of_figure_1_get_faster() -> None:

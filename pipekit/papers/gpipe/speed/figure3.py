@@ -40,6 +40,8 @@ TOLERANCE = 0.15
 """Of the ledger, for the last bar."""
 
 CUT, CUT_BY_TIME, FUSED = "cut by operations", "cut by time", "all fused"
+BY_OPERATIONS = "stages of equal operations, which do not take equal time"
+"""What makes GPipe's speedups miss: the paper does not print the cut."""
 
 
 @dataclass(frozen=True)
@@ -198,11 +200,13 @@ def amoebanet_findings(panel: Panel, variants: pd.DataFrame, picture: str) -> li
         f"{100 * (panel.simulated[-1] / lowest - 1):+.1f} % from the end of the tolerance, within "
         "what emulations differ by"
     )
-    return [
-        Finding("gpipe-fig3a-amoebanet", speedup, panel.label, note, picture),
-        Finding("gpipe-abstract-3-5x-speedup", speedup[-1], panel.label, note),
-        Finding("gpipe-sec42-near-linear", speedup[-1] / 4, panel.label, note),
+    label, by_time = panel.label, panel.by_time
+    found = [
+        (Finding("gpipe-fig3a-amoebanet", speedup, label, note, picture), by_time),
+        (Finding("gpipe-abstract-3-5x-speedup", speedup[-1], label, note), by_time[-1]),
+        (Finding("gpipe-sec42-near-linear", speedup[-1] / 4, label, note), by_time[-1] / 4),
     ]
+    return [each.because(BY_OPERATIONS, value, changed=CUT_BY_TIME) for each, value in found]
 
 
 def resnet_findings(panel: Panel, variants: pd.DataFrame, picture: str) -> list[Finding]:
@@ -213,8 +217,11 @@ def resnet_findings(panel: Panel, variants: pd.DataFrame, picture: str) -> list[
         f"backward is {profile.backward_s / profile.forward_s:.2f} times as long as a forward; "
         f"0.8 needs 3 times. Pipeline-8: {around}"
     )
+    by_time = panel.by_time[1:]
     return [
-        Finding("gpipe-fig3b-resnet101", panel.emulated[1:], panel.label, note, picture),
+        Finding("gpipe-fig3b-resnet101", panel.emulated[1:], panel.label, note, picture).because(
+            BY_OPERATIONS, by_time, changed=CUT_BY_TIME
+        ),
         Finding("gpipe-sec42-resnet-3x", panel.emulated[-1], panel.label, around),
     ]
 

@@ -1,12 +1,14 @@
-"""The bandwidth that explains a published speed of data parallelism.
+"""The bandwidth that explains published speeds of data parallelism.
 
 The bandwidths that PipeDream prints do not explain its Table 1.  The *effective* bandwidth does for
-the cells that it is fitted on: with it, simulated data parallelism is as fast as the paper's.
+the cells that it is fitted on, one number for all networks of a cluster: with it, simulated data
+parallelism is as fast as the paper's, in the geometric mean.
 """
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 from scipy.optimize import brentq
 
@@ -28,27 +30,44 @@ def bsp_speedup(profile: Profile, cluster: Cluster) -> float:
     return compute_seconds(profile) / one_round
 
 
-def effective(profile: Profile, cluster: Cluster, speedup: float, origin: str) -> Cluster:
-    """Return the cluster with the bandwidth at which simulated data parallelism is as published.
+class Cell(NamedTuple):
+    """A published speedup of data parallelism over one machine."""
 
-    What is fitted is one number for all that the simulator does not know: parameter servers in
-    place of a ring, copies between GPU and host, serialisation, other users of the network.
-    ``speedup`` is that of the cell ``origin``, over one machine. If no bandwidth gives it, it is a
-    ValueError which says what is possible.
+    profile: Profile
+    cluster: Cluster
+    speedup: float
+
+
+def effective(cells: Sequence[Cell]) -> float:
+    """Return the bytes/s with which simulated data parallelism is as fast as published.
+
+    One bandwidth for all cells, with which the geometric mean of simulated over published speedups
+    is 1.  What is fitted is one number for all that the simulator does not know: copies between GPU
+    and host, serialisation, other users of the network.
+
+    Raises:
+        ValueError: no bandwidth gives the speedup of one of the cells; the message says what is
+            possible.
     """
+    low, high = map(math.log, BANDWIDTHS)
+    for cell in cells:
+        least, most = _speedup(cell, low), _speedup(cell, high)
+        if not least < cell.speedup < most:
+            raise ValueError(
+                f"no bandwidth gives a speedup of {cell.speedup:g}: on {cell.cluster.workers} "
+                f"workers it is between {least:.2g} and {most:.4g}"
+            )
 
     def miss(exponent: float) -> float:
-        link = cluster.calibrated(name, math.exp(exponent), origin)
-        return bsp_speedup(profile, link) - speedup
+        return sum(math.log(_speedup(cell, exponent) / cell.speedup) for cell in cells)
 
-    name = cluster.levels[0].name
-    low, high = map(math.log, BANDWIDTHS)
-    if not miss(low) < 0 < miss(high):
-        raise ValueError(
-            f"no bandwidth gives a speedup of {speedup:g}: on {cluster.workers} workers it is "
-            f"between {miss(low) + speedup:.2g} and {miss(high) + speedup:.4g}"
-        )
-    return cluster.calibrated(name, math.exp(brentq(miss, low, high, rtol=1e-9)), origin)
+    return math.exp(brentq(miss, low, high, rtol=1e-9))
+
+
+def _speedup(cell: Cell, exponent: float) -> float:
+    level = cell.cluster.levels[0].name
+    linked = cell.cluster.calibrated(level, math.exp(exponent), "a trial")
+    return bsp_speedup(cell.profile, linked)
 
 
 @cache
@@ -59,15 +78,19 @@ def profile_of(setting: Setting, files: str = "") -> Profile:
     return published(setting.model, ROWS[setting.model], setting.machines().device)
 
 
+def cell_of(row: Setting, files: str = "") -> Cell:
+    """Return Table 1's BSP speedup of a row."""
+    return Cell(profile_of(row, files), row.machines(), float(printed(row, "bsp-speedup")))
+
+
+@cache
+def _fitted(cluster: str, files: str) -> float:
+    return effective([cell_of(row, files) for row in CALIBRATED_ON[cluster]])
+
+
 def calibrated(setting: Setting, files: str = "") -> Cluster:
-    """Return the machines of a setting with the bandwidth fitted on its calibration cell."""
-    cell = CALIBRATED_ON[setting.model, setting.cluster]
-    fitted = effective(
-        profile_of(cell, files),
-        cell.machines(),
-        float(printed(cell, "bsp-speedup")),
-        f"BSP speedup of {cell.name}, Table 1",
-    )
-    return replace(
-        fitted, levels=tuple(replace(level, width=setting.workers) for level in fitted.levels)
-    )
+    """Return the machines of a setting with the bandwidth fitted on its cluster's cells."""
+    origin = " and ".join(row.name for row in CALIBRATED_ON[setting.cluster])
+    machines = setting.machines()
+    bandwidth = _fitted(setting.cluster, files)
+    return machines.calibrated(machines.levels[0].name, bandwidth, f"BSP of {origin}, Table 1")

@@ -5,14 +5,13 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from pipekit.clusters import TITAN_X
 from pipekit.papers.pace import stretched
 from pipekit.papers.pipedream.table1 import calibration, speeds, traffic
 from pipekit.papers.pipedream.table1.predictions import Prediction
-from pipekit.papers.pipedream.table1.rows import TABLE1, Setting, printed, printed_number
+from pipekit.papers.pipedream.table1.rows import TABLE1, Setting, printed_number
+from pipekit.papers.published_times import network_times
 from pipekit.planning import plan
-
-BENCHMARK_MS = {"vgg16": 262.42, "resnet50": 171.02, "alexnet": 23.71}
-"""Milliseconds of 16 images on a Titan X with cuDNN 5: cnn-benchmarks, J. Johnson."""
 
 
 def causes(predictions: Mapping[Setting, Prediction]) -> pd.DataFrame:
@@ -40,23 +39,18 @@ def causes(predictions: Mapping[Setting, Prediction]) -> pd.DataFrame:
     )
 
 
-def slowness_beside_vgg16(inception: Prediction) -> float:
-    """Return how many times as slow Inception-v3 had to be beside VGG16 to meet its BSP cell.
+def slowness_of(inception: Prediction) -> float:
+    """Return how many times as slow Inception-v3 had to be to meet its BSP cell.
 
     Only compute over communication counts: it is the bandwidth that would meet the cell over the
-    one fitted on VGG16 (simulated).
+    one fitted for the cluster (simulated).
     """
-    wanted = calibration.effective(
-        inception.profile,
-        inception.nominal,
-        float(printed(inception.setting, "bsp-speedup")),
-        "a diagnosis, used nowhere",
-    )
-    return wanted.levels[0].used_bandwidth / inception.cluster.levels[0].used_bandwidth
+    wanted = calibration.effective([calibration.cell_of(inception.setting)])
+    return wanted / inception.cluster.levels[0].used_bandwidth
 
 
 class Slowness(NamedTuple):
-    """A network's speed beside VGG16's, in a benchmark of others and in our profiles.
+    """A network's speed beside VGG16's on a Titan X, published by others, and in our profiles.
 
     ``config`` is the plan if the network were as slow as in the benchmark, ``over_bsp`` that plan's
     speedup over data parallelism (simulated).
@@ -84,7 +78,8 @@ class Slowness(NamedTuple):
 def beside_benchmark(one: Prediction, vgg16: Prediction) -> Slowness:
     """Return how a network compares with VGG16, and what became of it at the benchmark's speed."""
     model = one.setting.model
-    published = BENCHMARK_MS["vgg16"] / BENCHMARK_MS[model]
+    times = network_times()
+    published = times["vgg16", TITAN_X.name].seconds / times[model, TITAN_X.name].seconds
     ours = vgg16.compute_s / one.compute_s
     profile = stretched(one.profile, ours / published)
     chosen = plan(profile, one.cluster)

@@ -9,7 +9,9 @@ import plotly.graph_objects as go
 
 from pipekit.papers.drawing import named_rows
 from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream.cause_names import NOMINAL, TOO_FEW_IN_FLIGHT
 from pipekit.papers.pipedream.table1 import speeds
+from pipekit.papers.pipedream.table1.changes import INSTEAD
 from pipekit.papers.pipedream.table1.predictions import Prediction
 from pipekit.papers.pipedream.table1.rows import TABLE1, Setting
 from pipekit.papers.pipedream.table1.runs import Emulator, Runs, weakest
@@ -53,13 +55,13 @@ class Figure13:
         """Return the speedups: the paper's, simulated and emulated; a row a system and row.
 
         "planned" and "2 x NOAM" say what the planner's formula and twice as many minibatches in
-        flight make of the straight pipeline.
+        flight make of the pipelines.
         """
         rows = []
         for row, (system, results) in product(ROWS, self.results.items()):
             one, result, more = self.predictions[row], results[row], {}
             alone = speeds.one_at_a_time if system == "model parallel" else speeds.pipelined
-            if system == "straight pipeline":
+            if system in ("straight pipeline", "PipeDream"):
                 deep = one.speedup(result.plan, one.cluster, speeds.twice_in_flight)
                 more = {"planned": one.compute_s / result.plan.predicted_s, "2 x NOAM": deep}
             rows.append(
@@ -123,13 +125,31 @@ class Figure13:
         straight = {row.workers: self.results["straight pipeline"][row] for row in ROWS}
         four, eight = weakest(straight[4]), weakest(straight[8])
         mp = weakest(*self.results["model parallel"].values())
+        bars = Finding("pipedream-fig13-bars", bars_of_paper, self.label, note, "figure13_bars.svg")
+        four_found = Finding("pipedream-sec53-straight-4", line[0], four, note)
+        eight_found = Finding("pipedream-sec53-straight-8", line[1], eight, note)
+        ordered = Finding("pipedream-sec53-ordering", self.least_step(), self.label, note)
+        for cause, column in {TOO_FEW_IN_FLIGHT: "2 x NOAM", NOMINAL: "simulated, nominal"}.items():
+            each = _bars(table, column)
+            changed = INSTEAD[cause]
+            bars = bars.because(cause, each, changed=changed)
+            four_found = four_found.because(cause, each[1], changed=changed)
+            eight_found = eight_found.because(cause, each[3], changed=changed)
         return [
-            Finding("pipedream-fig13-bars", bars_of_paper, self.label, note, "figure13_bars.svg"),
+            bars,
             Finding("pipedream-sec53-mp-below-1", alone, mp),
-            Finding("pipedream-sec53-straight-4", line[0], four, note),
-            Finding("pipedream-sec53-straight-8", line[1], eight, note),
-            Finding("pipedream-sec53-ordering", self.least_step(), self.label, note),
+            four_found,
+            eight_found,
+            ordered,
         ]
+
+
+def _bars(table: pd.DataFrame, column: str) -> list[float]:
+    """Return the figure's bars with one thing changed, or as simulated where it changes nothing."""
+    changed = table[column].fillna(table["simulated"]).set_axis(table["row"])
+    alone = max(changed[f"model parallel, {row.workers}"] for row in ROWS)
+    rest = [changed[f"{name}, {n}"] for n in (4, 8) for name in ("straight pipeline", "PipeDream")]
+    return [float(each) for each in (alone, *rest)]
 
 
 def emulate_all(runs: Mapping[Setting, Runs], emulator: Emulator) -> Figure13:

@@ -1,6 +1,6 @@
 """What Table 1's predictions and runs say of the paper's claims (sections 1, 5.2 and 5.3)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,8 +10,10 @@ import pandas as pd
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.table1 import traffic
 from pipekit.papers.pipedream.table1.causes import Slowness
+from pipekit.papers.pipedream.table1.changes import INSTEAD, Change
 from pipekit.papers.pipedream.table1.figure13 import Figure13
 from pipekit.papers.pipedream.table1.rows import (
+    FITTED,
     TABLE1,
     THROUGHPUT,
     Setting,
@@ -19,7 +21,7 @@ from pipekit.papers.pipedream.table1.rows import (
     replicas_of,
     rows_consistent,
 )
-from pipekit.papers.pipedream.table1.runs import FITTED, Runs, weakest
+from pipekit.papers.pipedream.table1.runs import Runs, weakest
 from pipekit.papers.pipedream.table1.speeds import overhead, overhead_removed
 from pipekit.papers.pipedream.table1.traffic import gradient_difference
 from pipekit.plans import Plan
@@ -27,11 +29,53 @@ from pipekit.schedules import optimal_in_flight
 
 FOUR, EIGHT, SIXTEEN, EIGHT_B, INCEPTION, INCEPTION_B, S2VT = TABLE1
 RESNET, ALEXNET = THROUGHPUT
+HEADLINES = INCEPTION_B, EIGHT_B, RESNET, ALEXNET, S2VT
+"""The rows behind section 1's speedups."""
 
 
 def _is_hybrid(replicas: Sequence[int]) -> bool:
     """Return whether a plan has several stages, and a stage on several workers."""
     return len(replicas) > 1 and max(replicas) > 1
+
+
+def _hybrids(plans: Mapping[Setting, Plan]) -> int:
+    """Return how many rows have a hybrid plan where the paper has one, and none where not."""
+    return sum(
+        _is_hybrid(plan.replicas) == _is_hybrid(replicas_of(printed(row, "config")))
+        for row, plan in plans.items()
+    )
+
+
+PLANNERS, PAPERS = "planner's", "paper's"
+"""Whose configuration a row of the causes has."""
+
+Valued = Callable[[list[Change]], Any]
+"""What a claim's value is, from the changed rows that it speaks of."""
+
+
+def _bsp(rows: list[Change]) -> float:
+    return rows[0].bsp_speedup
+
+
+def _faster(rows: list[Change]) -> float:
+    return rows[0].speedup
+
+
+def _over_bsp(rows: list[Change]) -> float:
+    return rows[0].over_bsp
+
+
+def _scaling_of(rows: list[Change]) -> list[float]:
+    eight, sixteen = rows
+    return [eight.bsp_speedup, sixteen.bsp_speedup, sixteen.speedup]
+
+
+def _saved(rows: list[Change]) -> float:
+    return rows[0].saved
+
+
+def _saved_exactly(rows: list[Change]) -> list[float]:
+    return [rows[0].saved, 0.0]
 
 
 _CIRCULAR = "follows from the BSP speedup that the bandwidth was fitted on"
@@ -65,15 +109,25 @@ class Judge:
     causes: pd.DataFrame
     slower: float
     slownesses: Sequence[Slowness]
+    changes: Mapping[Setting, Sequence[Change]]
+
+    def _turned(self, found: Finding, rows: Sequence[Setting], value: Valued) -> Finding:
+        """Return a finding with its value under each change that all of some rows know."""
+        known = [{each.cause: each for each in self.changes[row]} for row in rows]
+        for cause in known[0]:
+            if all(cause in each for each in known):
+                changed = value([each[cause] for each in known])
+                found = found.because(cause, changed, changed=INSTEAD.get(cause, ""))
+        return found
 
     @cached_property
     def borrowed(self) -> str:
-        """What is known where VGG16's bandwidth serves for another network."""
+        """What is known where a bandwidth fitted on other networks serves."""
         others = ", ".join(f"x {each.factor:.2f} beside {each.model}" for each in self.slownesses)
         return (
-            f"VGG16's bandwidth serves here, and the roofline's one efficiency for all networks "
-            f"makes VGG16 too slow beside this one (x {self.slower:.2f} would meet Inception 8A's "
-            f"BSP; {others} by cnn-benchmarks): the link comes out too slow"
+            f"one bandwidth serves all networks of a cluster, and one efficiency all networks "
+            f"(compute x {self.slower:.2f} would meet Inception 8A's BSP; {others} by "
+            f"cnn-benchmarks)"
         )
 
     @cached_property
@@ -93,18 +147,12 @@ class Judge:
         mine, theirs = (
             f"{one['replicas']}: planned {one['planned']:.2f}, simulated {one['simulated']:.2f}, "
             f"with 2 x NOAM{{}} {one['2 x NOAM']:.2f}"
-            for one in (by.loc[(row.name, whose)] for whose in ("planner's", "paper's"))
+            for one in (by.loc[(row.name, whose)] for whose in (PLANNERS, PAPERS))
         )
         text = f"plan {mine.format(' in flight')}; the paper's {theirs.format('')}"
         extra = {S2VT: self.s2vt_note, INCEPTION: self.borrowed}.get(row, "")
-        links = by.loc[(row.name, "planner's")]["links"]
-        contention = (
-            "the round's activations, gradients and sums take turns on the links of our model; "
-            f"shared perfectly, these would allow {links:.1f}"
-            if row in (EIGHT_B, INCEPTION_B)
-            else ""
-        )
-        return "; ".join(filter(None, [text, contention, extra]))
+        links = f"the busiest link would allow {by.loc[(row.name, PLANNERS)]['links']:.1f}"
+        return "; ".join(filter(None, [text, links, extra]))
 
     def row(self, row: Setting) -> list[Finding]:
         """Return the findings of a row: BSP's speedup, plan, PipeDream's speedup and bytes."""
@@ -137,12 +185,32 @@ class Judge:
                 (cause, found.bsp, found.pipedream),
             )
         )
+        rows, bsp_of, sent_of = [row], _bsp, _saved_exactly
+        if row == SIXTEEN:
+            rows, bsp_of = [EIGHT, SIXTEEN], _scaling_of
+        if row == INCEPTION:
+            sent_of = _saved
+        bytes_found = _finding(f"{name}-comm-reduction", sent, bytes_note, "communication_bars.svg")
         return [
-            _finding(f"{name}-bsp-speedup", bsp, bsp_note, points, bsp_label),
-            _finding(f"{name}-config", one.config_ratio, plan_note, label="simulated"),
-            _finding(f"{name}-pp-speedup", found.speedup, pp_note, points, ours),
-            _finding(f"{name}-pp-over-bsp", found.over_bsp, both_note, label=found.label),
-            _finding(f"{name}-comm-reduction", sent, bytes_note, "communication_bars.svg"),
+            self._turned(
+                _finding(f"{name}-bsp-speedup", bsp, bsp_note, points, bsp_label), rows, bsp_of
+            ),
+            self._turned(
+                _finding(f"{name}-config", one.config_ratio, plan_note, label="simulated"),
+                [row],
+                lambda changed: changed[0].config_ratio,
+            ),
+            self._turned(
+                _finding(f"{name}-pp-speedup", found.speedup, pp_note, points, ours),
+                [row],
+                _faster,
+            ),
+            self._turned(
+                _finding(f"{name}-pp-over-bsp", found.over_bsp, both_note, label=found.label),
+                [row],
+                _over_bsp,
+            ),
+            self._turned(bytes_found, [row], sent_of),
         ]
 
     def _weakest(self, *rows: Setting) -> str:
@@ -161,7 +229,7 @@ class Judge:
             abs(one.excess) for found in runs.values() for one in (found.bsp, found.pipedream)
         )
         saved = [max(runs[row].saved for row in TABLE1), excess]
-        shown = [runs[row].over_bsp for row in (INCEPTION_B, EIGHT_B, RESNET, ALEXNET, S2VT)]
+        shown = [runs[row].over_bsp for row in HEADLINES]
         slowest = calibrations.loc[calibrations["BSP, nominal"].idxmin()]
         nominal = (
             f"{slowest['row']} at the nominal bandwidth, nothing fitted; "
@@ -175,11 +243,10 @@ class Judge:
             _finding("abstract-comm-reduction-95", saved, alike, bars),
             _finding("abstract-tta-5x", runs[EIGHT_B].over_bsp, twin, label=runs[EIGHT_B].label),
             _finding("abstract-five-models-two-clusters", models, label="exact"),
-            _finding(
-                "intro-headline-speedups",
-                shown,
-                both,
-                label=self._weakest(INCEPTION_B, EIGHT_B, RESNET, ALEXNET, S2VT),
+            self._turned(
+                _finding("intro-headline-speedups", shown, both, label=self._weakest(*HEADLINES)),
+                HEADLINES,
+                lambda changed: [each.over_bsp for each in changed],
             ),
             _finding(
                 "intro-dp-slower-than-single",
@@ -233,10 +300,7 @@ class Judge:
             f"{faster[INCEPTION]:.2f} on A, {faster[INCEPTION_B]:.2f} on B: "
             f"{self.cause(INCEPTION_B)}"
         )
-        hybrid = sum(
-            _is_hybrid(plans[row].replicas) == _is_hybrid(replicas_of(printed(row, "config")))
-            for row in TABLE1
-        )
+        hybrid = _hybrids({row: plans[row] for row in TABLE1})
         configs = ", ".join(f"{row.name} {plans[row].config}" for row in TABLE1)
         nominal = f"{runs[INCEPTION].prediction.nominal_plan.config} with the nominal bandwidth"
         picked, why = plans[INCEPTION].config, f"{nominal}; {self.borrowed}"
@@ -252,29 +316,49 @@ class Judge:
                 over,
                 label=self._weakest(FOUR, EIGHT, EIGHT_B, INCEPTION, INCEPTION_B),
             ),
-            _finding("sec52-hybrid-all-but-one", hybrid, configs, label="simulated"),
-            _finding("sec52-planner-picks-dp", picked, why, label="simulated"),
-            _finding(
-                "fig10b-inception-8A",
-                picked == printed(INCEPTION, "config"),
-                f"ours is {picked}; {why}",
-                label="simulated",
+            self._turned(
+                _finding("sec52-hybrid-all-but-one", hybrid, configs, label="simulated"),
+                TABLE1,
+                lambda changed: _hybrids({each.one.setting: each.plan for each in changed}),
+            ),
+            self._turned(
+                _finding("sec52-planner-picks-dp", picked, why, label="simulated"),
+                [INCEPTION],
+                lambda changed: changed[0].plan.config,
+            ),
+            self._turned(
+                _finding(
+                    "fig10b-inception-8A",
+                    picked == printed(INCEPTION, "config"),
+                    f"ours is {picked}; {why}",
+                    label="simulated",
+                ),
+                [INCEPTION],
+                lambda changed: changed[0].plan.config == printed(INCEPTION, "config"),
             ),
             *self._overheads(),
             _finding("sec52-gain-grows-a-to-b", gains, self.cause(EIGHT_B), label=a_and_b),
             _finding("sec52-both-scale-worse-on-b", worse, label=a_and_b),
-            _finding(
-                "sec52-inception-45pct",
-                faster[INCEPTION_B],
-                self.cause(INCEPTION_B),
-                label=runs[INCEPTION_B].label,
+            self._turned(
+                _finding(
+                    "sec52-inception-45pct",
+                    faster[INCEPTION_B],
+                    self.cause(INCEPTION_B),
+                    label=runs[INCEPTION_B].label,
+                ),
+                [INCEPTION_B],
+                _over_bsp,
             ),
             *(
-                _finding(
-                    f"sec52-{row.model}-8B",
-                    faster[row],
-                    f"plan {plans[row].config}; {self.borrowed}",
-                    label=runs[row].label,
+                self._turned(
+                    _finding(
+                        f"sec52-{row.model}-8B",
+                        faster[row],
+                        f"plan {plans[row].config}; {self.borrowed}",
+                        label=runs[row].label,
+                    ),
+                    [row],
+                    _over_bsp,
                 )
                 for row in (RESNET, ALEXNET)
             ),
@@ -285,7 +369,11 @@ class Judge:
         for row in (EIGHT, INCEPTION, S2VT):
             share = overhead(self.runs[row].bsp_speedup, row.workers)
             note, label = self.borrowed if row is INCEPTION else "", weakest(self.runs[row].bsp)
-            ours = _finding(f"sec52-overhead-{row.name}", 100 * share, note, label=label)
+            ours = self._turned(
+                _finding(f"sec52-overhead-{row.name}", 100 * share, note, label=label),
+                [row],
+                lambda changed: 100 * overhead(_bsp(changed), changed[0].one.setting.workers),
+            )
             yield ours.only_shown(_CIRCULAR) if row in FITTED else ours
         for name, row in {"overhead-eliminated": EIGHT, "s2vt-overhead-reduced": S2VT}.items():
             found = self.runs[row]
@@ -298,6 +386,19 @@ class Judge:
         bsp, ours = [found.bsp_speedup for found in rows], [found.speedup for found in rows]
         near = f"BSP on 16 is {bsp[-1]:.2f} here and 3.28 in the paper: traffic saturates"
         label = self._weakest(FOUR, EIGHT, SIXTEEN)
-        yield _finding("sec52-bsp-scaling", bsp, near, label=label)
-        yield _finding("sec52-pp-scaling", ours, self.cause(SIXTEEN), label=label)
-        yield _finding("sec52-pp4-near-bsp16", ours[0] / bsp[-1], near, label=label)
+        vgg16 = FOUR, EIGHT, SIXTEEN
+        yield self._turned(
+            _finding("sec52-bsp-scaling", bsp, near, label=label),
+            vgg16,
+            lambda changed: [each.bsp_speedup for each in changed],
+        )
+        yield self._turned(
+            _finding("sec52-pp-scaling", ours, self.cause(SIXTEEN), label=label),
+            vgg16,
+            lambda changed: [each.speedup for each in changed],
+        )
+        yield self._turned(
+            _finding("sec52-pp4-near-bsp16", ours[0] / bsp[-1], near, label=label),
+            vgg16,
+            lambda changed: changed[0].speedup / changed[-1].bsp_speedup,
+        )

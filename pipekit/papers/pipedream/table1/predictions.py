@@ -98,7 +98,7 @@ def calibrations(predictions: Iterable[Prediction]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "row": one.setting.name,
-            "fitted on": CALIBRATED_ON[one.setting.model, one.setting.cluster].name,
+            "fitted on": ", ".join(row.name for row in CALIBRATED_ON[one.setting.cluster]),
             "compute (ms)": 1e3 * one.compute_s,
             "weights (MB)": one.profile.parameter_bytes / 1e6,
             "nominal (Gbps)": one.cluster.levels[0].bandwidth * 8e-9,

@@ -12,6 +12,7 @@ from pipekit.clusters.traffic import Traffic
 from pipekit.emulation import emulate
 from pipekit.papers.drawing import rows_figure
 from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream.cause_names import TOO_FEW_IN_FLIGHT
 from pipekit.papers.pipedream.steady_state import seconds_a_minibatch, steady, with_links_as_stages
 from pipekit.papers.pipedream.timelines.start_up import STRAIGHT, one_layer_stages
 from pipekit.papers.timelines import busy_s, passes_of
@@ -83,10 +84,21 @@ class Overlap:
             f"{computed[NOAM, share]:.3f} and {computed[LINKS_AS_STAGES, share]:.3f}"
         )
         claim, other = "pipedream-abstract-perfect-overlap", "pipedream-fig4-overlap-timeline"
-        both = [float(exposed[NOAM, s]) for s in (share, slow_share)]
+        both, more = (
+            [float(exposed[name, s]) for s in (share, slow_share)]
+            for name in (NOAM, LINKS_AS_STAGES)
+        )
+        own = float(hidden[NOAM, share])
+        found = [
+            (Finding.emulated(claim, both, cause + left, "figure4.svg"), more),
+            (
+                Finding.emulated(other, own, cause + under, "figure4.svg"),
+                float(hidden[LINKS_AS_STAGES, share]),
+            ),
+        ]
+        changed = "each link counts as one more stage"
         return [
-            Finding.emulated(claim, both, cause + left, "figure4.svg"),
-            Finding.emulated(other, float(hidden[NOAM, share]), cause + under, "figure4.svg"),
+            each.because(TOO_FEW_IN_FLIGHT, value, "emulated", changed) for each, value in found
         ]
 
 

@@ -19,7 +19,7 @@ from pipekit.papers.drawing import with_line
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream_2bw.memory.footprint import CAPACITY, GIB, MEGATRON_CAPACITY, held
 from pipekit.papers.pipedream_2bw.profiles import gpt_profile
-from pipekit.papers.pipedream_2bw.settings import WEIGHT_BYTES
+from pipekit.papers.pipedream_2bw.settings import STATE_BYTES, WEIGHT_BYTES
 from pipekit.papers.pipedream_2bw.systems import TWO_BW, Pipelines
 from pipekit.papers.search import largest_that_fits
 from pipekit.profiling import Profile
@@ -27,8 +27,13 @@ from pipekit.profiling import Profile
 SIZE = "3.8B"
 """The GPT whose blocks all models have."""
 
-MASTER_GRADIENT_BYTES = 4
-"""Of a parameter, if gradients also have a copy in float32, as Megatron's optimizer of 2020 had."""
+MEGATRON_BYTES = 20
+"""Of a parameter with float16 weights and gradients, as Megatron's own rule has them (Megatron-LM,
+README, "Distributed Optimizer": 20 without one): 2 and 2, and in float32 the weight, the gradient
+and Adam's two moments.  The authors adapted Megatron (section 5, "Implementation")."""
+
+MASTER_GRADIENT_BYTES = MEGATRON_BYTES - 2 * WEIGHT_BYTES - STATE_BYTES
+"""Of a parameter's gradient in float32, which other rules do not have."""
 
 
 def with_blocks(count: int) -> Profile:
@@ -64,7 +69,7 @@ def largest(depth: int, more_bytes: float = 0) -> float:
 
 def largest_models() -> pd.DataFrame:
     """Return Figure 9: depth, parameters, model and billions, by two memory models (simulated)."""
-    more = {"18 bytes a parameter": 0, "22: float32 gradients too": MASTER_GRADIENT_BYTES}
+    more = {"22 bytes a parameter": MASTER_GRADIENT_BYTES, "18: no float32 gradients": 0}
     sizes = pd.DataFrame(
         {"depth": depth, "parameters": largest(depth, extra), "model": name}
         for name, extra in more.items()
@@ -77,7 +82,8 @@ def largest_figure(sizes: pd.DataFrame) -> go.Figure:
     """Draw :func:`largest_models`, and the one point that the paper prints."""
     printed = float(claims.load()["2bw-sec55-30b"].target) / 1e9
     depths = sorted(sizes["depth"].unique())
-    title = f"64 V100s train {sizes['billions'].max():.0f} billion parameters at a depth of 64"
+    ours = sizes[sizes["model"] == sizes["model"].iloc[0]]["billions"].max()
+    title = f"64 V100s train {ours:.0f} billion parameters at a depth of 64"
     drawn = sizes.rename(columns={"billions": "parameters (billions)"})
     axes = "depth", "parameters (billions)", "model"
     figure = plots.curves(drawn, *axes, title=title, label="simulated")
@@ -88,11 +94,11 @@ def largest_figure(sizes: pd.DataFrame) -> go.Figure:
 
 def largest_findings(sizes: pd.DataFrame) -> list[Finding]:
     """Return how the largest model grows with the depth, and how large it is at 64."""
-    ours, with_copies = (own["parameters"] for _, own in sizes.groupby("model", sort=False))
+    ours, without = (own["parameters"] for _, own in sizes.groupby("model", sort=False))
     why = (
         "everything that 16 GB can hold is used here, and activations of one sequence are small; "
-        f"with float32 copies of the gradients, as Megatron's optimizer kept, "
-        f"{with_copies.max():.3g}; neither CUDA's context nor fragments are counted"
+        f"gradients as Megatron's rule has them, in float32 too; without, {without.max():.3g}; "
+        "neither CUDA's context nor fragments are counted"
     )
     steps = [ours.diff().min(), ours.max()]
     return [

@@ -5,7 +5,15 @@ import pytest
 from pipekit import Profile
 from pipekit.clusters import flat
 from pipekit.ledger.claims import load
+from pipekit.papers.pipedream.cause_names import (
+    NOMINAL,
+    OWN_BANDWIDTH,
+    PLAN,
+    TIMES,
+    TOO_FEW_IN_FLIGHT,
+)
 from pipekit.papers.pipedream.table1 import causes, figure13, findings, predictions, runs
+from pipekit.papers.pipedream.table1.changes import Change, changes
 from pipekit.papers.pipedream.table1.findings import EIGHT, EIGHT_B, FOUR, INCEPTION, SIXTEEN
 from pipekit.papers.pipedream.table1.predictions import Prediction
 from pipekit.papers.pipedream.table1.rows import TABLE1, THROUGHPUT, Setting
@@ -38,7 +46,11 @@ def emulated() -> dict[Setting, Runs]:
 def judge(emulated: dict[Setting, Runs]) -> findings.Judge:
     predicted = {setting: found.prediction for setting, found in emulated.items()}
     beside = causes.beside_benchmark(predicted[THROUGHPUT[0]], predicted[EIGHT_B])
-    return findings.Judge(emulated, causes.causes(predicted), 1.5, [beside])
+    changed = {
+        setting: [Change("fewer layers", one, one.plan_on(one.cluster, replicate=False))]
+        for setting, one in predicted.items()
+    }
+    return findings.Judge(emulated, causes.causes(predicted), 1.5, [beside], changed)
 
 
 def test_speedups_are_over_one_machine(emulated: dict[Setting, Runs]) -> None:
@@ -102,20 +114,42 @@ def test_every_finding_is_a_claim_and_has_the_runs_values(
     assert values["sec53-mp-below-1"] == pytest.approx([0.96, 0.96])
     assert values["sec53-ordering"] == pytest.approx(0.48)  # straight after BSP
     assert values["fig13-bars"] == pytest.approx([0.96, 0.96, 6, 0.96, 6])
-    assert table["2 x NOAM"].notna().sum() == 2
+    assert table["2 x NOAM"].notna().sum() == 4
+    bars = next(each for each in found if each.claim == "pipedream-fig13-bars")
+    assert [len(cause.value) for cause in bars.causes] == [5, 5]
 
 
 def test_a_note_names_the_cause_of_its_row(judge: findings.Judge) -> None:
-    assert "take turns on the links" in judge.cause(EIGHT_B)
-    assert "take turns on the links" not in judge.cause(FOUR)
+    assert "the busiest link would allow" in judge.cause(EIGHT_B)
     assert judge.borrowed in judge.cause(INCEPTION)
     assert "calibration cell" in judge.row(FOUR)[0].note
     assert "saturates" in judge.row(SIXTEEN)[0].note
+
+
+def test_every_change_is_an_experiment_of_the_claims_it_bears_on(judge: findings.Judge) -> None:
+    bsp, _, faster, over_bsp, _ = judge.row(FOUR)
+    (change,) = judge.changes[FOUR]
+    assert [cause.name for cause in bsp.causes] == ["fewer layers"]
+    assert bsp.causes[0].value == change.bsp_speedup
+    assert faster.causes[0].value == change.speedup
+    assert over_bsp.causes[0].value == pytest.approx(change.speedup / change.bsp_speedup)
+
+
+def test_the_changes_of_a_row_change_one_thing_each(emulated: dict[Setting, Runs]) -> None:
+    one = emulated[FOUR].prediction
+    changed = {each.cause: each for each in changes(one)}
+    assert changed[TOO_FEW_IN_FLIGHT].plan == one.plan
+    assert changed[TOO_FEW_IN_FLIGHT].one == changed[PLAN].one == one
+    assert changed[PLAN].plan.config == "2-1-1"
+    assert changed[NOMINAL].one.cluster.levels[0].used_bandwidth == 25e9 / 8
+    assert changed[OWN_BANDWIDTH].bsp_speedup == pytest.approx(1.47)
+    assert changed[TIMES].one.cluster == one.cluster
+    assert changed[TIMES].one.compute_s == pytest.approx(LAYERS.rows * 128.62e-3 / 16)
 
 
 def test_what_a_network_had_to_be_slower_by(emulated: dict[Setting, Runs]) -> None:
     one, vgg16 = (emulated[row].prediction for row in (THROUGHPUT[0], EIGHT))
     found = causes.beside_benchmark(one, vgg16)
     assert found.ours == 1  # all profiles are the same here
-    assert found.factor == pytest.approx(171.02 / 262.42)
-    assert str(found).startswith("VGG16 / resnet50: 1.53 in cnn-benchmarks, 1.00 here")
+    assert found.factor == pytest.approx(103.57 / 128.62)
+    assert str(found).startswith("VGG16 / resnet50: 1.24 in cnn-benchmarks, 1.00 here")

@@ -28,5 +28,6 @@ def test_the_finding_is_the_plan_farthest_from_its_promise() -> None:
     table = pd.DataFrame(rows)
     found = checks.finding(table)
     assert found.value == [0.7, 1.2]
+    assert [cause.value for cause in found.causes] == [[0.98, 1.0], [1.0, 0.9]]
     assert found.note.startswith("3 plans for the paper's networks and clusters, 1 of them")
     assert checks.points(table)["simulated (ms)"].tolist()[:2] == [1 / 0.99, 2 / 0.7]

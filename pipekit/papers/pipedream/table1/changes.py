@@ -1,0 +1,103 @@
+"""Table 1 with one thing changed at a time: which change turns which miss (all simulated)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pandas as pd
+
+from pipekit.clusters import Cluster
+from pipekit.papers.pipedream.cause_names import (
+    NOMINAL,
+    OWN_BANDWIDTH,
+    PLAN,
+    TIMES,
+    TOO_FEW_IN_FLIGHT,
+)
+from pipekit.papers.pipedream.table1 import calibration, speeds, traffic
+from pipekit.papers.pipedream.table1.predictions import Prediction
+from pipekit.papers.pipedream.table1.rows import TABLE1, Setting
+from pipekit.papers.published_times import as_published, network_times
+from pipekit.plans import Plan
+
+INSTEAD = {
+    NOMINAL: "the printed bandwidth",
+    OWN_BANDWIDTH: "fitted on the row's own BSP speedup",
+    TOO_FEW_IN_FLIGHT: "twice as many minibatches in flight",
+    PLAN: "the paper's configuration, cut as well as can be",
+    TIMES: "the network's seconds as others published them",
+}
+"""What is done instead, by cause."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a row of Table 1 comes to with one thing changed."""
+
+    cause: str
+    one: Prediction
+    plan: Plan
+    method: speeds.Method = speeds.pipelined
+
+    @cached_property
+    def bsp_speedup(self) -> float:
+        """Data parallelism's speedup over one machine."""
+        return calibration.bsp_speedup(self.one.profile, self.one.cluster)
+
+    @cached_property
+    def speedup(self) -> float:
+        """The plan's."""
+        return self.one.speedup(self.plan, self.one.cluster, self.method)
+
+    @property
+    def over_bsp(self) -> float:
+        """The plan's over data parallelism's."""
+        return self.speedup / self.bsp_speedup
+
+    @property
+    def config_ratio(self) -> float:
+        """The printed configuration's time over that of the best plan, the larger of two ways."""
+        return self.one.config_ratio
+
+    @property
+    def saved(self) -> float:
+        """By how many percent fewer bytes the plan sends than data parallelism (exact)."""
+        profile = self.one.profile
+        bsp = speeds.data_parallel(profile, self.one.setting.workers)
+        return 100 * traffic.reduction(traffic.sent(profile, self.plan), traffic.sent(profile, bsp))
+
+
+def changes(one: Prediction) -> Iterator[Change]:
+    """Yield a row with each change that can be made to it."""
+    nominal = replace(one, cluster=one.nominal)
+    yield Change(NOMINAL, nominal, nominal.plan)
+    yield Change(TOO_FEW_IN_FLIGHT, one, one.plan, speeds.twice_in_flight)
+    if one.setting in TABLE1:
+        yield Change(PLAN, one, one.paper_plan)
+        own = replace(one, cluster=_on_own_bandwidth(one))
+        yield Change(OWN_BANDWIDTH, own, own.plan)
+    if (one.setting.model, one.nominal.device.name) in network_times():
+        profile = as_published(one.profile, one.setting.model, one.nominal.device)
+        timed = replace(one, profile=profile)
+        yield Change(TIMES, timed, timed.plan)
+
+
+def table(changed: Mapping[Setting, Sequence[Change]]) -> pd.DataFrame:
+    """Return the plan and both speedups of each row under each change."""
+    return pd.DataFrame(
+        {
+            "row": row.name,
+            "cause": each.cause,
+            "plan": each.plan.config,
+            "BSP": each.bsp_speedup,
+            "PipeDream": each.speedup,
+        }
+        for row, known in changed.items()
+        for each in known
+    )
+
+
+def _on_own_bandwidth(one: Prediction) -> Cluster:
+    cell = calibration.cell_of(one.setting)._replace(profile=one.profile)
+    bandwidth, level = calibration.effective([cell]), one.nominal.levels[0].name
+    return one.nominal.calibrated(level, bandwidth, f"BSP of {one.setting.name}, Table 1")
