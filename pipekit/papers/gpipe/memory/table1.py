@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 
 import pandas as pd
@@ -138,6 +138,7 @@ def assumptions(table: Table1) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+@cache
 def convolution_gb(column: Column) -> tuple[float, float]:
     """Return the GB of nothing but what the convolutions put out, in float32 and in bfloat16.
 
@@ -150,6 +151,10 @@ def convolution_gb(column: Column) -> tuple[float, float]:
     with torch.device("meta"):
         model(images(MINIBATCH, PIXELS)())
     return 4 * sum(sizes) / GB, 2 * sum(sizes) / GB
+
+
+COMPILER = "eager PyTorch keeps more than the TPU's compiler"
+"""What makes Table 1's activations miss where nothing is recomputed."""
 
 
 def naive_cause(table: Table1) -> str:
@@ -212,8 +217,10 @@ def setup_findings() -> list[Finding]:
 def findings(table: Table1, picture: str) -> list[Finding]:
     """Return the four claims of each column of Table 1; the figure shows the accelerators."""
     cause = naive_cause(table)
-    ordered = ("pipeline-1", "naive-1", "pipeline-2", "pipeline-4", "pipeline-8")
-    step = min(b - a for a, b in pairwise(table[name].own_activation_gb for name in ordered))
+    _, bfloat16 = convolution_gb(table["naive-1"])
+    kept = {name: own.own_activation_gb for name, own in table.items()}
+    compiled = kept | {"naive-1": bfloat16}
+    step, compiled_step = smallest_step(kept), smallest_step(compiled)
     found = []
     for name, own in table.items():
         total, key = own.own_activation_gb, f"gpipe-table1-{name}"
@@ -241,6 +248,16 @@ def findings(table: Table1, picture: str) -> list[Finding]:
             Finding.simulated(f"{key}-config", fit, size),
             Finding.exact(f"{key}-params", own.counted),
             Finding.exact(f"{key}-param-memory", 12 * own.counted / GB, paper),
-            Finding.simulated(f"{key}-activation-memory", [total, step], order, picture),
+            Finding.simulated(f"{key}-activation-memory", [total, step], order, picture).because(
+                COMPILER,
+                [compiled[name], compiled_step],
+                changed="Naive-1 keeps its convolutions' outputs alone, in bfloat16",
+            ),
         ]
     return found
+
+
+def smallest_step(activation_gb: Mapping[str, float]) -> float:
+    """Return the smallest step through the columns in the paper's order of their activations."""
+    ordered = ("pipeline-1", "naive-1", "pipeline-2", "pipeline-4", "pipeline-8")
+    return min(b - a for a, b in pairwise(activation_gb[name] for name in ordered))

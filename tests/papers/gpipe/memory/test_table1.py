@@ -66,4 +66,6 @@ def test_each_column_has_four_findings_and_the_setup_is_the_papers(
     total, step = found["gpipe-table1-naive-1-activation-memory"].value
     assert total == table["naive-1"].own_activation_gb
     assert step < 0
+    (compiled,) = found["gpipe-table1-naive-1-activation-memory"].causes
+    assert compiled.value[0] == 1.0, "GB of convolutions' outputs in bfloat16"
     assert [each.value for each in table1.setup_findings()] == [True, True, 12]

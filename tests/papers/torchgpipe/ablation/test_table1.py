@@ -50,7 +50,16 @@ def test_memory_is_told_by_row(table: Table1) -> None:
     *each, pattern = table1_memory.findings(memory, unet, "a.svg")
     assert [found.value for found in each] == [list(live.values())] * 4
     assert pattern.value == [6.0, 0.0, 1.0]
+    (pools,) = each[0].causes
+    assert pools.value == memory[table1_memory.RESERVED].tolist()
+    assert pools.value[2] > pools.value[1], "each microbatch's gradients in a pool of their own"
     assert "3.0 times as much" in table1_memory.figure(memory).layout.title.text
+
+
+def test_a_pool_for_each_stream_keeps_every_arriving_gradient() -> None:
+    """10 bytes are live; 8 microbatches get 1 byte each, one after the other."""
+    assert table1_memory.reserved_bytes(10, 8, streams=False, microbatches=8) == 11
+    assert table1_memory.reserved_bytes(10, 8, streams=True, microbatches=8) == 18
 
 
 @pytest.mark.slow
