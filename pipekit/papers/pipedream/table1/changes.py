@@ -20,6 +20,9 @@ from pipekit.papers.pipedream.table1.rows import TABLE1, Setting
 from pipekit.papers.published_times import as_published, network_times
 from pipekit.plans import Plan
 
+UNCHANGED = "none"
+"""The cause of a row as it is, beside which a change counts only if it changes the value."""
+
 INSTEAD = {
     NOMINAL: "the printed bandwidth",
     OWN_BANDWIDTH: "fitted on the row's own BSP speedup",
@@ -68,7 +71,8 @@ class Change:
 
 
 def changes(one: Prediction) -> Iterator[Change]:
-    """Yield a row with each change that can be made to it."""
+    """Yield a row as it is, and with each change that can be made to it."""
+    yield Change(UNCHANGED, one, one.plan)
     nominal = replace(one, cluster=one.nominal)
     yield Change(NOMINAL, nominal, nominal.plan)
     yield Change(TOO_FEW_IN_FLIGHT, one, one.plan, speeds.twice_in_flight)

@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 
 from pipekit.papers.findings import Finding
+from pipekit.papers.pipedream.cause_names import OWN_BANDWIDTH, PLAN
 from pipekit.papers.pipedream.table1 import traffic
 from pipekit.papers.pipedream.table1.causes import Slowness
-from pipekit.papers.pipedream.table1.changes import INSTEAD, Change
+from pipekit.papers.pipedream.table1.changes import INSTEAD, UNCHANGED, Change
 from pipekit.papers.pipedream.table1.figure13 import Figure13
 from pipekit.papers.pipedream.table1.rows import (
     FITTED,
@@ -78,6 +79,9 @@ def _saved_exactly(rows: list[Change]) -> list[float]:
     return [rows[0].saved, 0.0]
 
 
+_BSP_FITTED, _PLAN_GIVEN = (OWN_BANDWIDTH,), (PLAN,)
+"""Changes that say nothing of BSP's speedup, which is fitted, and of what the planner chooses."""
+
 _CIRCULAR = "follows from the BSP speedup that the bandwidth was fitted on"
 """Why a value is not judged."""
 
@@ -111,12 +115,25 @@ class Judge:
     slownesses: Sequence[Slowness]
     changes: Mapping[Setting, Sequence[Change]]
 
-    def _turned(self, found: Finding, rows: Sequence[Setting], value: Valued) -> Finding:
-        """Return a finding with its value under each change that all of some rows know."""
+    def _turned(
+        self,
+        found: Finding,
+        rows: Sequence[Setting],
+        value: Valued,
+        circular: Sequence[str] = (),
+    ) -> Finding:
+        """Return a finding with its value under each change that all of some rows know.
+
+        A change that is ``circular``, since it puts in what the claim says, is none; nor is one
+        that leaves the simulated value as it is.
+        """
         known = [{each.cause: each for each in self.changes[row]} for row in rows]
+        unchanged = value([each[UNCHANGED] for each in known])
         for cause in known[0]:
-            if all(cause in each for each in known):
-                changed = value([each[cause] for each in known])
+            if cause in circular or not all(cause in each for each in known):
+                continue
+            changed = value([each[cause] for each in known])
+            if changed != unchanged:
                 found = found.because(cause, changed, changed=INSTEAD.get(cause, ""))
         return found
 
@@ -193,12 +210,16 @@ class Judge:
         bytes_found = _finding(f"{name}-comm-reduction", sent, bytes_note, "communication_bars.svg")
         return [
             self._turned(
-                _finding(f"{name}-bsp-speedup", bsp, bsp_note, points, bsp_label), rows, bsp_of
+                _finding(f"{name}-bsp-speedup", bsp, bsp_note, points, bsp_label),
+                rows,
+                bsp_of,
+                circular=_BSP_FITTED,
             ),
             self._turned(
                 _finding(f"{name}-config", one.config_ratio, plan_note, label="simulated"),
                 [row],
                 lambda changed: changed[0].config_ratio,
+                circular=_PLAN_GIVEN,
             ),
             self._turned(
                 _finding(f"{name}-pp-speedup", found.speedup, pp_note, points, ours),
@@ -320,11 +341,13 @@ class Judge:
                 _finding("sec52-hybrid-all-but-one", hybrid, configs, label="simulated"),
                 TABLE1,
                 lambda changed: _hybrids({each.one.setting: each.plan for each in changed}),
+                circular=_PLAN_GIVEN,
             ),
             self._turned(
                 _finding("sec52-planner-picks-dp", picked, why, label="simulated"),
                 [INCEPTION],
                 lambda changed: changed[0].plan.config,
+                circular=_PLAN_GIVEN,
             ),
             self._turned(
                 _finding(
@@ -335,6 +358,7 @@ class Judge:
                 ),
                 [INCEPTION],
                 lambda changed: changed[0].plan.config == printed(INCEPTION, "config"),
+                circular=_PLAN_GIVEN,
             ),
             *self._overheads(),
             _finding("sec52-gain-grows-a-to-b", gains, self.cause(EIGHT_B), label=a_and_b),
@@ -373,6 +397,7 @@ class Judge:
                 _finding(f"sec52-overhead-{row.name}", 100 * share, note, label=label),
                 [row],
                 lambda changed: 100 * overhead(_bsp(changed), changed[0].one.setting.workers),
+                circular=_BSP_FITTED,
             )
             yield ours.only_shown(_CIRCULAR) if row in FITTED else ours
         for name, row in {"overhead-eliminated": EIGHT, "s2vt-overhead-reduced": S2VT}.items():
@@ -391,6 +416,7 @@ class Judge:
             _finding("sec52-bsp-scaling", bsp, near, label=label),
             vgg16,
             lambda changed: [each.bsp_speedup for each in changed],
+            circular=_BSP_FITTED,
         )
         yield self._turned(
             _finding("sec52-pp-scaling", ours, self.cause(SIXTEEN), label=label),
@@ -401,4 +427,5 @@ class Judge:
             _finding("sec52-pp4-near-bsp16", ours[0] / bsp[-1], near, label=label),
             vgg16,
             lambda changed: changed[0].speedup / changed[-1].bsp_speedup,
+            circular=_BSP_FITTED,
         )

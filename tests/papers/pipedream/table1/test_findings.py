@@ -1,5 +1,7 @@
 """Findings of Table 1 from fabricated runs: what is judged is what was run."""
 
+from dataclasses import replace
+
 import pytest
 
 from pipekit import Profile
@@ -13,7 +15,7 @@ from pipekit.papers.pipedream.cause_names import (
     TOO_FEW_IN_FLIGHT,
 )
 from pipekit.papers.pipedream.table1 import causes, figure13, findings, predictions, runs
-from pipekit.papers.pipedream.table1.changes import Change, changes
+from pipekit.papers.pipedream.table1.changes import UNCHANGED, Change, changes
 from pipekit.papers.pipedream.table1.findings import EIGHT, EIGHT_B, FOUR, INCEPTION, SIXTEEN
 from pipekit.papers.pipedream.table1.predictions import Prediction
 from pipekit.papers.pipedream.table1.rows import TABLE1, THROUGHPUT, Setting
@@ -47,7 +49,10 @@ def judge(emulated: dict[Setting, Runs]) -> findings.Judge:
     predicted = {setting: found.prediction for setting, found in emulated.items()}
     beside = causes.beside_benchmark(predicted[THROUGHPUT[0]], predicted[EIGHT_B])
     changed = {
-        setting: [Change("fewer layers", one, one.plan_on(one.cluster, replicate=False))]
+        setting: [
+            Change(UNCHANGED, one, one.plan),
+            Change("no replicas", one, one.plan_on(one.cluster, replicate=False)),
+        ]
         for setting, one in predicted.items()
     }
     return findings.Judge(emulated, causes.causes(predicted), 1.5, [beside], changed)
@@ -126,18 +131,32 @@ def test_a_note_names_the_cause_of_its_row(judge: findings.Judge) -> None:
     assert "saturates" in judge.row(SIXTEEN)[0].note
 
 
-def test_every_change_is_an_experiment_of_the_claims_it_bears_on(judge: findings.Judge) -> None:
+def test_a_change_is_an_experiment_of_the_claims_whose_value_it_changes(
+    judge: findings.Judge,
+) -> None:
     bsp, _, faster, over_bsp, _ = judge.row(FOUR)
-    (change,) = judge.changes[FOUR]
-    assert [cause.name for cause in bsp.causes] == ["fewer layers"]
-    assert bsp.causes[0].value == change.bsp_speedup
+    change = judge.changes[FOUR][-1]
+    assert bsp.causes == (), "without replicas data parallelism is as fast as it was"
+    assert [cause.name for cause in faster.causes] == ["no replicas"]
     assert faster.causes[0].value == change.speedup
     assert over_bsp.causes[0].value == pytest.approx(change.speedup / change.bsp_speedup)
+
+
+def test_what_a_claim_says_is_no_experiment_of_it(judge: findings.Judge) -> None:
+    one = judge.changes[FOUR][0].one
+    own = Change(OWN_BANDWIDTH, replace(one, cluster=flat(4, 1e8)), one.plan)
+    given = Change(PLAN, replace(one, cluster=flat(4, 1e8)), one.plan)
+    known = {**judge.changes, FOUR: [Change(UNCHANGED, one, one.plan), own, given]}
+    bsp, config, faster, *_ = replace(judge, changes=known).row(FOUR)
+    assert [cause.name for cause in bsp.causes] == [PLAN], "not the bandwidth fitted on it"
+    assert PLAN not in [cause.name for cause in config.causes]
+    assert [cause.name for cause in faster.causes] == [OWN_BANDWIDTH, PLAN]
 
 
 def test_the_changes_of_a_row_change_one_thing_each(emulated: dict[Setting, Runs]) -> None:
     one = emulated[FOUR].prediction
     changed = {each.cause: each for each in changes(one)}
+    assert changed[UNCHANGED].one == one
     assert changed[TOO_FEW_IN_FLIGHT].plan == one.plan
     assert changed[TOO_FEW_IN_FLIGHT].one == changed[PLAN].one == one
     assert changed[PLAN].plan.config == "2-1-1"
