@@ -202,11 +202,9 @@ class Judge:
                 (cause, found.bsp, found.pipedream),
             )
         )
-        rows, bsp_of, sent_of = [row], _bsp, _saved_exactly
-        if row == SIXTEEN:
-            rows, bsp_of = [EIGHT, SIXTEEN], _scaling_of
-        if row == INCEPTION:
-            sent_of = _saved
+        rows = [EIGHT, SIXTEEN] if row == SIXTEEN else [row]
+        bsp_of: Valued = _scaling_of if row == SIXTEEN else _bsp
+        sent_of: Valued = _saved if row == INCEPTION else _saved_exactly
         bytes_found = _finding(f"{name}-comm-reduction", sent, bytes_note, "communication_bars.svg")
         return [
             self._turned(
