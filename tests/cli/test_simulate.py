@@ -47,6 +47,17 @@ def test_it_prints_seconds_idle_time_and_peaks(printed: Printed, profile: str) -
     assert peaks == ["19.0"] * 4
 
 
+def test_predicted_weights_take_memory(printed: Printed, profile: str) -> None:
+    """2 MB of weights, and 2 MB of predicted ones."""
+    line = f"simulate pipedream-no-stashing {profile} --batches 1"
+    texts = [printed(f"{line}{more}") for more in ("", " --mitigation spectrain")]
+    peaks = [
+        [float(row.split()[-2]) for row in text.splitlines() if row.startswith("│")]
+        for text in texts
+    ]
+    assert [more - less for less, more in zip(*peaks, strict=True)] == [2.0] * 4
+
+
 def test_slow_links_take_longer(printed: Printed, profile: str) -> None:
     text = printed(f"simulate gpipe {profile} --microbatches 1 --batches 1 --bandwidth 1e8")
     assert "GPipe: 0.18 s" in text, "0.12 s of compute, and six transfers of 10 ms"

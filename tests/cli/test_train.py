@@ -71,6 +71,14 @@ def test_mixed_precision_tells_how_many_updates_were_skipped(printed: Printed) -
     assert re.search(r"│ +10 │$", text, re.MULTILINE), text
 
 
+@pytest.mark.slow
+def test_a_mitigation_changes_what_is_learned(printed: Printed) -> None:
+    line = "train --model mlp --stages 3 --batch-rows 400 --method pipedream-no-stashing"
+    texts = [printed(f"{line}{more}") for more in ("", " --mitigation pipeoptim")]
+    losses = [re.findall(r"│ +1 │ +(\S+) │ +(\S+) │", text) for text in texts]
+    assert losses[0] != losses[1] != []
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["mlp", "gpt"])
 def test_a_seed_gives_the_same_losses_over_both_transports(
@@ -173,6 +181,8 @@ def test_a_training_that_is_stuck_ends_by_its_timeout(
         ("--every 5", "name their folder as well"),
         ("--loss-scale static", "loss_scale must be a number, 'dynamic'"),
         ("--replicas 2-1 --method pipedream --loss-scale 1", "wait for one another"),
+        ("--mitigation guess", "mitigation must be one of spectrain, pipeoptim"),
+        ("--method pipedream --mitigation spectrain", "stashing=False"),
         ("--text alphabet.txt", "a network that learns text: name it, --model gpt"),
         ("--text short.txt --model gpt", "short.txt has 2 bytes, and rows of 64 need at least 650"),
         ("--text alphabet.txt --model gpt --batch-rows 200", "batch_rows must be 1 to 109"),
