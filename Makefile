@@ -7,7 +7,7 @@ SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 .DEFAULT_GOAL := help
 .PHONY: help reproduce papers predictions test quick long lint models networks devices gpu attack numbers \
-  browser chromium benchmark clean
+  site browser chromium benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ attack: $(STAMP) ## kill, interrupt and corrupt trainings at random: none may lo
 
 numbers: $(STAMP) ## write the numbers of results/reference into README and notebooks
 	.venv/bin/python -m pipekit.ledger.numbers
+
+site: $(STAMP) ## build the site into build/site: guides, a page a method, notebooks, API, report
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
+	.venv/bin/python docs/site/build.py
 
 browser: $(STAMP) chromium ## open the notebooks in JupyterLab and Chromium, as a reader would
 	.venv/bin/python -m pytest tests/browser -m browser

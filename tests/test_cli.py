@@ -107,7 +107,7 @@ class TestSchedule:
         assert schedules.parse(picture) == schedules.gpipe(3, 4, 2)
         assert facts == (
             "GPipe: bubble 33.3 % of makespan, 27.3 % of spans, 36 slots; at most, a worker: weight "
-            "versions 1 1 1, "
+            "slots 1 1 1, "
             "microbatches in flight 4 4 4 (exact)"
         )
 

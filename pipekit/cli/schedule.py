@@ -125,7 +125,7 @@ def _facts(schedule: "Schedule") -> str:
     trace = Trace.from_schedule(schedule)
     return (
         f"{schedule.name}: {describe_bubbles(trace.bubbles())}, {trace.makespan_s:g} slots; "
-        f"at most, a worker: weight versions {_list(report.peak_versions)}, microbatches in flight "
+        f"at most, a worker: weight slots {_list(report.peak_versions)}, microbatches in flight "
         f"{_list(report.peak_in_flight)} (exact)"
     )
 

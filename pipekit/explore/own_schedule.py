@@ -51,7 +51,7 @@ def see(picture: str = PICTURE) -> View:
     drawn = Trace.from_schedule(schedule)
     simulated = simulate(schedule, *_split(schedule))
     return View(
-        text=f"executable: no worker waits for ever; weight versions, a worker: "
+        text=f"executable: no worker waits for ever; weight slots, a worker: "
         f"{_list(report.peak_versions)}; microbatches in flight: "
         f"{_list(report.peak_in_flight)} (exact)",
         timelines=[

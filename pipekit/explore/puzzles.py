@@ -110,13 +110,13 @@ class Puzzle:
         facts = (
             f"{took:g} slots, bubble {drawn.bubble:.0%}; in flight, a worker: "
             f"{' '.join(map(str, report.peak_in_flight))}, as the best known "
-            f"{' '.join(map(str, self.caps))}; weight versions: "
+            f"{' '.join(map(str, self.caps))}; weight slots: "
             f"{' '.join(map(str, report.peak_versions))} (exact)"
         )
         if took > self.slots:
             return f"Executable, but the best known takes {self.slots:g} slots. {facts}"
         if any(map(gt, report.peak_versions, check(self.best).peak_versions)):
-            return f"Executable, but the best known keeps fewer weight versions. {facts}"
+            return f"Executable, but the best known needs fewer weight slots. {facts}"
         return f"Solved: {self.best.title}, or as good. {facts}"
 
     def _checked(self, placed: Schedule) -> Schedule:

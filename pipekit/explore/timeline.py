@@ -134,7 +134,7 @@ def _notes(schedule: Schedule, trace: Trace) -> list[str]:
     report = check(schedule)
     assert trace.memory is not None
     return [
-        f"{_count(versions, 'version')}, {flying} in flight, {units.written(peak, units.BYTES)}"
+        f"{_count(versions, 'weight slot')}, {flying} in flight, {units.written(peak, units.BYTES)}"
         for versions, flying, peak in zip(
             report.peak_versions, report.peak_in_flight, trace.memory.peak_bytes, strict=True
         )

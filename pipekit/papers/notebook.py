@@ -151,10 +151,23 @@ def open_notebook(
     return Notebook(folder, {"scale": scale} | ({} if seed is None else {"seed": seed}))
 
 
-def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a notebook was given: the scalars of its ``globals()``, in its first cell."""
-    return {
+def parameters(namespace: Mapping[str, Any], **least: float) -> dict[str, Any]:
+    """Return what a notebook was given: the scalars of its ``globals()``, in its first cell.
+
+    Args:
+        namespace: the notebook's ``globals()``.
+        least: by parameter, the smallest number that the whole notebook can do with, so that a
+            smaller one is refused at once and not by its fifth figure.
+
+    Raises:
+        ValueError: a parameter is smaller.
+    """
+    given = {
         name: value
         for name, value in namespace.items()
         if not name.startswith("_") and isinstance(value, bool | int | float | str)
     }
+    for name, smallest in least.items():
+        if given[name] < smallest:
+            raise ValueError(f"{name} must be at least {smallest:g}, not {given[name]:g}")
+    return given

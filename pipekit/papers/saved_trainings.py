@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from pipekit.cores import available_cores
 from pipekit.engine.transports.processes.forkserver import forkserver

@@ -30,7 +30,7 @@ def pipedream(
 
     These seconds are those of the slowest stage or transfer.  A stage of m replicas takes
     max(compute, sync) / m, or (compute + sync) / m as in the released optimizer, where ``compute``
-    is one minibatch's forward, backward and optimizer step, and ``sync`` is 4 (m - 1) / m |w| /
+    is one minibatch's forward, backward and optimizer step, and ``sync`` is ``4 (m - 1) / m |w|`` /
     bandwidth, once in a round of m minibatches.  A transfer takes 2 C, activation and gradient; the
     released optimizer leaves it out unless told otherwise, here it always counts.  Latencies do
     not; every link is taken to be its member's own.

@@ -17,7 +17,7 @@ def test_a_picture_is_drawn_and_simulated() -> None:
     assert drawn.trace.frame.equals(Trace.from_schedule(parse(MINE)).frame)
     assert (drawn.trace.label, simulated.trace.label) == ("exact", "simulated")
     assert len(simulated.trace.frame) == len(drawn.trace.frame)
-    assert "weight versions, a worker: 2 1; microbatches in flight: 2 1 (exact)" in view.text
+    assert "weight slots, a worker: 2 1; microbatches in flight: 2 1 (exact)" in view.text
 
 
 def test_the_engine_trains_with_it() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -106,3 +107,17 @@ def test_a_printed_value_is_the_ledgers() -> None:
 def test_parameters_are_the_scalars_that_a_notebook_begins_with() -> None:
     given = {"rows": 2, "scale": "quick", "_i1": "rows = 2", "In": ["rows = 2"], "pd": pd}
     assert parameters(given) == {"rows": 2, "scale": "quick"}
+
+
+def test_a_parameter_that_is_too_small_is_refused_at_once() -> None:
+    assert parameters({"minibatches": 25, "seed": 0}, minibatches=25)["minibatches"] == 25
+    with pytest.raises(ValueError, match="minibatches must be at least 25, not 10"):
+        parameters({"minibatches": 10, "seed": 0}, minibatches=25)
+
+
+def test_bars_are_text_since_saved_notebooks_lose_widgets(repository: Path) -> None:
+    code = [
+        *(repository / "pipekit/papers").rglob("*.py"),
+        *(repository / "notebooks").rglob("*.ipynb"),
+    ]
+    assert [path for path in code if re.search(r"tqdm\.(auto|notebook)", path.read_text())] == []

@@ -40,6 +40,11 @@ def window(replicas: Sequence[int], at_least: int, margin: int = 1) -> Window:
     return Window(*(_rounds(replicas, n) for n in (fill, at_least, drain)))
 
 
+def shortest(replicas: Sequence[int], margin: int = 1) -> int:
+    """Return the fewest minibatches of a run that has a steady state; see :func:`window`."""
+    return window(replicas, 1, margin).minibatches
+
+
 def steady(trace: Trace, replicas: Sequence[int], margin: int = 1) -> tuple[float, float, int]:
     """Return start and end of the steady state, and how many minibatches end in it.
 
@@ -55,7 +60,7 @@ def steady(trace: Trace, replicas: Sequence[int], margin: int = 1) -> tuple[floa
     if count < period:
         raise ValueError(
             f"{len(ends)} minibatches are too few for a steady state on {sum(replicas)} workers: "
-            f"run at least {warmup + period + drain}"
+            f"run at least {shortest(replicas, margin)}"
         )
     return ends[warmup - 1], ends[warmup - 1 + count], count
 

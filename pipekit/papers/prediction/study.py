@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import torch
 from torch import nn
 from torch.optim import SGD, Adam
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from pipekit import plots
 from pipekit.clusters import V100, flat

@@ -25,6 +25,17 @@ def test_too_short_a_run_has_no_steady_state() -> None:
         tl.steady(Trace.from_schedule(schedules.pipedream([1, 1, 2], 12)), [1, 1, 2])
 
 
+@pytest.mark.parametrize("replicas", [STRAIGHT, [1, 1, 2], [3, 2]])
+@pytest.mark.parametrize("margin", [1, 2])
+def test_the_shortest_run_has_a_steady_state_and_no_shorter_one(
+    replicas: list[int], margin: int
+) -> None:
+    least = tl.shortest(replicas, margin)
+    tl.steady(Trace.from_schedule(schedules.pipedream(replicas, least)), replicas, margin)
+    with pytest.raises(ValueError, match=f"run at least {least}"):
+        tl.steady(Trace.from_schedule(schedules.pipedream(replicas, least - 1)), replicas, margin)
+
+
 def test_all_parts_of_a_run_are_whole_rounds() -> None:
     assert tl.window([2, 1, 1], 5) == tl.Window(warmup=8, counted=6, drain=4)
     assert tl.window([3, 2], 1) == tl.Window(warmup=12, counted=6, drain=6)

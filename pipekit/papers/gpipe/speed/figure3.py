@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pandas as pd
 import plotly.graph_objects as go
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from pipekit import plots
 from pipekit.papers.findings import Finding

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 import plotly.graph_objects as go
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from pipekit.papers.drawing import named_rows
 from pipekit.papers.pipedream.table1 import speeds, traffic

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 
 import pandas as pd
 import plotly.graph_objects as go
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from pipekit.papers.drawing import named_rows
 from pipekit.papers.pipedream_2bw.profiles import ProfileOf, headless_profile

@@ -1,0 +1,30 @@
+"""How Sphinx makes the site; the pages are written by build.py."""
+
+project = "pipekit"
+author = "pipekit contributors"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"  # follows the reader's light or dark, and fits a phone
+html_title = "pipekit"
+html_copy_source = False
+templates_path: list[str] = []
+exclude_patterns: list[str] = []
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # notebooks are shown as the last run has left them
+# A figure's SVG before its plotly JSON: pages then need no script from elsewhere.
+nb_mime_priority_overrides = [
+    ("html", "image/svg+xml", 0),
+    ("html", "text/html", 5),
+    ("html", "application/vnd.plotly.v1+json", None),
+    ("html", "application/vnd.jupyter.widget-view+json", None),
+]
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+add_module_names = False
+napoleon_use_ivar = True
+# Notebooks have headings and outputs that a book would not: no reader is hurt.
+suppress_warnings = [
+    "myst.header",
+    "ref.python",
+    "mystnb.unknown_mime_type",
+    "misc.highlighting_failure",
+]

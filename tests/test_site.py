@@ -1,0 +1,51 @@
+"""The site's own parts; that it builds without a warning is for ``make site``."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pipekit.schedules.methods.by_name import METHODS
+
+
+@pytest.fixture(scope="module")
+def build(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("site_build", repository / "docs/site/build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.SOURCE = tmp_path_factory.mktemp("source")  # type: ignore[attr-defined]
+    return module
+
+
+def test_links_lead_to_pages_of_the_site(build: ModuleType, repository: Path) -> None:
+    text = (
+        "[a](../CONTRIBUTING.md) [b](cost.md) [c](../pipekit/oracle.py) [d](#here) [e](https://x)"
+    )
+    shown = build.linked(text, repository / "docs", "../")
+    assert "[a](../contributing.md) [b](../cost.md)" in shown
+    assert "[c](../source/pipekit/oracle.py.md) [d](#here) [e](https://x)" in shown
+    assert "One process, one thread" in (build.SOURCE / "source/pipekit/oracle.py.md").read_text()
+
+
+def test_a_method_page_has_picture_table_equation_and_claims(build: ModuleType) -> None:
+    page = (build.SOURCE / f"methods/{build.method_page('2bw')}.md").read_text()
+    assert (build.SOURCE / "methods/2bw.svg").exists()
+    for shown in (
+        "**A microbatch reads** W(t-1)",
+        "worker 0 | F0",
+        "def _previous",
+        "of 111 claims",
+    ):
+        assert shown in page
+
+
+def test_every_method_has_its_row_in_the_guide(build: ModuleType) -> None:
+    assert [name for name in METHODS if build.row(name) is None] == []
+
+
+def test_a_link_that_leads_nowhere_is_found(build: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<a href="b.html#x"></a><img src="a.html"><a href="mailto:c">')
+    assert list(build.broken_links(tmp_path)) == [("a.html", "b.html")]
