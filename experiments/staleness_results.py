@@ -1,6 +1,6 @@
 """Gather the sweep's trainings for the repository: one small table, and where it comes from.
 
-    python experiments/staleness_results.py results/staleness/trainings
+    python experiments/staleness_results.py results/runs/staleness_trainings
 
 reads the record of every training that is done and writes results/reference/staleness/.
 """

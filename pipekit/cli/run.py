@@ -39,6 +39,15 @@ def run(
             "run only what is not complete there, or has changed.",
         ),
     ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="dask:ADDRESS",
+            help="Run on a Dask cluster, whose workers share this file system and environment; "
+            "--jobs says how many notebooks at a time.",
+            show_default=False,
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Execute experiments' notebooks; the last line printed names the results' folder.
@@ -50,6 +59,8 @@ def run(
       pipekit run experiments/quickstart.yaml
       pipekit run experiments/quickstart.yaml --scale full --only quickstart
       pipekit run experiments/*.yaml --jobs 2 --resume
+      pipekit run experiments/staleness.yaml --scale full --resume
+      pipekit run experiments/staleness.yaml --on dask:tcp://head:8786 --jobs 16
     """
     from pipekit.ledger import batch
 
@@ -60,6 +71,7 @@ def run(
         jobs=jobs,
         resume=resume,
         quiet=quiet,
+        on=on,
     )
     if quiet:
         typer.echo(result)

@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Collection, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,9 +11,9 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from pipekit.ledger import runs
-from pipekit.ledger.execution import execute, kill_kernels
+from pipekit.ledger import places, runs
 from pipekit.ledger.experiment import NotebookJob, load_all
+from pipekit.ledger.places import Place
 from pipekit.ledger.runs import BatchRun, NotebookResult
 
 
@@ -46,6 +46,7 @@ def run(
     resume: bool = False,
     results: Path = Path("results/runs"),
     quiet: bool = False,
+    on: str | None = None,
 ) -> BatchResult:
     """Execute the notebooks of one or several experiments; those that must run alone come last.
 
@@ -62,10 +63,13 @@ def run(
             without an error is not run again, unless its file or its parameters have changed.
         results: the folder that gets the run's folder.
         quiet: print nothing, no progress bar either.
+        on: where: a Dask cluster, ``dask:tcp://host:8786``, whose workers see this file system
+            under the same paths and have this environment; by default here.
 
     Raises:
         ValueError: a file, a notebook or an argument is not as described, or there is nothing to
             resume; nothing was run then.
+        OSError: nobody answers at the cluster's address.
     """
     experiment = load_all(experiments, scale)
     if only is not None:
@@ -81,10 +85,10 @@ def run(
     if earlier and not resume and not quiet:
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")
     folder = earlier if resume and earlier else runs.new(results)
-    with runs.locked(folder):
+    with runs.locked(folder), places.executor(on, jobs) as place:
         batch = BatchRun(folder, experiment)
         try:
-            _execute_all(batch, experiment.scale, jobs, quiet)
+            _execute_all(batch, experiment.scale, jobs, quiet, place)
         except KeyboardInterrupt:
             if not quiet:
                 print(f"interrupted: --resume continues {folder}")
@@ -95,36 +99,39 @@ def run(
     return result
 
 
-def _execute_all(batch: BatchRun, scale: str, width: int, quiet: bool) -> None:
+def _execute_all(batch: BatchRun, scale: str, width: int, quiet: bool, place: Place) -> None:
     todo = batch.todo
     total, left = (sum(job.cells for job in jobs) for jobs in (batch.jobs, todo))
     with tqdm(total=total, initial=total - left, unit="cell", disable=quiet) as bar:
         progress = _Progress(bar)
-        _execute_some([j for j in todo if not j.alone], width, batch, scale, progress)
-        _execute_some([j for j in todo if j.alone], 1, batch, scale, progress)
+        _execute_some([j for j in todo if not j.alone], width, batch, scale, progress, place)
+        _execute_some([j for j in todo if j.alone], 1, batch, scale, progress, place)
 
 
 def _execute_some(
-    jobs: Sequence[NotebookJob], width: int, batch: BatchRun, scale: str, progress: "_Progress"
+    jobs: Sequence[NotebookJob],
+    width: int,
+    batch: BatchRun,
+    scale: str,
+    progress: "_Progress",
+    place: Place,
 ) -> None:
     waiting = deque(jobs)
     running: dict[Future[NotebookResult], NotebookJob] = {}
-    with ThreadPoolExecutor(width) as pool:
-        try:
-            while waiting or running:
-                while waiting and len(running) < width:
-                    job = waiting.popleft()
-                    progress.begin(job)
-                    on_cell = partial(progress.reach, job)
-                    running[pool.submit(execute, job, scale, *batch.prepare(job), on_cell)] = job
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    job = running.pop(future)
-                    batch.add(job, future.result())
-                    progress.end(job)
-        except BaseException:  # Ctrl-C, or a full disk: no kernel may be left behind
-            while wait(running, timeout=0.1).not_done:
-                kill_kernels()  # again and again: one may just have been starting
-            raise
+    try:
+        while waiting or running:
+            while waiting and len(running) < width:
+                job = waiting.popleft()
+                progress.begin(job)
+                on_cell = partial(progress.reach, job)
+                running[place.start(job, scale, *batch.prepare(job), on_cell)] = job
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                job = running.pop(future)
+                batch.add(job, future.result())
+                progress.end(job)
+    except BaseException:  # Ctrl-C, or a full disk: no kernel may be left behind
+        place.stop(running)
+        raise
 
 
 class _Progress:

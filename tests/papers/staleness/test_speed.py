@@ -1,0 +1,99 @@
+"""Speed: simulated seconds and bytes of all methods, with updates of equally many samples."""
+
+import pytest
+
+from pipekit import Profile
+from pipekit.explore import staleness as explorer
+from pipekit.papers.staleness import figures, speed
+from pipekit.papers.staleness.methods import METHODS
+from pipekit.papers.staleness.speed import Machines, points, update_seconds
+from pipekit.profiling import LayerProfile
+from tests.papers.staleness.trainings_table import parabola, trainings
+
+LAYER = LayerProfile("layer", 1.0, 2.0, parameter_bytes=4e9, saved_bytes=2e9, output_bytes=0.0)
+EQUAL = Profile((LAYER,) * 4, input_bytes=0.0)
+MACHINES = Machines(stages=4, rows=8, microbatches=8, recompute=False, optimizer_states=2)
+
+
+@pytest.fixture(autouse=True)
+def equal_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "_one_row", lambda model, cluster: EQUAL)
+
+
+def test_a_flush_costs_its_bubble_and_all_others_none() -> None:
+    seconds = {name: MACHINES.point(name)["seconds"] for name in METHODS}
+    busy = 8 * 3.0
+    for name, taken in seconds.items():
+        # (n - 1) passes of a microbatch more: PipeDream-Flush, PipeDream-2BW's section 3.2
+        assert taken == pytest.approx(busy + 3 * 3.0 if name == "flush" else busy), name
+
+
+def test_the_worst_worker_has_its_versions_activations_and_what_a_mitigation_keeps() -> None:
+    w, a = 4e9, 2e9
+    # A slot for each version, a gradient, two states; activations in flight.
+    assert MACHINES.point("flush")["memory_bytes"] == pytest.approx((1 + 1 + 2) * w + 4 * a)
+    assert MACHINES.point("2bw")["memory_bytes"] == pytest.approx((2 + 1 + 2) * w + 4 * a)
+    stashed = (4 + 1 + 2) * w + 4 * 8 * a
+    assert MACHINES.point("pipedream")["memory_bytes"] == pytest.approx(stashed)
+    assert MACHINES.point("gap-aware")["memory_bytes"] > stashed
+
+
+def test_rows_that_cannot_be_cut_are_refused() -> None:
+    with pytest.raises(ValueError, match="12 samples an update cannot be cut into 8 equal"):
+        Machines(stages=4, rows=12, microbatches=8).point("2bw")
+
+
+ARMS = [("flush", 1), ("2bw", 2), ("pipedream", 4), ("pipedream", 8)]
+TABLE = trainings(parabola({"flush": 0.0, "2bw": 0.1, "pipedream": 0.4}), ARMS)
+
+
+def test_points_are_the_methods_measured_at_this_depth() -> None:
+    shown = points(MACHINES, TABLE, "images-small", "adamw").set_index("arm")
+    assert [*shown.index] == ["flush", "2bw", "pipedream, 4 stages"]
+    assert shown["seconds"]["2bw"] == pytest.approx(3.0)
+    assert shown["loss"]["2bw"] == pytest.approx(1.1, abs=0.1)
+
+
+def test_time_to_a_loss_is_updates_times_seconds() -> None:
+    seconds = update_seconds({4: MACHINES}, TABLE)
+    assert dict(seconds) == pytest.approx({("flush", 1): 33, ("2bw", 2): 24, ("pipedream", 4): 24})
+    table = figures.time_to_loss(TABLE, seconds).set_index("arm")
+    assert table["target"]["flush"] == pytest.approx(1.4, abs=0.1)
+    for arm in ("flush", "2bw"):
+        assert table["seconds"][arm] == pytest.approx(
+            table["updates"][arm] * table["ms an update"][arm] / 1e3
+        )
+    assert table["speedup"]["flush"] == 1
+    assert table["speedup"]["pipedream, 4 stages"] < table["speedup"]["2bw"]
+
+
+def test_the_explorer_shows_what_fits_and_says_what_does_not() -> None:
+    view = explorer.see(TABLE, rows=8, memory_gib=24)
+    (plot,) = view.plots.values()
+    assert "2bw ends" not in view.text
+    assert "2bw is the fastest" in view.text
+    assert "flush ends lowest" in view.text
+    assert "Not within 24 GiB: pipedream, 4 stages" in view.text
+    assert [*plot.data["arm"]] == ["flush", "2bw"]
+    assert view.table is not None
+    assert [*view.table["fits"]] == ["yes", "yes", "no"]
+    assert explorer.see(TABLE, rows=8, memory_gib=4).text == "Nothing fits into 4 GiB (simulated)."
+    with pytest.raises(ValueError, match="no training of gpt-small with sgd on 4 stages"):
+        explorer.see(TABLE, proxy="gpt-small", optimizer="sgd")
+    assert {*explorer.controls(TABLE)} == {*explorer.see.__annotations__} - {"trainings", "return"}
+
+
+@pytest.mark.parametrize("x", figures.AXES)
+def test_courses_are_drawn_over_updates_samples_and_seconds(x: str) -> None:
+    seconds = update_seconds({4: MACHINES, 8: Machines(stages=8, rows=8)}, TABLE)
+    figure, numbers = figures.course(TABLE, "images-small", "adamw", x, seconds)
+    names = [trace.name for trace in figure.data if trace.showlegend is not False]
+    assert names == ["flush", "2bw", "pipedream, 4 stages", "pipedream, 8 stages"]
+    assert set(numbers["label"]) == {"measured x simulated" if x == "seconds" else "measured"}
+
+
+def test_a_diverged_rate_is_hatched_in_the_map() -> None:
+    lost = TABLE.assign(validation_10=TABLE["validation_10"].mask(TABLE["rate"] == 1.0))
+    figure, numbers = figures.rates(lost, "images-small", "adamw")
+    assert "diverged" in [trace.name for trace in figure.data]
+    assert numbers["loss"].isna().sum() == len(ARMS)
