@@ -1,8 +1,9 @@
-"""Gather the sweep's trainings for the repository: one small table, and where it comes from.
+"""Gather the sweep's trainings for the repository: small tables, and where they come from.
 
     python experiments/staleness_results.py results/runs/staleness_trainings
 
-reads the record of every training that is done and writes results/reference/staleness/.
+reads the record of every training that is done and writes results/reference/staleness/: all of them
+(trainings.csv), how each method ended (summary.csv), the papers' claims beside it (claims.csv).
 """
 
 import argparse
@@ -40,7 +41,13 @@ def main() -> None:
     losses = [*VALIDATIONS, "training"]
     trainings[losses] = trainings[losses].round(DIGITS)
     trainings.drop(columns="commit").to_csv(given.output / "trainings.csv", index=False)
-    print(findings.counts(comparison.load(given.output / "trainings.csv")))
+    kept = comparison.load(given.output / "trainings.csv")
+    summary = comparison.summary(kept)
+    names = summary[["proxy", "optimizer", "arm", "at"]].agg(" ".join, axis=1)
+    summary.insert(0, "name", names.str.replace(",", ""))
+    summary.round(DIGITS).to_csv(given.output / "summary.csv", index=False)
+    findings.verdicts(kept).round(DIGITS).to_csv(given.output / "claims.csv", index=False)
+    print(findings.counts(kept), *findings.sentences(kept), sep="\n")
 
 
 if __name__ == "__main__":

@@ -7,17 +7,15 @@ from typing import Any
 import ipywidgets as widgets
 import pandas as pd
 
-from pipekit import plots
 from pipekit.explore.controls import choice, steps
 from pipekit.explore.explorer import explore
 from pipekit.explore.memory import OPTIMIZERS
 from pipekit.explore.models import MODELS
 from pipekit.explore.view import Plot, View
-from pipekit.papers.staleness import comparison
+from pipekit.papers.staleness import comparison, figures
 from pipekit.papers.staleness.speed import Machines, points
 
 CLUSTERS = ("2bw-v100", "pipedream-a", "pipedream-b")
-_GIB = 2**30
 
 
 def see(
@@ -54,25 +52,12 @@ def see(
             f"no training of {proxy} with {optimizer} on {stages} stages is complete: run "
             f"experiments/staleness.yaml, or choose another proxy, optimizer or depth"
         )
-    gib = found["memory_bytes"] / _GIB
+    gib = found["memory_bytes"] / figures.GIB
     fits = gib <= memory_gib
-    found = found.assign(
-        name=[f"{arm}, {size:.3g} GiB" for arm, size in zip(found["arm"], gib, strict=True)],
-        milliseconds=1e3 * found["seconds"],
-    )
-    shown = found[fits]
     plotted = {}
-    if len(shown):
-        figure = plots.points(
-            shown,
-            "milliseconds",
-            "loss",
-            "name",
-            title=f"{model} on {cluster}, {stages} stages, beside {proxy} with {optimizer}",
-            label="simulated x measured",
-            x_title="time of a sample (ms, simulated)",
-            y_title="validation loss at the end (nats, measured)",
-        )
+    if fits.any():
+        title = f"{model} on {cluster}, {stages} stages, beside {proxy} with {optimizer}"
+        figure, shown = figures.speed(found[fits], title)
         plotted["speed_and_staleness"] = Plot(figure, shown)
     return View(
         text=_text(found, fits, memory_gib),
@@ -80,7 +65,7 @@ def see(
         table=pd.DataFrame(
             {
                 "method": found["arm"],
-                "ms a sample": found["milliseconds"],
+                "ms a sample": 1e3 * found["seconds"],
                 "loss (nats)": found["loss"],
                 "± over seeds": found["std"],
                 "memory (GiB)": gib,

@@ -82,10 +82,10 @@ def summary(trainings: pd.DataFrame) -> pd.DataFrame:
                 "rate": own["rate"].iloc[0],
                 "seeds": len(final),
                 "loss": final.mean(),
-                "std": final.std(),
+                "std": _spread(final),
                 "cost": excess.mean(),
-                "error": excess.std() / math.sqrt(len(excess)),
-                "p": _p(excess.to_numpy()),
+                "error": _spread(excess) / math.sqrt(len(excess)),
+                "p": _p(excess),
             }
         )
     return pd.DataFrame(found).assign(label="measured")
@@ -103,8 +103,8 @@ def against(trainings: pd.DataFrame, method: str, other: str) -> pd.DataFrame:
     for (proxy, optimizer, stages), own in rows.groupby([*SETTING, "stages"], sort=False):
         both = own.pivot_table(index="seed", columns="method", values=FINAL, dropna=False)
         if {method, other} <= {*both}:
-            excess = (both[method].fillna(math.inf) - both[other]).to_numpy()
-            error = excess.std(ddof=1) / math.sqrt(len(excess))
+            excess = both[method].fillna(math.inf) - both[other]
+            error = _spread(excess) / math.sqrt(len(excess))
             own_row = {"proxy": proxy, "optimizer": optimizer, "stages": stages}
             found.append(own_row | {"excess": excess.mean(), "error": error, "p": _p(excess)})
     columns = [*SETTING, "stages", "excess", "error", "p"]
@@ -210,10 +210,17 @@ def _border(trainings: pd.DataFrame) -> tuple[float, float]:
     return rates.min(), rates.max()
 
 
-def _p(excess: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> float:
+def _spread(losses: pd.Series) -> float:
+    """Return the standard deviation; infinite where one is."""
+    return math.inf if np.isinf(losses).any() else float(losses.std())
+
+
+def _p(excess: pd.Series) -> float:
     """Return p of a t-test that the mean is 0; 0 where a training diverged, 1 where all are 0."""
-    if not np.isfinite(excess).all():
-        return 0.0 if np.isinf(excess).any() else math.nan
+    if excess.isna().any():
+        return math.nan
+    if np.isinf(excess).any():
+        return 0.0
     if len(excess) < 2 or not excess.any():
         return 1.0
     return float(stats.ttest_1samp(excess, 0.0).pvalue)

@@ -13,6 +13,7 @@ from pipekit.papers.staleness.comparison import OWN
 from pipekit.papers.staleness.methods import SYNC
 from pipekit.papers.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED
 
+GIB = 2**30
 AXES: Mapping[str, str] = {
     "updates": "updates",
     "samples": "samples",
@@ -106,6 +107,31 @@ def costs(table: pd.DataFrame, at: str = OWN) -> tuple[go.Figure, pd.DataFrame]:
     )
     figure.update_yaxes(tickvals=[*order.values()], ticktext=[*order], autorange="reversed")
     return figure, rows
+
+
+def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
+    """Return speed against staleness: a point a method, named with its memory, and its numbers.
+
+    Args:
+        points: of :func:`.speed.points`.
+        title: which network, machines and proxy.
+    """
+    sizes = points["memory_bytes"] / GIB
+    shown = points.assign(
+        name=[f"{arm}, {size:.3g} GiB" for arm, size in zip(points["arm"], sizes, strict=True)],
+        milliseconds=1e3 * points["seconds"],
+    )
+    figure = plots.points(
+        shown,
+        "milliseconds",
+        "loss",
+        "name",
+        title=title,
+        label="simulated x measured",
+        x_title="time of a sample (ms, simulated)",
+        y_title="validation loss at the end (nats, measured)",
+    )
+    return figure, shown
 
 
 def time_to_loss(trainings: pd.DataFrame, seconds: pd.Series) -> pd.DataFrame:

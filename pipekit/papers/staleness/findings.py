@@ -9,6 +9,7 @@ import pandas as pd
 from pipekit.papers.staleness import comparison
 from pipekit.papers.staleness.comparison import LEVEL, OWN
 from pipekit.papers.staleness.methods import SYNC
+from pipekit.papers.staleness.sweep import ARM
 
 CONTRADICTS, AGREES = "contradicts", "agrees"
 
@@ -147,10 +148,11 @@ def _on_mitigations(trainings: pd.DataFrame) -> Iterator[str]:
 def counts(trainings: pd.DataFrame) -> str:
     """Return how many trainings there are, and how long they took."""
     hours = trainings["cpu_s"].sum() / 3600
-    arms = len(comparison.judged(trainings).query("at == @OWN").groupby(comparison.ARM))
+    judged = comparison.judged(trainings)
+    arms = judged.loc[judged["at"] == OWN, ARM].drop_duplicates()
     return (
         f"{len(trainings)} trainings, {hours:.2f} hours of CPU time (measured), "
-        f"{arms} complete arms"
+        f"{len(arms)} complete arms"
     )
 
 

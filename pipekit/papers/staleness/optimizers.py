@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import SGD, AdamW, Muon, NAdam, Optimizer
+from torch.optim import SGD, AdamW, Muon, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from pipekit import staleness
 
 WARM_UP = 0.1
 """Share of the updates."""
@@ -75,13 +77,17 @@ OPTIMIZERS: Mapping[str, OptimizerRecipe] = MappingProxyType(
         "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), _rates(-2)),
         "adamw": OptimizerRecipe(lambda own, lr, _: AdamW(own, lr, weight_decay=0.0), _rates(-6)),
         "muon": OptimizerRecipe(MuonAndAdamW, _rates(-6)),
-        # For asynchronous pipelines: Ajanthan et al., ICML 2025, arXiv 2505.01099, section 3.
         "nadam": OptimizerRecipe(
-            lambda own, lr, _: NAdam(own, lr, betas=(0.99, 0.999)), _rates(-6)
+            lambda own, lr, _: staleness.nesterov(lr, weight_decay=0.0)(own), _rates(-6)
+        ),
+        "rotated-adam": OptimizerRecipe(
+            lambda own, lr, _: staleness.BasisRotation(own, lr), _rates(-6)
         ),
     }
 )
-"""By name; none has weight decay, which would be one more thing to tune."""
+"""By name; none has weight decay, which would be one more thing to tune.  The last two were made
+for asynchronous pipelines: :func:`pipekit.staleness.nesterov`, and
+:class:`pipekit.staleness.BasisRotation`."""
 
 
 def scheduler(optimizer: Optimizer, updates: int) -> LRScheduler:

@@ -7,9 +7,7 @@ is built on it pass them through whole, since it updates after each minibatch.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from pipekit import schedules
@@ -50,7 +48,7 @@ class Machines:
     optimizer_states: float = 2
     recompute: bool = True
 
-    def point(self, method: str) -> dict[str, Any]:
+    def point(self, method: str) -> dict[str, float]:
         """Return a method's ``seconds`` of an update, and its ``memory_bytes``.
 
         The bytes are those of the worker that needs most.
@@ -72,15 +70,20 @@ class Machines:
             rows=rows,
             recompute="always" if self.recompute else "never",
         )
+        mitigation = METHODS[method].mitigation
         trace = simulate(
-            schedule, profile.scaled(rows), plan, machines, optimizer_states=self.optimizer_states
+            schedule,
+            profile.scaled(rows),
+            plan,
+            machines,
+            optimizer_states=self.optimizer_states,
+            mitigation=mitigation and mitigation(1),
         )
         assert trace.memory is not None
         ends = backward_ends(trace, self.stages - 1, parts)
-        kept = np.array(trace.memory.peak_bytes) + self._extra(method, profile, plan)
         return {
             "seconds": mean_interval(ends, len(ends) - BATCHES, len(ends) - 1),
-            "memory_bytes": float(kept.max()),
+            "memory_bytes": float(max(trace.memory.peak_bytes)),
         }
 
     def _schedule(self, method: str) -> tuple[Schedule, int]:
@@ -93,16 +96,6 @@ class Machines:
             return schedules.two_bw(n, m, batches), m
         parts = PACI_MICROBATCHES if method == "paci" else 1
         return METHODS[method].schedule(n, batches), parts
-
-    def _extra(self, method: str, profile: Profile, plan: Plan) -> "np.ndarray[Any, Any]":
-        """Return the bytes that a mitigation keeps on each stage, its predicted weights too."""
-        make = METHODS[method].mitigation
-        if make is None:
-            return np.zeros(self.stages)
-        mitigation = make(1)
-        tensors = mitigation.tensors + mitigation.overrides("weights")
-        sizes = [layer.parameter_bytes for layer in profile.layers]
-        return np.array([tensors * sum(sizes[s.first : s.stop]) for s in plan.stages])
 
 
 def points(machines: Machines, trainings: pd.DataFrame, proxy: str, optimizer: str) -> pd.DataFrame:

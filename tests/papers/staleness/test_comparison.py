@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from pipekit.papers.staleness import comparison, findings
-from pipekit.papers.staleness.comparison import SYNCS
+from pipekit.papers.staleness.comparison import OWN, SYNCS
 from pipekit.papers.staleness.sweep import FINAL, chosen
 from tests.papers.staleness.trainings_table import parabola, trainings
 
@@ -18,6 +18,11 @@ COSTS = {"flush": 0.0, "2bw": 0.0, "pipedream": 0.4, "no-stashing": 0.6, "spectr
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
     return trainings(parabola(COSTS), ARMS)
+
+
+def at_own_rates(table: pd.DataFrame) -> pd.DataFrame:
+    summary = comparison.summary(table)
+    return summary[summary["at"] == OWN].set_index("method")
 
 
 def test_the_least_mean_over_the_tuning_seeds_is_chosen(table: pd.DataFrame) -> None:
@@ -34,7 +39,7 @@ def test_a_rate_at_which_a_seed_diverges_is_not_chosen(table: pd.DataFrame) -> N
 
 
 def test_costs_are_differences_seed_by_seed(table: pd.DataFrame) -> None:
-    own = comparison.summary(table).query("at == @OWN").set_index("method")
+    own = at_own_rates(table)
     for method, cost in COSTS.items():
         assert own["cost"][method] == pytest.approx(cost, abs=0.02)
         # The ease of the seeds, ten times as large as the luck, is in the std and not in the error.
@@ -56,8 +61,7 @@ def test_an_arm_with_too_few_seeds_is_left_out(table: pd.DataFrame) -> None:
 
 def test_a_judging_seed_that_diverges_costs_infinitely_much(table: pd.DataFrame) -> None:
     lost = (table["method"] == "pipedream") & (table["seed"] == 1)
-    own = comparison.summary(table.assign(**{FINAL: table[FINAL].mask(lost)})).query("at == @OWN")
-    row = own.set_index("method").loc["pipedream"]
+    row = at_own_rates(table.assign(**{FINAL: table[FINAL].mask(lost)})).loc["pipedream"]
     assert (row["cost"], row["p"]) == (math.inf, 0)
 
 

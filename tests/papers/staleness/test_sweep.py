@@ -74,13 +74,15 @@ def test_a_method_without_a_meaning_for_the_optimizer_is_left_out(
     assert {case.method for case in trained} == {"flush", "2bw"}
 
 
+@pytest.mark.slow
 def test_real_trainings_are_kept_and_not_done_again(tmp_path: Path) -> None:
     tiny = replace(PROXIES["images-small"], width=2, length=8, updates=10)
-    small = Sweep(tiny, "sgd", parse_arms("2bw"), seeds=1, tuning_seeds=1, rates=3)
-    first = small.run(tmp_path)
+    cases = [StaleTraining(tiny, "2bw", 2, "sgd", rate, 0) for rate in (0.1, 1e9)]
+    first = sweep.frame(cases, tmp_path)
     files = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
-    assert len(files) == len(first.drop_duplicates(["method", "rate", "seed"]))
-    assert small.run(tmp_path).equals(first)
+    assert len(files) == 2
+    assert first[sweep.FINAL].isna().to_list() == [False, True], "a diverged training is kept, too"
+    assert sweep.frame(cases, tmp_path).equals(first)
     assert files == {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
 
 
