@@ -4,6 +4,13 @@ By name, or as an object: ``Pipeline(..., mitigation="spectrain")``, ``"pipemare
 ``staleness.PipeMare(anneal=500)``.  Each says in its docstring with which schedules it goes.  Two
 methods are optimizers: :func:`nesterov` and :class:`BasisRotation`; others are schedules:
 ``schedules.paci``, and ``schedules.two_bw`` with ``flush_after``.
+
+What the equations rest on: the texts of these papers were not at hand when they were written down.
+SpecTrain's, PipeMare's and PipeOptim's are well known, but the numbers of their sections are from
+memory.  Gap-Aware's elementwise form is FTPipe's code's, error feedback that of a public
+implementation, basis rotation a detailed summary's; PACI's bound and rule are from its authors'
+page and a summary, Nesterov's settings from its authors' scripts.  XPipe (Guan et al. 2019) is left
+out: how far its passes look ahead is nowhere to be found.
 """
 
 from pipekit.staleness.basis_rotation import BasisRotation

@@ -29,6 +29,7 @@ from pipekit import mitigation_equations as equations
 from pipekit.profiling import LayerProfile
 from pipekit.staleness import Mitigation, Pass, Weight
 from tests.engine.examples import MODELS, OPTIMIZERS, Batches, cores_of_each, cut, data, different
+from tests.engine.updates.test_ties import tied
 
 PREDICTABLE: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
@@ -182,6 +183,23 @@ def test_processes_give_the_same_bits(name: str) -> None:
     )
     assert_equal(pipe, truth, batches)
     pipe.close()
+
+
+@pytest.mark.parametrize("name", ["pipemare", "gap-aware", "error feedback"])
+def test_muon(name: str) -> None:
+    """It takes matrices only."""
+    torch.manual_seed(1)
+    model = nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in ((6, 8), (8, 8), (8, 3))))
+    case = CASES[name]._replace(optimizers={"muon": lambda p: torch.optim.Muon(p, lr=0.02)})
+    m = 3 if case.divides else 1
+    batches = data(6, rows=2 * m)
+    assert_equal(*both_ways(case, model, batches, [1, 1, 1], m), batches)
+
+
+@pytest.mark.parametrize("name", ["ahead", "error feedback", "gap-aware 2bw"])
+def test_weights_that_stages_share(name: str) -> None:
+    model, batches = tied(("0.weight", "4.weight")), data(5, rows=6)
+    assert_equal(*both_ways(CASES[name], model, batches, [3, len(model) - 3], 3), batches)
 
 
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.mitigation])
