@@ -205,14 +205,15 @@ class Judge:
         rows = [EIGHT, SIXTEEN] if row == SIXTEEN else [row]
         bsp_of: Valued = _scaling_of if row == SIXTEEN else _bsp
         sent_of: Valued = _saved if row == INCEPTION else _saved_exactly
+        bsp_found = self._turned(
+            _finding(f"{name}-bsp-speedup", bsp, bsp_note, points, bsp_label),
+            rows,
+            bsp_of,
+            circular=_BSP_FITTED,
+        )
         bytes_found = _finding(f"{name}-comm-reduction", sent, bytes_note, "communication_bars.svg")
         return [
-            self._turned(
-                _finding(f"{name}-bsp-speedup", bsp, bsp_note, points, bsp_label),
-                rows,
-                bsp_of,
-                circular=_BSP_FITTED,
-            ),
+            bsp_found.only_shown(_CIRCULAR) if row in FITTED else bsp_found,
             self._turned(
                 _finding(f"{name}-config", one.config_ratio, plan_note, label="simulated"),
                 [row],

@@ -41,9 +41,8 @@ THROUGHPUT = (Setting("resnet50", 8, "B"), Setting("alexnet", 8, "B"))
 """What section 5.2 reports without end-to-end results."""
 
 CALIBRATED_ON = {"A": (TABLE1[0], TABLE1[6]), "B": (TABLE1[3], TABLE1[5])}
-"""The rows whose BSP cells give the one bandwidth of a cluster: of each network that Table 1 has
-there, the row with the fewest workers, but for Inception-v3's only one on Cluster-A, which is left
-to be predicted."""
+"""The rows whose BSP cells give the one bandwidth of a cluster: those that the ledger has named as
+calibration cells from its beginning."""
 
 FITTED = frozenset(CALIBRATED_ON["A"] + CALIBRATED_ON["B"])
 """The rows whose BSP cell is no prediction."""

@@ -8,6 +8,7 @@ from pipekit import Profile
 from pipekit.clusters import flat
 from pipekit.ledger.claims import load
 from pipekit.papers.pipedream.cause_names import (
+    GUESSED_LAYERS,
     NOMINAL,
     OWN_BANDWIDTH,
     PLAN,
@@ -16,7 +17,14 @@ from pipekit.papers.pipedream.cause_names import (
 )
 from pipekit.papers.pipedream.table1 import causes, figure13, findings, predictions, runs
 from pipekit.papers.pipedream.table1.changes import UNCHANGED, Change, changes
-from pipekit.papers.pipedream.table1.findings import EIGHT, EIGHT_B, FOUR, INCEPTION, SIXTEEN
+from pipekit.papers.pipedream.table1.findings import (
+    EIGHT,
+    EIGHT_B,
+    FOUR,
+    INCEPTION,
+    INCEPTION_B,
+    SIXTEEN,
+)
 from pipekit.papers.pipedream.table1.predictions import Prediction
 from pipekit.papers.pipedream.table1.rows import TABLE1, THROUGHPUT, Setting
 from pipekit.papers.pipedream.table1.runs import Runs
@@ -128,6 +136,8 @@ def test_a_note_names_the_cause_of_its_row(judge: findings.Judge) -> None:
     assert "the busiest link would allow" in judge.cause(EIGHT_B)
     assert judge.borrowed in judge.cause(INCEPTION)
     assert "calibration cell" in judge.row(FOUR)[0].note
+    fitted = [row for row in TABLE1 if judge.row(row)[0].shown_only]
+    assert fitted == [FOUR, EIGHT_B, INCEPTION_B, TABLE1[-1]]
     assert "saturates" in judge.row(SIXTEEN)[0].note
 
 
@@ -162,6 +172,7 @@ def test_the_changes_of_a_row_change_one_thing_each(emulated: dict[Setting, Runs
     assert changed[PLAN].plan.config == "2-1-1"
     assert changed[NOMINAL].one.cluster.levels[0].used_bandwidth == 25e9 / 8
     assert changed[OWN_BANDWIDTH].bsp_speedup == pytest.approx(1.47)
+    assert GUESSED_LAYERS not in changed, "the row would be fitted on itself"
     assert changed[TIMES].one.cluster == one.cluster
     assert changed[TIMES].one.compute_s == pytest.approx(LAYERS.rows * 128.62e-3 / 16)
 
