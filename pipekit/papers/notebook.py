@@ -168,6 +168,6 @@ def parameters(namespace: Mapping[str, Any], **least: float) -> dict[str, Any]:
         if not name.startswith("_") and isinstance(value, bool | int | float | str)
     }
     for name, smallest in least.items():
-        if given[name] < smallest:
-            raise ValueError(f"{name} must be at least {smallest:g}, not {given[name]:g}")
+        if (value := float(given[name])) < smallest:
+            raise ValueError(f"{name} must be at least {smallest:g}, not {value:g}")
     return given

@@ -9,7 +9,7 @@ from pipekit.schedules import OPS, Schedule, Task
 from pipekit.schedules.weight_slots import weight_slots
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.work import Times
-from pipekit.staleness import Mitigation
+from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces.memory import PARTS, Memory
 
 _WEIGHTS, _GRADIENTS, _OPTIMIZER, _ACTIVATIONS, _RECOMPUTE = range(len(PARTS))

@@ -13,7 +13,7 @@ from pipekit.simulation import events, longest_path
 from pipekit.simulation.bytes import memory
 from pipekit.simulation.costs import StageCosts, stage_costs
 from pipekit.simulation.work import Times
-from pipekit.staleness import Mitigation, named
+from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces import COLUMNS, RECOMPUTE, Trace
 
 
@@ -61,7 +61,7 @@ def simulate(
     """
     require_choice("validate", validate, (None, "first", "later"))
     check(schedule, joint_updates=validate is not None)
-    rule = named(mitigation) if isinstance(mitigation, str) else mitigation
+    rule = _named(mitigation) if isinstance(mitigation, str) else mitigation
     costs = stage_costs(schedule, profile, plan)
     workers = len(schedule.workers)
     if cluster is not None:
@@ -119,3 +119,9 @@ def _bytes_sent(costs: list[StageCosts]) -> dict[Op, list[float]]:
         Payload.GRADIENT: [0.0, *(cost.received_bytes for cost in costs[1:])],
     }
     return {op: sent[rule.sends] for op, rule in OPS.items()}
+
+
+def _named(mitigation: str) -> Mitigation:
+    from pipekit.staleness.by_name import named  # here, since the rules themselves need torch
+
+    return named(mitigation)

@@ -13,16 +13,40 @@ page and a summary, Nesterov's settings from its authors' scripts.  XPipe (Guan 
 out: how far its passes look ahead is nowhere to be found.
 """
 
-from pipekit.staleness.basis_rotation import BasisRotation
-from pipekit.staleness.by_name import MITIGATIONS, named
-from pipekit.staleness.error_feedback import ErrorFeedback
-from pipekit.staleness.gap_aware import GapAware
-from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight
-from pipekit.staleness.nesterov import nesterov
-from pipekit.staleness.pipemare import PipeMare
-from pipekit.staleness.pipeoptim import PipeOptim
-from pipekit.staleness.prediction import Ahead, Prediction, expected_step
-from pipekit.staleness.spectrain import SpecTrain
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipekit.staleness.basis_rotation import BasisRotation
+    from pipekit.staleness.by_name import MITIGATIONS, named
+    from pipekit.staleness.error_feedback import ErrorFeedback
+    from pipekit.staleness.gap_aware import GapAware
+    from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight
+    from pipekit.staleness.nadam import nesterov
+    from pipekit.staleness.pipemare import PipeMare
+    from pipekit.staleness.pipeoptim import PipeOptim
+    from pipekit.staleness.prediction import Ahead, Prediction, expected_step
+    from pipekit.staleness.spectrain import SpecTrain
+
+_HOMES = {
+    "Ahead": "prediction",
+    "BasisRotation": "basis_rotation",
+    "ErrorFeedback": "error_feedback",
+    "GapAware": "gap_aware",
+    "MITIGATIONS": "by_name",
+    "Mitigation": "mitigation",
+    "Pass": "mitigation",
+    "PipeMare": "pipemare",
+    "PipeOptim": "pipeoptim",
+    "Prediction": "prediction",
+    "SpecTrain": "spectrain",
+    "Update": "mitigation",
+    "Weight": "mitigation",
+    "expected_step": "prediction",
+    "named": "by_name",
+    "nesterov": "nadam",
+}
+"""The file of each name."""
 
 __all__ = [
     "MITIGATIONS",
@@ -42,3 +66,10 @@ __all__ = [
     "named",
     "nesterov",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: simulations know the rules, and need no torch."""
+    if name in _HOMES:
+        return getattr(import_module(f"pipekit.staleness.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'pipekit.staleness' has no attribute {name!r}")

@@ -1,12 +1,13 @@
 """What a method does about stale weights: a rule with up to four answers, for each parameter."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-from torch import Tensor
-from torch.optim import Optimizer
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipekit.schedules import Op
+
+if TYPE_CHECKING:  # simulations know mitigations, too, and need no torch
+    from torch import Tensor
+    from torch.optim import Optimizer
 
 
 class Pass(NamedTuple):
@@ -64,12 +65,12 @@ class Weight(NamedTuple):
         memory: tensors of the mitigation's own, by any name; they go into checkpoints.
     """
 
-    read: Tensor
-    newest: Tensor
-    optimizer: Optimizer
+    read: "Tensor"
+    newest: "Tensor"
+    optimizer: "Optimizer"
     state: Mapping[str, Any]
     options: Mapping[str, Any]
-    memory: dict[str, Tensor]
+    memory: dict[str, "Tensor"]
 
 
 class Mitigation:
@@ -89,10 +90,10 @@ class Mitigation:
     stashing: bool | None = None
     tensors: int = 0
 
-    def require(self, optimizer: Optimizer) -> None:
+    def require(self, optimizer: "Optimizer") -> None:
         """Raise ValueError if the rule is not defined for an optimizer."""
 
-    def weights(self, at: Pass, weight: Weight) -> Tensor:
+    def weights(self, at: Pass, weight: Weight) -> "Tensor":
         """Return what a pass reads in place of ``weight.read``.
 
         It lies in a slot of its own.  With weight stashing it is asked for once a version, when
@@ -104,11 +105,11 @@ class Mitigation:
         """Return by what the learning rate is multiplied in an update, and in this one alone."""
         return 1.0
 
-    def gradient(self, at: Update, weight: Weight, gradient: Tensor) -> Tensor:
+    def gradient(self, at: Update, weight: Weight, gradient: "Tensor") -> "Tensor":
         """Return what the optimizer is given in place of a gradient, summed and clipped."""
         return gradient
 
-    def updated(self, at: Update, weight: Weight, before: Tensor) -> Tensor:
+    def updated(self, at: Update, weight: Weight, before: "Tensor") -> "Tensor":
         """Return what the newest weights are to be; ``weight.newest`` is what the optimizer made.
 
         Args:
