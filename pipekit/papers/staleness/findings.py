@@ -146,13 +146,18 @@ def _on_mitigations(trainings: pd.DataFrame) -> Iterator[str]:
 
 
 def counts(trainings: pd.DataFrame) -> str:
-    """Return how many trainings there are, and how long they took."""
+    """Return how many trainings there are, how long they took, and how short each is."""
     hours = trainings["cpu_s"].sum() / 3600
     judged = comparison.judged(trainings)
     arms = judged.loc[judged["at"] == OWN, ARM].drop_duplicates()
+    lengths = trainings[["proxy", "updates", "batch_rows"]].drop_duplicates()
+    each = "; ".join(
+        f"{proxy}: {updates} updates of {rows} samples"
+        for proxy, updates, rows in lengths.itertuples(index=False)
+    )
     return (
         f"{len(trainings)} trainings, {hours:.2f} hours of CPU time (measured), "
-        f"{len(arms)} complete arms"
+        f"{len(arms)} complete arms ({each})"
     )
 
 

@@ -7,6 +7,7 @@ stages have something to train in each.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import count, islice, pairwise
 from types import MappingProxyType
 from typing import Any
@@ -93,11 +94,7 @@ class Proxy:
 
     def data(self) -> Dataset:
         """Return what it learns from and is tested on."""
-        if self.kind == "images":
-            return handwriting(self.length)
-        text = installed_text if self.size == "large" else python_source
-        windows = text(self.length, self.rows + self.test_rows, self.test_rows)
-        return masked(windows) if self.kind == "bert" else windows
+        return _data(self)
 
     def batches(self, data: Dataset, seed: int) -> list[Batch]:
         """Return the batches of a training, of as many epochs as it takes."""
@@ -132,6 +129,15 @@ def evaluate(model: nn.Module, proxy: Proxy, tests: Sequence[Batch]) -> float:
         total = sum(float(proxy.loss(model(x), y)) * len(x) for x, y in tests)
     model.train(was)
     return total / sum(len(x) for x, _ in tests)
+
+
+@cache  # a process trains many
+def _data(proxy: Proxy) -> Dataset:
+    if proxy.kind == "images":
+        return handwriting(proxy.length)
+    text = installed_text if proxy.size == "large" else python_source
+    windows = text(proxy.length, proxy.rows + proxy.test_rows, proxy.test_rows)
+    return masked(windows) if proxy.kind == "bert" else windows
 
 
 def _convnet(width: int, pixels: int) -> nn.Sequential:

@@ -110,5 +110,6 @@ def test_contradictions_come_first_and_are_told_by_the_test(table: pd.DataFrame)
 
 def test_counts_are_of_trainings_hours_and_complete_arms(table: pd.DataFrame) -> None:
     assert findings.counts(table) == (
-        "75 trainings, 0.75 hours of CPU time (measured), 5 complete arms"
+        "75 trainings, 0.75 hours of CPU time (measured), 5 complete arms "
+        "(images-small: 200 updates of 32 samples)"
     )
