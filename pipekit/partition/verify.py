@@ -45,7 +45,9 @@ def verify(recorded: RecordedModel) -> list[float]:
 
     Both run on batches of other sizes than any recording had, with equal random numbers.  Outputs,
     buffers, the gradients of all parameters and of floating-point inputs must be equal to
-    the bit, and the names must be the model's.  Model and generators are left as they were.
+    the bit, and the names must be the model's.  In training, floating-point inputs are tried with
+    and without gradients: without, as most batches come, a module may do something else (weights
+    in a reentrant checkpoint get no gradient).  Model and generators are left as they were.
 
     Args:
         recorded: the model as layers, and the batches.
@@ -66,7 +68,9 @@ def verify(recorded: RecordedModel) -> list[float]:
             for stage in stages:
                 stage.train(training)
             for trial in recorded.trials:
-                _compare(recorded, stages, trial, training, seconds)
+                floats = any(tensor.is_floating_point() for tensor in tensors(trial.batch))
+                for tracked in (False, True) if training and floats else (True,):
+                    _compare(recorded, stages, trial, training, tracked, seconds)
     return seconds
 
 
@@ -75,17 +79,19 @@ def _compare(
     stages: list[Any],
     trial: Trial,
     training: bool,
+    tracked: bool,
     seconds: list[float],
 ) -> None:
     """Refuse stages that do not do what the model does with a batch; note their seconds."""
     model, batch = recorded.model, trial.batch
     mode = f"in {'training' if training else 'evaluation'} mode, with {trial.sizes}"
-    whole = _run_whole(model, batch, training)
-    cut = _run_stages(model, stages, batch, training, seconds)
+    mode += "" if tracked else " and inputs that need no gradient"
+    whole = _run_whole(model, batch, training, tracked)
+    cut = _run_stages(model, stages, batch, training, tracked, seconds)
     name = whole.first_difference(cut)
     if name is None:
         return
-    again = whole.first_difference(_run_whole(model, batch, training))
+    again = whole.first_difference(_run_whole(model, batch, training, tracked))
     if again is not None:
         raise NotRecordable(
             f"two runs of the unsplit model differ {mode}, first in {again}: it keeps state in "
@@ -97,9 +103,9 @@ def _compare(
     )
 
 
-def _run_whole(model: nn.Module, batch: Any, training: bool) -> _Outcome:
+def _run_whole(model: nn.Module, batch: Any, training: bool, tracked: bool) -> _Outcome:
     inputs: list[Tensor] = []
-    sample = batches.differentiable_copy(batch, inputs.append)
+    sample = _copied(batch, tracked, inputs)
     outcome = _Outcome()
     with _fresh([model]), torch.set_grad_enabled(training):
         output = batches.call(model, sample)
@@ -112,12 +118,24 @@ def _run_whole(model: nn.Module, batch: Any, training: bool) -> _Outcome:
     return outcome
 
 
+def _copied(batch: Any, tracked: bool, inputs: list[Tensor]) -> Any:
+    """Return a copy of a batch; if gradients are tracked, ``inputs`` gets what they come to."""
+    if not tracked:
+        return batches.plain_copy(batch)
+    return batches.differentiable_copy(batch, inputs.append)
+
+
 def _run_stages(
-    model: nn.Module, stages: list[Any], batch: Any, training: bool, seconds: list[float]
+    model: nn.Module,
+    stages: list[Any],
+    batch: Any,
+    training: bool,
+    tracked: bool,
+    seconds: list[float],
 ) -> _Outcome:
     """Run stages one by one; between them go detached tensors forth and their gradients back."""
     inputs: list[Tensor] = []
-    tree: Tree = batches.differentiable_copy(batch, inputs.append)
+    tree: Tree = _copied(batch, tracked, inputs)
     outcome = _Outcome()
     cuts: list[_Cut] = []
     with _fresh(stages), torch.set_grad_enabled(training):

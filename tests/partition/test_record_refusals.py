@@ -1,6 +1,8 @@
 """What cannot be recorded is refused with a sentence that names the place and the remedy."""
 
+import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
+from pipekit import Pipeline, schedules
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.stages import stages
 
@@ -145,6 +148,61 @@ def test_a_part_that_cannot_be_recorded_may_be_a_block() -> None:
             return self.parts["branch"](self.parts["first"](x)) * 2  # type: ignore[no-any-return]
 
     assert len(stages(Model(), X)) == 2
+
+
+class Checkpointed(nn.Module):
+    """Blocks that run again in their backward, by themselves."""
+
+    def __init__(self, first: nn.Module, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.reentrant = first, reentrant
+        self.blocks = nn.ModuleList(Again(reentrant) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Again(nn.Linear):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__(4, 4)
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        run = super().forward
+        return x + checkpoint(run, x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_reentrant_checkpoint_in_a_block_is_refused_where_it_loses_gradients() -> None:
+    """Its weights get none if its input needs none: as a later stage's, it would."""
+    with pytest.raises(
+        NotRecordable, match=r"that need no gradient.*blocks.0.*use_reentrant=False"
+    ):
+        stages(Checkpointed(nn.Identity(), reentrant=True), X)
+    stages(Checkpointed(nn.Identity(), reentrant=False), X)
+
+
+def test_a_reentrant_checkpoint_in_a_block_trains_as_in_a_plain_loop() -> None:
+    model = Checkpointed(nn.Embedding(9, 4), reentrant=True)
+    judge, words = copy.deepcopy(model), torch.arange(6).view(6, 1)
+    how = partial(torch.optim.SGD, lr=0.1)
+    pipeline = Pipeline(
+        stages(model, words),
+        partial(schedules.flush, 2, 2),
+        optimizer=how,
+        loss=nn.MSELoss(),
+        recompute="always",
+    )
+    target = torch.randn(6, 1, 4)
+    pipeline.train([(words, target)])
+    for rows, numbers in zip(words.chunk(2), target.chunk(2), strict=True):
+        torch.autograd.backward(nn.functional.mse_loss(judge(rows), numbers) / 2)
+    how(judge.parameters()).step()
+    trained = pipeline.state_dict()
+    assert all(torch.equal(trained[name], tensor) for name, tensor in judge.state_dict().items())
 
 
 def test_one_row_is_refused() -> None:

@@ -96,5 +96,10 @@ def differentiable_copy(batch: Any, wanted: Callable[[Tensor], None] | None = No
     return _mapped(copied, batch)
 
 
+def plain_copy(batch: Any) -> Any:
+    """Return a copy of the batch, as a data loader gives it: nothing tracks gradients."""
+    return _mapped(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, batch)
+
+
 def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
     return decode(encode(tree, function), lambda leaf: leaf)
