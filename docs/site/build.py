@@ -24,7 +24,6 @@ from pipekit.traces import Trace, describe_bubbles
 ROOT = Path(__file__).parents[2]
 SOURCE, SITE = ROOT / "build" / "site-source", ROOT / "build" / "site"
 PAGES = ("train", "your_model", "cost", "methods", "papers", "from_other_tools", "about")
-ORACLE = {"2bw": "_previous", "asp": "_asynchronous", "pipedream": "_staggered"}
 PAPERS = {
     "gpipe": "gpipe",
     "flush": "pipedream-2bw",
@@ -154,9 +153,10 @@ def method_page(name: str) -> str:
         "## In words",
         inspect.cleandoc(_function(name).__doc__ or "").partition("\n\nArgs")[0],
     ]
-    judge = inspect.getsource(getattr(oracle, ORACLE.get(name.split("-vertical")[0], "_current")))
-    if name == "pipedream-vertical-sync":
-        judge = inspect.getsource(oracle._oldest)
+    line = oracle._VERSION_READ.get(name.replace("-", "_"), oracle._VERSION_READ["sequential"])
+    judge = inspect.getsource(line)
+    if name in ("paci", "pipedream-no-stashing"):  # forward and backward read different weights
+        judge += "\n\n" + inspect.getsource(oracle._Reads)
     text += ["## The judge's line", f"```python\n{judge}```"]
     if name in PAPERS:
         theirs = [c for c in claims.load().values() if c.paper == PAPERS[name]]

@@ -7,7 +7,7 @@ html_theme = "furo"  # follows the reader's light or dark, and fits a phone
 html_title = "pipekit"
 html_copy_source = False
 templates_path: list[str] = []
-exclude_patterns: list[str] = []
+exclude_patterns = ["reference/**.md"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # notebooks are shown as the last run has left them
 # A figure's SVG before its plotly JSON: pages then need no script from elsewhere.
