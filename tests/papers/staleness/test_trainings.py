@@ -1,8 +1,10 @@
 """Trainings of the sweep: the cheap way and the engine's give the same bits."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 
 from pipekit.papers.staleness.methods import METHODS
 from pipekit.papers.staleness.optimizers import OPTIMIZERS
@@ -11,6 +13,15 @@ from pipekit.papers.staleness.trainings import ENGINE, ORACLE, POINTS, StaleTrai
 
 TINY = replace(PROXIES["images-small"], width=2, length=8, updates=12)
 DEEP = 4
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Let operators have one thread, as in a sweep: over how many a sum is split rounds it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def case(method: str, optimizer: str = "adamw") -> StaleTraining:
