@@ -13,7 +13,7 @@ from pipekit.datasets.images import digits, mnist
 
 @dataclass(frozen=True)
 class ShiftedImages(Dataset):
-    """Images whose training batches are shifted at random; see :func:`pipekit.datasets.handwriting`.
+    """Images shifted at random in training; see :func:`pipekit.datasets.handwriting`.
 
     Attributes:
         shift: the most pixels, up, down, left and right.

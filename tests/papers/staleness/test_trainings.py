@@ -16,8 +16,9 @@ DEEP = 4
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let operators have one thread, as in a sweep: over how many a sum is split rounds it."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the engine's, even with one worker
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
