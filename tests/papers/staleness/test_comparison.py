@@ -98,14 +98,30 @@ def test_a_course_crosses_a_target_on_a_straight_line(table: pd.DataFrame) -> No
 
 def test_contradictions_come_first_and_are_told_by_the_test(table: pd.DataFrame) -> None:
     verdicts = findings.verdicts(table)
-    told = verdicts.set_index("source")["verdict"]
-    assert set(told.loc["PipeDream, sections 3.4 and 5.2"]) == {findings.CONTRADICTS}
-    assert set(told.loc["PipeDream-2BW, sections 3.1 and 5.1"]) == {findings.AGREES}
-    assert told["PipeDream, section 3.3"] == findings.AGREES
+    told = verdicts.groupby("claim")["verdict"].agg(set)
+    similar, between, critical, _ = (claim.text for claim in findings.CLAIMS)
+    assert told[between] == {findings.CONTRADICTS}
+    assert told[similar] == told[critical] == {findings.AGREES}
     assert verdicts["verdict"].is_monotonic_decreasing
     first, *others = findings.sentences(table)
-    assert first.startswith("2 of 2 comparisons contradict “PipeDream needs as many epochs")
+    assert first.startswith("2 of 2 comparisons contradict “PipeDream's semantics lie between")
     assert not any("contradict" in sentence for sentence in others)
+
+
+@pytest.mark.parametrize(
+    ("expected", "worse", "better", "none"),
+    [
+        (findings.HIGHER, findings.AGREES, findings.CONTRADICTS, findings.CONTRADICTS),
+        (findings.NOT_HIGHER, findings.CONTRADICTS, findings.AGREES, findings.AGREES),
+        (findings.SAME, findings.CONTRADICTS, findings.CONTRADICTS, findings.AGREES),
+    ],
+)
+def test_a_verdict_follows_from_sign_and_p(
+    expected: str, worse: str, better: str, none: str
+) -> None:
+    claim = findings.PaperClaim("paper", "text", "2bw", "flush", expected)
+    assert (claim.verdict(0.1, 0.01), claim.verdict(-0.1, 0.01)) == (worse, better)
+    assert claim.verdict(0.1, 0.5) == claim.verdict(-0.1, 0.5) == none
 
 
 def test_counts_are_of_trainings_hours_and_complete_arms(table: pd.DataFrame) -> None:
