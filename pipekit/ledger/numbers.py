@@ -13,7 +13,8 @@ then, if wanted, the rows that count and Python's format.  ``python -m pipekit.l
 ``count``             rows
 ``distinct``          different values
 ``only``              the value of the single row
-``min, max, mean``    of the values
+``min, max``          of the values
+``mean, median``      likewise
 ``worst``             the largest absolute value
 ``over_least``        the single row's value over the least of all rows, minus 1
 ====================  ================================================================
@@ -40,6 +41,7 @@ _STATISTICS: dict[str, Callable[["pd.Series[float]", "pd.Series[float]"], float]
     "min": lambda rows, _: rows.min(),
     "max": lambda rows, _: rows.max(),
     "mean": lambda rows, _: rows.mean(),
+    "median": lambda rows, _: rows.median(),
     "worst": lambda rows, _: rows.abs().max(),
     "over_least": lambda rows, every: rows.item() / every.min() - 1,
 }

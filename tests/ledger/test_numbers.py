@@ -37,6 +37,7 @@ def test_every_number_of_the_pages_is_the_tables(repository: Path) -> None:
         ("min found", "-0.5"),
         ("max found, as .0%", "1%"),
         ("mean found, as .3f", "-0.246"),
+        ("median found", "-0.25"),
         ("over_least found, where what = other, as .2f", "-0.50"),
     ],
 )
@@ -51,7 +52,7 @@ def test_a_mark_shows_what_it_asks_for(asked: str, shown: str, reference: Path) 
         ("a/t.csv, only found", "can only convert"),
         ("a/u.csv, count what", "there is no table"),
         ("a/t.csv, count that", "has the columns what, found, chosen"),
-        ("a/t.csv, median found", "the statistics are count, distinct"),
+        ("a/t.csv, mode found", "the statistics are count, distinct"),
         ("a/t.csv", "is not as pipekit.ledger.numbers describes"),
         ("a/t.csv, max found, as q", "Unknown format code"),
     ],
