@@ -1,5 +1,6 @@
 """The page that says where a pipeline pays, from runs whose ratios are known."""
 
+import json
 import runpy
 from pathlib import Path
 from typing import Any
@@ -61,3 +62,12 @@ def test_the_page_says_where_it_pays(script: dict[str, Any]) -> None:
     page = script["page"](runs(**{"pipekit, threads": (2.0, 1.0)}), RECORD)
 
     assert "- gpt, 2 stages: a pipeline pays: pipekit, threads is 1.10 times as fast as DDP" in page
+
+
+def test_the_committed_page_says_what_the_committed_runs_do(
+    script: dict[str, Any], repository: Path
+) -> None:
+    folder = repository / "results/reference/benchmarks"
+    record = json.loads((folder / "networks.json").read_text())
+    page = script["page"](pd.read_csv(folder / "networks.csv"), record)
+    assert (folder / "README.md").read_text() == page
