@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pandas as pd
@@ -29,7 +30,8 @@ def test_interrupted_cells() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_kills() -> None:
+def test_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other tests lay files in theirs
     rows = list(kills.attack(2, 1))
     assert [(row["failure"], row["equal"]) for row in rows] == [("", True)] * 2
     assert {"trial", "method", "killed"} <= rows[0].keys(), "README counts them"
