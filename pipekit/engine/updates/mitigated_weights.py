@@ -6,18 +6,15 @@ which is written before each pass: whatever is under way reads it, and so a back
 there what it is to read.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from pipekit.engine.updates.buckets import Gradients
-from pipekit.engine.updates.optimizer_state import Groups
 from pipekit.engine.updates.weight_versions import (
-    LRSchedulerFactory,
-    OptimizerFactory,
     WeightVersions,
 )
 from pipekit.schedules import Op
@@ -50,22 +47,11 @@ class MitigatedWeights(WeightVersions):
 
     Args:
         mitigation: what it does.
-        layers, optimizer, lr_scheduler, slots, groups, steps_lr, copies: those of
-            :class:`WeightVersions`.
+        versions: the arguments of :class:`WeightVersions`.
     """
 
-    def __init__(
-        self,
-        mitigation: StageMitigation,
-        layers: nn.Sequential,
-        optimizer: OptimizerFactory,
-        lr_scheduler: LRSchedulerFactory | None,
-        slots: Sequence[nn.Sequential] = (),
-        groups: Groups | None = None,
-        steps_lr: bool = True,
-        copies: Collection[int] = (),
-    ) -> None:
-        super().__init__(layers, optimizer, lr_scheduler, slots, groups, steps_lr, copies)
+    def __init__(self, mitigation: StageMitigation, *versions: Any) -> None:
+        super().__init__(*versions)
         self._at, self._rule = mitigation, mitigation.rule
         self._predicts = self._rule.overrides("weights")
         self._corrects = self._rule.overrides("gradient")
