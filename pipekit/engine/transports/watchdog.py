@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.standings import Standings
 
 NOTICE_S = 30.0
@@ -82,7 +83,8 @@ class Watchdog:
                 on_stall(stalled)
 
         thread = threading.Thread(target=run, name="pipekit watchdog", daemon=True)
-        thread.start()
+        with deferred_interrupts():  # one in its start may end a thread before it has begun
+            thread.start()
         try:
             yield
         finally:
