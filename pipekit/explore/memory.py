@@ -6,11 +6,11 @@ from typing import Any
 import ipywidgets as widgets
 
 from pipekit.clusters import flat, papers
-from pipekit.explore.controls import choice, steps, whole
-from pipekit.explore.explorer import explore
 from pipekit.explore.models import MODELS, estimated
+from pipekit.explore.page.controls import choice, steps, whole
+from pipekit.explore.page.explorer import explore
+from pipekit.explore.page.view import Timeline, View
 from pipekit.explore.timeline import made
-from pipekit.explore.view import Timeline, View
 from pipekit.planning import plan
 from pipekit.planning.balanced import Of
 from pipekit.plans import Recompute
@@ -106,5 +106,5 @@ def controls() -> dict[str, widgets.ValueWidget]:
 
 
 def memory(interactive: bool, results_dir: str, **start: Any) -> None:
-    """Display the explorer; see :func:`pipekit.explore.explorer.explore`."""
+    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
     explore(see, controls, interactive, results_dir, **start)

@@ -9,11 +9,11 @@ import pandas as pd
 
 from pipekit import plots
 from pipekit.clusters import Cluster, named
-from pipekit.explore.controls import choice, steps
-from pipekit.explore.explorer import explore
 from pipekit.explore.memory import OPTIMIZERS
 from pipekit.explore.models import MODELS, estimated
-from pipekit.explore.view import Plot, View
+from pipekit.explore.page.controls import choice, steps
+from pipekit.explore.page.explorer import explore
+from pipekit.explore.page.view import Plot, View
 from pipekit.planning import parallel_pipelines, sweep
 from pipekit.planning.parallel_pipelines import fastest
 from pipekit.plans import Plan
@@ -73,7 +73,7 @@ def controls() -> dict[str, widgets.ValueWidget]:
 
 
 def planner(interactive: bool, results_dir: str, **start: Any) -> None:
-    """Display the explorer; see :func:`pipekit.explore.explorer.explore`."""
+    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
     explore(see, controls, interactive, results_dir, **start)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import ipywidgets as widgets
 
 from pipekit.clusters import flat
-from pipekit.explore.controls import number, whole
-from pipekit.explore.explorer import explore
-from pipekit.explore.view import Plot, Timeline, View
+from pipekit.explore.page.controls import number, whole
+from pipekit.explore.page.explorer import explore
+from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.plans import Plan
 from pipekit.plots import style, units
-from pipekit.plots.series import series
+from pipekit.plots.charts.series import series
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule
 from pipekit.searching.tradeoff import Tradeoff, tradeoff
@@ -89,7 +89,7 @@ def controls() -> dict[str, widgets.ValueWidget]:
 
 
 def search(interactive: bool, results_dir: str, **start: Any) -> None:
-    """Display the explorer; see :func:`pipekit.explore.explorer.explore`."""
+    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
     explore(see, controls, interactive, results_dir, **start)
 
 

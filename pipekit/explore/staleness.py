@@ -7,11 +7,11 @@ from typing import Any
 import ipywidgets as widgets
 import pandas as pd
 
-from pipekit.explore.controls import choice, steps
-from pipekit.explore.explorer import explore
 from pipekit.explore.memory import OPTIMIZERS
 from pipekit.explore.models import MODELS
-from pipekit.explore.view import Plot, View
+from pipekit.explore.page.controls import choice, steps
+from pipekit.explore.page.explorer import explore
+from pipekit.explore.page.view import Plot, View
 from pipekit.papers.staleness import comparison, figures
 from pipekit.papers.staleness.speed import Machines, points
 
@@ -94,7 +94,7 @@ def controls(trainings: pd.DataFrame) -> dict[str, widgets.ValueWidget]:
 def speed_against_staleness(
     interactive: bool, results_dir: str, reference_dir: str | Path, **start: Any
 ) -> None:
-    """Display the explorer; see :func:`pipekit.explore.explorer.explore`.
+    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`.
 
     Args:
         interactive: False where nobody moves a slider, as under papermill.

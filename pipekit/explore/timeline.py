@@ -7,9 +7,9 @@ from typing import Any
 import ipywidgets as widgets
 
 from pipekit.clusters import flat
-from pipekit.explore.controls import choice, number, steps, whole
-from pipekit.explore.explorer import explore
-from pipekit.explore.view import Timeline, View
+from pipekit.explore.page.controls import choice, number, steps, whole
+from pipekit.explore.page.explorer import explore
+from pipekit.explore.page.view import Timeline, View
 from pipekit.plans import Plan, Recompute
 from pipekit.plots import units
 from pipekit.profiling import Profile
@@ -92,7 +92,7 @@ def controls() -> dict[str, widgets.ValueWidget]:
 
 
 def timeline(interactive: bool, results_dir: str, **start: Any) -> None:
-    """Display the explorer; see :func:`pipekit.explore.explorer.explore`."""
+    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
     explore(see, controls, interactive, results_dir, **start)
 
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from pipekit.explore.memory import CUTS, DEVICES, OPTIMIZERS, controls, see
-from pipekit.explore.view import Timeline
+from pipekit.explore.page.view import Timeline
 
 MODEL: dict[str, Any] = {"model": "gpt-355M", "microbatches": 4}
 

@@ -3,8 +3,8 @@ import pytest
 
 from pipekit.clusters import named
 from pipekit.explore.models import estimated
+from pipekit.explore.page.view import View
 from pipekit.explore.planner import CLUSTERS, controls, see
-from pipekit.explore.view import View
 from pipekit.planning import parallel_pipelines, sweep
 
 

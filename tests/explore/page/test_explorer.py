@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 
 from pipekit import Profile, schedules, simulate
-from pipekit.explore import explorer, still
-from pipekit.explore.canvas import TimelineCanvas
-from pipekit.explore.chart import Chart
-from pipekit.explore.controls import choice, whole
-from pipekit.explore.explorer import Explorer, explore
-from pipekit.explore.view import Plot, Timeline, View
+from pipekit.explore.page import explorer, still
+from pipekit.explore.page.canvas import TimelineCanvas
+from pipekit.explore.page.chart import Chart
+from pipekit.explore.page.controls import choice, whole
+from pipekit.explore.page.explorer import Explorer, explore
+from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.plots import in_flight
 
 

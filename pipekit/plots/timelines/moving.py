@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from pipekit.plots import style
-from pipekit.plots.event_styles import event_styles
-from pipekit.plots.timeline import summary
+from pipekit.plots.timelines.event_styles import event_styles
+from pipekit.plots.timelines.timeline import summary
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 

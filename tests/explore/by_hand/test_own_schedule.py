@@ -3,7 +3,7 @@ from typing import Any
 import ipywidgets as widgets
 import pytest
 
-from pipekit.explore.own_schedule import PICTURE, OwnSchedule, controls, see, trained
+from pipekit.explore.by_hand.own_schedule import PICTURE, OwnSchedule, controls, see, trained
 from pipekit.schedules import parse, pipedream
 from pipekit.traces import Trace
 

@@ -5,8 +5,8 @@ from typing import Any
 import ipywidgets as widgets
 import pytest
 
-from pipekit.explore.puzzle_board import PuzzleBoard, controls, see, solved
-from pipekit.explore.puzzles import PUZZLES, Puzzle
+from pipekit.explore.by_hand.puzzle_board import PuzzleBoard, controls, see, solved
+from pipekit.explore.by_hand.puzzles import PUZZLES, Puzzle
 from pipekit.schedules import Op, ScheduleError, Task, check, gpipe
 from pipekit.schedules.replay import replay
 

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from matplotlib.ticker import MaxNLocator
 
 from pipekit.plots import style
-from pipekit.plots.series import PLOT_PX, series
+from pipekit.plots.charts.series import PLOT_PX, series
 
 LEAST_TICKS = 3
 SQUARE_PX = 400

@@ -4,7 +4,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
-from pipekit.plots.curves import curves
+from pipekit.plots.charts.curves import curves
 from pipekit.plots.frames import require
 
 

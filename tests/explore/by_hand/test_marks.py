@@ -1,6 +1,6 @@
 import pytest
 
-from pipekit.explore.marks import faults, marked
+from pipekit.explore.by_hand.marks import faults, marked
 from pipekit.schedules import Op, ScheduleError, Task, check, parse
 
 SOUND = """\

@@ -6,11 +6,11 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from pipekit.explore.controls import choice
-from pipekit.explore.explorer import explore
-from pipekit.explore.own_schedule import OwnSchedule
-from pipekit.explore.puzzles import PUZZLES, Puzzle
-from pipekit.explore.view import Timeline, View
+from pipekit.explore.by_hand.own_schedule import OwnSchedule
+from pipekit.explore.by_hand.puzzles import PUZZLES, Puzzle
+from pipekit.explore.page.controls import choice
+from pipekit.explore.page.explorer import explore
+from pipekit.explore.page.view import Timeline, View
 from pipekit.schedules import OPS, ScheduleError, Task
 from pipekit.traces import Trace
 
@@ -21,7 +21,7 @@ def see(puzzle: str = FIRST, picture: str = PUZZLES[FIRST].empty) -> View:
     """Return a board, drawn in time slots, and how far it is.
 
     Args:
-        puzzle: of :data:`pipekit.explore.puzzles.PUZZLES`.
+        puzzle: of :data:`pipekit.explore.by_hand.puzzles.PUZZLES`.
         picture: of the tasks placed, as :func:`pipekit.schedules.parse` reads it.
 
     Raises:
@@ -115,7 +115,7 @@ def controls() -> Mapping[str, widgets.ValueWidget]:
 
 
 def puzzles(interactive: bool, results_dir: str, **start: Any) -> None:
-    """Display the game; see :func:`pipekit.explore.explorer.explore`."""
+    """Display the game; see :func:`pipekit.explore.page.explorer.explore`."""
     explore(see, controls, interactive, results_dir, explorer=PuzzleBoard, still=solved, **start)
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from IPython.display import display
 
 from pipekit import plots
-from pipekit.explore.view import Timeline, View
+from pipekit.explore.page.view import Timeline, View
 
 
 def styled(view: View) -> Any:

@@ -4,7 +4,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
-from pipekit.plots.series import series
+from pipekit.plots.charts.series import series
 
 
 def curves(

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from pipekit.plots import style, units
 from pipekit.plots.frames import require
-from pipekit.plots.worker_panels import panel, steps, worker_panels, write_beside
+from pipekit.plots.timelines.worker_panels import panel, steps, worker_panels, write_beside
 from pipekit.traces.memory import PARTS, Memory
 
 LEAST_PX, MOST_PX, ALL_PX = 44, 180, 560

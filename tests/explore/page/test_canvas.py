@@ -6,7 +6,7 @@ import pytest
 
 from pipekit import Profile, Trace, plots, schedules, simulate
 from pipekit.explore import TimelineCanvas, picture
-from pipekit.explore.canvas import LEFT_PX
+from pipekit.explore.page.canvas import LEFT_PX
 from pipekit.plots import style
 
 

@@ -5,8 +5,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
-from pipekit.plots.event_styles import event_styles
-from pipekit.plots.idle import HEIGHT, idle
+from pipekit.plots.timelines.event_styles import event_styles
+from pipekit.plots.timelines.idle import HEIGHT, idle
 from pipekit.traces import Trace
 
 ROOMY_PX = 4

@@ -9,10 +9,10 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import display
 
-from pipekit.explore.canvas import TimelineCanvas, picture
-from pipekit.explore.chart import Chart
-from pipekit.explore.still import static, styled
-from pipekit.explore.view import View
+from pipekit.explore.page.canvas import TimelineCanvas, picture
+from pipekit.explore.page.chart import Chart
+from pipekit.explore.page.still import static, styled
+from pipekit.explore.page.view import View
 
 See = Callable[..., View]
 """From the values of the controls, by name, to what to show; its defaults are the first setting."""

@@ -14,9 +14,9 @@ from pipekit import plots
 from pipekit.clusters import flat
 from pipekit.datasets import Batch, Dataset, digits
 from pipekit.engine import Pipeline, Run
-from pipekit.explore.explorer import Explorer, explore
-from pipekit.explore.marks import marked
-from pipekit.explore.view import Plot, Timeline, View
+from pipekit.explore.by_hand.marks import marked
+from pipekit.explore.page.explorer import Explorer, explore
+from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.models import mlp
 from pipekit.planning import plan
 from pipekit.plans import Plan
@@ -128,7 +128,7 @@ def controls() -> Mapping[str, widgets.ValueWidget]:
 
 
 def own_schedule(interactive: bool, results_dir: str, **start: Any) -> None:
-    """Display the explorer; see :func:`pipekit.explore.explorer.explore`."""
+    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
     explore(see, controls, interactive, results_dir, explorer=OwnSchedule, still=trained, **start)
 
 

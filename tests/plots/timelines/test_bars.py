@@ -1,5 +1,5 @@
 from pipekit import schedules
-from pipekit.plots.bars import bars
+from pipekit.plots.timelines.bars import bars
 from pipekit.traces import Trace
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from pipekit import schedules
 from pipekit.plots import style
-from pipekit.plots.event_styles import event_styles
+from pipekit.plots.timelines.event_styles import event_styles
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 

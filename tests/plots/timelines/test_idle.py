@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from pipekit import schedules, simulate
 from pipekit.clusters import flat
-from pipekit.plots.idle import idle
+from pipekit.plots.timelines.idle import idle
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.traces import Trace
 

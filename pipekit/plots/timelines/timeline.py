@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pipekit.plots import style, units
-from pipekit.plots.bars import bars
+from pipekit.plots.timelines.bars import bars
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace, describe_bubbles
 

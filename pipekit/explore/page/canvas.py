@@ -10,11 +10,11 @@ import traitlets
 from numpy.typing import NDArray
 
 from pipekit.plots import style, units
-from pipekit.plots.event_styles import event_styles
-from pipekit.plots.idle import STYLES, visible_gaps
-from pipekit.plots.memory import TICKS_PX
-from pipekit.plots.timeline import summary, time_scale
-from pipekit.plots.worker_panels import NAME_PX
+from pipekit.plots.timelines.event_styles import event_styles
+from pipekit.plots.timelines.idle import STYLES, visible_gaps
+from pipekit.plots.timelines.memory import TICKS_PX
+from pipekit.plots.timelines.timeline import summary, time_scale
+from pipekit.plots.timelines.worker_panels import NAME_PX
 from pipekit.schedules import ScheduleError
 from pipekit.traces import PARTS, Trace
 

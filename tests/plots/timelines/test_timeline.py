@@ -8,7 +8,7 @@ import pytest
 
 from pipekit import schedules
 from pipekit.plots import compare, style, timeline
-from pipekit.plots.timeline import MOST_EVENTS
+from pipekit.plots.timelines.timeline import MOST_EVENTS
 from pipekit.traces import Trace
 
 

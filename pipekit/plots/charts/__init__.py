@@ -1,0 +1,1 @@
+"""Numbers of results: curves, points, bars and maps."""
