@@ -27,7 +27,7 @@ from pipekit.schedules import (
     sum_order,
     sums,
 )
-from pipekit.schedules.validation import Validation, validations
+from pipekit.schedules.lowering.validation import Validation, validations
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from pipekit.engine.observers.traffic_counter import TrafficCounter
 from pipekit.engine.transport import EndingTransport, Transport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.schedules import OPS, Message, Op, Step, Task, distinct, slot_count
-from pipekit.schedules.validation import Validation
+from pipekit.schedules.lowering.validation import Validation
 from pipekit.trees import tree_map
 
 

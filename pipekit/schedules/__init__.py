@@ -1,16 +1,17 @@
 """Pipeline methods as tables of tasks: built, drawn, checked and lowered to what workers run."""
 
-from pipekit.schedules.boundaries import (
+from pipekit.schedules.check import Report, check
+from pipekit.schedules.errors import ScheduleError
+from pipekit.schedules.formats.text import draw
+from pipekit.schedules.lowering.boundaries import (
     Boundary,
     boundaries,
     older_versions,
     steps_after,
     until,
 )
-from pipekit.schedules.check import Report, check
-from pipekit.schedules.endless import EndlessSteps, endless
-from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.lower import (
+from pipekit.schedules.lowering.endless import EndlessSteps, endless
+from pipekit.schedules.lowering.lower import (
     FIRST_TIE,
     MAIN,
     Message,
@@ -20,6 +21,7 @@ from pipekit.schedules.lower import (
     lower,
     slot_count,
 )
+from pipekit.schedules.lowering.sums import Sum, sum_order, sums
 from pipekit.schedules.methods.asp import asp
 from pipekit.schedules.methods.bidirectional.chimera import chimera
 from pipekit.schedules.methods.bidirectional.dualpipe import dualpipe
@@ -45,9 +47,7 @@ from pipekit.schedules.methods.zero_bubble.zb_v import zb_v
 from pipekit.schedules.ops import ADDING, OPS, PASSES, RECEIVERS, SENDERS, Op, OpRule, Payload
 from pipekit.schedules.repeated import Repeated, alike, distinct
 from pipekit.schedules.schedule import Schedule, parse, read_csv
-from pipekit.schedules.sums import Sum, sum_order, sums
 from pipekit.schedules.task import Task
-from pipekit.schedules.text import draw
 from pipekit.schedules.time_slots import slots
 
 __all__ = [

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from pipekit.schedules.dependencies import NOBODY, Dependencies
 from pipekit.schedules.errors import ScheduleError
+from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.schedules.ops import OPS, Op, Payload
 from pipekit.schedules.replay import order
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
-from pipekit.schedules.weight_slots import weight_slots
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from pipekit.schedules import csv, text, torch_csv
 from pipekit.schedules.dependencies import Dependencies
 from pipekit.schedules.errors import ScheduleError
+from pipekit.schedules.formats import csv, text, torch_csv
 from pipekit.schedules.ops import OPS
 from pipekit.schedules.repeated import Repeated, distinct
 from pipekit.schedules.task import Task

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from pipekit.schedules import OPS, Schedule, Task
-from pipekit.schedules.weight_slots import weight_slots
+from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.work import Times
 from pipekit.staleness.mitigation import Mitigation

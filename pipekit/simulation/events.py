@@ -19,7 +19,7 @@ from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Flow, Traffic
 from pipekit.schedules import OPS, RECEIVERS, SENDERS, Op, Payload, Schedule, sums
 from pipekit.schedules.dependencies import NOBODY, NOTHING
-from pipekit.schedules.lower import update_ends
+from pipekit.schedules.lowering.lower import update_ends
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.work import Route, Times, recomputed, routes, seconds
 from pipekit.traces import TRANSFERS

@@ -8,7 +8,7 @@ from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import OPS, Op, Payload, Schedule, check
-from pipekit.schedules.validation import validation_waits
+from pipekit.schedules.lowering.validation import validation_waits
 from pipekit.simulation import events, longest_path
 from pipekit.simulation.bytes import memory
 from pipekit.simulation.costs import StageCosts, stage_costs

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from pipekit.schedules import OPS, Op, Payload, Schedule
-from pipekit.schedules.lower import batch_ends, runs_again
-from pipekit.schedules.weight_slots import weight_slots
+from pipekit.schedules.lowering.lower import batch_ends, runs_again
+from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.simulation.costs import StageCosts, skips_of
 
 

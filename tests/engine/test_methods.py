@@ -16,8 +16,8 @@ from pipekit import LossScale, Pipeline, Run, Schedule, oracle
 from pipekit.schedules import ADDING, replicate
 from tests.engine.examples import data, different, nesterov
 from tests.engine.updates.test_ties import tied
+from tests.schedules.formats.torch_tables import torchs
 from tests.schedules.methods.test_all_methods import METHODS
-from tests.schedules.torch_tables import torchs
 
 BATCHES = 3
 TORCHS = [

@@ -1,7 +1,7 @@
 """Goes on after an update before all stages have agreed to it, and back if it was wrong.
 
-What runs on unvalidated weights are forwards (see :mod:`pipekit.schedules.validation`).  They are
-run again from what they took in, of which another stage may send some again.
+What runs on unvalidated weights are forwards: see :mod:`pipekit.schedules.lowering.validation`.
+They are run again from what they took in, of which another stage may send some again.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from pipekit.engine.transport import Transport
 from pipekit.layers.buffers import named_buffers, set_buffers
 from pipekit.layers.pass_state import set_ends_batch
 from pipekit.schedules import Message, Op, Step
-from pipekit.schedules.validation import Validation
+from pipekit.schedules.lowering.validation import Validation
 from pipekit.trees import Tree, tree_map
 
 

@@ -8,7 +8,7 @@ from pipekit.papers.zoo import comparison
 from pipekit.papers.zoo.closed_forms import ACTIVATIONS, FORMS, Setting
 from pipekit.papers.zoo.peers import FILES, PEERS, TORCH, peers_of
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
-from tests.schedules.torch_tables import NAMES as TORCHS
+from tests.schedules.formats.torch_tables import NAMES as TORCHS
 
 SETTINGS = [
     Setting(p, m, f, i, w, overlap)

@@ -10,7 +10,7 @@ from pipekit.papers.pipedream.staleness.study import Study
 from pipekit.papers.pipedream.staleness.versions import LONG, METHODS, STAGES, STASHING, SYNCED
 from pipekit.papers.timelines import EQUAL_SLOTS, memory_of
 from pipekit.schedules import Op, Schedule, Task, check
-from pipekit.schedules.weight_slots import weight_slots
+from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.traces import Trace
 from pipekit.traces.memory import Memory
 

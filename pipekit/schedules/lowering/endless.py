@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any
 
-from pipekit.schedules.boundaries import boundaries, until
 from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.lower import Skips, Step, lower
+from pipekit.schedules.lowering.boundaries import boundaries, until
+from pipekit.schedules.lowering.lower import Skips, Step, lower
 from pipekit.schedules.repeated import Pattern
 from pipekit.schedules.schedule import Schedule
 

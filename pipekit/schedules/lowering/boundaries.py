@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pipekit.schedules.lower import Step
+from pipekit.schedules.lowering.lower import Step
 from pipekit.schedules.ops import OPS, Op
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipekit import schedules
 from pipekit.engine.arguments import require_joint_updates
 from pipekit.schedules import OPS, Op, Schedule, ScheduleError, lower
-from pipekit.schedules.validation import validation_waits, validations
+from pipekit.schedules.lowering.validation import validation_waits, validations
 from tests.schedules.examples import LATE_UPDATE
 from tests.schedules.methods.test_all_methods import METHODS
 from tests.schedules.strategies import training_methods

@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.schedules.ops import OPS, RECEIVERS, SENDERS, Op, Payload
 from pipekit.schedules.repeated import alike, distinct
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
-from pipekit.schedules.weight_slots import weight_slots
 
 MAIN = -1
 """In place of a skip connection: the way from stage to stage."""

@@ -11,9 +11,16 @@ from pipekit import schedules, simulate
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, Schedule, ScheduleError, check, parse, read_csv, slots
 from pipekit.traces import Trace
+from tests.schedules.formats.torch_tables import (
+    LOOPS,
+    NAMES,
+    corrected,
+    generated,
+    torchs,
+    validated,
+)
 from tests.schedules.methods.test_all_methods import METHODS
 from tests.schedules.reference import finishes
-from tests.schedules.torch_tables import LOOPS, NAMES, corrected, generated, torchs, validated
 
 
 @pytest.mark.parametrize("p", [1, 2, 4])

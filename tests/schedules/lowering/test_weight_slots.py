@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from pipekit.schedules import Op, Schedule, ScheduleError, parse, pipedream
-from pipekit.schedules.weight_slots import weight_slots
+from pipekit.schedules.lowering.weight_slots import weight_slots
 from tests.schedules.reference import versions_alive
 from tests.schedules.strategies import stashing_methods, training_methods
 

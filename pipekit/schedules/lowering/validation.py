@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pipekit.schedules.dependencies import NOBODY, Dependencies
 from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.lower import Message, Step
+from pipekit.schedules.lowering.lower import Message, Step
 from pipekit.schedules.ops import OPS, Op
 from pipekit.schedules.replay import order
 from pipekit.schedules.schedule import Schedule

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipekit import schedules
 from pipekit.schedules import Schedule, ScheduleError, Step, lower
-from pipekit.schedules.endless import endless
+from pipekit.schedules.lowering.endless import endless
 
 METHODS: dict[str, Callable[[int], Schedule]] = {
     "pipedream": partial(schedules.pipedream, 3),
