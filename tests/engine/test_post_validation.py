@@ -18,6 +18,7 @@ from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, ScheduleError, replicate, zb_h1, zb_h2, zb_v
 from pipekit.schedules.flushed import flushed
+from tests.emulation.own_time import own_time
 from tests.engine.examples import OPTIMIZERS, data, different, mixed, mlp, pipeline
 from tests.engine.test_methods import BATCHES, NAMES, SEVERAL, both, made, network
 from tests.engine.test_skips import model as model_with_skips
@@ -227,5 +228,6 @@ def test_emulated_it_waits_where_it_is_simulated_to_wait() -> None:
     costs = Profile((LAYER,) * 4, input_bytes=4)
     schedule = zb_h2(4, 7, 3)
     for validate in arguments.VALIDATE:
-        simulated = simulate(schedule, costs, validate=validate).makespan_s
-        assert emulate(schedule, costs, validate=validate).trace.makespan_s > 0.99 * simulated
+        with own_time():
+            seconds = emulate(schedule, costs, validate=validate).trace.makespan_s
+        assert seconds == pytest.approx(simulate(schedule, costs, validate=validate).makespan_s)

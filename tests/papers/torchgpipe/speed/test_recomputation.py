@@ -5,6 +5,7 @@ import pandas as pd
 from pipekit.clusters import flat
 from pipekit.papers.torchgpipe.speed import recomputation
 from pipekit.traces import COLUMNS, RECOMPUTE, Trace
+from tests.emulation.own_time import own_time
 
 
 def test_counts_are_the_papers() -> None:
@@ -28,12 +29,14 @@ def test_a_recomputation_must_begin_before_its_gradient_arrives() -> None:
 
 
 def test_the_engine_recomputes_while_it_waits() -> None:
-    trace = recomputation.emulated(2, 3, flat(2, 1e8), 1e5)
+    with own_time():
+        trace = recomputation.emulated(2, 3, flat(2, 1e8), 1e5)
     assert recomputation.recomputations(trace) == 4
     assert recomputation.overlaps(trace, copy_s=1e-3)
 
 
 def test_rules_are_findings() -> None:
-    trace = recomputation.emulated(4, 4, flat(4, 1e9), 1e5)
+    with own_time():
+        trace = recomputation.emulated(4, 4, flat(4, 1e9), 1e5)
     rules = recomputation.findings(trace, 1e-4, "a.svg", most=2)
     assert [each.value for each in rules] == [True, 0, True, True]
