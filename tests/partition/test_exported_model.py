@@ -61,6 +61,23 @@ def test_one_graph_is_for_training_and_evaluation_of_all_sizes() -> None:
         layers(torch.randn(2, 1, 20, 16))  # what goes down and up again has another length then
 
 
+def test_images_that_windows_cut_keep_their_size() -> None:
+    class Windows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Conv2d(3, 3, 1) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x.reshape(x.shape[0], 3, 2, 4, 2, 4).reshape(x.shape))
+            return x
+
+    layers = stages(Windows(), torch.randn(3, 3, 8, 8), way="export")
+    assert layers(torch.randn(5, 3, 8, 8)).shape == (5, 3, 8, 8)
+    with pytest.raises(ValueError, match=r"tensors \[rows, 3, 8, 8\]"):
+        layers(torch.randn(2, 3, 16, 16))
+
+
 def shares(model: Any, x: Tensor) -> Tensor:
     return x * (1 / x.shape[0])
 
