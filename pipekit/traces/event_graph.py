@@ -21,12 +21,14 @@ class EventGraph(NamedTuple):
 
     Attributes:
         frame: the events.
+        rows: of each, its row in the trace's own frame.
         before: the event before it on its worker, as a list of one or none.
         needs: the events on other workers, or on its own, whose output it needs.
         foreign: whether some of these are on other workers, so that it waits for messages.
     """
 
     frame: pd.DataFrame
+    rows: list[int]
     before: list[list[int]]
     needs: list[list[int]]
     foreign: NDArray[np.bool_]
@@ -35,6 +37,12 @@ class EventGraph(NamedTuple):
         """Return when each event's worker was free and all that it needs was computed."""
         waits = zip(self.before, self.needs, strict=True)
         return np.array([max((ends[i] for i in b + n), default=0.0) for b, n in waits])
+
+    def latest(self) -> list[int]:
+        """Return what each event waited for: of all that it needs what ended last; else NOTHING."""
+        ends = self.frame["end_s"].tolist()
+        waits = zip(self.before, self.needs, strict=True)
+        return [max(b + n, key=ends.__getitem__, default=NOTHING) for b, n in waits]
 
     def makespan(self, durations: Times, gaps: Times | float = 0.0) -> float:
         """Return what the run would take with such events, each so long after it is ready."""
@@ -93,4 +101,5 @@ def event_graph(frame: pd.DataFrame) -> EventGraph:
             sources = []
         event_of[number] = len(events)
         add(row_of[number], worker, sources)
-    return EventGraph(frame.iloc[events].reset_index(drop=True), before, needs, np.array(foreign))
+    ordered = frame.iloc[events].reset_index(drop=True)
+    return EventGraph(ordered, events, before, needs, np.array(foreign))

@@ -9,10 +9,12 @@ import pandas as pd
 
 from pipekit.schedules import OPS, Op
 from pipekit.schedules.ops import Payload
-from pipekit.traces.event_graph import event_graph
+from pipekit.traces.event_graph import EventGraph
 from pipekit.traces.record import RECOMPUTE
 
 GAPS = ["worker", "start_s", "end_s", "cause", "waits_for", "waits_for_worker", "before"]
+ROWS = ["waits_for_row", "before_row"]
+"""Where the events that a gap names stand in the trace's frame; -1 where there is none."""
 _LEAST = 1e-9
 """Gaps shorter than this part of the run are rounding."""
 
@@ -43,12 +45,11 @@ CAUSES = {
 """Each cause in words, in the order of legends."""
 
 
-def gaps(events: pd.DataFrame, workers: int) -> pd.DataFrame:
+def gaps(graph: EventGraph, workers: int) -> pd.DataFrame:
     """Return when workers compute nothing, and why; see :meth:`pipekit.traces.Trace.gaps`."""
-    if events.empty:
-        return pd.DataFrame(columns=GAPS)
-    run = _Run(events)
-    return pd.DataFrame([row for w in range(workers) for row in run.gaps_of(w)], columns=GAPS)
+    run = _Run(graph)
+    rows = [row for worker in range(workers) for row in run.gaps_of(worker)]
+    return pd.DataFrame(rows, columns=[*GAPS, *ROWS])
 
 
 def describe_gaps(found: pd.DataFrame, makespan_s: float, workers: int) -> str:
@@ -69,9 +70,8 @@ def describe_gaps(found: pd.DataFrame, makespan_s: float, workers: int) -> str:
 class _Run:
     """A trace's events as lists, each in an order in which they can run."""
 
-    def __init__(self, events: pd.DataFrame) -> None:
-        graph = event_graph(events)
-        self.needs = graph.needs
+    def __init__(self, graph: EventGraph) -> None:
+        self.needs, self.rows = graph.needs, graph.rows
         columns = ["worker", "stage", "op", "microbatch", "version", "start_s", "end_s"]
         self.worker, self.stage, self.op, self.microbatch, version, self.start, self.end = (
             graph.frame[name].tolist() for name in columns
@@ -161,6 +161,8 @@ class _Run:
             "waits_for": "" if source is None else self._label(source),
             "waits_for_worker": -1 if source is None else int(self.worker[source]),
             "before": "" if before is None else self._label(before),
+            "waits_for_row": -1 if source is None else self.rows[source],
+            "before_row": -1 if before is None else self.rows[before],
         }
 
     def _label(self, number: int) -> str:

@@ -3,18 +3,22 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from pipekit.schedules import Op, Schedule
+from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.time_slots import PAPER_SLOTS, slots
 from pipekit.traces import perfetto
 from pipekit.traces.breakdown import breakdown
 from pipekit.traces.bubbles import bubbles
 from pipekit.traces.critical_path import critical_path
-from pipekit.traces.gaps import gaps
+from pipekit.traces.event_graph import EventGraph, event_graph
+from pipekit.traces.gaps import GAPS, ROWS, gaps
 from pipekit.traces.memory import Memory
 from pipekit.traces.record import Record
 
@@ -168,12 +172,30 @@ class Trace:
         Returns:
             Columns: worker; start_s, end_s (in ``unit``); cause (a value of
             :class:`pipekit.traces.Cause`); waits_for, the event waited for ("F3 of stage 1", or
-            "") and waits_for_worker, its worker (or -1); before, the event behind the gap.
+            "") and waits_for_worker, its worker (or -1); before, the event behind the gap; the rows
+            of both in ``frame`` (waits_for_row, before_row; -1 where there is none).
 
         Raises:
             ScheduleError: the events cannot be a run's: say, some were left out.
         """
-        return gaps(self.frame, self.workers)
+        if self.frame.empty:
+            return pd.DataFrame(columns=[*GAPS, *ROWS])
+        return gaps(self._graph, self.workers)
+
+    def waited_for(self) -> NDArray[np.int32]:
+        """Return what each event waited for, as rows of ``frame``: why it did not begin sooner.
+
+        That is what ended last of its worker's event before it and those whose output it needs; -1
+        where there is none.  Followed from the last event, it is :meth:`critical_path`.
+
+        Raises:
+            ScheduleError: as for :meth:`gaps`.
+        """
+        waited = np.full(len(self.frame), NOTHING, np.int32)
+        if len(waited):
+            rows = np.array([*self._graph.rows, NOTHING], np.int32)  # NOTHING is the last place
+            waited[rows[:-1]] = rows[self._graph.latest()]
+        return waited
 
     def critical_path(self) -> pd.DataFrame:
         """Return the events that the makespan hangs on, from the run's beginning to its end.
@@ -188,7 +210,14 @@ class Trace:
         Raises:
             ScheduleError: as for :meth:`gaps`.
         """
-        return critical_path(self.frame)
+        if self.frame.empty:
+            return self.frame.assign(waited_s=[])
+        return critical_path(self._graph)
+
+    @cached_property
+    def _graph(self) -> EventGraph:
+        """What needs what, which takes longer to find than all that is asked of it."""
+        return event_graph(self.frame)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the events as CSV."""

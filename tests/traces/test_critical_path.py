@@ -1,6 +1,9 @@
 """The critical path: whole from beginning to end, and all that it says is needed."""
 
+from dataclasses import replace
+
 import pytest
+from pandas.testing import assert_frame_equal
 
 from pipekit import schedules, simulate
 from pipekit.clusters import flat
@@ -26,3 +29,20 @@ def test_it_is_as_long_as_the_run_with_the_waits_on_it() -> None:
     assert length == pytest.approx(trace.makespan_s)
     assert (path["waited_s"] > 0).any(), "messages take time here"
     assert path["end_s"].iloc[-1] == trace.frame["end_s"].max()
+
+
+def test_what_events_waited_for_leads_from_the_last_along_the_critical_path() -> None:
+    trace = simulate(schedules.gpipe(3, 4), Profile.uniform(3, 1, 2))
+    last_first = trace.frame.sort_values("worker", ascending=False, kind="stable")
+    for each in (trace, replace(trace, frame=last_first.reset_index(drop=True))):
+        waited, row, rows = each.waited_for(), int(each.frame["end_s"].argmax()), []
+        while row >= 0:
+            rows.append(row)
+            row = waited[row]
+        path = each.critical_path().drop(columns="waited_s")
+        assert_frame_equal(each.frame.loc[rows[::-1]].reset_index(drop=True), path)
+
+
+def test_nothing_waited_for_nothing() -> None:
+    trace = Trace.from_schedule(schedules.gpipe(1, 1))
+    assert len(replace(trace, frame=trace.frame.iloc[:0]).waited_for()) == 0

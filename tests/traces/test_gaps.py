@@ -147,3 +147,12 @@ def test_gaps_and_events_fill_the_run_exactly(
         for gap in idle.itertuples():
             inside = (events["start_s"] < gap.end_s - 1e-9) & (events["end_s"] > gap.start_s + 1e-9)
             assert not inside.any()
+
+
+def test_a_gap_names_the_rows_of_its_events() -> None:
+    trace = Trace.from_schedule(schedules.gpipe(2, 2))
+    for gap in trace.gaps().itertuples():
+        for name, row in ((gap.waits_for, gap.waits_for_row), (gap.before, gap.before_row)):
+            event = trace.frame.iloc[row]
+            label = f"{event['op'][0]}{event['microbatch']} of stage {event['stage']}"
+            assert name == (label if row >= 0 else "")
