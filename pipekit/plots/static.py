@@ -176,6 +176,9 @@ def _area(axes: Axes, trace: Any, floor: Any) -> Any:
 
 
 def _scatter(axes: Axes, trace: Any) -> None:
+    if trace.fill == "toself":
+        axes.fill(trace.x, trace.y, color=_rgba(trace.fillcolor), linewidth=0, zorder=1)
+        return
     steps = trace.line.shape == "hv"
     axes.plot(trace.x, trace.y, drawstyle="steps-post" if steps else "default", **_strokes(trace))
     if trace.fill == "tozeroy":

@@ -50,8 +50,9 @@ WAITS_FOR_PASS = Style("waits for a pass", "rgba(117,117,117,0.35)", "#5A5A5A", 
 WAITS_FOR_MESSAGE = Style("waits for a message", "rgba(204,121,167,0.45)", "#A04A7A", 0, "x")
 """Idle time: a worker's beginning and end, and what it waits for between them."""
 
-SERIES_COLORS = ("#0072B2", "#E69F00", "#CC79A7", GREY)
-"""Curves and points of methods or runs: the colours that mean no op."""
+SERIES_COLORS = ("#0072B2", "#E69F00", "#CC79A7", "#8763B8", "#8C6239", "#C0395B", GREY)
+"""Curves and points of methods or runs: the colours that mean no op.  Grey comes last, since lines
+to compare with are grey, too."""
 SERIES_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SERIES_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "x")
 
@@ -70,8 +71,14 @@ def whiter(color: str, part: float) -> str:
     return "#" + "".join(f"{round(255 * part + (1 - part) * each):02X}" for each in channels)
 
 
+def faint(color: str, opacity: float) -> str:
+    """Return a colour ``#rrggbb`` through which what lies below is seen."""
+    channels = ",".join(str(int(color[i : i + 2], 16)) for i in (1, 3, 5))
+    return f"rgba({channels},{opacity:g})"
+
+
 def line(position: int) -> dict[str, Any]:
-    """Return the plotly line of the curve at ``position``; the first 20 differ."""
+    """Return the plotly line of the curve at ``position``: seven colours, and the first 35 differ."""
     return {
         "color": SERIES_COLORS[position % len(SERIES_COLORS)],
         "dash": SERIES_DASHES[position % len(SERIES_DASHES)],
@@ -80,7 +87,7 @@ def line(position: int) -> dict[str, Any]:
 
 
 def marker(position: int) -> dict[str, Any]:
-    """Return the plotly marker of the points at ``position``; the first 20 differ."""
+    """Return the plotly marker of the points at ``position``: the first 35 differ."""
     return {
         "color": SERIES_COLORS[position % len(SERIES_COLORS)],
         "symbol": SERIES_SYMBOLS[position % len(SERIES_SYMBOLS)],

@@ -23,13 +23,15 @@ def test_no_series_has_the_colour_of_an_op_or_part() -> None:
     assert not set(style.SERIES_COLORS) & {look.color for look in looks}
 
 
-def test_the_first_20_series_differ_and_neighbours_differ_also_in_greyscale() -> None:
-    lines = [style.line(i) for i in range(21)]
-    assert len({(line["color"], line["dash"]) for line in lines[:20]}) == 20
+def test_seven_lines_have_seven_colours_and_neighbours_differ_also_in_greyscale() -> None:
+    lines = [style.line(i) for i in range(36)]
+    assert len({line["color"] for line in lines[:7]}) == 7
+    assert len({(line["color"], line["dash"]) for line in lines[:35]}) == 35
     assert all(a["dash"] != b["dash"] for a, b in pairwise(lines))
 
 
-def test_the_first_20_markers_differ_and_neighbours_differ_also_in_greyscale() -> None:
-    markers = [style.marker(i) for i in range(21)]
-    assert len({(marker["color"], marker["symbol"]) for marker in markers[:20]}) == 20
+def test_seven_markers_have_seven_colours_and_neighbours_differ_also_in_greyscale() -> None:
+    markers = [style.marker(i) for i in range(36)]
+    assert len({marker["color"] for marker in markers[:7]}) == 7
+    assert len({(marker["color"], marker["symbol"]) for marker in markers[:35]}) == 35
     assert all(a["symbol"] != b["symbol"] for a, b in pairwise(markers))

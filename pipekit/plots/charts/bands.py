@@ -7,6 +7,9 @@ from pipekit.plots import style
 from pipekit.plots.charts.curves import curves
 from pipekit.plots.frames import require
 
+OPACITY = 0.14
+"""Of a band: several lie on one another, and all lines are seen through them."""
+
 
 def bands(
     frame: pd.DataFrame,
@@ -47,8 +50,15 @@ def bands(
         y_title=y_title or y,
     )
     for position, (_, rows) in enumerate(grouped.groupby(color, sort=False)):
-        tint = style.line(position)["color"]
-        edge = {"mode": "lines", "line": {"color": tint, "width": 0.5}, "showlegend": False}
-        figure.add_scatter(x=rows[x], y=rows["min"], hoverinfo="skip", **edge)
-        figure.add_scatter(x=rows[x], y=rows["max"], fill="tonexty", hoverinfo="skip", **edge)
+        forth, back = rows, rows.iloc[::-1]
+        figure.add_scatter(
+            x=[*forth[x], *back[x]],
+            y=[*forth["max"], *back["min"]],
+            fill="toself",
+            fillcolor=style.faint(style.line(position)["color"], OPACITY),
+            mode="lines",
+            line={"width": 0},
+            showlegend=False,
+            hoverinfo="skip",
+        )
     return figure

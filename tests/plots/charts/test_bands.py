@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from pipekit.plots import bands
+from pipekit.plots import bands, static
 
 RUNS = pd.DataFrame(
     [
@@ -18,9 +18,19 @@ def test_each_series_is_its_mean_in_a_band_from_least_to_greatest() -> None:
     figure = bands(RUNS, "step", "loss", "method", title="t", label="measured")
     named = {trace.name: list(trace.y) for trace in figure.data if trace.showlegend is not False}
     assert named == {"a": [5.0, 5.0], "b": [9.0, 9.0]}
-    edges = [list(trace.y) for trace in figure.data if trace.showlegend is False]
-    assert edges == [[1.0, 1.0], [10.0, 10.0], [5.0, 5.0], [14.0, 14.0]]
-    assert [trace.fill for trace in figure.data if trace.fill] == ["tonexty", "tonexty"]
+    outlines = [list(trace.y) for trace in figure.data if trace.showlegend is False]
+    assert outlines == [[10.0, 10.0, 1.0, 1.0], [14.0, 14.0, 5.0, 5.0]]
+
+
+def test_lines_are_seen_through_the_bands_also_statically() -> None:
+    figure = bands(RUNS, "step", "loss", "method", title="t", label="measured")
+    (axes,) = static.draw(figure).axes
+    assert [patch.get_facecolor()[3] for patch in axes.patches] == pytest.approx([0.14, 0.14])
+    assert [list(patch.get_xy()[:, 1]) for patch in axes.patches] == [
+        [10.0, 10.0, 1.0, 1.0, 10.0],
+        [14.0, 14.0, 5.0, 5.0, 14.0],
+    ]
+    assert len(axes.lines) == 2
 
 
 def test_missing_columns_are_named() -> None:
