@@ -16,8 +16,9 @@ An experiment file is YAML::
           method: {ours: "2bw", theirs: "pipedream"}
 
 Everything is checked before anything runs, because a batch may take a night: a parameter must be
-assigned in the notebook's cell tagged ``parameters``, or it would be set and never used.  So must
-``scale`` and ``results_dir`` (the folder for the notebook's own files), which every notebook gets.
+assigned in the notebook's cell tagged ``parameters``, or it would be set and never used, and be in
+the range that its comment there says (:mod:`pipekit.ledger.ranges`).  So must ``scale`` and
+``results_dir`` (the folder for the notebook's own files), which every notebook gets.
 """
 
 import ast
@@ -25,7 +26,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +34,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel
 
-from pipekit.ledger import grid
+from pipekit.ledger import grid, ranges
 from pipekit.reading import read_json, read_text
 
 SCALES = ("quick", "full")
@@ -171,7 +172,7 @@ def _jobs(
         raise ValueError(f"{where}: there is no notebook {path}")
     try:
         notebook = read_json(path, _Notebook, "a notebook")
-        declared = notebook.declared()
+        declared, ranged = notebook.declared(), notebook.ranged()
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:  # the parser's, too
         raise ValueError(f"{where}: {path} cannot be read as a notebook ({error})") from error
     for parameter in (*GIVEN, *parameters, *entry.get("grid", {})):
@@ -179,6 +180,12 @@ def _jobs(
             raise ValueError(
                 f"{where}: {path} must assign {parameter!r} in its cell tagged 'parameters'"
             )
+    for values in (parameters, *(point.parameters for point in points)):
+        for parameter in values.keys() & ranged.keys():
+            try:
+                ranged[parameter].check(values[parameter])
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
     if given := sorted(set(GIVEN) & {*parameters, *entry.get("grid", {})}):
         raise ValueError(f"{where}: {given[0]!r} is set by the runner, leave it out")
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -225,10 +232,17 @@ class _Notebook(BaseModel):
 
     def declared(self) -> set[str]:
         """Return the names assigned in the cells tagged ``parameters``."""
-        tagged = (cell for cell in self.cells if "parameters" in cell.metadata.tags)
-        trees = [ast.parse("".join(c.source)) for c in tagged if c.cell_type == "code"]
-        nodes = (node for tree in trees for node in ast.walk(tree))
+        nodes = (node for source in self._tagged() for node in ast.walk(ast.parse(source)))
         return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+    def ranged(self) -> dict[str, ranges.Parameter]:
+        """Return those of them that are declared with a type, and with a range if it is said."""
+        return {k: each for source in self._tagged() for k, each in ranges.read(source).items()}
+
+    def _tagged(self) -> Iterator[str]:
+        for cell in self.cells:
+            if cell.cell_type == "code" and "parameters" in cell.metadata.tags:
+                yield "".join(cell.source)
 
 
 _KINDS = {

@@ -18,6 +18,8 @@ from IPython.display import display
 
 from pipekit import plots
 from pipekit.ledger import claims, grid
+from pipekit.ledger.experiment import GIVEN
+from pipekit.ledger.ranges import Parameter, read
 from pipekit.papers.findings import Finding
 from pipekit.provenance import provenance, write
 from pipekit.traces import Memory, Trace
@@ -151,23 +153,34 @@ def open_notebook(
     return Notebook(folder, {"scale": scale} | ({} if seed is None else {"seed": seed}))
 
 
-def parameters(namespace: Mapping[str, Any], **least: float) -> dict[str, Any]:
+def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a notebook was given: the scalars of its ``globals()``, in its first cell.
+
+    What the cell tagged ``parameters`` declares must be in the range that its comment says, see
+    :mod:`pipekit.ledger.ranges`: it is refused at once and not by the notebook's fifth figure.
 
     Args:
         namespace: the notebook's ``globals()``.
-        least: by parameter, the smallest number that the whole notebook can do with, so that a
-            smaller one is refused at once and not by its fifth figure.
 
     Raises:
-        ValueError: a parameter is smaller.
+        ValueError: a parameter is out of its range; the sentence names both.
     """
     given = {
         name: value
         for name, value in namespace.items()
         if not name.startswith("_") and isinstance(value, bool | int | float | str)
     }
-    for name, smallest in least.items():
-        if (value := float(given[name])) < smallest:
-            raise ValueError(f"{name} must be at least {smallest:g}, not {value:g}")
+    for parameter in _declared(namespace.get("In", ())).values():
+        parameter.check(given[parameter.name])
     return given
+
+
+def _declared(cells: Sequence[str]) -> dict[str, Parameter]:
+    """Return the parameters that the cell tagged so declares, by the cells run so far.
+
+    Jupyter tells no tag: it is the last one that declares what every notebook is given.
+    """
+    for cell in reversed(cells):
+        if all(f"{name}: " in cell for name in GIVEN):
+            return read(cell)
+    return {}

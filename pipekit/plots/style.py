@@ -78,7 +78,7 @@ def faint(color: str, opacity: float) -> str:
 
 
 def line(position: int) -> dict[str, Any]:
-    """Return the plotly line of the curve at ``position``: seven colours, and the first 35 differ."""
+    """Return the plotly line of the curve at ``position``: the first 35 differ."""
     return {
         "color": SERIES_COLORS[position % len(SERIES_COLORS)],
         "dash": SERIES_DASHES[position % len(SERIES_DASHES)],

@@ -220,6 +220,17 @@ def test_a_notebook_must_declare_what_the_runner_sets(
         load(write(tmp_path, "{name: x, notebooks: [{notebook: a.ipynb}]}"))
 
 
+def test_a_parameter_out_of_the_range_in_its_comment_is_refused_before_anything_runs(
+    tmp_path: Path, notebook: Notebook
+) -> None:
+    declared = 'scale = "quick"\nresults_dir = "."\nrows: int = 8  # of a batch (4 to 16)\n'
+    notebook("a", parameters=declared)
+    file = tmp_path / "experiment.yaml"
+    file.write_text("{name: trial, notebooks: [{notebook: a.ipynb, grid: {rows: [4, 17]}}]}")
+    with pytest.raises(ValueError, match="notebook 1: the parameter rows is 17, outside its range"):
+        load(file)
+
+
 def test_missing_file_and_unknown_scale_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no experiment file"):
         load(tmp_path / "none.yaml")

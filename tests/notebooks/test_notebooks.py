@@ -6,6 +6,8 @@ import pytest
 from nbformat import NotebookNode
 
 from pipekit.ledger.experiment import GIVEN, SCALES, load_all
+from pipekit.ledger.ranges import read
+from pipekit.papers import notebook as papers
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
@@ -74,3 +76,24 @@ def test_no_cell_gives_a_parameter_another_value(notebook: NotebookNode) -> None
 def test_an_experiment_runs_it(path: Path, scale: str) -> None:
     jobs = load_all(sorted((ROOT / "experiments").glob("*.yaml")), scale).jobs  # in one batch
     assert path.resolve() in [job.notebook.resolve() for job in jobs]
+
+
+def test_every_parameter_out_of_the_range_in_its_comment_is_refused_at_once(
+    path: Path, notebook: NotebookNode
+) -> None:
+    if path.parent.name == "explore":  # sliders: whatever they begin with, they have ends
+        return
+    source = parameters(notebook).source
+    second = [cell for cell in notebook.cells if cell.cell_type == "code"][1]
+    assert "parameters(globals())" in second.source
+    declared = read(source)
+    given = {s.target.id: s.value.value for s in ast.parse(source).body}  # type: ignore[attr-defined]
+    assert set(declared) == set(given)
+    assert papers.parameters({**given, "In": ["", source]}) == given
+    for name, parameter in declared.items():
+        if parameter.type is bool:
+            continue
+        assert parameter.range is not None, f"{name} says no range"
+        for value in parameter.range.outside():
+            with pytest.raises(ValueError, match=f"the parameter {name} "):
+                papers.parameters({**given, name: value, "In": ["", source]})

@@ -109,10 +109,19 @@ def test_parameters_are_the_scalars_that_a_notebook_begins_with() -> None:
     assert parameters(given) == {"rows": 2, "scale": "quick"}
 
 
-def test_a_parameter_that_is_too_small_is_refused_at_once() -> None:
-    assert parameters({"minibatches": 25, "seed": 0}, minibatches=25)["minibatches"] == 25
-    with pytest.raises(ValueError, match="minibatches must be at least 25, not 10"):
-        parameters({"minibatches": 10, "seed": 0}, minibatches=25)
+CELL = """
+scale: str = "quick"  # what the experiment file chose ("quick" or "full")
+results_dir: str = "."  # for figures (a path)
+rows: int = 8  # of a batch (4 to 16)
+"""
+
+
+def test_a_parameter_out_of_the_range_in_its_comment_is_refused_at_once() -> None:
+    cells = ["", CELL, "rows = 2"]  # papermill's own cell comes after the notebook's
+    given = {"scale": "quick", "results_dir": ".", "rows": 8}
+    assert parameters({**given, "In": cells}) == given
+    with pytest.raises(ValueError, match="rows is 2, outside its range: 4 to 16"):
+        parameters({**given, "rows": 2, "In": cells})
 
 
 def test_bars_are_text_since_saved_notebooks_lose_widgets(repository: Path) -> None:
