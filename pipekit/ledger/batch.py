@@ -12,9 +12,14 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from pipekit.ledger import places, runs
+from pipekit.ledger.execution import told
 from pipekit.ledger.experiment import NotebookJob, load_all
 from pipekit.ledger.places import Place
 from pipekit.ledger.runs import BatchRun, NotebookResult
+from pipekit.reading import read_text
+
+_LOOK_S = 1.0
+"""How often a long cell is asked how far it is."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +127,13 @@ def _execute_some(
         while waiting or running:
             while waiting and len(running) < width:
                 job = waiting.popleft()
-                progress.begin(job)
+                executed, files = batch.prepare(job)
+                progress.begin(job, told(executed))
                 on_cell = partial(progress.reach, job)
-                running[place.start(job, scale, *batch.prepare(job), on_cell)] = job
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                running[place.start(job, scale, executed, files, on_cell)] = job
+            over = wait(running, _LOOK_S, return_when=FIRST_COMPLETED).done
+            progress.look()
+            for future in over:
                 job = running.pop(future)
                 batch.add(job, future.result())
                 progress.end(job)
@@ -135,17 +143,22 @@ def _execute_some(
 
 
 class _Progress:
-    """One bar for the cells of all notebooks; its description names those under way."""
+    """One bar for the cells of all notebooks.
+
+    Its description names those under way, and how far their cells say they are.
+    """
 
     def __init__(self, bar: "tqdm[Any]") -> None:
         self._bar = bar
         self._lock = threading.Lock()
         self._cells: dict[str, int] = {}
+        self._told: dict[str, Path] = {}
 
-    def begin(self, job: NotebookJob) -> None:
+    def begin(self, job: NotebookJob, told: Path) -> None:
+        """Count a notebook's cells from now on; ``told`` is where they say how far they are."""
         with self._lock:
-            self._cells[job.name] = 0
-            self._bar.set_description(", ".join(self._cells))
+            self._cells[job.name], self._told[job.name] = 0, told
+        self.look()
 
     def reach(self, job: NotebookJob, cells: int) -> None:
         """Note how many cells of a notebook are over."""
@@ -153,8 +166,22 @@ class _Progress:
             self._bar.update(cells - self._cells[job.name])
             self._cells[job.name] = cells
 
+    def look(self) -> None:
+        """Show how far the cells under way are."""
+        with self._lock:
+            steps = {name: _read(file) for name, file in self._told.items()}
+            shown = (f"{name} ({step})" if step else name for name, step in steps.items())
+            self._bar.set_description(", ".join(shown))
+
     def end(self, job: NotebookJob) -> None:
         self.reach(job, job.cells)  # a failed notebook has nothing left to do either
         with self._lock:
-            del self._cells[job.name]
-            self._bar.set_description(", ".join(self._cells))
+            del self._cells[job.name], self._told[job.name]
+        self.look()
+
+
+def _read(file: Path) -> str:
+    try:
+        return read_text(file)
+    except FileNotFoundError:  # no bar yet, or the notebook has just ended
+        return ""

@@ -5,7 +5,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from traitlets import default
 
 from pipekit.ledger.experiment import NotebookJob
 from pipekit.ledger.runs import NotebookResult
+from pipekit.progress import RELAY
 
 
 def execute(
@@ -30,7 +31,8 @@ def execute(
 ) -> NotebookResult:
     """Execute a notebook; whatever it does ends in the result.
 
-    What it prints goes to ``<executed>.log`` as well, line by line, for whoever watches.
+    What it prints goes to ``<executed>.log`` as well, line by line, for whoever watches; how far a
+    long cell is goes to :func:`told`.
 
     Args:
         job: the notebook and its parameters.
@@ -54,7 +56,7 @@ def execute(
                 {**job.parameters, "scale": scale, "results_dir": str(files)},
                 kernel_name="python3",
                 language="python",
-                kernel_manager_class=_ThisInterpreter,
+                kernel_manager_class=_telling(told(executed)),
                 progress_bar=False,
                 # The kernel's working directory.  papermill's own `cwd` changes this whole
                 # process's, and so that of the notebooks in the other threads.
@@ -67,10 +69,16 @@ def execute(
     except Exception as failure:
         error = _in_one_line(failure)
     seconds = time.perf_counter() - started
+    told(executed).unlink(missing_ok=True)
     if executed.exists():
         # Jupyter shows widgets and scripts of signed notebooks only.
         NotebookNotary().sign(nbformat.read(executed, as_version=4))
     return NotebookResult(job.name, executed, files, round(seconds, 2), error)
+
+
+def told(executed: Path) -> Path:
+    """Return the file in which bars of a notebook's cells say how far they are, while it runs."""
+    return executed.with_suffix(".progress")
 
 
 def kill_kernels() -> None:
@@ -106,6 +114,8 @@ class _ThisInterpreter(AsyncKernelManager):
     A kernel called "python3" may be another environment's, from the user's Jupyter settings.
     """
 
+    environment: Mapping[str, str] = {}
+
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         with _kernels_lock:
@@ -117,7 +127,12 @@ class _ThisInterpreter(AsyncKernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        return KernelSpec(**get_kernel_dict())
+        return KernelSpec(**get_kernel_dict() | {"env": dict(self.environment)})
+
+
+def _telling(file: Path) -> type[_ThisInterpreter]:
+    """Return a manager, which nbclient wants as a class, whose kernel's bars tell a file."""
+    return type("Telling", (_ThisInterpreter,), {"environment": {RELAY: str(file.resolve())}})
 
 
 _kernels: WeakSet[_ThisInterpreter] = WeakSet()

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
-from tqdm import tqdm
 
 from pipekit.cores import available_cores
 from pipekit.engine.transports.processes.forkserver import forkserver
+from pipekit.progress import text_bar
 from pipekit.provenance import write
 
 
@@ -44,7 +44,7 @@ def train_or_load(configs: Sequence[N], train: Callable[[N], Record], folder: Pa
         ProcessPoolExecutor(
             min(available_cores(), max(1, len(missing))), forkserver(), initializer=_begin
         ) as pool,
-        tqdm(total=len(missing), desc="training", unit="run") as bar,
+        text_bar(total=len(missing), desc="training", unit="run") as bar,
     ):
         for done in as_completed([pool.submit(_keep, each, train, folder) for each in missing]):
             done.result()

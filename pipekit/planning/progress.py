@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from typing import TypeVar
 
-from tqdm.auto import tqdm
+from pipekit.progress import progress_bar
 
 T = TypeVar("T")
 PATIENCE_S = 1.0
@@ -11,6 +11,4 @@ PATIENCE_S = 1.0
 
 def planning_bar(steps: Collection[T], shown: bool) -> Iterable[T]:
     """Return the steps, counted by a bar if it is wanted and they take more than a second."""
-    return tqdm(
-        steps, desc="planning", unit="step", disable=not shown, delay=PATIENCE_S, leave=False
-    )
+    return progress_bar(steps, desc="planning", unit="step", disable=not shown, delay=PATIENCE_S)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from pipekit.choices import require_choice
 from pipekit.default_loss import default_loss, made_up_target
@@ -22,6 +21,7 @@ from pipekit.profiling.layer_times import OptimizerFactory, time_parts, time_ste
 from pipekit.profiling.profile import Profile
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.profiling.stopwatch import Stopwatch
+from pipekit.progress import progress_bar
 from pipekit.provenance import provenance
 from pipekit.schedules import Op
 from pipekit.trees import Tree, tree_bytes, tree_map
@@ -119,12 +119,11 @@ def profile(
         found, skips, values = sizes(ours, tree_map(torch.clone, x), autocast)
         with background_load(ours, x, others, autocast):
             threads = torch.get_num_threads()
-            for repeat in tqdm(
+            for repeat in progress_bar(
                 range(WARM_UP + repeats),
                 desc="profiling",
                 unit="repeat",
                 disable=not progress,
-                leave=False,
             ):
                 if repeat == WARM_UP:
                     watch.reset()

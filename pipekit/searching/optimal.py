@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tqdm.auto import tqdm
-
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
+from pipekit.progress import progress_bar
 from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.exact import Objective, solve
@@ -89,7 +88,7 @@ def optimal(
     judge = Judge(profile, plan, cluster, memory_cap, len(set(homes)), optimizer_states)
     problem = judge.problem(tuple((worker,) * m for worker in homes))
     first = _first(judge, problem, homes, m, min(_FIRST_S, seconds / 10))
-    with tqdm(desc="proving", unit=" better", disable=not progress, leave=False) as bar:
+    with progress_bar(desc="proving", unit=" better", disable=not progress) as bar:
 
         def tell(found: float, least: float) -> None:
             gap = found / least - 1 if least > 0 else math.inf

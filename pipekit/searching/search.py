@@ -4,11 +4,10 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from tqdm.auto import tqdm
-
 from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
+from pipekit.progress import progress_bar
 from pipekit.schedules import Schedule, ScheduleError
 from pipekit.schedules.flushed import flushed
 from pipekit.schedules.methods.by_name import named_schedules
@@ -88,7 +87,7 @@ def search(
     ]
     found: list[Found] = []
     end = time.monotonic() + seconds
-    with tqdm(desc="searching", unit=" better", disable=not progress, leave=False) as bar:
+    with progress_bar(desc="searching", unit=" better", disable=not progress) as bar:
 
         def tell(makespan: float, least: float) -> None:
             bar.set_postfix_str(f"{makespan:.4g} s, {makespan / least - 1:.1%} above the bound")

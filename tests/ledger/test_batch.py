@@ -13,6 +13,7 @@ import pytest
 import yaml
 from nbformat.sign import NotebookNotary
 
+from pipekit.ledger import batch
 from pipekit.ledger.batch import run
 
 Notebook = Callable[..., Path]
@@ -197,6 +198,37 @@ def test_two_at_a_time_but_those_that_measure_times_alone(
     assert "a, b: " in progress
     assert "t1, t2" not in progress
     assert "| 10/10 " in progress
+
+
+COUNTS = """
+import pathlib, time
+from pipekit.progress import text_bar
+deadline = time.monotonic() + 60
+for step in text_bar(range(3), desc="training", mininterval=0):
+    while step == 2 and not pathlib.Path(results_dir, "shown").exists():
+        assert time.monotonic() < deadline, "the runner never showed where this cell is"
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.slow
+def test_a_long_cell_says_in_the_runners_bar_how_far_it_is_and_not_in_the_notebook(
+    tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook("long", COUNTS)
+    runs = tmp_path / "runs"
+
+    class Bar(batch.tqdm):  # type: ignore[type-arg, misc]
+        def set_description(self, desc: str | None = None, refresh: bool | None = True) -> None:
+            if desc == "long (training 2/3 it)":
+                (next(runs.iterdir()) / "long" / "shown").touch()
+
+    monkeypatch.setattr(batch, "tqdm", Bar)
+    (result,) = run(experiment(tmp_path, "long"), results=runs).notebooks
+    assert result.error is None
+    copy = nbformat.read(result.notebook, as_version=4)
+    assert [cell.outputs for cell in copy.cells if "outputs" in cell] == [[], [], []]
+    assert not list(result.notebook.parent.glob("*.progress"))
 
 
 @pytest.mark.slow

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from tqdm.auto import tqdm
-
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
+from pipekit.progress import progress_bar
 
 
 class BatchDone(NamedTuple):
@@ -76,7 +75,7 @@ class LossBar:
         self._left: list[int] = []
         self._totals: list[float] = []
         self._updates: dict[int, UpdateMade] = {}  # of each batch, until its loss is known as well
-        self._bar = tqdm(total=total, initial=done, unit="batch", disable=not shown, leave=False)
+        self._bar = progress_bar(total=total, initial=done, unit="batch", disable=not shown)
 
     def add(self, news: LossKnown | UpdateMade) -> None:
         """Count a microbatch's part of its batch's loss, or the batches of an update."""

@@ -8,7 +8,6 @@ import plotly.graph_objects as go
 import torch
 from torch import nn
 from torch.optim import SGD, Adam
-from tqdm import tqdm
 
 from pipekit import plots
 from pipekit.clusters import V100, flat
@@ -26,6 +25,7 @@ from pipekit.papers.prediction.runs import (
 )
 from pipekit.plans import Recompute
 from pipekit.profiling import Profile
+from pipekit.progress import text_bar
 
 ROWS = {"vgg16": 32}
 """Of a published network's microbatch; the others have 2."""
@@ -66,14 +66,18 @@ def emulate_all(
         for case in grid
         for links in (None, flat(case.stages, bandwidth))
     ]
-    return pd.DataFrame([emulated_row(*run) for run in tqdm(runs, desc="emulating", unit="run")])
+    return pd.DataFrame(
+        [emulated_row(*run) for run in text_bar(runs, desc="emulating", unit="run")]
+    )
 
 
 def measure_all(
     models: Sequence[TrainedModel], grid: Sequence[MethodCase], repeats: int, passes: int
 ) -> pd.DataFrame:
     """Return a measured row for each model and method; see :func:`.runs.measured_row`."""
-    runs = tqdm([(model, case) for model in models for case in grid], desc="measuring", unit="case")
+    runs = text_bar(
+        [(model, case) for model in models for case in grid], desc="measuring", unit="case"
+    )
     return pd.DataFrame([measured_row(*run, repeats, passes=passes) for run in runs])
 
 
@@ -94,7 +98,7 @@ def weigh_all(
         for recompute in RECOMPUTATIONS
         if case.method != "pipedream" or recompute != "except_last"
     ]
-    return pd.DataFrame([memory_row(*run) for run in tqdm(runs, desc="weighing", unit="case")])
+    return pd.DataFrame([memory_row(*run) for run in text_bar(runs, desc="weighing", unit="case")])
 
 
 def emulated_figure(table: pd.DataFrame) -> go.Figure:

@@ -12,7 +12,6 @@ import pandas as pd
 import plotly.graph_objects as go
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from pipekit import plots
 from pipekit.datasets import digits
@@ -21,6 +20,7 @@ from pipekit.papers.drawing import with_line
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.consistency.gradients import OPTIMIZER, network
 from pipekit.papers.training import Recipe, Training, train_pipeline, train_plain
+from pipekit.progress import text_bar
 from pipekit.schedules import gpipe
 
 Ints = Sequence[int]
@@ -100,10 +100,10 @@ class Study:
 
 def train_all(seeds: Ints, fresh: Ints, stages: Ints, microbatches: int, epochs: int) -> Study:
     """Carry out the study of 4.3.1: ``seeds`` are the baseline's, ``fresh`` those of GPipe."""
-    baseline = tqdm(seeds, desc="baseline", unit="run")
+    baseline = text_bar(seeds, desc="baseline", unit="run")
     rows = [_row(PLAIN, 0, train_plain(recipe(seed, epochs))) for seed in baseline]
     from_split, from_unsplit = [0.0], [0.0]
-    for seed in tqdm(fresh, desc=GPIPE, unit="seed"):
+    for seed in text_bar(fresh, desc=GPIPE, unit="seed"):
         whole = recipe(seed, epochs)
         split, unsplit = train_plain(whole, microbatches), train_plain(whole)
         for count in stages:

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 import pandas as pd
 import plotly.graph_objects as go
-from tqdm import tqdm
 
 from pipekit import plots
 from pipekit.papers.findings import Finding
@@ -26,6 +25,7 @@ from pipekit.papers.gpipe.speed.bars import (
 )
 from pipekit.papers.gpipe.speed.step_time import compute_bound
 from pipekit.papers.repeats import emulated
+from pipekit.progress import text_bar
 from pipekit.traces import Trace
 
 PRINTED: Mapping[str, Mapping[str, float]] = MappingProxyType(
@@ -89,7 +89,9 @@ def emulate_panel(network: str, shortest_pass_ms: float, emulations: int) -> lis
     panel = bars(network)
     shortest_s = min(stage.forward_s for bar in panel for stage in bar.stages)
     slower = shortest_pass_ms / 1e3 / shortest_s
-    traces = [_emulated(bar, slower, emulations) for bar in tqdm(panel, desc=network, unit="bar")]
+    traces = [
+        _emulated(bar, slower, emulations) for bar in text_bar(panel, desc=network, unit="bar")
+    ]
     return [Panel(network, panel, slower, list(each)) for each in zip(*traces, strict=True)]
 
 

@@ -6,7 +6,6 @@ from functools import cached_property, partial
 
 import pandas as pd
 import plotly.graph_objects as go
-from tqdm import tqdm
 
 from pipekit.papers.drawing import named_rows
 from pipekit.papers.pipedream_2bw.profiles import ProfileOf, headless_profile
@@ -22,6 +21,7 @@ from pipekit.papers.pipedream_2bw.systems import (
 )
 from pipekit.papers.pipedream_2bw.throughput import rates
 from pipekit.papers.repeats import Emulated, emulated
+from pipekit.progress import text_bar
 
 SMALL, LARGE = 0, 1
 """Which of a panel's two batches."""
@@ -140,7 +140,7 @@ def figure6(jobs: Panels, faster: float, emulations: int) -> list[Figure6]:
     small, large = FIGURE6["a"].batches
     timed: dict[tuple[int, str], Emulated] = {}
     for batch, job in jobs["a"].items():
-        for system in tqdm(SYSTEMS[1:], desc=f"batch {batch}", leave=False):
+        for system in text_bar(SYSTEMS[1:], desc=f"batch {batch}"):
             if (batch, system) != (large, INTER_LAYER):
                 run = partial(_emulated_s, job, system, faster)
                 expected = batch / float(simulated["a"].loc[batch, system])
