@@ -4,6 +4,7 @@ from pipekit.plots.charts.bands import bands
 from pipekit.plots.charts.breakdown import breakdown
 from pipekit.plots.charts.curves import curves
 from pipekit.plots.charts.grid import grid
+from pipekit.plots.charts.intervals import intervals
 from pipekit.plots.charts.points import points
 from pipekit.plots.save import save
 from pipekit.plots.timelines.in_flight import in_flight, in_flight_table
@@ -19,6 +20,7 @@ __all__ = [
     "grid",
     "in_flight",
     "in_flight_table",
+    "intervals",
     "memory",
     "moving",
     "points",

@@ -2,24 +2,25 @@
 
 Every number here is computed from the table of trainings alone (:func:`.sweep.frame`).  Two methods
 with one seed have the same first weights and the same batches in the same order, so that
-differences are taken seed by seed.
+differences are taken seed by seed.  A training that did not end with a finite loss counts as one
+that has learnt nothing: with the loss of its untrained network.
 """
 
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from pipekit.papers.staleness.methods import SYNC
+from pipekit.papers.staleness.methods import METHODS, SYNC
+from pipekit.papers.staleness.paired import Excess, compare
 from pipekit.papers.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED, VALIDATIONS, chosen
 
 OWN, SYNCS = "own rate", "flush's rate"
 SETTING = ["proxy", "optimizer"]
-LEVEL = 0.05
-"""Below this p of a paired t-test over the seeds a difference is told from none."""
+UNTRAINED = VALIDATIONS[0]
 
 
 def load(file: Path) -> pd.DataFrame:
@@ -58,19 +59,21 @@ def judged(trainings: pd.DataFrame) -> pd.DataFrame:
 def summary(trainings: pd.DataFrame) -> pd.DataFrame:
     """Return how each arm ended: a row for each, at its own rate and at that of no delay.
 
-    Columns: proxy, optimizer, arm, method, stages, at, rate, seeds, ``loss`` (mean final validation
-    loss, nats) and its ``std`` over seeds, ``cost`` (its mean excess over no delay at that one's
-    own rate, nats), ``error`` (the standard error of that) and ``p`` (paired t-test over seeds);
-    infinite where a seed did not end with a finite loss.
+    Columns: proxy, optimizer, arm, method, stages, at, rate, seeds, ``diverged`` (how many of
+    them), ``loss`` (mean final validation loss, nats) and its ``std`` over seeds, ``cost`` (its
+    mean excess over no delay at that one's own rate, nats) with the interval ``low`` to ``high``,
+    ``p`` (paired t-test, this comparison alone) and ``effect`` (the cost over no delay's own
+    standard deviation over seeds).
     """
     rows = judged(trainings)
     base = rows[(rows["method"] == SYNC) & (rows["at"] == OWN)]
-    base = base.set_index([*SETTING, "seed"])[FINAL]
+    bases = {setting: ends(own) for setting, own in base.groupby(SETTING)}
     found = []
     for (*key, at, arm), own in rows.groupby([*ARM, "at", "arm"], sort=False):
         proxy, method, stages, optimizer = key
-        final = own.set_index("seed")[FINAL].fillna(math.inf)
-        excess = final - base.get((proxy, optimizer), pd.Series(dtype=float)).reindex(final.index)
+        final = ends(own)
+        sync = bases.get((proxy, optimizer), pd.Series(dtype=float))
+        excess = compare((final - sync).dropna())
         found.append(
             {
                 "proxy": proxy,
@@ -81,34 +84,76 @@ def summary(trainings: pd.DataFrame) -> pd.DataFrame:
                 "at": at,
                 "rate": own["rate"].iloc[0],
                 "seeds": len(final),
+                "diverged": int(own[FINAL].isna().sum()),
                 "loss": final.mean(),
-                "std": _spread(final),
-                "cost": excess.mean(),
-                "error": _spread(excess) / math.sqrt(len(excess)),
-                "p": _p(excess),
+                "std": final.std(),
+                "cost": excess.mean,
+                "low": excess.low,
+                "high": excess.high,
+                "p": excess.p,
+                "effect": excess.mean / sync.std(),
             }
         )
     return pd.DataFrame(found).assign(label="measured")
 
 
-def against(trainings: pd.DataFrame, method: str, other: str) -> pd.DataFrame:
-    """Return a method's excess over another one at equal depth, each at its own rate.
+def ends(rows: pd.DataFrame) -> pd.Series:
+    """Return the final validation loss of one arm's trainings by seed, in nats."""
+    return rows[FINAL].fillna(rows[UNTRAINED]).set_axis(rows["seed"])
 
-    A row for each proxy, optimizer and depth that has both: ``excess`` (nats, mean over seeds),
-    ``error``, ``p``.
+
+class Pair(NamedTuple):
+    """A method beside another one, which is at its own rate.
+
+    Attributes:
+        proxy: on what.
+        optimizer: of the method.
+        stages: of the method's pipeline.
+        found: its excess over the other, over the seeds that both have.
+        spread: the other's standard deviation over seeds, nats.
+    """
+
+    proxy: str
+    optimizer: str
+    stages: int
+    found: Excess
+    spread: float
+
+
+def against(
+    trainings: pd.DataFrame,
+    method: str,
+    other: str,
+    other_optimizer: str | None = None,
+    at: str = OWN,
+) -> list[Pair]:
+    """Return a method's excess over another one in each setting that has both.
+
+    Their depths are equal, or the other's delay does not depend on it.
+
+    Args:
+        trainings: of the sweep.
+        method: whose excess.
+        other: over which, at its own rate.
+        other_optimizer: with which the other was trained; by default the same.
+        at: :data:`OWN`: the method is at its own rate, too.  :data:`SYNCS`: at that of no delay,
+            only where it is another.
     """
     rows = judged(trainings)
-    rows = rows[rows["at"] == OWN]
-    found = []
-    for (proxy, optimizer, stages), own in rows.groupby([*SETTING, "stages"], sort=False):
-        both = own.pivot_table(index="seed", columns="method", values=FINAL, dropna=False)
-        if {method, other} <= {*both}:
-            excess = both[method].fillna(math.inf) - both[other]
-            error = _spread(excess) / math.sqrt(len(excess))
-            own_row = {"proxy": proxy, "optimizer": optimizer, "stages": stages}
-            found.append(own_row | {"excess": excess.mean(), "error": error, "p": _p(excess)})
-    columns = [*SETTING, "stages", "excess", "error", "p"]
-    return pd.DataFrame(found, columns=columns).assign(label="measured")
+    arms = {key: own for key, own in rows.groupby([*ARM, "at"], sort=False)}
+    pairs = []
+    for (proxy, name, stages, optimizer, rates), own in arms.items():
+        if (name, rates) != (method, at):
+            continue
+        tuned = arms.get((proxy, name, stages, optimizer, OWN), own)
+        at_its_own = own["rate"].iloc[0] == tuned["rate"].iloc[0]
+        depth = METHODS[other].depth(stages)
+        theirs = arms.get((proxy, other, depth, other_optimizer or optimizer, OWN))
+        if theirs is not None and (at == OWN or not at_its_own):
+            base = ends(theirs)
+            found = compare((ends(own) - base).dropna())
+            pairs.append(Pair(proxy, optimizer, stages, found, float(base.std())))
+    return pairs
 
 
 def by_rate(trainings: pd.DataFrame, method: str) -> pd.DataFrame:
@@ -132,26 +177,10 @@ def by_rate(trainings: pd.DataFrame, method: str) -> pd.DataFrame:
     return means.assign(best=best, label="measured")
 
 
-def recovered(table: pd.DataFrame) -> pd.DataFrame:
-    """Return which share of a delay's cost each method saves, at own rates.
-
-    Of PipeDream's cost at the same depth; of 2BW's for those that are built on it.  Rows of
-    :func:`summary` with ``of`` and ``saved`` (1: as good as no delay; below 0: worse than without).
-    """
-    own = table[(table["at"] == OWN) & (table["method"] != SYNC)]
-    costs = own.set_index([*SETTING, "method", "stages"])["cost"]
-
-    def basis(method: str) -> str:
-        return "2bw" if method.startswith("2bw") else "pipedream"
-
-    found = []
-    for row in own.itertuples():
-        of = basis(row.method)
-        cost = costs.get((row.proxy, row.optimizer, of, row.stages), math.nan)
-        if of != row.method and cost > 0:
-            found.append((row.Index, of, 1 - row.cost / cost))
-    chosen_rows = own.loc[[index for index, *_ in found]]
-    return chosen_rows.assign(of=[of for _, of, _ in found], saved=[s for *_, s in found])
+def plain(method: str) -> str:
+    """Return the method that a mitigation was added to, itself if it has none."""
+    equation = METHODS[method].equation
+    return next(name for name, each in METHODS.items() if each.equation == equation)
 
 
 def courses(trainings: pd.DataFrame, at: str = OWN) -> pd.DataFrame:
@@ -208,19 +237,3 @@ def _first_at(losses: pd.Series, target: float) -> float:
 def _border(trainings: pd.DataFrame) -> tuple[float, float]:
     rates = trainings.loc[trainings["seed"] >= FIRST_TUNING_SEED, "rate"]
     return rates.min(), rates.max()
-
-
-def _spread(losses: pd.Series) -> float:
-    """Return the standard deviation; infinite where one is."""
-    return math.inf if np.isinf(losses).any() else float(losses.std())
-
-
-def _p(excess: pd.Series) -> float:
-    """Return p of a t-test that the mean is 0; 0 where a training diverged, 1 where all are 0."""
-    if excess.isna().any():
-        return math.nan
-    if np.isinf(excess).any():
-        return 0.0
-    if len(excess) < 2 or not excess.any():
-        return 1.0
-    return float(stats.ttest_1samp(excess, 0.0).pvalue)

@@ -9,11 +9,16 @@ import plotly.graph_objects as go
 
 from pipekit import plots
 from pipekit.papers.staleness import comparison
-from pipekit.papers.staleness.comparison import OWN
+from pipekit.papers.staleness.comparison import OWN, SYNCS
 from pipekit.papers.staleness.methods import SYNC
 from pipekit.papers.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED
 
 GIB = 2**30
+RATES: Mapping[str, str] = {OWN: "each at its own rate", SYNCS: "all at the rate of no delay"}
+PAD = 0.05
+"""Of an axis, beyond what is compared."""
+MARKER_PX = 8, 30
+"""Of the least and the greatest memory."""
 AXES: Mapping[str, str] = {
     "updates": "updates",
     "samples": "samples",
@@ -57,6 +62,7 @@ def course(
         x_title=AXES[x],
         y_title="loss (nats)",
     )
+    figure.update_yaxes(range=_compared(shown))
     return figure, shown
 
 
@@ -89,28 +95,46 @@ def rates(trainings: pd.DataFrame, proxy: str, optimizer: str) -> tuple[go.Figur
     return figure, means.assign(label="measured")
 
 
-def costs(table: pd.DataFrame, at: str = OWN) -> tuple[go.Figure, pd.DataFrame]:
-    """Return what delay costs each arm, a symbol an optimizer, and its numbers."""
-    rows = table[(table["at"] == at) & (table["method"] != SYNC) & np.isfinite(table["cost"])]
-    names = rows["proxy"] + ": " + rows["arm"]
-    order = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    rows = rows.assign(place=names.map(order))
-    figure = plots.points(
+def costs(table: pd.DataFrame, proxy: str, at: str = OWN) -> tuple[go.Figure, pd.DataFrame]:
+    """Return what delay costs each arm on a proxy, with intervals over seeds, and its numbers."""
+    rows = table[(table["proxy"] == proxy) & (table["at"] == at) & (table["method"] != SYNC)]
+    rows = rows.dropna(subset="cost").sort_values(["stages", "arm", "optimizer"], kind="stable")
+    figure = plots.intervals(
         rows,
+        "arm",
         "cost",
-        "place",
+        "low",
+        "high",
         "optimizer",
-        title=f"What delay costs at the {at}: final loss above that without delay",
+        title=f"{proxy}: what delay costs, {RATES[at]}",
         label="measured",
-        x_title="excess in validation loss (nats), mean over seeds",
-        y_title="",
+        x_title="final validation loss above that without delay (nats), mean over seeds",
     )
-    figure.update_yaxes(tickvals=[*order.values()], ticktext=[*order], autorange="reversed")
+    return figure, rows
+
+
+def earnings(table: pd.DataFrame, proxy: str) -> tuple[go.Figure, pd.DataFrame]:
+    """Return what mitigations earn on a proxy, of :func:`.findings.mitigations`; to the left is
+    better.
+    """
+    rows = table[table["proxy"] == proxy]
+    rows = rows.assign(beside=rows["method"] + " over " + rows["of"])
+    figure = plots.intervals(
+        rows,
+        "beside",
+        "excess",
+        "low",
+        "high",
+        "optimizer",
+        title=f"{proxy}: what a mitigation changes, each at its own rate",
+        label="measured",
+        x_title="final validation loss above that without it (nats), mean over seeds",
+    )
     return figure, rows
 
 
 def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
-    """Return speed against staleness: a point a method, named with its memory, and its numbers.
+    """Return speed against staleness: a point a method, as large as its memory, and its numbers.
 
     Args:
         points: of :func:`.speed.points`.
@@ -131,26 +155,52 @@ def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
         x_title="time of a sample (ms, simulated)",
         y_title="validation loss at the end (nats, measured)",
     )
+    least, most = MARKER_PX
+    for trace, share in zip(figure.data, sizes / sizes.max(), strict=True):
+        trace.marker.size = least + (most - least) * share
+        trace.marker.opacity = 0.8
     return figure, shown
 
 
 def time_to_loss(trainings: pd.DataFrame, seconds: pd.Series) -> pd.DataFrame:
-    """Return when each arm is at a loss that all of its setting reach: a row an arm.
+    """Return when each arm, and no delay, are at a loss that both reach: a row an arm.
 
-    Columns: proxy, optimizer, arm, ``target`` (nats), ``updates`` (measured), ``ms an update``
-    (simulated), ``seconds`` (the product), ``speedup`` over no delay.
+    The loss is the greater of their two at the end, which for a method that learns less is its own.
+    No delay is then in mid-course, at a learning rate that has not come down yet: that flatters the
+    method.
+
+    Columns: proxy, optimizer, arm, ``target`` (nats), ``updates`` and ``updates without delay``
+    (measured), ``seconds`` and ``seconds without delay`` (times those of an update, simulated),
+    ``speedup`` over no delay.
     """
     course = comparison.courses(trainings)
     found = []
     for (proxy, optimizer), own in course.groupby(comparison.SETTING, sort=False):
         last = own[own["updates"] == own["updates"].max()]
-        target = float(last.groupby("arm")["loss"].mean().max())
-        for arm, updates in comparison.reached(own, target).items():
-            first = own[own["arm"] == arm].iloc[0]
-            each = seconds.get((first["method"], first["stages"]), math.nan)
-            found.append((proxy, optimizer, arm, target, updates, 1e3 * each, updates * each))
-    columns = [*comparison.SETTING, "arm", "target", "updates", "ms an update", "seconds"]
-    table = pd.DataFrame(found, columns=columns)
-    base = table[table["arm"] == SYNC].set_index(comparison.SETTING)["seconds"]
-    bases = base.reindex(pd.MultiIndex.from_frame(table[comparison.SETTING])).to_numpy()
-    return table.assign(speedup=bases / table["seconds"], label="measured x simulated")
+        final = last.groupby(["method", "stages", "arm"], sort=False)["loss"].mean()
+        for (method, stages, arm), end in final.items():
+            sync = final.get((SYNC, 1, SYNC), math.nan)
+            each, base = (seconds.get(key, math.nan) for key in ((method, stages), (SYNC, 1)))
+            if method == SYNC or not math.isfinite(end + sync + each + base):
+                continue
+            target = max(end, sync)
+            reached = comparison.reached(own, target)
+            updates = reached[arm], reached[SYNC]
+            times = updates[0] * each, updates[1] * base
+            row = (proxy, optimizer, arm, target, *updates, *times, times[1] / times[0])
+            found.append(row)
+    columns = [*comparison.SETTING, "arm", "target", "updates", "updates without delay"]
+    columns += ["seconds", "seconds without delay", "speedup"]
+    return pd.DataFrame(found, columns=columns).assign(label="measured x simulated")
+
+
+def _compared(shown: pd.DataFrame) -> list[float]:
+    """Return the range of losses in which courses are compared.
+
+    It ends where the slowest arm's mean is after a third of its points: an early spike of one seed
+    would press all the others together.
+    """
+    means = shown.groupby(["arm", "updates"])["loss"].mean()
+    later = [own.iloc[len(own) // 3 :].max() for _, own in means.groupby("arm")]
+    low, high = shown["loss"].min(), max(later)
+    return [low - PAD * (high - low), high + PAD * (high - low)]

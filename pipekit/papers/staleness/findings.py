@@ -1,150 +1,76 @@
-"""What the sweep says, in sentences: every number is computed from the table of trainings."""
+"""What the sweep says, in sentences: every number is computed from the table of trainings.
 
-import math
+A sentence says no more than the seeds decide (:mod:`.paired`): what they leave open is undecided.
+"""
+
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pandas as pd
 
 from pipekit.papers.staleness import comparison
-from pipekit.papers.staleness.comparison import LEVEL, OWN
-from pipekit.papers.staleness.methods import SYNC
+from pipekit.papers.staleness.claims import (
+    AGREES,
+    CLAIMS,
+    CONTRADICTS,
+    UNDECIDED,
+    PaperClaim,
+    verdicts,
+)
+from pipekit.papers.staleness.comparison import OWN
+from pipekit.papers.staleness.methods import METHODS
+from pipekit.papers.staleness.paired import LEVEL, holm
 from pipekit.papers.staleness.sweep import ARM
 
-CONTRADICTS, AGREES = "contradicts", "agrees"
-HIGHER, NOT_HIGHER, SAME = "higher", "not higher", "same"
+HELPS, HARMS = "helps", "harms"
+DELAYS = ("2bw", "pipedream")
+"""The methods whose delay the optimizers are compared by."""
 
 
-@dataclass(frozen=True)
-class PaperClaim:
-    """What a paper says of a method beside another one, as a sign of its excess in loss.
+def sentences(trainings: pd.DataFrame) -> pd.DataFrame:
+    """Return the findings, what contradicts a paper first: ``number`` from 1, ``name``, ``text``.
 
-    Attributes:
-        source: paper and section.
-        text: what it says.
-        method: whose loss.
-        other: beside which.
-        expected: what follows for the loss: one of :data:`HIGHER`, :data:`NOT_HIGHER`,
-            :data:`SAME`.
+    As many, of whatever trainings there are: what was not trained is said to be so.
     """
-
-    source: str
-    text: str
-    method: str
-    other: str
-    expected: str
-
-    def verdict(self, excess: float, p: float) -> str:
-        """Return whether an excess, and the p that it is none, agree with the paper."""
-        told = p < LEVEL
-        found = {
-            HIGHER: told and excess > 0,
-            NOT_HIGHER: not (told and excess > 0),
-            SAME: not told,
-        }
-        return AGREES if found[self.expected] else CONTRADICTS
-
-
-CLAIMS = (
-    PaperClaim(
-        "PipeDream-2BW, sections 1 and 5.1",
-        "2BW has empirically similar model convergence to vanilla",
-        "2bw",
-        SYNC,
-        NOT_HIGHER,
-    ),
-    PaperClaim(
-        "PipeDream, section 3.4",
-        "PipeDream's semantics lie between those of one machine and of data parallelism",
-        "pipedream",
-        SYNC,
-        NOT_HIGHER,
-    ),
-    PaperClaim(
-        "PipeDream, section 3.4",
-        "weight stashing is critical for meaningful learning",
-        "no-stashing",
-        "pipedream",
-        HIGHER,
-    ),
-    PaperClaim(
-        "PipeDream, section 3.4, footnote 4",
-        "the impact of vertical sync is negligible",
-        "vertical-sync",
-        "pipedream",
-        SAME,
-    ),
-)
-
-
-def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
-    """Return each claim beside each setting that decides it, contradictions first.
-
-    Columns: ``verdict``, ``claim``, ``source``, proxy, optimizer, stages, ``excess`` (nats of the
-    validation loss at the end, mean over seeds), ``error`` (its standard error), ``p``, ``rates``
-    (each at its own, or both at that of no delay, which is how the papers compare).
-    """
-    table = comparison.summary(trainings)
-    found = []
-    for claim in CLAIMS:
-        if claim.other == SYNC:
-            rows = table[table["method"] == claim.method].rename(columns={"cost": "excess"})
-            rows = rows.assign(rates=rows["at"])
-        else:
-            rows = comparison.against(trainings, claim.method, claim.other).assign(rates=OWN)
-        for row in rows.to_dict("records"):
-            names = ["proxy", "optimizer", "stages", "excess", "error", "p", "rates"]
-            found.append(
-                {
-                    "verdict": claim.verdict(row["excess"], row["p"]),
-                    "claim": claim.text,
-                    "source": claim.source,
-                    **{name: row[name] for name in names},
-                }
-            )
-    order = {CONTRADICTS: 0, AGREES: 1}
-    return pd.DataFrame(found).sort_values(
-        "verdict", key=lambda verdict: verdict.map(order), kind="stable", ignore_index=True
-    )
-
-
-def sentences(trainings: pd.DataFrame) -> list[str]:
-    """Return the findings, what contradicts a paper first."""
-    return [*_on_claims(trainings), *_on_optimizers(trainings), *_on_mitigations(trainings)]
-
-
-def _on_claims(trainings: pd.DataFrame) -> Iterator[str]:
     table = verdicts(trainings)
-    for (verdict, claim, source), rows in table.groupby(["verdict", "claim", "source"], sort=False):
-        whole = table[table["claim"] == claim]
-        where = "; ".join(
-            f"{row.proxy}, {row.optimizer}, {row.stages} stages, {row.rates}: {_nats(row.excess)} "
-            f"± {row.error:.3f} (p {row.p:.1g})"
-            for row in rows.itertuples()
-        )
-        share = f"{len(rows)} of {len(whole)} comparisons {_verb(verdict)}"
-        yield f"{share} “{claim}” ({source}): {where} (measured)."
+    order = [CONTRADICTS, UNDECIDED, AGREES]
+    told = [(_worst(table, claim, order), claim.name, _on_claim(table, claim)) for claim in CLAIMS]
+    found = [(name, text) for _, name, text in sorted(told, key=lambda each: each[0])]
+    found.append(("optimizers", " ".join(_on_optimizers(trainings)) or "Optimizers: not trained."))
+    found.append(("mitigations", _on_mitigations(mitigations(trainings))))
+    frame = pd.DataFrame(found, columns=["name", "text"])
+    frame.insert(0, "number", range(1, len(frame) + 1))
+    return frame
 
 
-def _on_optimizers(trainings: pd.DataFrame) -> Iterator[str]:
-    table = comparison.summary(trainings)
-    own = table[(table["at"] == OWN) & table["method"].isin(["2bw", "pipedream"])]
-    for (proxy, arm), rows in own.groupby(["proxy", "arm"], sort=False):
-        if len(rows) > 1:
-            ordered = rows.sort_values("cost")
-            costs = ", ".join(
-                f"{row.optimizer} {_nats(row.cost)} ± {row.error:.3f}"
-                for row in ordered.itertuples()
-            )
-            yield f"Delay's cost on {proxy} with {arm}, each at its own rate: {costs} (measured)."
+def mitigations(trainings: pd.DataFrame) -> pd.DataFrame:
+    """Return what each mitigation earns over the method that it was added to: a row a setting.
 
-
-def _on_mitigations(trainings: pd.DataFrame) -> Iterator[str]:
-    table = comparison.summary(trainings)
-    saved = comparison.recovered(table).sort_values("saved", ascending=False)
-    for (proxy, optimizer), rows in saved.groupby(comparison.SETTING, sort=False):
-        parts = ", ".join(f"{row.arm} {row.saved:.0%} of {row.of}'s" for row in rows.itertuples())
-        yield f"Of delay's cost on {proxy} with {optimizer}, saved: {parts} (measured)."
+    Columns: ``verdict`` (:data:`HELPS`, :data:`HARMS` or undecided, by ``p_holm``), proxy,
+    optimizer, ``method``, ``of`` (the method without it), stages, ``seeds``, ``excess`` over that
+    (nats, mean over seeds; below 0 it helps) with its interval ``low`` to ``high``, ``saved`` (the
+    share of the cost of that one's delay; 1: as good as no delay), ``p``, ``p_holm``.
+    """
+    costs = comparison.summary(trainings)
+    costs = costs[costs["at"] == OWN].set_index([*comparison.SETTING, "method", "stages"])["cost"]
+    rows = []
+    for method, each in METHODS.items():
+        of = comparison.plain(method)
+        if of == method:
+            continue
+        for proxy, optimizer, stages, found, _ in comparison.against(trainings, method, of):
+            cost = costs.get((proxy, optimizer, of, each.depth(stages)), float("nan"))
+            saved = -found.mean / cost if cost > 0 else float("nan")
+            numbers = found.seeds, found.mean, found.low, found.high, saved, found.p
+            rows.append((proxy, optimizer, method, of, stages, *numbers))
+    names = ["proxy", "optimizer", "method", "of", "stages"]
+    table = pd.DataFrame(rows, columns=[*names, "seeds", "excess", "low", "high", "saved", "p"])
+    table["p_holm"] = holm(table["p"])
+    told = table["p_holm"] < LEVEL
+    better = table["excess"] < 0
+    verdict = pd.Series(UNDECIDED, index=table.index)
+    verdict = verdict.mask(told & better, HELPS).mask(told & ~better, HARMS)
+    table.insert(0, "verdict", verdict)
+    return table
 
 
 def counts(trainings: pd.DataFrame) -> str:
@@ -163,9 +89,51 @@ def counts(trainings: pd.DataFrame) -> str:
     )
 
 
-def _verb(verdict: str) -> str:
-    return {CONTRADICTS: "contradict", AGREES: "agree with"}[verdict]
+def _worst(table: pd.DataFrame, claim: PaperClaim, order: list[str]) -> int:
+    """Return the place of a claim: that of its worst verdict, or behind all."""
+    found = set(table.loc[table["name"] == claim.name, "verdict"])
+    return next((place for place, verdict in enumerate(order) if verdict in found), len(order))
 
 
-def _nats(excess: float) -> str:
-    return "diverged" if math.isinf(excess) else f"{excess:+.3f} nats"
+def _on_claim(table: pd.DataFrame, claim: PaperClaim) -> str:
+    own = table[table["name"] == claim.name]
+    quoted = f"“{claim.text}” ({claim.source})"
+    if own.empty:
+        return f"{quoted}: not trained."
+    words = {CONTRADICTS: "contradicted", AGREES: "met", UNDECIDED: "undecided"}
+    parts = []
+    for verdict, word in words.items():
+        rows = own[own["verdict"] == verdict]
+        if len(rows):
+            ends = f"{rows['excess'].min():+.3f} to {rows['excess'].max():+.3f}"
+            span = f"{rows['excess'].iloc[0]:+.3f}" if len(rows) == 1 else ends
+            where = ", ".join(dict.fromkeys(rows["proxy"] + " by " + rows["optimizer"]))
+            parts.append(f"{word} in {len(rows)} of {len(own)} ({span} nats; {where})")
+    return f"{quoted}: {'; '.join(parts)} (measured)."
+
+
+def _on_optimizers(trainings: pd.DataFrame) -> Iterator[str]:
+    table = comparison.summary(trainings)
+    own = table[(table["at"] == OWN) & table["method"].isin(DELAYS) & table["cost"].notna()]
+    for (proxy, arm), rows in own.groupby(["proxy", "arm"], sort=False):
+        if len(rows) > 1:
+            costs = ", ".join(
+                f"{row.optimizer} {row.cost:+.3f} [{row.low:+.3f}, {row.high:+.3f}]"
+                for row in rows.sort_values("cost").itertuples()
+            )
+            yield f"{arm} costs on {proxy}, in nats: {costs} (measured)."
+
+
+def _on_mitigations(table: pd.DataFrame) -> str:
+    if table.empty:
+        return "Mitigations: not trained."
+    parts = []
+    for verdict in (HELPS, HARMS, UNDECIDED):
+        rows = table[table["verdict"] == verdict]
+        if len(rows):
+            each = "; ".join(
+                f"{row.method} over {row.of} on {row.proxy} by {row.optimizer} {row.excess:+.3f}"
+                for row in rows.itertuples()
+            )
+            parts.append(f"{verdict} in {len(rows)} of {len(table)} ({each} nats)")
+    return f"A mitigation {'; '.join(parts)} (measured)."

@@ -1,0 +1,90 @@
+"""Means with their intervals, one row a case, several series beside one another in a row."""
+
+from itertools import chain
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pipekit.plots import style
+from pipekit.plots.frames import require
+from pipekit.plots.charts.series import BOTTOM_PX, series
+
+ROW_PX = 34
+CHARACTER_PX = 8
+SHARE = 0.6
+"""Of a row, which its series divide among them."""
+PAD = 0.3
+"""Of the means' spread, on either side; what reaches further leaves the picture."""
+
+
+def intervals(
+    frame: pd.DataFrame,
+    row: str,
+    mean: str,
+    low: str,
+    high: str,
+    color: str,
+    *,
+    title: str,
+    label: str,
+    x_title: str | None = None,
+) -> go.Figure:
+    """Draw a marker and a line from ``low`` to ``high`` for each row of the frame, beside zero.
+
+    Args:
+        frame: one row a mean.
+        row: the column that names the figure's rows, in the order in which they first appear.
+        mean: the column of the markers.
+        low: the column of the intervals' lower ends.
+        high: likewise, of the upper ends.
+        color: the column that names the series.
+        title: what is shown, without the label.
+        label: what the numbers are: measured, emulated, simulated, exact or paper.
+        x_title: with its unit; by default the name of the column ``mean``.
+
+    Raises:
+        ValueError: the frame is empty or lacks a column.
+    """
+    require(frame, (row, mean, low, high, color))
+    names, kinds = (list(dict.fromkeys(frame[column])) for column in (row, color))
+    apart = [SHARE * ((kind + 0.5) / len(kinds) - 0.5) for kind in range(len(kinds))]
+    places = [
+        names.index(name) + apart[kinds.index(kind)]
+        for name, kind in zip(frame[row], frame[color], strict=True)
+    ]
+    figure = series(
+        frame.assign(place=places),
+        mean,
+        "place",
+        color,
+        lambda position: {"mode": "markers", "marker": style.marker(position)},
+        title=title,
+        label=label,
+        x_title=x_title,
+        y_title="",
+        plot_px=ROW_PX * len(names),
+    )
+    quiet = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
+    placed = frame.assign(place=places)
+    for trace, (_, own) in zip(figure.data, placed.groupby(color, sort=False), strict=True):
+        ends = zip(own[low], own[high], strict=True)
+        figure.add_scatter(
+            x=[*chain.from_iterable((start, end, None) for start, end in ends)],
+            y=[*chain.from_iterable((place, place, None) for place in own["place"])],
+            line={"color": trace.marker.color, "width": 1.5},
+            **quiet,
+        )
+    rows = [-0.5, len(names) - 0.5]
+    figure.add_scatter(x=[0, 0], y=rows, line={"color": style.GREY, "width": 1}, **quiet)
+    least, most = min(0.0, frame[mean].min()), max(0.0, frame[mean].max())
+    pad = PAD * ((most - least) or 1.0)
+    figure.update_xaxes(range=[least - pad, most + pad])
+    figure.update_yaxes(
+        tickvals=[*range(len(names))], ticktext=names, range=rows[::-1], showgrid=False
+    )
+    margin = style.MARGIN_PX["t"] + BOTTOM_PX
+    longest = max(len(str(name)) for name in names)
+    figure.update_layout(
+        height=ROW_PX * len(names) + margin, margin={"l": 32 + CHARACTER_PX * longest}
+    )
+    return figure
