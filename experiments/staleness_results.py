@@ -3,14 +3,18 @@
     python experiments/staleness_results.py results/runs/staleness_trainings
 
 reads the record of every training that is done and writes results/reference/staleness/: all of them
-(trainings.csv), how each method ended (summary.csv), the papers' claims beside it (claims.csv).
+(trainings.csv), how each method ended (summary.csv), the papers' claims beside it (claims.csv),
+what each mitigation earns (mitigations.csv), when each is at a loss on the papers' clusters
+(time_to_loss.csv), and all of that in sentences (findings.csv).
 """
 
 import argparse
 import json
 from pathlib import Path
 
-from pipekit.papers.staleness import comparison, findings
+import pandas as pd
+
+from pipekit.papers.staleness import claims, comparison, figures, findings, speed
 from pipekit.papers.staleness.sweep import ARM, VALIDATIONS, table
 from pipekit.provenance import provenance, write
 
@@ -24,6 +28,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/reference/staleness"))
     given = parser.parse_args()
     records = [json.loads(file.read_text()) for file in sorted(given.trainings.glob("*.json"))]
+    if not records:
+        parser.error(f"{given.trainings} has no trainings: run experiments/staleness.yaml first")
     trainings = table(records).sort_values([*ARM, "rate", "seed"], kind="stable")
     origins = [record["provenance"] for record in records]
     write(
@@ -45,9 +51,18 @@ def main() -> None:
     summary = comparison.summary(kept)
     names = summary[["proxy", "optimizer", "arm", "at"]].agg(" ".join, axis=1)
     summary.insert(0, "name", names.str.replace(",", ""))
-    summary.round(DIGITS).to_csv(given.output / "summary.csv", index=False)
-    findings.verdicts(kept).round(DIGITS).to_csv(given.output / "claims.csv", index=False)
-    print(findings.counts(kept), *findings.sentences(kept), sep="\n")
+    said = findings.sentences(kept)
+    seconds = speed.update_seconds(speed.on_paper_cluster, kept)
+    tables: dict[str, pd.DataFrame] = {
+        "summary": summary,
+        "claims": claims.verdicts(kept),
+        "mitigations": findings.mitigations(kept),
+        "time_to_loss": figures.time_to_loss(kept, seconds),
+        "findings": said,
+    }
+    for name, each in tables.items():
+        each.round(DIGITS).to_csv(given.output / f"{name}.csv", index=False)
+    print(findings.counts(kept), *said["text"], sep="\n")
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def against(
             only where it is another.
     """
     rows = judged(trainings)
-    arms = {key: own for key, own in rows.groupby([*ARM, "at"], sort=False)}
+    arms = dict(iter(rows.groupby([*ARM, "at"], sort=False)))
     pairs = []
     for (proxy, name, stages, optimizer, rates), own in arms.items():
         if (name, rates) != (method, at):

@@ -17,7 +17,7 @@ GIB = 2**30
 RATES: Mapping[str, str] = {OWN: "each at its own rate", SYNCS: "all at the rate of no delay"}
 PAD = 0.05
 """Of an axis, beyond what is compared."""
-MARKER_PX = 8, 30
+MARKER_PX = 8, 20
 """Of the least and the greatest memory."""
 AXES: Mapping[str, str] = {
     "updates": "updates",
@@ -40,14 +40,14 @@ def course(
         proxy: whose.
         optimizer: likewise.
         x: one of :data:`AXES`.
-        seconds: of an update by method and stages (:func:`.speed.update_seconds`), for the last.
+        seconds: of an update (:func:`.speed.update_seconds`), for the last.
     """
     frame = comparison.courses(trainings)
     frame = frame[(frame["proxy"] == proxy) & (frame["optimizer"] == optimizer)]
     label = "measured"
     if x == "seconds":
         assert seconds is not None
-        each = pd.MultiIndex.from_frame(frame[["method", "stages"]])
+        each = pd.MultiIndex.from_frame(frame[[*comparison.SETTING, "method", "stages"]])
         frame = frame.assign(seconds=frame["updates"] * seconds.reindex(each).to_numpy())
         frame, label = frame.dropna(subset="seconds"), "measured x simulated"
     # Where the untrained networks are, far above, nothing is to be compared.
@@ -92,6 +92,7 @@ def rates(trainings: pd.DataFrame, proxy: str, optimizer: str) -> tuple[go.Figur
         x_title="learning rate, as a power of two",
         y_title="",
     )
+    figure.update_yaxes(title=None)
     return figure, means.assign(label="measured")
 
 
@@ -180,15 +181,15 @@ def time_to_loss(trainings: pd.DataFrame, seconds: pd.Series) -> pd.DataFrame:
         final = last.groupby(["method", "stages", "arm"], sort=False)["loss"].mean()
         for (method, stages, arm), end in final.items():
             sync = final.get((SYNC, 1, SYNC), math.nan)
-            each, base = (seconds.get(key, math.nan) for key in ((method, stages), (SYNC, 1)))
+            times = seconds.get((proxy, optimizer), pd.Series(dtype=float))
+            each, base = (times.get(key, math.nan) for key in ((method, stages), (SYNC, 1)))
             if method == SYNC or not math.isfinite(end + sync + each + base):
                 continue
             target = max(end, sync)
             reached = comparison.reached(own, target)
             updates = reached[arm], reached[SYNC]
-            times = updates[0] * each, updates[1] * base
-            row = (proxy, optimizer, arm, target, *updates, *times, times[1] / times[0])
-            found.append(row)
+            taken = updates[0] * each, updates[1] * base
+            found.append((proxy, optimizer, arm, target, *updates, *taken, taken[1] / taken[0]))
     columns = [*comparison.SETTING, "arm", "target", "updates", "updates without delay"]
     columns += ["seconds", "seconds without delay", "speedup"]
     return pd.DataFrame(found, columns=columns).assign(label="measured x simulated")

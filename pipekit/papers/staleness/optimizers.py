@@ -62,10 +62,12 @@ class OptimizerRecipe:
     Attributes:
         make: from a stage's parameters, the rate, and the sizes of the network's two ends.
         first_rates: the rates that are tried first, each twice the one before.
+        states: tensors of a parameter's size that it keeps of each, for simulations.
     """
 
     make: Callable[[list[nn.Parameter], float, frozenset[int]], Optimizer]
     first_rates: tuple[float, ...]
+    states: float = 2
 
 
 def _rates(highest: int, number: int = 5) -> tuple[float, ...]:
@@ -74,9 +76,9 @@ def _rates(highest: int, number: int = 5) -> tuple[float, ...]:
 
 OPTIMIZERS: Mapping[str, OptimizerRecipe] = MappingProxyType(
     {
-        "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), _rates(-2)),
+        "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), _rates(-2), 1),
         "adamw": OptimizerRecipe(lambda own, lr, _: AdamW(own, lr, weight_decay=0.0), _rates(-6)),
-        "muon": OptimizerRecipe(MuonAndAdamW, _rates(-6)),
+        "muon": OptimizerRecipe(MuonAndAdamW, _rates(-6), 1),
         "nadam": OptimizerRecipe(
             lambda own, lr, _: staleness.nesterov(lr, weight_decay=0.0)(own), _rates(-6)
         ),

@@ -41,13 +41,13 @@ class Excess(NamedTuple):
         return min(1.0, 2 * min(self.p_above(0.0), self.p_below(0.0)))
 
     def p_above(self, bound: float) -> float:
-        """Return p of a one-sided t-test that the mean is at least a bound: small, if it is less."""
+        """Return p of a one-sided t-test that the mean is at least a bound; small: it is less."""
         if self.error in (0.0, math.inf):
             return float(self.error > 0 or self.mean >= bound)
         return float(stats.t.cdf((self.mean - bound) / self.error, self.seeds - 1))
 
     def p_below(self, bound: float) -> float:
-        """Return p of a one-sided t-test that the mean is at most a bound: small, if it is more."""
+        """Return p of a one-sided t-test that the mean is at most a bound; small: it is more."""
         return Excess(self.seeds, -self.mean, self.error).p_above(-bound)
 
     @property

@@ -4,9 +4,10 @@ All make an update of equally many samples.  Methods with microbatches cut them;
 is built on it pass them through whole, since it updates after each minibatch.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -15,6 +16,8 @@ from pipekit.clusters import Cluster, named
 from pipekit.papers.costs import published
 from pipekit.papers.staleness.comparison import OWN, arm_name, summary
 from pipekit.papers.staleness.methods import METHODS, PACI_MICROBATCHES, SYNC
+from pipekit.papers.staleness.optimizers import OPTIMIZERS
+from pipekit.papers.staleness.proxies import PROXIES
 from pipekit.papers.timelines import backward_ends, mean_interval
 from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan
@@ -24,6 +27,8 @@ from pipekit.simulation import simulate
 
 BATCHES = 3
 """Of a simulated run, besides those that fill the pipeline."""
+DEPTH = 4
+"""Stages of a pipeline whose method has the same delay at any depth."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,22 @@ class Machines:
         return METHODS[method].schedule(n, batches), parts
 
 
+STANDS_FOR: Mapping[str, Machines] = MappingProxyType(
+    {
+        "gpt": Machines(),
+        "bert": Machines("bert-large"),
+        "images": Machines("vgg16", "pipedream-a", rows=64, recompute=False),
+    }
+)
+"""By a proxy's kind: the papers' network that it stands for, on that paper's cluster."""
+
+
+def on_paper_cluster(proxy: str, optimizer: str, stages: int = 4) -> Machines:
+    """Return the network and the cluster that a proxy stands for, with an optimizer's memory."""
+    states = OPTIMIZERS[optimizer].states
+    return replace(STANDS_FOR[PROXIES[proxy].kind], stages=stages, optimizer_states=states)
+
+
 def points(machines: Machines, trainings: pd.DataFrame, proxy: str, optimizer: str) -> pd.DataFrame:
     """Return all measured methods at this depth as points: a row each.
 
@@ -126,21 +147,29 @@ def points(machines: Machines, trainings: pd.DataFrame, proxy: str, optimizer: s
     return pd.DataFrame(found, columns=columns).assign(label="simulated; loss measured")
 
 
-def update_seconds(machines: Mapping[int, Machines], trainings: pd.DataFrame) -> pd.Series:
-    """Return the simulated seconds of an update, by method and the stages it was trained with.
+def update_seconds(
+    machines: Callable[[str, str, int], Machines], trainings: pd.DataFrame
+) -> pd.Series:
+    """Return the simulated seconds of an update, by proxy, optimizer, method and stages.
 
     Args:
-        machines: by the pipeline's depth.  Methods whose delay does not depend on it take the
-            first one's.
+        machines: from proxy, optimizer and depth, say :func:`on_paper_cluster`.  Methods whose
+            delay does not depend on the depth are on :data:`DEPTH` stages.
         trainings: whose methods.
     """
-    first = next(iter(machines.values()))
+    arms = trainings[["proxy", "optimizer", "method", "stages"]].drop_duplicates()
     found = {}
-    for method, stages in trainings[["method", "stages"]].drop_duplicates().itertuples(index=False):
-        on = first if METHODS[method].stages else machines.get(stages)
-        if on is not None:
-            found[method, stages] = on.point(method)["seconds"]
-    return pd.Series(found, name="seconds")
+    for proxy, optimizer, method, stages in arms.itertuples(index=False):
+        depth = DEPTH if METHODS[method].stages else stages
+        found[proxy, optimizer, method, stages] = _seconds(
+            machines(proxy, optimizer, depth), method
+        )
+    return pd.Series(found, name="seconds").sort_index()
+
+
+@cache  # a proxy's optimizers do not differ in time
+def _seconds(machines: Machines, method: str) -> float:
+    return machines.point(method)["seconds"]
 
 
 @cache

@@ -6,8 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
-from pipekit.plots.frames import require
 from pipekit.plots.charts.series import BOTTOM_PX, series
+from pipekit.plots.frames import require
 
 ROW_PX = 34
 CHARACTER_PX = 8
@@ -61,7 +61,7 @@ def intervals(
         title=title,
         label=label,
         x_title=x_title,
-        y_title="",
+        y_title=None,
         plot_px=ROW_PX * len(names),
     )
     quiet = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
@@ -79,9 +79,8 @@ def intervals(
     least, most = min(0.0, frame[mean].min()), max(0.0, frame[mean].max())
     pad = PAD * ((most - least) or 1.0)
     figure.update_xaxes(range=[least - pad, most + pad])
-    figure.update_yaxes(
-        tickvals=[*range(len(names))], ticktext=names, range=rows[::-1], showgrid=False
-    )
+    named = {"tickvals": [*range(len(names))], "ticktext": names}
+    figure.update_yaxes(style.axis(**named, range=rows[::-1], showgrid=False))
     margin = style.MARGIN_PX["t"] + BOTTOM_PX
     longest = max(len(str(name)) for name in names)
     figure.update_layout(

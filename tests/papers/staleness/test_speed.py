@@ -4,8 +4,9 @@ import pytest
 
 from pipekit import Profile
 from pipekit.explore import staleness as explorer
-from pipekit.papers.staleness import figures, speed
+from pipekit.papers.staleness import comparison, figures, speed
 from pipekit.papers.staleness.methods import METHODS
+from pipekit.papers.staleness.proxies import PROXIES
 from pipekit.papers.staleness.speed import Machines, points, update_seconds
 from pipekit.profiling import LayerProfile
 from tests.papers.staleness.trainings_table import parabola, trainings
@@ -55,17 +56,36 @@ def test_points_are_the_methods_measured_at_this_depth() -> None:
     assert shown["loss"]["2bw"] == pytest.approx(1.1, abs=0.1)
 
 
+def machines(proxy: str, optimizer: str, stages: int) -> Machines:
+    """The same four equal layers for any proxy; there are no eight."""
+    if stages != MACHINES.stages:
+        raise ValueError(f"four layers have no {stages} stages")
+    return MACHINES
+
+
 def test_time_to_a_loss_is_updates_times_seconds() -> None:
-    seconds = update_seconds({4: MACHINES}, TABLE)
-    assert dict(seconds) == pytest.approx({("flush", 1): 33, ("2bw", 2): 24, ("pipedream", 4): 24})
-    table = figures.time_to_loss(TABLE, seconds).set_index("arm")
-    assert table["target"]["flush"] == pytest.approx(1.4, abs=0.1)
-    for arm in ("flush", "2bw"):
-        assert table["seconds"][arm] == pytest.approx(
-            table["updates"][arm] * table["ms an update"][arm] / 1e3
-        )
-    assert table["speedup"]["flush"] == 1
-    assert table["speedup"]["pipedream, 4 stages"] < table["speedup"]["2bw"]
+    four = TABLE[TABLE["stages"] != 8]
+    seconds = update_seconds(machines, four)
+    own = dict(seconds.loc["images-small", "adamw"])
+    assert own == pytest.approx({("flush", 1): 33, ("2bw", 2): 24, ("pipedream", 4): 24})
+    table = figures.time_to_loss(four, seconds).set_index("arm")
+    assert [*table.index] == ["2bw", "pipedream, 4 stages"]
+    row = table.loc["pipedream, 4 stages"]
+    assert row["target"] == pytest.approx(1.4, abs=0.1), "its own end, which is the higher"
+    assert row["updates"] == pytest.approx(200)
+    # Straight lines from 2: the lower the end, the sooner any loss is reached.
+    sooner = 200 * (2 - row["target"]) / (2 - 1.0)
+    assert row["updates without delay"] == pytest.approx(sooner, rel=0.1)
+    assert row["seconds"] == pytest.approx(24 * row["updates"])
+    assert row["speedup"] == pytest.approx(33 * row["updates without delay"] / row["seconds"])
+
+
+def test_each_proxy_stands_for_a_papers_network_on_its_cluster() -> None:
+    assert {proxy.kind for proxy in PROXIES.values()} == {*speed.STANDS_FOR}
+    found = speed.on_paper_cluster("images-long", "sgd", 8)
+    assert (found.model, found.cluster, found.stages) == ("vgg16", "pipedream-a", 8)
+    assert found.optimizer_states == 1
+    assert speed.on_paper_cluster("gpt-small", "adamw").optimizer_states == 2
 
 
 def test_the_explorer_shows_what_fits_and_says_what_does_not() -> None:
@@ -86,12 +106,28 @@ def test_the_explorer_shows_what_fits_and_says_what_does_not() -> None:
 
 @pytest.mark.parametrize("x", figures.AXES)
 def test_courses_are_drawn_over_updates_samples_and_seconds(x: str) -> None:
-    seconds = update_seconds({4: MACHINES}, TABLE)
+    seconds = update_seconds(machines, TABLE[TABLE["stages"] != 8])
     figure, numbers = figures.course(TABLE, "images-small", "adamw", x, seconds)
     names = [trace.name for trace in figure.data if trace.showlegend is not False]
     arms = ["flush", "2bw", "pipedream, 4 stages", "pipedream, 8 stages"]
     assert names == (arms[:3] if x == "seconds" else arms), "8 stages have no machines"
     assert set(numbers["label"]) == {"measured x simulated" if x == "seconds" else "measured"}
+
+
+def test_an_early_spike_does_not_press_the_courses_together() -> None:
+    spiked = TABLE.assign(validation_1=TABLE["validation_1"] + 50)
+    figure, _ = figures.course(spiked, "images-small", "adamw")
+    low, high = figure.layout.yaxis.range
+    assert low < 1.0 < 1.7 < high < 3
+
+
+def test_costs_are_drawn_with_their_intervals_beside_zero() -> None:
+    figure, numbers = figures.costs(comparison.summary(TABLE), "images-small")
+    assert [*numbers["arm"]] == ["2bw", "pipedream, 4 stages", "pipedream, 8 stages"]
+    points, lines, zero = figure.data
+    assert [*points.x] == [*numbers["cost"]]
+    assert lines.x[:2] == (numbers["low"].iloc[0], numbers["high"].iloc[0])
+    assert zero.x == (0, 0)
 
 
 def test_a_diverged_rate_is_hatched_in_the_map() -> None:

@@ -1,0 +1,103 @@
+"""What the sweep says: contradictions first, and no more than the seeds decide."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from pipekit.papers.staleness import claims, findings
+from pipekit.papers.staleness.claims import AGREES, CONTRADICTS, UNDECIDED
+from tests.papers.staleness.trainings_table import parabola, trainings
+
+ARMS = [("flush", 1), ("2bw", 2), ("pipedream", 4), ("no-stashing", 4), ("spectrain", 4)]
+COSTS = {"flush": 0.0, "2bw": 0.0, "pipedream": 0.4, "no-stashing": 0.6, "spectrain": 0.1}
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    """Seeds whose ease differs by 0.1, and whose luck by 0.01."""
+    return trainings(parabola(COSTS), ARMS, seeds=5)
+
+
+def test_contradictions_come_first_and_are_told_by_the_tests(table: pd.DataFrame) -> None:
+    verdicts = claims.verdicts(table)
+    told = verdicts.set_index("name")["verdict"].to_dict()
+    assert told == {
+        "pipedream": CONTRADICTS,  # 0.4 above
+        "2bw": AGREES,  # within what another seed makes
+        "stashing": AGREES,  # 0.2 above PipeDream
+        "adamw": CONTRADICTS,  # no degradation
+        "spectrain": told["spectrain"],
+    }
+    places = [[CONTRADICTS, UNDECIDED, AGREES].index(v) for v in verdicts["verdict"]]
+    assert places == sorted(places)
+    assert (verdicts["p_holm"] >= verdicts["p"]).all()
+    assert (verdicts["effect"] == verdicts["excess"] / verdicts["margin"]).all()
+
+
+def test_a_comparison_that_two_claims_ask_for_counts_once(table: pd.DataFrame) -> None:
+    verdicts = claims.verdicts(table).set_index("name")
+    assert verdicts["p_holm"]["2bw"] == verdicts["p_holm"]["adamw"]
+    # 2bw's, pipedream's and spectrain's over flush, and no-stashing's over pipedream.
+    assert verdicts["p_holm"].min() == pytest.approx(4 * verdicts["p"].min())
+
+
+def test_few_and_scattered_seeds_decide_nothing() -> None:
+
+    def lucky(method: str, rate: float, seed: int) -> float:
+        best = parabola(COSTS, noise=0.0)(method, rate, seed)
+        return best + (0.5 * math.sin(7 * seed + len(method)) if seed < 100 else 0.0)
+
+    scattered = trainings(lucky, ARMS, seeds=3)
+    assert set(claims.verdicts(scattered)["verdict"]) == {UNDECIDED}
+
+
+@pytest.mark.parametrize(
+    ("expected", "worse", "better", "alike", "unknown"),
+    [
+        (claims.HIGHER, AGREES, CONTRADICTS, CONTRADICTS, UNDECIDED),
+        (claims.LOWER, CONTRADICTS, AGREES, CONTRADICTS, UNDECIDED),
+        (claims.NOT_HIGHER, CONTRADICTS, AGREES, AGREES, UNDECIDED),
+        (claims.SAME, CONTRADICTS, CONTRADICTS, AGREES, UNDECIDED),
+    ],
+)
+def test_a_verdict_follows_from_what_is_told_and_what_is_negligible(
+    expected: str, worse: str, better: str, alike: str, unknown: str
+) -> None:
+    claim = claims.PaperClaim("name", "paper", "text", "2bw", "flush", expected)
+    assert claim.verdict(0.1, above=False, below=True) == worse
+    assert claim.verdict(-0.1, above=True, below=False) == better
+    assert claim.verdict(0.0, above=True, below=True) == alike
+    assert claim.verdict(0.01, above=True, below=True) == alike, "told, and negligible"
+    assert claim.verdict(0.0, above=False, below=False) == unknown
+
+
+def test_mitigations_are_told_from_what_they_were_added_to(table: pd.DataFrame) -> None:
+    (row,) = findings.mitigations(table).to_dict("records")
+    assert (row["method"], row["of"], row["verdict"]) == (
+        "spectrain",
+        "no-stashing",
+        findings.HELPS,
+    )
+    assert row["excess"] == pytest.approx(-0.5, abs=0.02)
+    assert row["saved"] == pytest.approx(0.5 / 0.6, abs=0.05)
+
+
+def test_sentences_are_as_many_of_any_trainings(table: pd.DataFrame) -> None:
+    said = findings.sentences(table)
+    assert said["number"].to_list() == [*range(1, len(claims.CLAIMS) + 3)]
+    assert said["text"][0].startswith("“PipeDream's semantics lie between")
+    assert "contradicted in 1 of 1 (+0.39" in said["text"][0]
+    texts = said.set_index("name")["text"]
+    assert texts["paci"].endswith("not trained.")
+    assert texts["mitigations"].startswith("A mitigation helps in 1 of 1 (spectrain over no-stash")
+    few = findings.sentences(table[table["method"].isin(["flush", "2bw"])])
+    assert len(few) == len(said)
+    assert not any("<" in text for text in said["text"]), "they go into comments' marks"
+
+
+def test_counts_are_of_trainings_hours_and_complete_arms(table: pd.DataFrame) -> None:
+    assert findings.counts(table) == (
+        f"{len(table)} trainings, {len(table) / 100:.2f} hours of CPU time (measured), "
+        "5 complete arms (images-small: 200 updates of 32 samples)"
+    )
