@@ -88,8 +88,8 @@ def cases(workers: int) -> Iterator[Case]:
     yield Case("sums alone", "PipeDream", (workers,), (FORWARD_S,), 1, 6 * workers)
 
 
-def measured(case: Case, rate: str) -> tuple[float, float]:
-    """Return the seconds of a real training over links of a rate, and one link's bytes/s.
+def measured(case: Case, rate: str, repeats: int) -> tuple[list[float], list[float]]:
+    """Return the seconds of real trainings over links of a rate, and one link's bytes/s.
 
     Raises:
         RuntimeError: a worker failed; what it said stands above.
@@ -97,7 +97,7 @@ def measured(case: Case, rate: str) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         told, result = Path(folder, "case.json"), Path(folder, "result.json")
         told.write_text(json.dumps(asdict(case)), encoding="utf-8")
-        command = [sys.executable, str(WORKER), str(told), str(result)]
+        command = [sys.executable, str(WORKER), str(told), str(repeats), str(result)]
         if namespaces.run(command, sum(case.replicas), rate):
             raise RuntimeError(f"a worker of {case.name!r} failed: see what it printed")
         found = json.loads(result.read_text(encoding="utf-8"))
@@ -118,9 +118,8 @@ def main(
     rows = []
     todo = [(count, case) for count in workers or range(3, 9) for case in cases(count)]
     for count, case in tqdm(todo, unit="case"):
-        runs = [measured(case, rate) for _ in range(repeats)]
-        bandwidth = statistics.median(each for _, each in runs)
-        seconds = [each for each, _ in runs]
+        seconds, bandwidths = measured(case, rate, repeats)
+        bandwidth = statistics.median(bandwidths)
         simulated_s, median_s = case.simulated_s(bandwidth), statistics.median(seconds)
         rows.append(
             {

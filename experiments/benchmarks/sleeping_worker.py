@@ -1,6 +1,6 @@
 """One worker of a training whose layers sleep, and whose messages are real.
 
-    sleeping_worker.py CASE.json RESULT.json
+    sleeping_worker.py CASE.json REPEATS RESULT.json
 
 It is started once a worker, by shared_links.py, with the environment that torchrun gives.
 """
@@ -66,11 +66,10 @@ def link_bandwidth() -> float:
     return PROBE_BYTES / sorted(seconds[1:])[PROBES // 2]
 
 
-def work(case: dict[str, Any], result: Path) -> None:
-    """Be one of the workers; the first writes when every task ran, and the link's bandwidth."""
+def work(case: dict[str, Any], repeats: int, result: Path) -> None:
+    """Be one of the workers; the first writes each training's seconds and the link's bandwidth."""
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    bandwidth = link_bandwidth()
     numbers = case["message_bytes"] // 4
     layers = [Sleeping(s, numbers, case["weight_bytes"] // 4) for s in case["forward_s"]]
     replicas, microbatches = case["replicas"], case["microbatches"]
@@ -89,14 +88,16 @@ def work(case: dict[str, Any], result: Path) -> None:
     rows = microbatches if case["method"] == "PipeDream-Flush" else 1
     batch = torch.zeros(rows, 1), torch.zeros(rows, numbers)
     pipeline.train([batch] * max(replicas))  # connections are made at the first use
-    run = pipeline.train([batch] * case["batches"])
+    found: dict[str, list[float]] = {"bandwidth": [], "seconds": []}
+    for _ in range(repeats):
+        found["bandwidth"].append(link_bandwidth())
+        frame = pipeline.train([batch] * case["batches"]).trace.frame
+        found["seconds"].append(float(frame["end_s"].max() - frame["start_s"].min()))
     if dist.get_rank() == 0:
-        frame = run.trace.frame
-        seconds = float(frame["end_s"].max() - frame["start_s"].min())
-        result.write_text(json.dumps({"seconds": seconds, "bandwidth": bandwidth}))
+        result.write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    work(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+    work(json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2]), Path(sys.argv[3]))
