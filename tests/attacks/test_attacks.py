@@ -29,7 +29,6 @@ def test_interrupted_cells() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other tests lay files in theirs
     rows = list(kills.attack(2, 1))

@@ -23,7 +23,6 @@ from tests.browser.jupyterlab import CELLS_S, Lab, jupyterlab
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.timeout(300),  # JupyterLab starts within one of the tests
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make chromium"),
 ]
 

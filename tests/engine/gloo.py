@@ -12,7 +12,7 @@ import torch.distributed as dist
 from pipekit.engine.transports.processes.forkserver import forkserver, without_main_module
 from pipekit.engine.transports.processes.worker_process import portable
 
-LIMIT_S = 60
+LIMIT_S = 300
 
 
 def over_gloo(function: Callable[[], Any], workers: int) -> list[Any]:

@@ -54,7 +54,6 @@ LAZILY = """
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)  # five interpreters import torch one after another on a busy core
 def test_a_killed_worker_restarts_the_run_from_its_checkpoint(
     tmp_path: Path, repository: Path
 ) -> None:

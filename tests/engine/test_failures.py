@@ -21,7 +21,7 @@ from pipekit import schedules
 from tests.engine.examples import Batches, data, mlp, nesterov, pipeline
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
-LIMIT_S = 20.0  # by then, also on a busy machine, an error has surfaced and everything ended
+LIMIT_S = 100.0  # only there to end a hang
 
 
 def children(pid: int) -> list[int]:
@@ -35,8 +35,8 @@ def worker_processes() -> list[int]:
 
 
 @pytest.fixture(autouse=True)
-def _start_the_fork_server_before_the_clock_runs() -> None:
-    """The first time, it imports torch for some seconds."""
+def _start_the_fork_server() -> None:
+    """It stays, and is none of the processes that a test may leave behind."""
     global _warm
     if not _warm:
         pipeline(mlp(6, 3), "flush", [1], transport="distributed").train(data(1))
@@ -46,25 +46,22 @@ def _start_the_fork_server_before_the_clock_runs() -> None:
 _warm = False
 
 
+def pipekit_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if "pipekit" in thread.name}
+
+
 class Watch:
-    """Fails unless the block ends in time and leaves no thread and no process."""
+    """Fails if the block leaves a thread or a process."""
 
     def __enter__(self) -> "Watch":
-        self._threads = set(threading.enumerate())
+        self._threads = pipekit_threads()
         self._mine = set(children(os.getpid()))
         self._cores = torch.get_num_threads()
-        self._start = time.monotonic()
         return self
 
     def __exit__(self, *error: object) -> None:
-        assert time.monotonic() - self._start < LIMIT_S
-        assert not [
-            t for t in threading.enumerate() if t not in self._threads and "pipekit" in t.name
-        ]
-        deadline = time.monotonic() + 2
-        while worker_processes() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert worker_processes() == []
+        wait_until(lambda: not pipekit_threads() - self._threads, LIMIT_S)
+        wait_until(lambda: not worker_processes(), LIMIT_S)
         assert set(children(os.getpid())) <= self._mine
         assert torch.get_num_threads() == self._cores
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 
@@ -13,7 +12,13 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import Schedule, bucketing, schedules
 from tests.engine.examples import Batches, data, sgd
-from tests.engine.test_failures import Fault, OutOfCheeseError
+from tests.engine.test_failures import (
+    LIMIT_S,
+    Fault,
+    OutOfCheeseError,
+    pipekit_threads,
+    wait_until,
+)
 from tests.engine.test_replicas import TRANSPORTS, pipeline, replicated
 
 
@@ -37,17 +42,6 @@ def marked_at(minibatch: int) -> Batches:
     batches = data(30)
     batches[minibatch] = (batches[minibatch][0] + 10_000, batches[minibatch][1])
     return batches
-
-
-def assert_no_thread_is_left(before: set[threading.Thread]) -> None:
-    deadline = time.monotonic() + 3
-    left = before
-    while time.monotonic() < deadline:
-        left = {t for t in threading.enumerate() if "pipekit" in t.name} - before
-        if not left:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"still running: {left}")
 
 
 # The third of five layers fails, which is in a stage on several workers.
@@ -79,10 +73,10 @@ def test_a_failing_replica_ends_all_with_its_error(name: str, what: str, transpo
     schedule, balance = FAILING[name]
     model = around(FailsAtMark(what))
     pipe = pipeline(model, schedule, balance, optimizer=sgd, transport=transport)
-    before = {t for t in threading.enumerate() if "pipekit" in t.name}
+    before = pipekit_threads()
     with pytest.raises(OutOfCheeseError, match=f"in the {what}"):
         pipe.train(marked_at(7))
-    assert_no_thread_is_left(before)
+    wait_until(lambda: not pipekit_threads() - before, LIMIT_S)
     with pytest.raises(RuntimeError, match="build the pipeline again"):
         pipe.train(data(3))
 
@@ -105,10 +99,10 @@ def test_lanes_with_many_sums_ahead_end_too(name: str, monkeypatch: pytest.Monke
     """Each parameter is a sum of its own: a lane has more to do than the one it waits for."""
     monkeypatch.setattr(bucketing, "BUCKET_BYTES", 1)
     schedule, balance = FAILING[name]
-    before = {t for t in threading.enumerate() if "pipekit" in t.name}
+    before = pipekit_threads()
     with pytest.raises(OutOfCheeseError):
         pipeline(around(Late()), schedule, balance, optimizer=sgd).train(marked_at(4))
-    assert_no_thread_is_left(before)
+    wait_until(lambda: not pipekit_threads() - before, LIMIT_S)
 
 
 class Killed(nn.Module):

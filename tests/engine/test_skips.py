@@ -1,6 +1,5 @@
 """Skip connections between stages: straight from the one to the other, and the same training."""
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from pipekit.plans import Recompute
 from pipekit.skips import Skippable, inlined
 from tests.engine.examples import cores_of_each, cut, data, different, nesterov
 from tests.engine.gloo import over_gloo
+from tests.engine.test_failures import LIMIT_S, wait_until
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 
@@ -245,8 +245,11 @@ class Watch:
     def see(self, tensor: Tensor) -> None:
         self._seen.add(StorageWeakRef(tensor.untyped_storage()))
 
+    def now(self) -> int:
+        return sum(not storage.expired() for storage in self._seen)
+
     def count(self) -> None:
-        self.alive.append(sum(not storage.expired() for storage in self._seen))
+        self.alive.append(self.now())
 
 
 class Fresh(Skippable):
@@ -295,7 +298,7 @@ class Counts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
-            time.sleep(0.01)  # until the sender's thread is through
+            wait_until(lambda: not self.watch.now(), LIMIT_S)  # the sender's thread may be slow
             self.watch.count()
         y: Tensor = _CountBack.apply(x, self.watch)
         return y

@@ -24,7 +24,6 @@ def trained(device: torch.device, name: str, ranks: int) -> dict[str, torch.Tens
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)  # up to four interpreters import torch
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_torchs_pipelining_trains_the_same_network(ranks: int) -> None:
     model = network(WIDTH)
@@ -59,7 +58,6 @@ def test_memory_is_near_its_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_everybody_is_timed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

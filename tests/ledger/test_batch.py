@@ -166,7 +166,7 @@ MEETS = """
 import pathlib, time
 shared = pathlib.Path(results_dir).parent
 (shared / f"{steps}.here").touch()
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 300
 while len(list(shared.glob("*.here"))) < 2:
     assert time.monotonic() < deadline, "the other never came"
     time.sleep(0.05)
@@ -284,14 +284,14 @@ def test_an_interrupted_batch_leaves_no_kernel_and_is_continued(
     notebook("endless", ENDLESS)
     file, runs = experiment(tmp_path, "quick", "endless"), tmp_path / "runs"
     batch = subprocess.Popen([sys.executable, "-c", BATCH.format(str(file), str(runs))])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not list(runs.glob("*/endless/up")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     with pytest.raises(ValueError, match=r"no unfinished run.*: another process is running"):
         run(file, results=runs, resume=True)
     batch.send_signal(end)
-    batch.wait(30)
+    batch.wait(300)
     (held,) = runs.glob("*/endless/held")
     with held.open("w") as kernels:
         while True:

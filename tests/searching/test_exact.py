@@ -170,17 +170,17 @@ def test_nothing_is_better_than_what_is_proved(number: int, seed: int) -> None:
 def test_the_schedule_is_simulated_to_take_what_is_proved() -> None:
     model = profile([(3, 3, 2, 5), (2, 3, 2, 5), (4, 4, 3, 6)], [2, 3, 2])
     plan = Plan.by_hand([1, 1, 1])
-    found = optimal(model, plan, None, 9.0, microbatches=4, seconds=5)
+    found = optimal(model, plan, None, 9.0, microbatches=4, seconds=100)
     assert found.is_proved
     assert found.seconds == simulate(found.schedule, model, plan).makespan_s == found.bound_s
-    loose = optimal(model, plan, None, microbatches=4, seconds=5)
+    loose = optimal(model, plan, None, microbatches=4, seconds=100)
     assert loose.seconds < found.seconds
 
 
 def test_room_for_one_microbatch_makes_them_follow_one_another() -> None:
     """Each goes there and back, with both parts of the first stage's backward, before the next."""
     model, plan = Profile.uniform(2, 1.0, 2.0, output_bytes=1), Plan.by_hand([1, 1])
-    found = optimal(model, plan, None, 2.0, microbatches=3, seconds=5)
+    found = optimal(model, plan, None, 2.0, microbatches=3, seconds=100)
     judge = Judge(model, plan, None, 2.0, 2, 0.0)
     assert found.seconds == bound(judge.problem(((0,) * 3, (1,) * 3))) == 3 * (1 + 1 + 1 + 2)
 

@@ -4,8 +4,8 @@ import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.engine.transports import watchdog
+from pipekit.engine.transports import run_threads, watchdog
 from pipekit.engine.transports.distributed import torchrun
+from pipekit.engine.transports.processes import worker_pool
+from pipekit.engine.transports.watchdog import Watchdog
 from tests.engine.examples import data, mlp, nesterov, pipeline
 from tests.engine.gloo import over_gloo
 
@@ -71,7 +73,35 @@ def _nothing_hangs_for_ever() -> Iterator[None]:
 def join_workers() -> None:
     for thread in threading.enumerate():
         if "pipekit worker" in thread.name:
-            thread.join(10)
+            thread.join(LONG_S)
+
+
+class WatchdogsClock:
+    """A clock that moves by half a second whenever a watchdog finds all workers where they hang.
+
+    So that no timeout ends a run before, on whatever machine.
+
+    Args:
+        patch: puts it in the place of the real one.
+        standings: expressions that all match what the workers are at when they hang; without any
+            it stands still.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, *standings: str) -> None:
+        self.now, self.looked = 0.0, threading.Event()
+        look = Watchdog.look
+
+        def looks(dog: Watchdog) -> None:
+            said = "\n".join(dog._describe())
+            if standings and all(re.search(each, said) for each in standings):
+                self.now += 0.5
+            look(dog)
+            self.looked.set()
+
+        patch.setattr(Watchdog, "look", looks)
+        patch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: self.now))
+        for module in (run_threads, watchdog, worker_pool):
+            patch.setattr(module, "LOOK_S", 0.05)
 
 
 def hanging(stage: int, **options: Any) -> pk.Pipeline:
@@ -88,6 +118,7 @@ def test_who_waits_for_whom_is_said(
 ) -> None:
     """A second after nothing has moved, and then the run ends by its timeout."""
     monkeypatch.setattr(watchdog, "NOTICE_S", 0.6)
+    WatchdogsClock(monkeypatch, "worker 0 waits in B", "1 computes F2", "worker 2 waits in F2")
     pipe = hanging(1, transport=transport, timeout=2.0)
     pipe.evaluate(data(1))  # processes are started
     with pytest.raises(pk.Stalled, match="worker 1 computes F2 of stage 1") as caught:
@@ -104,21 +135,29 @@ def test_who_waits_for_whom_is_said(
         pipe.train(data(3))
 
 
-@TRANSPORTS
-def test_what_takes_long_but_moves_is_not_stalled(transport: str) -> None:
+def test_what_takes_long_but_moves_is_not_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 12 forwards takes 1.5 s of the watchdog's clock, and it looks meanwhile."""
+    clock = WatchdogsClock(monkeypatch)
+
     class Slow(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             if torch.is_grad_enabled():
-                time.sleep(0.3)
+                clock.looked.clear()
+                clock.now += 1.5
+                assert clock.looked.wait(LONG_S)
             return x
 
-    pipe = pipeline(
-        nn.Sequential(Slow(), *mlp(6, 3)), "flush", [1, 1], transport=transport, timeout=2
-    )
+        def __deepcopy__(self, memo: object) -> "Slow":
+            return Slow()
+
+    pipe = pipeline(nn.Sequential(Slow(), *mlp(6, 3)), "flush", [1, 1], timeout=2)
     assert len(pipe.train(data(3)).losses) == 3
+    assert clock.now >= 12 * 1.5
 
 
-def test_a_batch_that_does_not_come(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    WatchdogsClock(monkeypatch, "worker 0 waits in F4", "worker 1 waits in F4")
+
     class Loader(list[Any]):
         def __iter__(self) -> Iterator[Any]:
             yield from data(1)
@@ -129,7 +168,9 @@ def test_a_batch_that_does_not_come(capfd: pytest.CaptureFixture[str]) -> None:
         pipe.train(Loader(data(3)))
 
 
-def test_sums_of_gradients_that_do_not_come() -> None:
+def test_sums_of_gradients_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    WatchdogsClock(monkeypatch, "the sum of gradients with workers 1", "worker 1 computes F3")
+
     def late(n: int) -> schedules.Schedule:
         return schedules.pipedream([2], n)
 
@@ -159,13 +200,27 @@ def test_a_layer_that_hangs_hides_no_error_over_threads() -> None:
 
 
 def test_a_second_interrupt_ends_a_run_whose_layer_hangs_over_threads() -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    for seconds in (1.0, 1.5):
-        threading.Timer(seconds, os.kill, [os.getpid(), signal.SIGINT]).start()
+    heeded, over = threading.Event(), threading.Event()
+
+    def interrupt(*_: object) -> None:
+        heeded.set()
+        if not over.is_set():  # the second one may come too late
+            raise KeyboardInterrupt
+
+    def interrupt_twice() -> None:
+        for reached in (HANGING, heeded):
+            assert reached.wait(LONG_S)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    twice = threading.Thread(target=interrupt_twice)
+    twice.start()
     try:
         with pytest.raises(KeyboardInterrupt):
             hanging(2).train(data(3))
     finally:
+        over.set()
+        twice.join()
         signal.signal(signal.SIGINT, before)
 
 
@@ -180,6 +235,7 @@ def test_a_module_says_who_waits_for_whom(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(watchdog, "NOTICE_S", 0.6)
+    WatchdogsClock(monkeypatch, "worker 0 is done", "worker 1 computes F1")
     layers = nn.Sequential(nn.Linear(6, 6), Hangs(2), nn.Linear(6, 3))
     model = pk.PipelinedModule(layers, [1, 2], chunks=3, timeout=2.0, checkpoint="never")
     with pytest.raises(pk.Stalled, match="worker 1 computes F1 of stage 1") as caught:
@@ -213,8 +269,9 @@ class BackwardHangs(nn.Module):
         return y
 
 
-def test_a_modules_backward_that_hangs() -> None:
+def test_a_modules_backward_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autograd hands the error on, whatever thread it calls the backward in."""
+    WatchdogsClock(monkeypatch, "worker 0 waits in B1", "worker 1 computes B1")
     layers = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), BackwardHangs())
     model = pk.PipelinedModule(layers, [1, 2], chunks=2, timeout=1.0)
     output = model(data(1)[0][0])
@@ -229,13 +286,19 @@ def test_torchrun_ends_a_run_that_hangs() -> None:
     """Each process says what its own worker is at."""
 
     def run() -> str:
-        told: list[str] = []
-        torchrun._end = lambda stalled: told.append(str(stalled))  # in place of the process's end
+        said, ended = [""], threading.Event()
+
+        def end(stalled: object) -> None:  # in place of the process's end
+            said[0] = str(stalled)
+            ended.set()
+
+        torchrun._end = end  # type: ignore[assignment]
+        mine = "worker 0 waits in B|worker 1 computes F2|worker 2 waits in F2"
+        WatchdogsClock(pytest.MonkeyPatch(), mine)
         pipe = hanging(1, transport="distributed", timeout=1.0)
         threading.Thread(target=pipe.train, args=(data(3),), daemon=True).start()
-        while not told:
-            time.sleep(0.05)
-        return told[0]
+        assert ended.wait(LONG_S)
+        return said[0]
 
     first, second, third = over_gloo(run, 3)
     assert re.search(r"worker 0 waits in B\d of stage 0 for the gradient", first)

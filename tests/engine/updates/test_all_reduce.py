@@ -21,7 +21,7 @@ from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedM
 from pipekit.engine.transports.threads import ThreadMailboxes
 from pipekit.engine.updates.all_reduce import AllReduce, DirectAllReduce, ReduceKey
 
-LIMIT_S = 30
+LIMIT_S = 100
 TRANSPORTS = pytest.mark.parametrize("transport", ["queues", "shared memory"])
 
 
@@ -330,5 +330,5 @@ def test_after_a_failure_nobody_waits_again() -> None:
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    thread.join(2)
+    thread.join(LIMIT_S)
     assert aborted == [0, 1]

@@ -10,7 +10,7 @@ import torch
 from pipekit.engine.updates.comm_thread import CommThread
 from pipekit.operator_threads import share_cores
 
-LIMIT_S = 30
+LIMIT_S = 100
 NAME = "pipekit lane of a test"
 
 

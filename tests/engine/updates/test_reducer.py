@@ -25,7 +25,7 @@ from tests.engine.examples import mlp, sgd
 
 CPU = torch.device("cpu")
 ME, OTHER = 3, 5
-LIMIT_S = 30
+LIMIT_S = 100
 
 
 class Alone:

@@ -1,4 +1,3 @@
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -142,15 +141,12 @@ def test_too_many_events_are_refused_with_the_remedy() -> None:
         timeline(replace(trace, frame=frame))
 
 
-def test_5000_bars_are_all_there_soon_and_in_few_bytes() -> None:
-    """0.1 s and 0.7 MB where nothing else runs: arrays go as binary, a trace a style."""
+def test_5000_bars_are_all_there_in_few_bytes() -> None:
+    """0.7 MB: arrays go as binary, a trace a style."""
     trace = Trace.from_schedule(schedules.pipedream(4, 417))
     assert len(trace.frame) == 5004
-    start = time.process_time()
     figure = timeline(trace)
-    text = figure.to_json()
-    assert time.process_time() - start < 2
-    assert len(text) < 1.5e6
+    assert len(figure.to_json()) < 1.5e6
     assert {name: len(bar.x) for name, bar in bars_of(figure).items()} == {
         "idle": 4,
         "forward": 4 * 417,

@@ -1,6 +1,5 @@
 """Under torchrun: every process runs the same script, and is one worker."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 
 from pipekit.engine.transports.distributed import torchrun
 from tests.engine.examples import data, different, mixed, pipeline
+from tests.engine.test_failures import LIMIT_S, wait_until
 from tests.engine.under_torchrun import under_torchrun
 
 SCRIPT = """
@@ -85,13 +85,14 @@ def test_another_number_of_processes_is_refused_before_any_is_waited_for(
 def test_it_says_whom_it_waits_for(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(torchrun, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(torchrun, "PATIENCE_S", 1000)
     with torchrun._said_if_it_takes_long(2):
         pass
     assert capfd.readouterr().err == ""
+    monkeypatch.setattr(torchrun, "PATIENCE_S", 0.01)
     with torchrun._said_if_it_takes_long(2):
-        time.sleep(0.5)
-    assert "waiting for all 2 processes that torchrun starts" in capfd.readouterr().err
+        said = "waiting for all 2 processes that torchrun starts"
+        wait_until(lambda: said in capfd.readouterr().err, LIMIT_S)
 
 
 @pytest.fixture

@@ -148,7 +148,7 @@ def test_a_script_needs_no_guard(tmp_path: Path, repository: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "as good as threads\n"), done.stderr

@@ -252,7 +252,7 @@ def test_nothing_is_left_after_a_kill(tmp_path: Path, repository: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(repository), "TMPDIR": scratch},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL

@@ -23,10 +23,10 @@ from pipekit.engine.transports.processes.member import Member
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.papers.pipedream.checkpoints import Struck
 from tests.engine.examples import data, different, mixed, mlp, pipeline
-from tests.engine.test_failures import alive, wait_until, worker_processes
+from tests.engine.test_failures import LIMIT_S, alive, wait_until, worker_processes
 
+BATCHES = 4000
 LARGE = bytes(2**24)  # more than a pipe takes
-LIMIT_S = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -194,7 +194,10 @@ def test_a_fork_server_that_is_killed_while_it_starts_a_worker(
 
 @pytest.mark.long
 def test_a_fork_server_that_is_killed_in_mid_run() -> None:
-    """Nobody can know any more how its workers end; they do, and another one is started."""
+    """Nobody can know any more how its workers end; they do, and another one is started.
+
+    The batches would last for more than a minute.
+    """
     pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
     workers: list[int] = []
 
@@ -204,7 +207,7 @@ def test_a_fork_server_that_is_killed_in_mid_run() -> None:
         os.kill(server, signal.SIGKILL)
 
     def slowly() -> Iterator[Any]:
-        for batch in data(400):
+        for batch in data(1) * BATCHES:
             time.sleep(0.02)
             yield batch
 
@@ -213,7 +216,7 @@ def test_a_fork_server_that_is_killed_in_mid_run() -> None:
             return slowly()
 
     with pytest.raises(WorkerDied, match="fork server, which knows it, was killed"):
-        pipe.train(Struck(Slow(data(400)), 5, kill))
+        pipe.train(Struck(Slow([None] * BATCHES), 5, kill))
     assert len(workers) == 2
     wait_until(lambda: not any(map(alive, workers)), LIMIT_S)
     again = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
@@ -281,9 +284,7 @@ def test_an_interrupt_while_workers_start(
 
     monkeypatch.setattr(Member, "start", interrupted)
     pipe: Pipeline = pipeline(mlp(6, 6, 6, 3), "flush", [1, 1, 1], transport="distributed")
-    begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt) as caught:
         pipe.train(data(2))
     wait_until(lambda: not worker_processes(), LIMIT_S)  # though the traceback holds everything
     assert caught.tb is not None
-    assert time.monotonic() - begin < LIMIT_S
