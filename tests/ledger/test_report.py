@@ -92,9 +92,9 @@ class TestPage:
 
     def test_what_was_not_run_or_is_out_of_reach_says_so(self, page: str) -> None:
         assert "not run" in card(page, "gpipe-eq-bubble")
-        away = card(page, "pipedream-sec52-asp-7-4x")
+        away = card(page, "pipedream-sec53-tf-mp")
         assert "out of reach" in away
-        assert "see pipedream-sec2-asp-statistical" in away
+        assert "n/a (other framework)" in away
 
     def test_the_first_screen_has_the_score(self, page: str) -> None:
         scores = shown_text(page.partition('<div class="scores">')[2].partition("<form")[0])
