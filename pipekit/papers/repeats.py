@@ -5,6 +5,9 @@ from it by more than a bound says something about the machine, not about the sch
 again at half the pace, so that what the machine adds counts half, and if that does not help the
 simulated value stands in, labelled as what it is.  Where that would say nothing, since the claim is
 about the engine's own doing, the finding is invalid (:func:`unless_parted`).
+
+Emulations that count still differ by what the machine adds.  If a claim's criterion lies within
+that, the simulation decides, which has no clock in it (:func:`merged`).
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +15,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
+from pipekit.ledger import claims
+from pipekit.ledger.outcomes import show
+from pipekit.ledger.spread import decided
 from pipekit.papers.findings import Finding
 
 BOUND = 0.05
@@ -45,8 +51,8 @@ class Emulated(NamedTuple):
 
     @property
     def note(self) -> str:
-        """Why no emulation counts; empty if some do."""
-        if self.counted:
+        """Why no emulation counts; empty if some do, or none was made."""
+        if self.counted or not self.parted:
             return ""
         return (
             f"all {len(self.parted)} emulations took {min(self.parted):+.1%} to "
@@ -56,6 +62,11 @@ class Emulated(NamedTuple):
     def only(self, number: int) -> "Emulated":
         """Return the same with one of its emulations, or with none if none counts."""
         return self._replace(counted=self.counted[number : number + 1])
+
+    @property
+    def unrun(self) -> "Emulated":
+        """The same as if nothing had been emulated."""
+        return Emulated(self.simulated_s, ())
 
 
 def emulated(run: Callable[[float], float], simulated_s: float, repeats: int) -> Emulated:
@@ -88,7 +99,7 @@ def unless_parted(found: Finding, seconds: float, simulated_s: float) -> Finding
     return replace(found, invalid=why)
 
 
-def merged(rounds: Sequence[Sequence[Finding]]) -> list[Finding]:
+def merged(rounds: Sequence[Sequence[Finding]], simulated: Sequence[Finding] = ()) -> list[Finding]:
     """Return findings that were made several times as one each, with its repeats.
 
     A number is the median of its rounds, each number of a list by itself; a truth value or a text
@@ -97,8 +108,30 @@ def merged(rounds: Sequence[Sequence[Finding]]) -> list[Finding]:
 
     Args:
         rounds: the same claims in the same order, found in each round.
+        simulated: the same once more, with nothing emulated.  One of them stands in where the
+            claim's criterion lies within the spread of its emulations: what a host adds to these
+            would otherwise decide the claim, or leave it undecided.
     """
-    return [_merged(same) for same in zip(*rounds, strict=True)]
+    found = [_merged(same) for same in zip(*rounds, strict=True)]
+    if not simulated:
+        return found
+    return [_settled(*pair) for pair in zip(found, simulated, strict=True)]
+
+
+def _settled(found: Finding, simulated: Finding) -> Finding:
+    if found.claim != simulated.claim:
+        raise ValueError(f"{found.claim} stands beside the simulation of {simulated.claim}")
+    claim = claims.load().get(found.claim)
+    if claim is None or found.label != "emulated" or found.invalid or found.shown_only:
+        return found
+    if decided(claim.check, found.value, found.repeats, claim.target):
+        return found
+    why = (
+        f"the criterion lies within the spread of {len(found.repeats)} emulations, of which the "
+        f"middle is {show(found.value)}: simulated"
+    )
+    note = "; ".join(filter(None, [simulated.note, why]))
+    return replace(simulated, label="simulated", note=note, repeats=())
 
 
 def _merged(same: Sequence[Finding]) -> Finding:

@@ -87,3 +87,34 @@ def test_an_emulation_beside_its_simulation_is_invalid() -> None:
 
 def test_one_emulation_is_no_spread() -> None:
     assert Emulated(1.0, (1.0,)).only(0).counted == (1.0,)
+
+
+class TestWhereTheCriterionLiesWithinTheSpread:
+    """Of "gpipe-sec42-near-linear", which is met by at least 0.75."""
+
+    CLAIM = "gpipe-sec42-near-linear"
+    SIMULATED = Finding.simulated(CLAIM, 0.7503, "the simulation's note")
+
+    def of(self, *values: float) -> Finding:
+        rounds = [[Finding.emulated(self.CLAIM, value)] for value in values]
+        (found,) = merged(rounds, [self.SIMULATED])
+        return found
+
+    def test_the_simulation_decides(self) -> None:
+        found = self.of(0.749, 0.753, 0.747)
+        assert (found.value, found.label, found.repeats) == (0.7503, "simulated", ())
+        assert found.note.startswith("the simulation's note; the criterion lies within the spread")
+        assert "of 3 emulations, of which the middle is 0.749" in found.note
+
+    def test_else_the_emulations_do(self) -> None:
+        found = self.of(0.711, 0.71, 0.712)
+        assert (found.value, found.label) == (0.711, "emulated")
+
+    def test_what_is_only_shown_stays(self) -> None:
+        rounds = [[Finding.emulated(self.CLAIM, v).only_shown("circular")] for v in (0.74, 0.76)]
+        assert merged(rounds, [self.SIMULATED])[0].label == "emulated"
+
+    def test_another_claim_s_simulation_is_refused(self) -> None:
+        other = Finding.simulated("gpipe-abstract-3-5x-speedup", 3.0)
+        with pytest.raises(ValueError, match="stands beside the simulation of gpipe-abstract"):
+            merged([[Finding.emulated(self.CLAIM, 0.8)]], [other])

@@ -190,6 +190,7 @@ def findings(study: Study, cause: str, epochs: int, picture: str) -> list[Findin
     )
     return [
         Finding.measured("gpipe-sec431-proxy", farthest, proxy, picture),
+        Finding.measured("gpipe-sec431-consistent-training", farthest[0], proxy, picture),
         Finding.measured("gpipe-sec432-no-loss-scaling", study.bfloat16_deviation, no_scaling),
     ]
 

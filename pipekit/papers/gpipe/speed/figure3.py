@@ -1,7 +1,7 @@
 """GPipe's Figure 3 simulated and emulated, beside what the paper prints of it (section 4.2)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from types import MappingProxyType
@@ -64,9 +64,14 @@ class Panel:
         return speedups(self.bars, self.traces)
 
     @cached_property
+    def unrun(self) -> "Panel":
+        """The same with simulated traces alone."""
+        return replace(self, traces=[bar.simulated() for bar in self.bars])
+
+    @property
     def simulated(self) -> list[float]:
-        """The same, simulated."""
-        return simulated_speedups(self.bars)
+        """Speedups of the bars over the first, simulated."""
+        return self.unrun.emulated
 
     @cached_property
     def by_time(self) -> list[float]:

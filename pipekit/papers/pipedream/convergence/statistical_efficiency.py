@@ -176,12 +176,15 @@ LEARNS = 50.0
 
 
 def excursions(
-    rates: Sequence[float], seeds: int, epochs: int, width: int, deeper: int
+    rates: Sequence[float], wild_seeds: int, seeds: int, epochs: int, width: int, deeper: int
 ) -> list[DigitsTraining]:
-    """Return trainings at higher learning rates, and of a deeper network at the paper's."""
+    """Return trainings at higher learning rates, and of a deeper network at the paper's.
+
+    There are ``wild_seeds`` of each of the former, and ``seeds`` of the latter.
+    """
     wild = [
         DigitsTraining(name, seed, epochs, lr=rate, width=width)
-        for rate, name, seed in product(rates, COMPARED, range(seeds))
+        for rate, name, seed in product(rates, COMPARED, range(wild_seeds))
     ]
     deep = [
         DigitsTraining(name, seed, epochs, depth=deeper, width=width)

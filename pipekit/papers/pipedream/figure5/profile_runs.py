@@ -59,8 +59,9 @@ def profile_run(
     """Time every layer in each of many minibatches, on the CPU (section 3.2).
 
     :func:`pipekit.profile` gives medians; this keeps every minibatch, to see how they vary, but for
-    a few to warm up. T_l, forward and backward together, in seconds: a row a minibatch, a column a
-    layer.
+    a few to warm up. T_l, forward and backward together, in seconds of CPU time: a row a minibatch,
+    a column a layer.  The claim is of an idle host, on which these are the clock's; on any other
+    they leave out what its other programs take.
     """
     names = [layer_name(layer, number) for number, layer in enumerate(model)]
     rows = []
@@ -69,16 +70,16 @@ def profile_run(
         seconds, pending = [], []
         for name, layer in zip(names, model, strict=True):
             entered = Input(x, editable=False)
-            start = time.perf_counter()
+            start = time.process_time()
             x = run_forward(layer, name, entered.tree)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
             pending.append((entered, x))
         gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(x)]
         for number in reversed(range(len(names))):
             entered, y = pending[number]
-            start = time.perf_counter()
+            start = time.process_time()
             run_backward(names[number], y, gradients)
-            seconds[number] += time.perf_counter() - start
+            seconds[number] += time.process_time() - start
             gradients = entered.gradients
         rows.append(seconds)
     return pd.DataFrame(rows[WARM_UP:], columns=names)
@@ -106,17 +107,19 @@ def variation(times: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_two_workers(
-    build: Callable[[], nn.Sequential], sample: Tensor, minibatches: int
+    build: Callable[[], nn.Sequential], sample: Tensor, minibatches: int, rounds: int = 1
 ) -> list[pd.DataFrame]:
     """Return the profile runs of two equal workers at the same time: processes of one core each.
 
-    ``build`` is a function of a module, as both processes call it.
+    Each of ``rounds`` makes two runs, of which the first two are of both processes.  ``build`` is a
+    function of a module, as both processes call it.
     """
     before = dict(os.environ)
     os.environ.update(KEEP_MEMORY)
     try:
         with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-            runs = [pool.submit(_profile_run, build, sample, minibatches) for _ in range(2)]
+            how = build, sample, minibatches
+            runs = [pool.submit(_profile_run, *how) for _ in range(2 * rounds)]
             return [run.result() for run in runs]
     finally:
         os.environ.clear()
@@ -185,12 +188,13 @@ def quantities_findings(
 
 
 def steadiness_findings(runs: list[pd.DataFrame]) -> list[Finding]:
-    """Return how much two simultaneous profile runs vary, each in itself and from each other."""
-    varied, apart = variation(runs[0]), differences(*runs)
+    """Return how much profile runs vary, each in itself and the first two from each other."""
+    varied, apart = variation(runs[0]), differences(*runs[:2])
     middle = (
-        f"{len(runs[0])} minibatches after {WARM_UP}, two workers at once; in the middle 95 % "
-        f"of minibatches {varied['cv_middle'].median():.3f}; the mean's 95 % confidence "
-        f"interval is ±{varied['ci'].median():.1%} (median over layers)"
+        f"CPU time of {len(runs[0])} minibatches after {WARM_UP}, two workers at once, "
+        f"{len(runs)} runs; in the middle 95 % of minibatches "
+        f"{varied['cv_middle'].median():.3f}; the mean's 95 % confidence interval is "
+        f"±{varied['ci'].median():.1%} (median over layers)"
     )
     layers = (
         f"two CPU processes at once; {apart.idxmax()}, among the {len(apart)} layers that take "

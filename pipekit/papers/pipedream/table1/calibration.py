@@ -84,13 +84,21 @@ def cell_of(row: Setting, files: str = "") -> Cell:
 
 
 @cache
-def _fitted(cluster: str, files: str) -> float:
-    return effective([cell_of(row, files) for row in CALIBRATED_ON[cluster]])
+def _fitted(rows: tuple[Setting, ...], files: str) -> float:
+    return effective([cell_of(row, files) for row in rows])
 
 
 def calibrated(setting: Setting, files: str = "") -> Cluster:
     """Return the machines of a setting with the bandwidth fitted on its cluster's cells."""
-    origin = " and ".join(row.name for row in CALIBRATED_ON[setting.cluster])
-    machines = setting.machines()
-    bandwidth = _fitted(setting.cluster, files)
-    return machines.calibrated(machines.levels[0].name, bandwidth, f"BSP of {origin}, Table 1")
+    return _on(setting, CALIBRATED_ON[setting.cluster], files)
+
+
+def without(row: Setting, files: str = "") -> Cluster:
+    """Return the same for a row of the fit, with the bandwidth that the other cells alone give."""
+    return _on(row, tuple(x for x in CALIBRATED_ON[row.cluster] if x != row), files)
+
+
+def _on(setting: Setting, rows: tuple[Setting, ...], files: str) -> Cluster:
+    origin, machines = " and ".join(row.name for row in rows), setting.machines()
+    level, bandwidth = machines.levels[0].name, _fitted(rows, files)
+    return machines.calibrated(level, bandwidth, f"BSP of {origin}, Table 1")

@@ -1,6 +1,6 @@
 """Figure 13: model parallelism, a straight pipeline, and PipeDream (section 5.3)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
 
@@ -45,8 +45,16 @@ class Figure13:
 
     def only(self, number: int) -> "Figure13":
         """Return the same with one of its emulations."""
+        return self._each(lambda result: result.only(number))
+
+    @property
+    def unrun(self) -> "Figure13":
+        """The same as if nothing had been emulated."""
+        return self._each(lambda result: result.unrun)
+
+    def _each(self, changed: Callable[[Result], Result]) -> "Figure13":
         results = {
-            system: {row: result.only(number) for row, result in own.items()}
+            system: {row: changed(result) for row, result in own.items()}
             for system, own in self.results.items()
         }
         return Figure13(results, self.predictions)

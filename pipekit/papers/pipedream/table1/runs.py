@@ -38,6 +38,11 @@ class Runs:
         return Runs(self.prediction, self.bsp.only(number), self.pipedream.only(number))
 
     @property
+    def unrun(self) -> "Runs":
+        """The same as if nothing had been emulated."""
+        return Runs(self.prediction, self.bsp.unrun, self.pipedream.unrun)
+
+    @property
     def bsp_speedup(self) -> float:
         """Data parallelism's emulated speedup over one machine."""
         return self.prediction.compute_s / self.bsp.seconds

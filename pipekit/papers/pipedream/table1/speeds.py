@@ -108,6 +108,11 @@ class Result(NamedTuple):
         """Return the same with one of its emulations."""
         return self._replace(timed=self.timed.only(number))
 
+    @property
+    def unrun(self) -> "Result":
+        """The same as if nothing had been emulated; bytes do not hang on the clock."""
+        return self._replace(timed=self.timed.unrun)
+
 
 def run(
     profile: Profile,

@@ -1,7 +1,7 @@
 """The panels of PipeDream-2BW's Figure 6: rates of five systems, and the paper's ratios (5.2)."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import pandas as pd
@@ -71,6 +71,11 @@ class Figure6:
     simulated: Mapping[str, pd.DataFrame]
     emulated: pd.DataFrame
     label: str = "emulated"
+
+    @property
+    def unrun(self) -> "Figure6":
+        """The same with panel a simulated, too."""
+        return replace(self, emulated=self.simulated["a"], label="simulated")
 
     @property
     def rates(self) -> dict[str, pd.DataFrame]:

@@ -48,6 +48,11 @@ class Throughput(NamedTuple):
     peak_bytes: int  # most bytes on a device, simulated with the published partition
     label: str = "emulated"  # of ``emulated``
 
+    @property
+    def unrun(self) -> "Throughput":
+        """The same as if nothing had been emulated."""
+        return self._replace(emulated=self.simulated, label="simulated")
+
 
 def throughput(
     cell: Benchmark, profile: Profile, faster: float, emulations: int

@@ -23,8 +23,9 @@ def test_deviations_are_in_the_baselines_standard_deviations() -> None:
     study = Study(pd.DataFrame(rows, columns=columns), 1e-8, 1e-7)
     assert study.deviations["deviations"].to_dict() == pytest.approx({4: 3 / 2**0.5, 8: 0})
     assert study.bfloat16_deviation == pytest.approx(1 / 2**0.5)
-    proxy, no_scaling = accuracy.findings(study, "why", 3, "a.svg")
+    proxy, paper, no_scaling = accuracy.findings(study, "why", 3, "a.svg")
     assert proxy.value == [pytest.approx(3 / 2**0.5), 1e-7]
+    assert paper.value == proxy.value[0]
     assert no_scaling.value == study.bfloat16_deviation
     drawn = accuracy.figure(study)
     assert [trace.name for trace in drawn.data[:2]] == [PLAIN, "GPipe, other seeds"]

@@ -15,15 +15,18 @@ from pipekit.papers.pipedream.cause_names import (
     TIMES,
     TOO_FEW_IN_FLIGHT,
 )
-from pipekit.papers.pipedream.table1 import causes, figure13, findings, predictions, runs
+from pipekit.papers.pipedream.table1 import calibration, causes, figure13, predictions, runs
 from pipekit.papers.pipedream.table1.changes import UNCHANGED, Change, changes
-from pipekit.papers.pipedream.table1.findings import (
+from pipekit.papers.pipedream.table1.findings import cells, closed_forms, comparison, introduction
+from pipekit.papers.pipedream.table1.findings.judge import (
     EIGHT,
     EIGHT_B,
     FOUR,
     INCEPTION,
     INCEPTION_B,
+    S2VT,
     SIXTEEN,
+    Judge,
 )
 from pipekit.papers.pipedream.table1.predictions import Prediction
 from pipekit.papers.pipedream.table1.rows import TABLE1, THROUGHPUT, Setting
@@ -53,7 +56,7 @@ def emulated() -> dict[Setting, Runs]:
 
 
 @pytest.fixture(scope="module")
-def judge(emulated: dict[Setting, Runs]) -> findings.Judge:
+def judge(emulated: dict[Setting, Runs]) -> Judge:
     predicted = {setting: found.prediction for setting, found in emulated.items()}
     beside = causes.beside_benchmark(predicted[THROUGHPUT[0]], predicted[EIGHT_B])
     changed = {
@@ -63,7 +66,7 @@ def judge(emulated: dict[Setting, Runs]) -> findings.Judge:
         ]
         for setting, one in predicted.items()
     }
-    return findings.Judge(emulated, causes.causes(predicted), 1.5, [beside], changed)
+    return Judge(emulated, causes.causes(predicted), 1.5, [beside], changed)
 
 
 def test_speedups_are_over_one_machine(emulated: dict[Setting, Runs]) -> None:
@@ -91,7 +94,7 @@ def test_bytes_that_nobody_accounts_for_are_refused(emulated: dict[Setting, Runs
 
 
 def test_every_finding_is_a_claim_and_has_the_runs_values(
-    judge: findings.Judge, emulated: dict[Setting, Runs]
+    judge: Judge, emulated: dict[Setting, Runs]
 ) -> None:
     alone = {
         setting: result(emulated[setting].prediction, 0.5, 0, replicate=False)
@@ -109,10 +112,10 @@ def test_every_finding_is_a_claim_and_has_the_runs_values(
     table = four_systems.table()
     calibrations = predictions.calibrations([emulated[FOUR].prediction])
     found = [
-        *judge.rows(),
-        *judge.introduction(calibrations),
-        *judge.closed_forms(),
-        *judge.comparison(four_systems),
+        *cells.findings(judge),
+        *introduction.findings(judge, calibrations),
+        *closed_forms.findings(found.bsp for found in emulated.values()),
+        *comparison.findings(judge, four_systems),
         *four_systems.findings(table),
     ]
     ledger = load()
@@ -132,19 +135,28 @@ def test_every_finding_is_a_claim_and_has_the_runs_values(
     assert [len(cause.value) for cause in bars.causes] == [5, 5]
 
 
-def test_a_note_names_the_cause_of_its_row(judge: findings.Judge) -> None:
+def test_a_note_names_the_cause_of_its_row(judge: Judge) -> None:
     assert "the busiest link would allow" in judge.cause(EIGHT_B)
     assert judge.borrowed in judge.cause(INCEPTION)
-    assert "calibration cell" in judge.row(FOUR)[0].note
-    fitted = [row for row in TABLE1 if judge.row(row)[0].shown_only]
-    assert fitted == [FOUR, EIGHT_B, INCEPTION_B, TABLE1[-1]]
-    assert "saturates" in judge.row(SIXTEEN)[0].note
+    assert "saturates" in cells.row_findings(judge, SIXTEEN)[0].note
+
+
+def test_a_cell_of_the_fit_is_predicted_without_it(judge: Judge) -> None:
+    one = judge.runs[S2VT].prediction
+    found = cells.held_out(judge, S2VT)
+    on_vgg16_alone = calibration.effective([calibration.cell_of(FOUR)])
+    assert calibration.without(S2VT).levels[0].used_bandwidth == pytest.approx(on_vgg16_alone)
+    assert found.value == calibration.bsp_speedup(one.profile, calibration.without(S2VT))
+    assert (found.label, found.shown_only) == ("simulated", "")
+    assert found.note.startswith("held out")
+    held_out = [row for row in TABLE1 if "held out" in cells.row_findings(judge, row)[0].note]
+    assert held_out == [FOUR, EIGHT_B, INCEPTION_B, S2VT]
 
 
 def test_a_change_is_an_experiment_of_the_claims_whose_value_it_changes(
-    judge: findings.Judge,
+    judge: Judge,
 ) -> None:
-    bsp, _, faster, over_bsp, _ = judge.row(FOUR)
+    bsp, _, faster, over_bsp, _ = cells.row_findings(judge, FOUR)
     change = judge.changes[FOUR][-1]
     assert bsp.causes == (), "without replicas data parallelism is as fast as it was"
     assert [cause.name for cause in faster.causes] == ["no replicas"]
@@ -152,12 +164,12 @@ def test_a_change_is_an_experiment_of_the_claims_whose_value_it_changes(
     assert over_bsp.causes[0].value == pytest.approx(change.speedup / change.bsp_speedup)
 
 
-def test_what_a_claim_says_is_no_experiment_of_it(judge: findings.Judge) -> None:
+def test_what_a_claim_says_is_no_experiment_of_it(judge: Judge) -> None:
     one = judge.changes[FOUR][0].one
     own = Change(OWN_BANDWIDTH, replace(one, cluster=flat(4, 1e8)), one.plan)
     given = Change(PLAN, replace(one, cluster=flat(4, 1e8)), one.plan)
     known = {**judge.changes, FOUR: [Change(UNCHANGED, one, one.plan), own, given]}
-    bsp, config, faster, *_ = replace(judge, changes=known).row(FOUR)
+    bsp, config, faster, *_ = cells.row_findings(replace(judge, changes=known), FOUR)
     assert [cause.name for cause in bsp.causes] == [PLAN], "not the bandwidth fitted on it"
     assert PLAN not in [cause.name for cause in config.causes]
     assert [cause.name for cause in faster.causes] == [OWN_BANDWIDTH, PLAN]
