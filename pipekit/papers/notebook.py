@@ -14,16 +14,20 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 import torch
-from IPython.display import display
+from IPython import get_ipython
+from IPython.display import HTML, display, update_display
 
 from pipekit import plots
 from pipekit.ledger import claims, grid
 from pipekit.ledger.experiment import GIVEN
 from pipekit.ledger.ranges import Parameter, read
+from pipekit.ledger.report import scoreboard
 from pipekit.papers.findings import Finding
 from pipekit.provenance import provenance, write
 from pipekit.traces import Memory, Trace
 
+_BOARD = "pipekit-scoreboard"
+"""Jupyter's name of the output that :meth:`Notebook.scoreboard` makes, one a notebook."""
 _QUALIFIED = "repeats", "invalid", "shown_only", "causes"
 """What a finding may say of its value, for :func:`pipekit.claims.record`."""
 
@@ -105,8 +109,8 @@ class Notebook:
 
         ``more`` are arguments of :func:`pipekit.claims.record`, say repeats, or provenance.
         """
-        kept: dict[str, Any] = {"note": note, "figure": figure, **self.origin, **more}
-        print(claims.record(claim, value, label, results_dir=self.folder, **kept))
+        self._record(claim, value, label, {"note": note, "figure": figure, **more})
+        self._update_scoreboard()
 
     def record_all(
         self, findings: Iterable[Finding], figure: str | None = None, **more: object
@@ -115,7 +119,24 @@ class Notebook:
         for found in findings:
             shown = found.figure or figure
             kept: dict[str, Any] = {name: getattr(found, name) for name in _QUALIFIED}
-            self.record(found.claim, found.value, found.label, found.note, shown, **kept, **more)
+            kept |= {"note": found.note, "figure": shown, **more}
+            self._record(found.claim, found.value, found.label, kept)
+        self._update_scoreboard()
+
+    def _record(self, claim: str, value: object, label: str, kept: Mapping[str, Any]) -> None:
+        kept = {**self.origin, **kept}
+        print(claims.record(claim, value, label, results_dir=self.folder, **kept))
+
+    def scoreboard(self) -> None:
+        """Show what this notebook finds, as cards that are kept up to date by its later cells.
+
+        In a saved notebook the cards stand where this was called: on its first screen.
+        """
+        display(HTML(scoreboard(claims.outcomes(self.folder))), display_id=_BOARD)
+
+    def _update_scoreboard(self) -> None:
+        if get_ipython() is not None:
+            update_display(HTML(scoreboard(claims.outcomes(self.folder))), display_id=_BOARD)
 
     def claims(self) -> pd.DataFrame:
         """Return the claims recorded so far: paper, ours, ratio, label and outcome, a row each."""

@@ -17,8 +17,9 @@ import pipekit
 from pipekit.ledger import claims
 from pipekit.ledger.ledger import load
 from pipekit.ledger.outcomes import Outcome, Status
-from pipekit.ledger.report import destination, frame, links, write
+from pipekit.ledger.report import destination, frame, links, scoreboard, write
 from pipekit.ledger.report.page import Figure, telling
+from pipekit.ledger.report.scoreboard import NOTHING, sentences
 from pipekit.ledger.report.words import in_words
 
 SPEEDUP = "pipedream-table1-vgg16-8A-pp-speedup"
@@ -277,3 +278,28 @@ class TestDestination:
 def test_who_reads_results_does_not_wait_for_torch() -> None:
     code = "import sys, pipekit.ledger.report; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestScoreboard:
+    def test_three_sentences_say_what_was_found_why_others_miss_and_by_what(
+        self, run: Path
+    ) -> None:
+        assert sentences([o for o in claims.outcomes(run) if o.record]) == [
+            "Of 4 claims: 2 met, 2 missed.",
+            "The cause of misses: links of the printed bandwidth (1 claim); "
+            "no experiment has found it (1 claim).",
+            "Our values are simulated (2), exact (1), emulated (1).",
+        ]
+
+    def test_a_card_has_the_papers_value_ours_the_verdict_and_the_cause(self, run: Path) -> None:
+        board = shown_text(scoreboard(claims.outcomes(run)))
+        assert "✘ miss Table 1" in board
+        assert "ours 0.9 x (emulated) cause: links of the printed bandwidth" in board
+        assert "paper 7.04 x ours 7 x (simulated)" in board
+        assert len(re.findall("<article", scoreboard(claims.outcomes(run)))) == 4
+
+    def test_what_a_notebook_wrote_is_text_not_markup(self, run: Path) -> None:
+        assert "<script" not in scoreboard(claims.outcomes(run))
+
+    def test_before_anything_is_recorded_it_says_so(self, tmp_path: Path) -> None:
+        assert NOTHING in shown_text(scoreboard(claims.outcomes(tmp_path)))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from IPython.display import HTML
 
 import pipekit as pk
 from pipekit import plots, schedules
@@ -94,6 +95,24 @@ def test_findings_share_a_figure_unless_they_have_their_own(nb: Notebook) -> Non
     )
     figures = {o.claim.id: o.record.figure for o in pk.claims.outcomes(nb.folder) if o.record}
     assert figures == {CLAIM: "a.svg", other: "b.svg"}
+
+
+def test_the_scoreboard_is_kept_up_to_date_under_one_name(
+    nb: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[str, str]] = []
+
+    def note(html: HTML, display_id: str) -> None:
+        shown.append((display_id, str(html.data)))
+
+    for name in ("display", "update_display"):
+        monkeypatch.setattr(f"pipekit.papers.notebook.{name}", note)
+    monkeypatch.setattr("pipekit.papers.notebook.get_ipython", object)
+    nb.scoreboard()
+    nb.record(CLAIM, 4, "exact")
+    nb.record_all([Finding("gpipe-bubble-values", [1.0], "exact")])
+    assert len({name for name, _ in shown}) == 1
+    assert [html.count("<article") for _, html in shown] == [0, 1, 2]
 
 
 def test_a_printed_value_is_the_ledgers() -> None:

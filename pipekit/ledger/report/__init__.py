@@ -1,6 +1,7 @@
 """The report: every claim of the papers beside what we found, as one file for any browser."""
 
 from pipekit.ledger.report.page import destination, write
+from pipekit.ledger.report.scoreboard import scoreboard
 from pipekit.ledger.report.table import frame
 
-__all__ = ["destination", "frame", "write"]
+__all__ = ["destination", "frame", "scoreboard", "write"]

@@ -7,14 +7,13 @@ from datetime import UTC, datetime
 from itertools import chain, groupby, zip_longest
 from pathlib import Path
 from re import match
-from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, summaries
 from pipekit.ledger.report.links import links
+from pipekit.ledger.report.scoreboard import SYMBOLS
 from pipekit.ledger.report.table import frame, scores
+from pipekit.ledger.report.templates import template
 from pipekit.ledger.report.words import in_words
 from pipekit.provenance import LABELS
 
@@ -24,18 +23,6 @@ TITLES = {
     "torchgpipe": "torchgpipe",
     "pipedream-2bw": "PipeDream-2BW and PipeDream-Flush",
 }
-
-SYMBOLS = {
-    Status.PASS: "✔",
-    Status.MISS: "✘",
-    Status.UNDECIDED: "≈",
-    Status.INVALID: "!",
-    Status.REPORTED: "●",
-    Status.PRESET: "=",
-    Status.NOT_RUN: "○",
-    Status.OUT_OF_REACH: "–",
-}
-"""A sign beside each status: the words alone are slow to scan, and colours not always seen."""
 
 FIRST_FIGURES = 10
 """Of the first screen."""
@@ -106,7 +93,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     The page loads neither from a network nor a file; its links lead to the run's own files.
     """
     figures = _figures(outcomes)
-    page = _template().render(
+    page = template("page.html.j2").render(
         papers=_papers(outcomes, figures),
         telling=telling(figures),
         causes=_causes(outcomes),
@@ -136,17 +123,6 @@ def telling(figures: Iterable[Figure]) -> list[Figure]:
     papers = dict.fromkeys(figure.paper for figure in decisive)
     each = ([figure for figure in decisive if figure.paper == paper] for paper in papers)
     return [figure for figure in chain(*zip_longest(*each)) if figure][:FIRST_FIGURES]
-
-
-def _template() -> Any:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=lambda name: name is not None and name.endswith(".j2"),  # not CSS, nor script
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html.j2")
 
 
 def _papers(outcomes: Iterable[Outcome], figures: Iterable[Figure]) -> dict[str, list[Group]]:

@@ -1,0 +1,74 @@
+"""What a notebook found, for its first screen: three sentences, and a card a claim."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from pipekit.ledger.outcomes import CAUSE_UNKNOWN, Outcome, Status
+from pipekit.ledger.report.templates import template
+
+SYMBOLS = {
+    Status.PASS: "✔",
+    Status.MISS: "✘",
+    Status.UNDECIDED: "≈",
+    Status.INVALID: "!",
+    Status.REPORTED: "●",
+    Status.PRESET: "=",
+    Status.NOT_RUN: "○",
+    Status.OUT_OF_REACH: "–",
+}
+"""A sign beside each status: the words alone are slow to scan, and colours not always seen."""
+
+NOTHING = "No claim is judged yet: cards appear here as the cells below run."
+
+_COUNTED = {
+    Status.PASS: "met",
+    Status.MISS: "missed",
+    Status.UNDECIDED: "undecided",
+    Status.INVALID: "invalid on this host",
+    Status.REPORTED: "only shown",
+    Status.PRESET: "about the paper's own set-up",
+    Status.OUT_OF_REACH: "out of reach here",
+}
+
+
+def scoreboard(outcomes: Iterable[Outcome]) -> str:
+    """Return the recorded claims as HTML for a notebook's output, in its colours, light or dark.
+
+    Misses and what is undecided come first; what is met and what cannot be is folded.
+    """
+    recorded = [outcome for outcome in outcomes if outcome.record is not None]
+    having = {status: [o for o in recorded if o.status is status] for status in Status}
+    doubtful = having[Status.MISS] + having[Status.UNDECIDED] + having[Status.INVALID]
+    others = having[Status.REPORTED] + having[Status.PRESET] + having[Status.OUT_OF_REACH]
+    groups = {"missed or undecided": doubtful, "met": having[Status.PASS], "not judged": others}
+    return str(
+        template("scoreboard.html.j2").render(
+            sentences=sentences(recorded) or [NOTHING],
+            groups={name: members for name, members in groups.items() if members},
+            symbols=SYMBOLS,
+            unknown=CAUSE_UNKNOWN,
+        )
+    )
+
+
+def sentences(recorded: Sequence[Outcome]) -> list[str]:
+    """Return what was found in three sentences: how many are met, why others miss, and by what."""
+    if not recorded:
+        return []
+    statuses = Counter(outcome.status for outcome in recorded)
+    counts = [f"{statuses[status]} {what}" for status, what in _COUNTED.items() if statuses[status]]
+    causes = Counter(outcome.cause for outcome in recorded if outcome.cause)
+    unknown = causes.pop(CAUSE_UNKNOWN, 0)
+    reasons = [f"{cause} ({_claims(number)})" for cause, number in causes.most_common()]
+    if unknown:
+        reasons.append(f"no experiment has found it ({_claims(unknown)})")
+    labels = Counter(outcome.record.label for outcome in recorded if outcome.record)
+    return [
+        f"Of {_claims(len(recorded))}: {', '.join(counts)}.",
+        f"The cause of misses: {'; '.join(reasons)}." if reasons else "Nothing misses.",
+        f"Our values are {', '.join(f'{label} ({n})' for label, n in labels.most_common())}.",
+    ]
+
+
+def _claims(number: int) -> str:
+    return f"{number} claim{'s' * (number != 1)}"
