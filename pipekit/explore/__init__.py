@@ -1,5 +1,5 @@
 """Explorers for JupyterLab: move a slider, and the schedule, its timeline and its bytes follow."""
 
-from pipekit.explore.page.canvas import TimelineCanvas, picture
+from pipekit.explore.browser.canvas import TimelineCanvas
 
-__all__ = ["TimelineCanvas", "picture"]
+__all__ = ["TimelineCanvas"]

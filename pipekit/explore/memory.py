@@ -1,17 +1,15 @@
 """What a plan keeps in every worker's memory, against what the device has."""
 
-import math
 from typing import Any
 
 import ipywidgets as widgets
 
-from pipekit.clusters import flat, papers
-from pipekit.explore.models import MODELS, estimated
+from pipekit.clusters import papers
+from pipekit.explore.models import ESTIMATES, MODELS, estimated
 from pipekit.explore.page.controls import choice, steps, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
-from pipekit.explore.timeline import made
-from pipekit.planning import plan
+from pipekit.explore.runs import cut, made
 from pipekit.planning.balanced import Of
 from pipekit.plans import Recompute
 from pipekit.plots import units
@@ -22,13 +20,26 @@ from pipekit.traces import Trace
 DEVICES = {device.name: device for device in (papers.K80, papers.TITAN_X, papers.V100, papers.P40)}
 OPTIMIZERS = {"SGD": 0, "SGD, momentum": 1, "Adam": 2}
 """Tensors of a parameter's size that each keeps for it."""
+PRESETS: dict[str, dict[str, Any]] = {
+    "gpt-355M by PipeDream-2BW": {},
+    "the same by GPipe": {"method": "gpipe"},
+    "GPipe, recomputing": {"method": "gpipe", "recompute": "always"},
+    "gpt-2.2B on 8 workers": {"model": "gpt-2.2B", "stages": 8, "rows": 1},
+    "vgg16 by PipeDream, stages of equal size": {
+        "model": "vgg16",
+        "method": "pipedream",
+        "by": "equal size",
+        "rows": 32,
+        "optimizer": "SGD, momentum",
+    },
+}
 CUTS: dict[str, Of] = {"equal time": "time", "equal size": "size"}
 
 
 def see(
     model: str = "gpt-355M",
     method: str = "2bw",
-    cut: str = "equal time",
+    by: str = "equal time",
     stages: int = 4,
     rows: int = 4,
     microbatches: int = 8,
@@ -42,7 +53,7 @@ def see(
     Args:
         model: one of :data:`MODELS`, in float32.
         method: one of :data:`pipekit.schedules.methods.by_name.METHODS`.
-        cut: one of :data:`CUTS`: what the stages have about equally much of.
+        by: one of :data:`CUTS`: what the stages have about equally much of.
         stages: how many, one on a worker; interleaved, there are twice as many.
         rows: of a microbatch.
         microbatches: of a batch; methods that do not cut minibatches get as many whole ones.
@@ -58,18 +69,9 @@ def see(
     schedule = made(method, [1] * stages, microbatches, batches)
     worker = DEVICES[device]
     profile = estimated(model, worker).scaled(rows)
-    cluster = flat(stages, math.inf)
     states = OPTIMIZERS[optimizer]
-    planned = plan(
-        profile,
-        cluster,
-        "balance",
-        of=CUTS[cut],
-        recompute=recompute,
-        optimizer_states=states,
-    )
-    planned = planned.with_replicas([len(each) for each in schedule.stage_workers])
-    trace = simulate(schedule, profile, planned, cluster, optimizer_states=states)
+    planned = cut(profile, schedule, of=CUTS[by], recompute=recompute, optimizer_states=states)
+    trace = simulate(schedule, profile, planned, optimizer_states=states)
     memory, capacity = trace.memory, worker.memory_bytes
     assert memory is not None
     full = [worker for worker, peak in enumerate(memory.peak_bytes) if peak > capacity]
@@ -94,7 +96,7 @@ def controls() -> dict[str, widgets.ValueWidget]:
     return {
         "model": choice("model", MODELS),
         "method": choice("method", METHODS),
-        "cut": choice("stages of", CUTS),
+        "by": choice("stages of", CUTS),
         "recompute": choice("recompute", ["never", "except_last", "always"]),
         "optimizer": choice("optimizer", OPTIMIZERS),
         "device": choice("device", DEVICES),
@@ -107,4 +109,4 @@ def controls() -> dict[str, widgets.ValueWidget]:
 
 def memory(interactive: bool, results_dir: str, **start: Any) -> None:
     """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
-    explore(see, controls, interactive, results_dir, **start)
+    explore(see, controls, interactive, results_dir, presets=PRESETS, waits_for=ESTIMATES, **start)

@@ -16,6 +16,8 @@ MODELS = (
     "gpt-2.2B",
 )
 """Some of :data:`pipekit.models.PUBLISHED`."""
+ESTIMATES = "torch is loaded, and the network's costs are estimated, once"
+"""What the first look at a network takes time for."""
 
 
 @cache

@@ -10,7 +10,7 @@ import pandas as pd
 from pipekit import plots
 from pipekit.clusters import Cluster, named
 from pipekit.explore.memory import OPTIMIZERS
-from pipekit.explore.models import MODELS, estimated
+from pipekit.explore.models import ESTIMATES, MODELS, estimated
 from pipekit.explore.page.controls import choice, steps
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, View
@@ -20,6 +20,17 @@ from pipekit.plans import Plan
 
 CLUSTERS = ("pipedream-a", "pipedream-b", "2bw-v100", "torchgpipe-p40", "figure1-k80")
 """Those of :data:`pipekit.clusters.NAMED` whose float32 rates are known."""
+PRESETS: dict[str, dict[str, Any]] = {
+    "gpt-1.3B on 16 V100s": {},
+    "gpt-2.2B on 64 V100s": {"model": "gpt-2.2B", "workers": 64, "max_batch": 512},
+    "bert-large on slow links": {"model": "bert-large", "cluster": "pipedream-b"},
+    "vgg16 on PipeDream's cluster A": {
+        "model": "vgg16",
+        "cluster": "pipedream-a",
+        "optimizer": "SGD, momentum",
+        "max_batch": 1024,
+    },
+}
 _ONE = ["width", "depth", "microbatch_rows", "recompute"]
 _SHOWN = 5
 """Rows of the table, beside data parallelism and the single pipeline."""
@@ -74,7 +85,7 @@ def controls() -> dict[str, widgets.ValueWidget]:
 
 def planner(interactive: bool, results_dir: str, **start: Any) -> None:
     """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
-    explore(see, controls, interactive, results_dir, **start)
+    explore(see, controls, interactive, results_dir, presets=PRESETS, waits_for=ESTIMATES, **start)
 
 
 def _free(cluster: Cluster) -> Cluster:

@@ -26,6 +26,12 @@ CAPS = 9
 """How many there are, from what the most frugal named method needs to what the most lavish does."""
 SECONDS = 0.4
 """Of the search under each cap."""
+PRESETS: dict[str, dict[str, Any]] = {
+    "unequal stages": {},
+    "equal stages, free links": {"unequal": 0.0, "link": 0.0},
+    "slow links": {"link": 1.0},
+    "two stages a worker": {"stages_a_worker": 2},
+}
 
 
 def see(
@@ -90,7 +96,15 @@ def controls() -> dict[str, widgets.ValueWidget]:
 
 def search(interactive: bool, results_dir: str, **start: Any) -> None:
     """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
-    explore(see, controls, interactive, results_dir, **start)
+    explore(
+        see,
+        controls,
+        interactive,
+        results_dir,
+        presets=PRESETS,
+        waits_for=f"a schedule is searched for under each of {CAPS} caps, {SECONDS} s each",
+        **start,
+    )
 
 
 def _profile(stages: int, unequal: float) -> Profile:

@@ -1,79 +1,109 @@
-"""Two methods side by side: when everything runs, and what every worker keeps for it."""
+"""Methods side by side: when everything runs, and what every worker keeps for it."""
 
 import math
-from functools import partial
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import ipywidgets as widgets
 
-from pipekit.clusters import flat
+from pipekit.clusters import flat, papers
+from pipekit.explore.models import ESTIMATES, MODELS, estimated
 from pipekit.explore.page.controls import choice, number, steps, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
+from pipekit.explore.runs import cut, made
 from pipekit.plans import Plan, Recompute
 from pipekit.plots import units
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, check
-from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH, stages_a_worker
+from pipekit.schedules.methods.by_name import METHODS, stages_a_worker
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
 LAYERS = 4
 """Of each stage: what a recomputed stage need not keep lies between them."""
 FORWARD_S = 0.01
-"""Of a stage, for a microbatch."""
+"""Of a stage, for a microbatch, on the average."""
 ACTIVATION_BYTES, WEIGHT_BYTES = 4e6, 16e6
 """Of each layer: its output for a microbatch, and its parameters."""
+EVEN = "layers of 2.5 ms"
+"""In place of a network of the papers."""
+ROWS = 4
+"""Of a microbatch of those."""
 NOTHING = "nothing"
 FREE = math.inf
 GBITS = [1, 2, 5, 10, 25, 50, 100, FREE]
 BYTES_PER_GBIT = 1e9 / 8
+REMEMBERED = 64
+"""Runs that need not be simulated again when a control goes back."""
+PRESETS: dict[str, dict[str, Any]] = {
+    "PipeDream beside GPipe": {},
+    "what a flush costs": {"method": "flush", "beside": "2bw", "batches": 4},
+    "1F1B, interleaved, zero bubble": {
+        "method": "flush",
+        "beside": "interleaved",
+        "third": "zb-h1",
+        "microbatches": 8,
+        "batches": 1,
+        "gbit": FREE,
+    },
+    "unequal stages": {"method": "flush", "beside": "gpipe", "unequal": 0.5, "microbatches": 8},
+    "gpt-355M on slow links": {
+        "method": "flush",
+        "beside": "eager",
+        "network": "gpt-355M",
+        "microbatches": 8,
+        "batches": 1,
+        "gbit": 1,
+    },
+}
 
 
 def see(
     method: str = "pipedream",
     beside: str = "gpipe",
+    third: str = NOTHING,
+    network: str = EVEN,
     stages: int = 4,
     replicas: int = 1,
     microbatches: int = 4,
     batches: int = 3,
     ratio: float = 2.0,
+    unequal: float = 0.0,
     recompute: Recompute = "never",
     gbit: float = 25,
 ) -> View:
-    """Return the simulated timelines of two methods on equal workers, and their bytes over time.
+    """Return the simulated timelines of methods on equal workers, and their bytes over time.
 
     Args:
         method: one of :data:`pipekit.schedules.methods.by_name.METHODS`.
         beside: another, or "nothing".
+        third: likewise.
+        network: :data:`EVEN`, or one of :data:`pipekit.explore.models.MODELS` on a V100, with
+            ``ROWS`` rows a microbatch, cut into stages of about equal time; then neither ``ratio``
+            nor ``unequal`` counts.
         stages: how many, one on a worker; interleaved, each is cut into two.
         replicas: workers of each stage.
         microbatches: of a batch; methods that do not cut minibatches get as many whole ones.
         batches: how many.
         ratio: seconds of a backward by those of a forward.
+        unequal: by which part of the average a stage's seconds may be more or less.
         recompute: which microbatches are computed again.
         gbit: Gbit/s of each worker's link, ``math.inf`` for links that cost nothing.
 
     Raises:
         ValueError: a method cannot be had with these numbers.
     """
-    run = partial(
-        _simulated,
-        stages=stages,
-        replicas=replicas,
-        microbatches=microbatches,
-        batches=batches,
-        ratio=ratio,
-        recompute=recompute,
-        gbit=gbit,
-    )
-    names = [method] if beside in (NOTHING, method) else [method, beside]
-    traces, timelines = [], []
+    names = dict.fromkeys(name for name in (method, beside, third) if name != NOTHING)
+    setting = network, stages, replicas, microbatches, batches, ratio, unequal, recompute, gbit
+    timelines = []
     for name in names:
-        schedule, trace = run(name)
-        traces.append(trace)
+        schedule, trace = _simulated(name, *setting)
         timelines.append(Timeline(trace, _notes(schedule, trace), memory=True))
-    return View(text=_compared(*traces), timelines=timelines)
+    return View(text=_compared([each.trace for each in timelines]), timelines=timelines)
 
 
 def controls() -> dict[str, widgets.ValueWidget]:
@@ -81,34 +111,52 @@ def controls() -> dict[str, widgets.ValueWidget]:
     return {
         "method": choice("method", METHODS),
         "beside": choice("beside it", [NOTHING, *METHODS]),
+        "third": choice("and a third", [NOTHING, *METHODS]),
+        "network": choice("network", [EVEN, *MODELS]),
         "recompute": choice("recompute", ["never", "except_last", "always"]),
         "stages": whole("stages", 1, 8),
         "replicas": whole("workers a stage", 1, 4),
-        "microbatches": whole("microbatches", 1, 16),
-        "batches": whole("batches", 1, 6),
+        "microbatches": whole("microbatches", 1, 32),
+        "batches": whole("batches", 1, 10),
         "ratio": number("backward : forward", 0.5, 4, 0.25),
+        "unequal": number("stages unequal by", 0, 0.9, 0.1),
         "gbit": steps("link (Gbit/s)", [("free" if g == FREE else str(g), g) for g in GBITS]),
     }
 
 
 def timeline(interactive: bool, results_dir: str, **start: Any) -> None:
     """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
-    explore(see, controls, interactive, results_dir, **start)
+    explore(see, controls, interactive, results_dir, presets=PRESETS, waits_for=ESTIMATES, **start)
 
 
+@lru_cache(REMEMBERED)
 def _simulated(
     name: str,
+    network: str,
     stages: int,
     replicas: int,
     microbatches: int,
     batches: int,
     ratio: float,
+    unequal: float,
     recompute: Recompute,
     gbit: float,
 ) -> tuple[Schedule, Trace]:
     parts = stages_a_worker(name)
-    workers = [replicas] * stages * parts
-    schedule = made(name, workers, microbatches, batches)
+    schedule = made(name, [replicas] * stages * parts, microbatches, batches)
+    links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
+    if network != EVEN:
+        profile = estimated(network, papers.V100).scaled(ROWS)
+        return schedule, simulate(
+            schedule, profile, cut(profile, schedule, recompute=recompute), links
+        )
+    homes = [len(each) for each in schedule.stage_workers]
+    plan = Plan.by_hand([LAYERS // parts] * len(homes), replicas=homes, recompute=recompute)
+    return schedule, simulate(schedule, _layers(stages, ratio, unequal), plan, links)
+
+
+def _layers(stages: int, ratio: float, unequal: float) -> Profile:
+    """Return the stages' layers; those of one stage take equally long."""
     profile = Profile.uniform(
         stages * LAYERS,
         FORWARD_S / LAYERS,
@@ -116,17 +164,15 @@ def _simulated(
         output_bytes=ACTIVATION_BYTES,
         parameter_bytes=WEIGHT_BYTES,
     )
-    homes = [len(each) for each in schedule.stage_workers]
-    plan = Plan.by_hand([LAYERS // parts] * len(homes), replicas=homes, recompute=recompute)
-    links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
-    return schedule, simulate(schedule, profile, plan, links)
-
-
-def made(name: str, replicas: list[int], microbatches: int, batches: int) -> Schedule:
-    """Return a method's schedule; one that does not cut minibatches gets as many whole ones."""
-    if name in PER_MINIBATCH:
-        return METHODS[name](replicas, 1, microbatches * batches)
-    return METHODS[name](replicas, microbatches, batches)
+    chance = random.Random(0)
+    parts = [chance.uniform(1 - unequal, 1 + unequal) for _ in range(stages)]
+    layers = (
+        replace(layer, forward_s=part * layer.forward_s, backward_s=part * layer.backward_s)
+        for layer, part in zip(
+            profile.layers, (p for p in parts for _ in range(LAYERS)), strict=True
+        )
+    )
+    return replace(profile, layers=tuple(layers))
 
 
 def _notes(schedule: Schedule, trace: Trace) -> list[str]:
@@ -134,7 +180,8 @@ def _notes(schedule: Schedule, trace: Trace) -> list[str]:
     report = check(schedule)
     assert trace.memory is not None
     return [
-        f"{_count(versions, 'weight slot')}, {flying} in flight, {units.written(peak, units.BYTES)}"
+        f"{_count(versions, 'weight slot')}\n{flying} in flight\n"
+        f"peak {units.written(peak, units.BYTES)}"
         for versions, flying, peak in zip(
             report.peak_versions, report.peak_in_flight, trace.memory.peak_bytes, strict=True
         )
@@ -145,13 +192,14 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def _compared(first: Trace, other: Trace | None = None) -> str:
-    """Return a line that compares the methods' memory."""
-    if other is None:
-        return ""
-    peaks = []
-    for trace in (first, other):
-        assert trace.memory is not None
-        peaks.append(max(trace.memory.peak_bytes))
-    ratio = peaks[0] / peaks[1]
-    return f"{first.name} needs {ratio:.2g} times the memory of {other.name} ({first.label})"
+def _compared(traces: Sequence[Trace]) -> str:
+    """Return a line that compares the methods' time and memory, the first one's with each."""
+    first, *others = traces
+    told = []
+    for other in others:
+        assert first.memory is not None
+        assert other.memory is not None
+        memory = max(first.memory.peak_bytes) / max(other.memory.peak_bytes)
+        time = first.makespan_s / other.makespan_s
+        told.append(f"{time:.2f} times the time and {memory:.2f} times the memory of {other.name}")
+    return f"{first.name} takes {', '.join(told)} ({first.label})" if told else ""

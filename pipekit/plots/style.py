@@ -49,6 +49,17 @@ IDLE_STYLE = Style("idle", IDLE, GREY, 0, "")
 WAITS_FOR_PASS = Style("waits for a pass", "rgba(117,117,117,0.35)", "#5A5A5A", 0, "/")
 WAITS_FOR_MESSAGE = Style("waits for a message", "rgba(204,121,167,0.45)", "#A04A7A", 0, "x")
 """Idle time: a worker's beginning and end, and what it waits for between them."""
+CAUSES = {
+    "warm-up": Style("warm-up", "#D9D9D9", "#757575", 0, "\\"),
+    "activation": OPS["FORWARD"]._replace(name="waits for an activation", pattern="/"),
+    "gradient": OPS["BACKWARD"]._replace(name="waits for a gradient"),
+    "transfer": Style("transfer", "#CC79A7", "#8A3F69", 0, "x"),
+    "sum": Style("waits for a sum", "#E69F00", "#8F6200", 0, "/"),
+    "global stop": Style("global stop", "#D55E00", "#7E3800", 0, "x"),
+    "other": Style("other", "#F0E442", "#A1971A", 0, "\\"),
+    "drain": Style("drain", "#B8B8B8", "#757575", 0, "/"),
+}
+"""Idle time by :class:`pipekit.traces.Cause`, where causes are what a picture is about."""
 
 SERIES_COLORS = ("#0072B2", "#E69F00", "#CC79A7", "#8763B8", "#8C6239", "#C0395B", GREY)
 """Curves and points of methods or runs: the colours that mean no op.  Grey comes last, since lines

@@ -1,5 +1,7 @@
 """Units in which a number is easy to read."""
 
+from collections.abc import Iterable
+
 SECONDS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 BYTES = {"GB": 1e-9, "MB": 1e-6, "kB": 1e-3}
 
@@ -20,3 +22,8 @@ def written(number: float, units: dict[str, float]) -> str:
     """Return a number of seconds or bytes as text, say "132 MB"."""
     factor, unit = readable(number, units)
     return f"{number * factor:.4g} {unit}"
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Return numbers as text, say one a worker: "4 3 2 1"."""
+    return " ".join(map(str, numbers))

@@ -83,6 +83,21 @@ class Lab:
         """Wait until an explorer has painted something."""
         notebook.locator(PAINTED).first.wait_for(timeout=1000 * CELLS_S)
 
+    def opened(self, name: str) -> Locator:
+        """Run an explorer's notebook, wait for its figures, and return it."""
+        self.run(f"{name}.ipynb")
+        notebook = self.show(f"{name}.ipynb")
+        notebook.locator(".pipekit-chart, .pipekit-timeline").first.wait_for()
+        self.painted(notebook)
+        return notebook
+
+    def photographed(self, name: str, folder: Path) -> None:
+        """Take a picture of the page in both themes."""
+        for theme in ("Dark", "Light"):
+            self.theme(theme)
+            self.page.wait_for_timeout(300)
+            self.page.screenshot(path=folder / f"{name}_{theme.lower()}.png", scale="css")
+
     def cells(self, path: str) -> list[dict[str, Any]]:
         """Return the code cells with their outputs, when the last of them has run."""
         deadline = time.monotonic() + CELLS_S

@@ -4,95 +4,41 @@ Times are printed, and decide nothing.  Screenshots go to results/runs/browser.
 """
 
 import re
-import shutil
+import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
-from papermill.iorw import load_notebook_node
-from papermill.parameterize import parameterize_notebook
 
 pytest.importorskip("playwright", reason="playwright is not installed: pip install -e '.[dev]'")
 
 from playwright.sync_api import Locator, expect
 
-from tests.browser.jupyterlab import CELLS_S, Lab, jupyterlab
+from tests.browser.jupyterlab import CELLS_S, Lab
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make chromium"),
-]
+pytestmark = pytest.mark.browser
 
-SMALL = {"stage_counts": "2", "microbatches": 2, "batch_rows": 20, "epochs": 1}
-"""The quickstart's parameters here; with them go fewer images."""
-IMAGES = "mnist(rows=5000, test_rows=1000)", "mnist(rows=600, test_rows=100)"
-MANY = """
-from pipekit.explore import TimelineCanvas, picture
-from pipekit.schedules import pipedream
-from pipekit.traces import Trace
-
-canvas = TimelineCanvas()
-canvas.show(picture(Trace.from_schedule(pipedream(8, 2090))))
-canvas
-"""
+WAIT = """canvas => {
+    window.pressed = null;
+    window.painted = new Promise(resolve => {
+        document.addEventListener('keydown', event => { window.pressed = event.timeStamp; }, {once: true, capture: true});
+        const seen = new MutationObserver(() => {
+            if (window.pressed === null) return;
+            window.first ??= performance.now() - window.pressed;
+            if (canvas.dataset.explained !== 'true') return;
+            seen.disconnect();
+            resolve([window.first, performance.now() - window.pressed]);
+        });
+        window.first = null;
+        seen.observe(canvas, {attributes: true, attributeFilter: ['data-painted']});
+    });
+}"""
+"""What is to be known of the next key: ms until the new picture, and until its gaps are explained."""
 TITLES = ".pipekit-title, .pipekit-chart .g-gtitle"
 DURATIONS = "name => performance.getEntriesByName(name).map(entry => entry.duration)"
 INK = "e => getComputedStyle(e)[e.closest('svg') ? 'fill' : 'color']"
+KEYS = 7
 BACKGROUND = "element => getComputedStyle(element).getPropertyValue('--jp-layout-color0').trim()"
-
-
-@pytest.fixture(scope="module")
-def lab(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """JupyterLab with copies of the notebooks; the quickstart runs while others are looked at."""
-    folder = tmp_path_factory.mktemp("notebooks")
-    for notebook in (repository / "notebooks" / "explore").glob("*.ipynb"):
-        shutil.copy(notebook, folder)
-    quickstart = load_notebook_node(str(repository / "notebooks" / "quickstart.ipynb"))
-    for cell in quickstart.cells:
-        cell.source = cell.source.replace(*IMAGES)
-    assert IMAGES[1] in "".join(cell.source for cell in quickstart.cells)
-    small = parameterize_notebook(quickstart, {**SMALL, "results_dir": str(folder / "results")})
-    nbformat.write(small, folder / "quickstart.ipynb")
-    many = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(MANY)])
-    many.metadata.kernelspec = quickstart.metadata.kernelspec
-    nbformat.write(many, folder / "many.ipynb")
-    assert CHROMIUM is not None
-    with jupyterlab(folder, CHROMIUM, tmp_path_factory.mktemp("jupyterlab")) as lab:
-        lab.run("quickstart.ipynb", own_kernel=True)
-        yield lab
-
-
-@pytest.fixture(autouse=True)
-def _no_error_and_no_request_elsewhere(lab: Lab) -> Iterator[None]:
-    yield
-    assert lab.errors == []
-    assert lab.hosts == {"127.0.0.1"}
-
-
-@pytest.fixture
-def screenshots(repository: Path) -> Path:
-    folder = repository / "results" / "runs" / "browser"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def opened(lab: Lab, name: str) -> Locator:
-    """Run an explorer's notebook, wait for its figures, and return it."""
-    lab.run(f"{name}.ipynb")
-    notebook = lab.show(f"{name}.ipynb")
-    notebook.locator(".pipekit-chart, .pipekit-timeline").first.wait_for()
-    lab.painted(notebook)
-    return notebook
-
-
-def photographed(lab: Lab, name: str, folder: Path) -> None:
-    for theme in ("Dark", "Light"):
-        lab.theme(theme)
-        lab.page.wait_for_timeout(300)
-        lab.page.screenshot(path=folder / f"{name}_{theme.lower()}.png", scale="css")
 
 
 @pytest.mark.parametrize(
@@ -105,8 +51,8 @@ def photographed(lab: Lab, name: str, folder: Path) -> None:
     ],
 )
 def test_an_explorer_follows_a_slider(name: str, slider: str, lab: Lab, screenshots: Path) -> None:
-    notebook = opened(lab, name)
-    photographed(lab, name, screenshots)
+    notebook = lab.opened(name)
+    lab.photographed(name, screenshots)
     first = notebook.locator(TITLES).first
     before = first.text_content() or ""
     row = notebook.locator(".widget-hslider", has_text=slider)
@@ -202,7 +148,7 @@ def luminance(color: str) -> float:
 
 
 def test_a_schedule_of_ones_own_is_checked_drawn_and_trained(lab: Lab, screenshots: Path) -> None:
-    notebook = opened(lab, "own_schedule")
+    notebook = lab.opened("own_schedule")
     text, train = notebook.locator("textarea"), notebook.get_by_role("button", name="Train with it")
     text.fill("worker 0 | B0 F0^")
     marks = notebook.locator("mark")
@@ -217,19 +163,52 @@ def test_a_schedule_of_ones_own_is_checked_drawn_and_trained(lab: Lab, screensho
     train.click()
     notebook.get_by_text("mine, as executed").wait_for()
     notebook.locator(".pipekit-chart .g-gtitle", has_text="Trained with it").wait_for()
-    photographed(lab, "own_schedule", screenshots)
+    lab.photographed("own_schedule", screenshots)
 
 
 def test_50_000_bars_are_painted(
     lab: Lab, screenshots: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    notebook = opened(lab, "many")
+    notebook = lab.opened("many")
     canvas = notebook.locator(".pipekit-timeline > canvas")
     assert int(canvas.get_attribute("data-bars") or 0) > 50_000
     lab.page.screenshot(path=screenshots / "many.png", scale="css")
     seconds = max(lab.page.evaluate(DURATIONS, "pipekit timeline")) / 1000
     with capsys.disabled():
         print(f"\n50,160 bars painted in at most {seconds:.3f} s (measured)")
+
+
+def test_from_a_key_to_the_new_picture_of_5000_passes(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prints times, which decide nothing."""
+    notebook = lab.show("timeline.ipynb")
+    canvas = notebook.locator(".pipekit-timeline > canvas").first
+    notebook.locator("select", has_text="nothing").first.select_option("nothing")
+    for slider, value in (("stages", "8"), ("microbatches", "32"), ("batches", "10")):
+        readout = row_of(notebook, slider).locator(".widget-readout")
+        readout.fill(value)
+        readout.press("Enter")
+    expect(canvas).to_have_attribute("data-bars", "5440", timeout=1000 * CELLS_S)
+    expect(canvas).to_have_attribute("data-explained", "true", timeout=1000 * CELLS_S)
+    handle = row_of(notebook, "backward : forward").locator(".noUi-handle")
+    times = []
+    for _ in range(KEYS):
+        canvas.evaluate(WAIT)
+        handle.press("ArrowRight")
+        times.append(lab.page.evaluate("window.painted"))
+    painted, explained = (statistics.median(each) / 1000 for each in zip(*times, strict=True))
+    paint = statistics.median(lab.page.evaluate(DURATIONS, "pipekit timeline")) / 1000
+    with capsys.disabled():
+        print(
+            f"\n5,120 passes and 320 updates with their memory, from a key: {painted:.3f} s to the "
+            f"picture, {explained:.3f} s to its gaps' causes; painting {paint:.3f} s "
+            f"(measured, medians of {KEYS})"
+        )
+
+
+def row_of(notebook: Locator, slider: str) -> Locator:
+    return notebook.locator(".widget-hslider", has_text=re.compile(f"^{re.escape(slider)}"))
 
 
 def test_the_quickstart_runs_to_its_end(lab: Lab, screenshots: Path) -> None:

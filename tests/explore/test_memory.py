@@ -35,7 +35,7 @@ def test_recomputing_makes_the_fullest_worker_emptier() -> None:
 
 
 def test_stages_may_be_of_equal_time_or_of_equal_size() -> None:
-    texts = {see(cut=cut, **MODEL).text for cut in CUTS}
+    texts = {see(by=by, **MODEL).text for by in CUTS}
     assert len(texts) == len(CUTS)
 
 

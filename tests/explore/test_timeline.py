@@ -2,37 +2,62 @@ import math
 
 import pytest
 
-from pipekit.explore.timeline import NOTHING, controls, see
+from pipekit.explore.timeline import NOTHING, PRESETS, controls, see
 from pipekit.schedules.methods.by_name import METHODS
 
 
 @pytest.mark.parametrize("microbatches", [1, 4, 16])
 def test_gpipes_bubble_is_that_of_the_paper_where_links_cost_nothing(microbatches: int) -> None:
-    (gpipe,) = see("gpipe", NOTHING, 5, 1, microbatches, 1, 2.0, "never", math.inf).timelines
+    (gpipe,) = see(
+        "gpipe", NOTHING, stages=5, microbatches=microbatches, batches=1, gbit=math.inf
+    ).timelines
     assert gpipe.trace.bubble == pytest.approx(4 / (microbatches + 4))  # (K-1)/(T+K-1), section 3.2
 
 
 def test_two_methods_are_seen_and_one_beside_itself_is_one() -> None:
     assert [each.trace.name for each in see().timelines] == ["PipeDream", "GPipe"]
     assert len(see("gpipe", "gpipe").timelines) == 1
+    three = see("gpipe", "flush", "zb-h1").timelines
+    assert [each.trace.name for each in three] == ["GPipe", "PipeDream-Flush", "ZB-H1"]
+
+
+def test_unequal_stages_take_more_and_less_than_the_average() -> None:
+    frame = see("gpipe", NOTHING, unequal=0.5).timelines[0].trace.frame
+    forwards = frame[frame["op"] == "FORWARD"]
+    seconds = (forwards["end_s"] - forwards["start_s"]).groupby(forwards["stage"]).first()
+    assert seconds.between(0.005, 0.015).all()
+    assert len(seconds.round(6).unique()) == 4
+
+
+def test_a_network_of_the_papers_has_its_own_costs() -> None:
+    (run,) = see("flush", NOTHING, network="vgg16", stages=2).timelines
+    assert run.held.frame["weights"].max() > 4 * 100e6, "VGG16 has 138 million parameters"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_can_be_seen(preset: str) -> None:
+    assert len(see(**PRESETS[preset]).timelines) >= 2
 
 
 def test_notes_say_what_each_worker_keeps() -> None:
     pipedream, gpipe = see().timelines
-    assert [note.split(",")[0] for note in pipedream.notes] == [
+    assert [note.splitlines()[0] for note in pipedream.notes] == [
         "4 weight slots",
         "3 weight slots",
         "2 weight slots",
         "1 weight slot",
     ]
-    assert all(note.startswith("1 weight slot, 4 in flight, ") for note in gpipe.notes)
+    assert all(note.startswith("1 weight slot\n4 in flight\n") for note in gpipe.notes)
 
 
-def test_a_line_compares_the_methods_memory() -> None:
+def test_a_line_compares_the_methods() -> None:
     view = see()
     peaks = [max(each.trace.memory.peak_bytes) for each in view.timelines if each.trace.memory]
-    ratio = f"{peaks[0] / peaks[1]:.2g}"
-    assert view.text == f"PipeDream needs {ratio} times the memory of GPipe (simulated)"
+    seconds = [each.trace.makespan_s for each in view.timelines]
+    assert view.text == (
+        f"PipeDream takes {seconds[0] / seconds[1]:.2f} times the time and "
+        f"{peaks[0] / peaks[1]:.2f} times the memory of GPipe (simulated)"
+    )
 
 
 def test_recomputing_costs_a_forward_and_saves_activations() -> None:

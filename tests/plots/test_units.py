@@ -16,3 +16,7 @@ from pipekit.plots import units
 )
 def test_bytes_are_written_in_the_largest_unit_that_has_one(number: float, text: str) -> None:
     assert units.written(number, units.BYTES) == text
+
+
+def test_numbers_one_a_worker() -> None:
+    assert units.listed((4, 3, 2, 1)) == "4 3 2 1"

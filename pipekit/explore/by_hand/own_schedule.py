@@ -20,9 +20,20 @@ from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.models import mlp
 from pipekit.planning import plan
 from pipekit.plans import Plan
+from pipekit.plots.units import listed
 from pipekit.profiling import Profile
 from pipekit.profiling.measured import profile
-from pipekit.schedules import Schedule, check, flush, parse
+from pipekit.schedules import (
+    Schedule,
+    check,
+    flush,
+    gpipe,
+    interleaved,
+    parse,
+    pipedream,
+    two_bw,
+    zb_h1,
+)
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
@@ -34,6 +45,17 @@ LEAST_BATCHES = 30
 """The schedule is run again and again until it has trained on so many."""
 OPTIMIZER = partial(torch.optim.Adam, lr=0.001)
 PICTURE = str(flush(3, 4, 2))
+PRESETS = {
+    schedule.name: {"picture": str(schedule)}
+    for schedule in (
+        gpipe(3, 4),
+        flush(3, 4, 2),
+        pipedream(3, 6),
+        two_bw(3, 3, 3),
+        zb_h1(3, 4),
+        interleaved(4, 4, workers=2),
+    )
+}
 
 
 def see(picture: str = PICTURE) -> View:
@@ -52,8 +74,8 @@ def see(picture: str = PICTURE) -> View:
     simulated = simulate(schedule, *_split(schedule))
     return View(
         text=f"executable: no worker waits for ever; weight slots, a worker: "
-        f"{_list(report.peak_versions)}; microbatches in flight: "
-        f"{_list(report.peak_in_flight)} (exact)",
+        f"{listed(report.peak_versions)}; microbatches in flight: "
+        f"{listed(report.peak_in_flight)} (exact)",
         timelines=[
             Timeline(drawn, title=f"{schedule.title}, as drawn"),
             Timeline(simulated, title=f"{schedule.title}, predicted for a core a worker"),
@@ -64,13 +86,22 @@ def see(picture: str = PICTURE) -> View:
 def trained(picture: str = PICTURE) -> View:
     """Return what :func:`see` does, and beside it a real training by the engine.
 
-    A perceptron learns scikit-learn's digits by Adam, a thread a worker.
-
     Raises:
         ScheduleError: as :func:`see`, or nothing goes backward.
         ValueError: likewise.
     """
-    view, schedule = see(picture), parse(picture)
+    return with_training(see(picture), parse(picture))
+
+
+def with_training(view: View, schedule: Schedule) -> View:
+    """Return a view of a schedule with the run and the losses of a real training by it.
+
+    A perceptron learns scikit-learn's digits by Adam, a thread a worker.
+
+    Raises:
+        ScheduleError: nothing goes backward.
+        ValueError: it has more stages than the network has layers.
+    """
     run, losses = _train(schedule)
     data = pd.DataFrame({"batch": range(1, len(losses) + 1), "loss": losses, "run": schedule.title})
     figure = plots.curves(
@@ -114,22 +145,34 @@ class OwnSchedule(Explorer):
     def _train(self, _button: widgets.Button) -> None:
         self._button.disabled, self._button.description = True, "training ..."
         try:
-            self.show(trained(self.values()["picture"]))
+            view = self._see(**self.values())
+            self.show(with_training(view, parse(self.values()["picture"])))
         except ValueError as error:
             self.complain(error)
-        self._button.description = "Train with it"
+        finally:
+            self._button.description = "Train with it"
 
 
 def controls() -> Mapping[str, widgets.ValueWidget]:
     """Return the control of :func:`see`."""
-    area = widgets.Textarea(rows=8, layout={"width": "100%"}, continuous_update=True)
+    area = widgets.Textarea(rows=8, layout={"width": "auto"}, continuous_update=True)
     area.add_class("pipekit-picture")
     return {"picture": area}
 
 
 def own_schedule(interactive: bool, results_dir: str, **start: Any) -> None:
     """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`."""
-    explore(see, controls, interactive, results_dir, explorer=OwnSchedule, still=trained, **start)
+    explore(
+        see,
+        controls,
+        interactive,
+        results_dir,
+        explorer=OwnSchedule,
+        still=trained,
+        presets=PRESETS,
+        waits_for="the network's layers are timed on this machine",
+        **start,
+    )
 
 
 def _network() -> nn.Sequential:
@@ -188,7 +231,3 @@ def _costs() -> Profile:
 @cache
 def _data() -> Dataset:
     return digits()
-
-
-def _list(numbers: tuple[int, ...]) -> str:
-    return " ".join(map(str, numbers))

@@ -11,6 +11,7 @@ from pipekit.explore.by_hand.puzzles import PUZZLES, Puzzle
 from pipekit.explore.page.controls import choice
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
+from pipekit.plots import style
 from pipekit.schedules import OPS, ScheduleError, Task
 from pipekit.traces import Trace
 
@@ -82,7 +83,9 @@ class PuzzleBoard(OwnSchedule):
         own = self.puzzle.best.workers[worker][0].stage
         label = task.label if OPS[task.op].is_pass else "^"
         label += f"@{task.stage}" if task.stage != own else ""
-        return _button(label, partial(self._place, worker, task), width="64px")
+        button = _button(label, partial(self._place, worker, task), width="64px")
+        button.style = {"button_color": style.OPS[task.op.name].color, "text_color": "black"}
+        return button
 
     def _place(self, worker: int, task: Task, _button: object) -> None:
         picture = self.values()["picture"]
@@ -109,14 +112,23 @@ class PuzzleBoard(OwnSchedule):
 
 def controls() -> Mapping[str, widgets.ValueWidget]:
     """Return the controls of :func:`see`."""
-    area = widgets.Textarea(rows=6, layout={"width": "100%"}, continuous_update=True)
+    area = widgets.Textarea(rows=6, layout={"width": "auto"}, continuous_update=True)
     area.add_class("pipekit-picture")
     return {"puzzle": choice("Puzzle", PUZZLES), "picture": area}
 
 
 def puzzles(interactive: bool, results_dir: str, **start: Any) -> None:
     """Display the game; see :func:`pipekit.explore.page.explorer.explore`."""
-    explore(see, controls, interactive, results_dir, explorer=PuzzleBoard, still=solved, **start)
+    explore(
+        see,
+        controls,
+        interactive,
+        results_dir,
+        explorer=PuzzleBoard,
+        still=solved,
+        waits_for="torch is loaded",
+        **start,
+    )
 
 
 def _button(text: str, pressed: Any, width: str = "auto") -> widgets.Button:

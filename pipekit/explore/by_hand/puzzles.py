@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import gt
 
+from pipekit.plots.units import listed
 from pipekit.schedules import (
     OPS,
     Schedule,
@@ -29,6 +30,9 @@ from pipekit.schedules import (
 from pipekit.schedules.dependencies import NOTHING, Dependencies
 from pipekit.schedules.replay import order
 from pipekit.traces import Trace
+
+_ORDER = {op: place for place, op in enumerate(OPS)}
+"""Of the tasks that a worker can be given: as a microbatch has them."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,11 @@ class Puzzle:
         """The most microbatches that each worker has in flight with it."""
         return check(self.best).peak_in_flight
 
+    @cached_property
+    def versions(self) -> tuple[int, ...]:
+        """The most weight versions that each worker keeps with it."""
+        return check(self.best).peak_versions
+
     def picture(self, workers: list[tuple[Task, ...]]) -> str:
         """Return a board on which each worker has these tasks, as text."""
         return str(replace(self.best, workers=tuple(workers), name=self.name))
@@ -93,7 +102,7 @@ class Puzzle:
             first: dict[tuple[object, int], Task] = {}
             for task in sorted(set(tasks) - set(placed), key=lambda task: task[2:]):
                 first.setdefault((task.op, task.stage), task)
-            choices.append(sorted(first.values(), key=lambda task: (task.op.value, task.stage)))
+            choices.append(sorted(first.values(), key=lambda task: (_ORDER[task.op], task.stage)))
         return choices
 
     def is_complete(self, board: Schedule) -> bool:
@@ -108,14 +117,15 @@ class Puzzle:
         report, drawn = check(board), Trace.from_schedule(board)
         took = drawn.makespan_s
         facts = (
-            f"{took:g} slots, bubble {drawn.bubble:.0%}; in flight, a worker: "
-            f"{' '.join(map(str, report.peak_in_flight))}, as the best known "
-            f"{' '.join(map(str, self.caps))}; weight slots: "
-            f"{' '.join(map(str, report.peak_versions))} (exact)"
+            f"{took:g} slots (best known {self.slots:g}), bubble {100 * drawn.bubble:.1f} %; "
+            f"in flight, a worker: {listed(report.peak_in_flight)} "
+            f"(best known {listed(self.caps)}); "
+            f"weight slots: {listed(report.peak_versions)} (best known {listed(self.versions)}) "
+            "(exact)"
         )
         if took > self.slots:
-            return f"Executable, but the best known takes {self.slots:g} slots. {facts}"
-        if any(map(gt, report.peak_versions, check(self.best).peak_versions)):
+            return f"Executable, but the best known is faster. {facts}"
+        if any(map(gt, report.peak_versions, self.versions)):
             return f"Executable, but the best known needs fewer weight slots. {facts}"
         return f"Solved: {self.best.title}, or as good. {facts}"
 

@@ -40,3 +40,34 @@ def steps(label: str, options: Iterable[Any]) -> widgets.SelectionSlider:
 def choice(label: str, options: Iterable[Any]) -> widgets.Dropdown:
     """Return a menu of values, or (text, value) pairs."""
     return widgets.Dropdown(options=list(options), description=label, style=_STYLE, layout=_LAYOUT)
+
+
+def written_as(control: widgets.ValueWidget, value: Any) -> Any:
+    """Return the value of a control that is this one, or is written so, as in a link.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if isinstance(control, widgets.SelectionSlider | widgets.Dropdown):
+        known = [option[1] if isinstance(option, tuple) else option for option in _options(control)]
+        for each in known:
+            if value == each or str(value) == str(each):
+                return each
+        raise ValueError(
+            f"{control.description} cannot be {value!r}: choose one of {', '.join(map(str, known))}"
+        )
+    kind = type(control.value)
+    try:
+        found = kind(value)
+    except ValueError as error:
+        raise ValueError(f"{control.description} cannot be {value!r}") from error
+    if hasattr(control, "max") and not control.min <= found <= control.max:
+        raise ValueError(
+            f"{control.description} cannot be {value}: it goes from {control.min} to {control.max}"
+        )
+    return found
+
+
+def _options(control: Any) -> list[Any]:
+    options = control.options
+    return [*options.items()] if isinstance(options, dict) else [*options]

@@ -9,21 +9,28 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import display
 
-from pipekit.explore.page.canvas import TimelineCanvas, picture
-from pipekit.explore.page.chart import Chart
+from pipekit.explore.browser.canvas import TimelineCanvas
+from pipekit.explore.browser.chart import Chart
+from pipekit.explore.browser.picture import MEMORY_PX
+from pipekit.explore.browser.setting import Setting
+from pipekit.explore.page.controls import written_as
 from pipekit.explore.page.still import static, styled
 from pipekit.explore.page.view import View
 
 See = Callable[..., View]
 """From the values of the controls, by name, to what to show; its defaults are the first setting."""
+Presets = Mapping[str, Mapping[str, Any]]
+"""By name, the values of controls that are not at their defaults."""
 
-_GRID = "repeat(auto-fill, minmax(330px, 1fr))"
+_GRID = "repeat(auto-fill, minmax(min(330px, 100%), 1fr))"
 _ERROR = "border-left: 4px solid #D55E00; padding: 2px 10px; white-space: pre-wrap;"
 _TEXT = "white-space: pre-wrap; padding: 2px 0; line-height: 1.4;"
+_SHARED = "view", "until", "colored", "critical", "transfers"
+"""What all timelines in one unit have in common."""
 
 
 class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotated
-    """Controls, and what ``see`` shows for them; it follows every change of theirs.
+    """Controls, and what ``see`` shows for them from :meth:`begin` on.
 
     A setting that cannot be is answered by its error's sentence, above the pictures of the last
     one that could.  The browser holds slider moves back while the kernel is busy, so that none is
@@ -33,16 +40,25 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         see: what to show.
         controls: by the names of ``see``'s arguments.
         start: values of controls that begin elsewhere than at ``see``'s defaults.
+        presets: settings to go to.
+        waits_for: what ``see`` may take time for.
     """
 
     def __init__(
-        self, see: See, controls: Mapping[str, widgets.ValueWidget], start: Mapping[str, Any]
+        self,
+        see: See,
+        controls: Mapping[str, widgets.ValueWidget],
+        start: Mapping[str, Any],
+        presets: Presets | None = None,
+        waits_for: str = "simulating",
     ) -> None:
         self._see, self._controls = see, controls
-        first = {name: p.default for name, p in inspect.signature(see).parameters.items()}
-        for name, control in controls.items():
-            control.value = start.get(name, first[name])
+        self._first = {name: p.default for name, p in inspect.signature(see).parameters.items()}
+        self._is_set = False
+        self._set({**self._first, **start})
+        for control in controls.values():
             control.observe(self._changed, names="value")
+        self._setting = Setting(presets or {}, waits_for, self.go)
         self._message = widgets.HTML()
         self._text = widgets.HTML()
         self._canvases: list[TimelineCanvas] = []
@@ -52,7 +68,13 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         for html in (self._table, self._text):
             html.add_class("jp-RenderedHTMLCommon")
         self._seen = widgets.VBox([self._text, self._timelines, self._plots, self._table])
-        super().__init__([self.controls_box(), self._message, self._seen])
+        head = widgets.VBox([self._setting, self.controls_box()])
+        head.add_class("pipekit-controls")
+        super().__init__([head, self._message, self._seen])
+        self.add_class("pipekit-explorer")
+
+    def begin(self) -> None:
+        """Show the first setting; the controls may be on the page already."""
         self._changed()
 
     def controls_box(self) -> widgets.Widget:
@@ -63,6 +85,18 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
     def values(self) -> dict[str, Any]:
         """Return what the controls say now."""
         return {name: control.value for name, control in self._controls.items()}
+
+    def go(self, values: Mapping[str, Any]) -> None:
+        """Set some controls, each to a value of its own or to that as text, and the others back."""
+        wanted = dict(self._first)
+        for name in self._controls.keys() & values.keys():
+            try:
+                wanted[name] = written_as(self._controls[name], values[name])
+            except ValueError as error:
+                self.complain(error)
+                return
+        self._set(wanted)
+        self._changed()
 
     def complain(self, error: ValueError) -> None:
         """Say what is wrong with a setting."""
@@ -93,15 +127,14 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
             trace = timeline.trace
             peers = [each.trace for each in view.timelines if each.trace.unit == trace.unit]
             canvas.show(
-                picture(
-                    trace,
-                    timeline.notes,
-                    title=timeline.title,
-                    longest=max(peer.makespan_s for peer in peers),
-                    legend=number == 0,
-                    most_bytes=max(t.most_bytes for t in view.timelines) * timeline.memory,
-                    capacity=timeline.capacity,
-                )
+                trace,
+                notes=timeline.notes,
+                title=timeline.title,
+                longest=max(peer.makespan_s for peer in peers),
+                legend=number == 0,
+                most_bytes=max(t.most_bytes for t in view.timelines) * timeline.memory,
+                capacity=timeline.capacity,
+                memory_px=MEMORY_PX if len(view.timelines) > 1 else 2 * MEMORY_PX,
             )
 
     def _link(self, view: View) -> None:
@@ -110,16 +143,30 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets is not annotat
         for canvas, timeline in zip(self._canvases, view.timelines, strict=True):
             leader = first.setdefault(timeline.trace.unit, canvas)
             if leader is not canvas:
-                for shared in ("view", "until"):
+                for shared in _SHARED:
                     widgets.jslink((leader, shared), (canvas, shared))
 
+    def _set(self, values: Mapping[str, Any]) -> None:
+        """Set all controls, and show nothing between them."""
+        self._is_set = False
+        for name, control in self._controls.items():
+            control.value = values[name]
+        self._is_set = True
+
     def _changed(self, _change: object = None) -> None:
+        if not self._is_set:
+            return
+        values = self.values()
+        self._setting.busy = True
         try:
-            view = self._see(**self.values())
+            view = self._see(**values)
         except ValueError as error:
             self.complain(error)
         else:
             self.show(view)
+            self._setting.show(self._see, values)
+        finally:
+            self._setting.busy = False
 
 
 def explore(
@@ -130,6 +177,8 @@ def explore(
     *,
     explorer: type[Explorer] = Explorer,
     still: See | None = None,
+    presets: Presets | None = None,
+    waits_for: str = "simulating",
     **start: Any,
 ) -> None:
     """Display an explorer, or the static figures of the setting that it would begin with.
@@ -141,9 +190,13 @@ def explore(
         results_dir: the folder for the static figures.
         explorer: the kind of explorer.
         still: what to show statically; by default ``see``.
+        presets: settings to go to.
+        waits_for: what ``see`` may take time for.
         start: where to begin; by default at ``see``'s defaults.
     """
     if interactive:
-        display(explorer(see, controls(), start))
+        live = explorer(see, controls(), start, presets, waits_for)
+        display(live)  # at once, with what is waited for
+        live.begin()
     else:
         static((still or see)(**start), results_dir)

@@ -5,7 +5,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.plots import style
-from pipekit.traces import Trace
+from pipekit.schedules import Op
+from pipekit.traces import RECOMPUTE, Trace
 
 _LIGHTEST = 0.65
 """How much white the last stage of a worker has."""
@@ -32,6 +33,17 @@ def event_styles(trace: Trace) -> tuple[list[style.Style], NDArray[np.int32]]:
     most = max(1, places.max())
     found = [_lighter(style.OPS[op], place / most) for op, place in order]
     return found, kinds[keys].to_numpy(np.int32)
+
+
+def letters(trace: Trace, kinds: NDArray[np.int32]) -> list[str]:
+    """Return the letter that a picture has for the events of each style.
+
+    Args:
+        trace: as for :func:`event_styles`.
+        kinds: what that returned.
+    """
+    ops = trace.frame["op"].groupby(kinds).first()
+    return ["R" if op == RECOMPUTE else Op[op].value for op in ops]
 
 
 def _last_updates(key: tuple[str, int]) -> tuple[bool, int, int]:

@@ -60,13 +60,15 @@ def test_an_order_that_waits_for_ever_is_refused() -> None:
 def test_a_slower_order_is_executable_but_not_solved() -> None:
     slow = "\n".join(f"worker {w} | F0 B0 - F1 B1 - F2 B2 - F3 B3 -^" for w in range(3))
     verdict = GPIPE.verdict(GPIPE.board(slow))
-    assert verdict.startswith("Executable, but the best known takes 18 slots. 36 slots")
+    assert verdict.startswith("Executable, but the best known is faster. 36 slots (best known 18)")
 
 
 class TestBoard:
     @pytest.fixture
     def board(self) -> PuzzleBoard:
-        return PuzzleBoard(see, controls(), {})
+        board = PuzzleBoard(see, controls(), {})
+        board.begin()
+        return board
 
     def buttons(self, board: PuzzleBoard) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -110,7 +112,8 @@ class TestBoard:
         self.buttons(board)["Show the best known"].click()
         self.buttons(board)["Train with it"].click()
         assert len(board._charts) == 1
-        assert board._canvases[-1].traits()
+        assert board._canvases[-1].picture["title"].startswith("1. Naive, as executed")
+        assert "Solved" in board._text.value, "the verdict stays"
 
 
 def test_without_a_kernel_the_best_board_is_shown() -> None:

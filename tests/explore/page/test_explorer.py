@@ -1,3 +1,5 @@
+import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -6,9 +8,10 @@ import pandas as pd
 import pytest
 
 from pipekit import Profile, schedules, simulate
+from pipekit.explore.browser.canvas import TimelineCanvas
+from pipekit.explore.browser.chart import Chart
+from pipekit.explore.browser.setting import code
 from pipekit.explore.page import explorer, still
-from pipekit.explore.page.canvas import TimelineCanvas
-from pipekit.explore.page.chart import Chart
 from pipekit.explore.page.controls import choice, whole
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Plot, Timeline, View
@@ -29,8 +32,17 @@ def see(stages: int = 3, method: str = "flush") -> View:
     )
 
 
+PRESETS = {"GPipe": {"method": "gpipe"}, "five": {"stages": 5}}
+
+
 def controls() -> dict[str, widgets.ValueWidget]:
     return {"stages": whole("stages", 1, 8), "method": choice("method", ["flush", "gpipe"])}
+
+
+def begun(controls: dict[str, widgets.ValueWidget], **start: Any) -> Explorer:
+    live = Explorer(see, controls, start, PRESETS)
+    live.begin()
+    return live
 
 
 def inside(widget: Any, kind: type) -> list[Any]:
@@ -46,7 +58,7 @@ def texts(widget: Any) -> str:
 
 
 def test_it_begins_at_the_defaults_but_for_what_is_given() -> None:
-    live = Explorer(see, controls(), {"method": "gpipe"})
+    live = begun(controls(), method="gpipe")
     assert live.values() == {"stages": 3, "method": "gpipe"}
     first, second = inside(live, TimelineCanvas)
     assert first.picture["title"].startswith("GPipe: bubble")
@@ -58,7 +70,7 @@ def test_it_begins_at_the_defaults_but_for_what_is_given() -> None:
 
 def test_everything_follows_a_control_in_place() -> None:
     slider = controls()["stages"]
-    live = Explorer(see, {**controls(), "stages": slider}, {})
+    live = begun({**controls(), "stages": slider})
     before = inside(live, (TimelineCanvas, Chart))  # type: ignore[arg-type]
     figure = inside(live, Chart)[0].figure
     slider.value = 5
@@ -70,7 +82,7 @@ def test_everything_follows_a_control_in_place() -> None:
 
 def test_a_setting_that_cannot_be_is_answered_by_its_sentence_until_it_can() -> None:
     slider = controls()["stages"]
-    live = Explorer(see, {"stages": slider}, {})
+    live = begun({"stages": slider})
     slider.value = 6
     assert "use at most 5 &lt;stages&gt;" in texts(live)
     stale = [box for box in inside(live, widgets.VBox) if "pipekit-stale" in box._dom_classes]
@@ -121,3 +133,65 @@ def test_the_first_chart_of_a_page_is_sent_plotly(monkeypatch: pytest.MonkeyPatc
     chart._handle_custom_msg("something else", [])
     ((script,),) = sent
     assert b"window.Plotly" in script
+
+
+def test_controls_and_what_is_waited_for_are_there_before_the_first_picture() -> None:
+    seen: list[bool] = []
+
+    def slow(stages: int = 3) -> View:
+        seen.append(live._setting.busy)
+        return see(stages)
+
+    live = Explorer(slow, {"stages": whole("stages", 1, 8)}, {}, None, "a network is estimated")
+    assert inside(live, TimelineCanvas) == []
+    assert live._setting.waits_for == "a network is estimated"
+    live.begin()
+    assert seen == [True]
+    assert not live._setting.busy
+    assert len(inside(live, TimelineCanvas)) == 2
+
+
+def test_a_preset_sets_its_controls_and_the_others_back_and_is_shown_once() -> None:
+    shown: list[int] = []
+
+    def counted(stages: int = 3, method: str = "flush") -> View:
+        shown.append(stages)
+        return see(stages, method)
+
+    live = Explorer(counted, controls(), {"stages": 4}, PRESETS)
+    live.begin()
+    live._setting._handle_custom_msg({"preset": "GPipe"}, [])
+    assert live.values() == {"stages": 3, "method": "gpipe"}
+    live._setting._handle_custom_msg({"preset": "five"}, [])
+    assert live.values() == {"stages": 5, "method": "flush"}
+    assert shown == [4, 3, 5]
+
+
+def test_a_links_fragment_leads_to_the_same_setting() -> None:
+    live, other = begun(controls(), stages=5, method="gpipe"), begun(controls())
+    link = live._setting.fragment
+    assert link == f"{__name__}?stages=5&method=gpipe"
+    other._setting._handle_custom_msg({"fragment": link}, [])
+    assert other.values() == live.values()
+
+
+def test_a_link_that_cannot_be_is_answered_by_a_sentence() -> None:
+    for wrong, says in (
+        ("stages=60", "stages cannot be 60: it goes from 1 to 8"),
+        ("stages=x", "stages cannot be &#x27;x&#x27;"),
+        ("method=naive", "choose one of flush, gpipe"),
+    ):
+        live = begun(controls())
+        live._setting._handle_custom_msg({"fragment": f"{__name__}?{wrong}"}, [])
+        assert says in texts(live)
+        assert live.values() == {"stages": 3, "method": "flush"}
+
+
+def test_the_setting_as_python_returns_what_is_shown() -> None:
+    live = begun(controls(), stages=5)
+    scope: dict[str, Any] = {}
+    exec(live._setting.code.replace(f"from {__name__} import see", ""), {"see": see}, scope)
+    assert scope["view"].text == see(stages=5).text
+    assert code(partial(see, 4), {"gbit": math.inf}) == (
+        f'from {__name__} import see\n\nview = see(\n    stages,\n    gbit=float("inf"),\n)\n'
+    )

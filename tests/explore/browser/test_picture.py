@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 
 from pipekit import Profile, Trace, plots, schedules, simulate
-from pipekit.explore import TimelineCanvas, picture
-from pipekit.explore.page.canvas import LEFT_PX
+from pipekit.clusters import flat
+from pipekit.explore.browser.picture import LEFT_PX, explained, picture
 from pipekit.plots import style
+from pipekit.traces import describe_gaps
 
 
 def column(drawn: dict[str, Any], name: str) -> np.ndarray:
+    """Return a column of what is sent: of a picture, its gaps or its transfers."""
     kind = np.float32 if name in ("start", "end") else np.int32
     return np.frombuffer(drawn["columns"][name], kind)
 
@@ -69,34 +71,6 @@ def test_nothing_cannot_be_drawn() -> None:
         picture(replace(trace, frame=trace.frame.iloc[:0]))
 
 
-def test_a_new_picture_is_shown_whole() -> None:
-    canvas = TimelineCanvas()
-    canvas.view, canvas.until = [1.0, 2.0], 1.5
-    canvas.show(picture(simulated()))
-    assert (canvas.view, canvas.until) == ([], -1)
-    assert canvas.picture["title"].startswith("PipeDream-2BW")
-
-
-def gap(drawn: dict[str, Any], name: str) -> np.ndarray:
-    kind = np.float32 if name in ("start", "end") else np.int32
-    return np.frombuffer(drawn["gaps"]["columns"][name], kind)
-
-
-def test_gaps_say_who_waits_for_whom() -> None:
-    drawn = picture(Trace.from_schedule(schedules.gpipe(2, 1)))
-    looks = [drawn["gaps"]["styles"][kind]["name"] for kind in gap(drawn, "kind")]
-    assert looks == ["waits for a pass", "idle", "idle"]
-    assert gap(drawn, "start").tolist() == [1, 0, 4]
-    assert gap(drawn, "lane").tolist() == [0, 1, 1]
-    assert drawn["gaps"]["told"][0].endswith("B0 of stage 0, which needs B0 of stage 1 on worker 1")
-
-
-def test_the_critical_path_names_bars_in_their_order() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(2, 1))
-    ops = [trace.frame["op"][place] for place in picture(trace)["critical"]]
-    assert ops == ["FORWARD", "FORWARD", "BACKWARD", "BACKWARD"]
-
-
 def test_bytes_lie_part_upon_part_below_the_rows_if_asked() -> None:
     profile = Profile.uniform(4, 0.01, 0.02, output_bytes=4e6, parameter_bytes=16e6)
     trace = simulate(schedules.two_bw(4, 4, 3), profile)
@@ -110,7 +84,58 @@ def test_bytes_lie_part_upon_part_below_the_rows_if_asked() -> None:
     assert drawn["capacity"] == pytest.approx(2 * drawn["top"])
 
 
-def test_a_slice_of_a_run_has_neither_gaps_nor_a_critical_path() -> None:
+def test_every_bar_has_the_letter_of_its_op() -> None:
+    drawn = picture(Trace.from_schedule(schedules.zb_h1(2, 2)))
+    letters = [drawn["letters"][kind] for kind in column(drawn, "kind")]
+    frame = Trace.from_schedule(schedules.zb_h1(2, 2)).frame
+    assert letters == [schedules.Op[op].value for op in frame["op"]]
+
+
+def test_gaps_say_why_and_whose_event_is_waited_for() -> None:
+    trace = Trace.from_schedule(schedules.gpipe(2, 1))
+    why = explained(trace)
+    names = [why["causes"][number]["name"] for number in column(why, "cause")]
+    assert names == ["gradient", "warm-up", "drain"]
+    assert column(why, "start").tolist() == [1, 0, 4]
+    assert column(why, "end").tolist() == [4, 1, 6]
+    assert column(why, "lane").tolist() == [0, 1, 1]
+    ops = [[*trace.frame["op"], None][row] for row in column(why, "waits")]
+    assert ops == ["BACKWARD", "FORWARD", None]
+    assert [*column(why, "before")] == [1, 3, -1]  # B0 of stage 0, F0 of stage 1, nothing
+
+
+def test_every_cause_that_there_is_has_a_look_of_its_own() -> None:
+    causes = explained(simulated())["causes"]
+    assert len({(c["own"]["color"], c["own"]["pattern"]) for c in causes}) == len(causes)
+    assert all(cause["own"]["pattern"] for cause in causes), "hatched, to be told from passes"
+
+
+def test_the_shares_of_all_causes_are_those_that_simulate_prints() -> None:
+    trace = simulated()
+    shares = explained(trace)["shares"]
+    assert shares == describe_gaps(trace.gaps(), trace.makespan_s, trace.workers)
+
+
+def test_following_what_was_waited_for_is_the_critical_path() -> None:
+    trace = Trace.from_schedule(schedules.gpipe(2, 1))
+    waited = np.frombuffer(explained(trace)["waited"], np.int32)
+    row, ops = int(trace.frame["end_s"].argmax()), []
+    while row >= 0:
+        ops.append(trace.frame["op"][row])
+        row = waited[row]
+    assert ops[::-1] == ["FORWARD", "FORWARD", "BACKWARD", "BACKWARD"]
+
+
+def test_a_slice_of_a_run_is_not_explained() -> None:
     trace = Trace.from_schedule(schedules.gpipe(2, 2))
-    drawn = picture(replace(trace, frame=trace.frame.query("start_s >= 3")))
-    assert (drawn["critical"], drawn["gaps"]["told"]) == ([], [])
+    assert explained(replace(trace, frame=trace.frame.query("start_s >= 3"))) == {}
+
+
+def test_messages_go_from_worker_to_worker_while_they_are_on_a_link() -> None:
+    profile = Profile.uniform(2, 0.01, 0.02, output_bytes=1e6)
+    sent = picture(simulate(schedules.gpipe(2, 1), profile, None, flat(2, 1e8)))["transfers"]
+    assert sent["purposes"] == ["activation", "gradient"]
+    assert column(sent, "source").tolist() == [0, 1]
+    assert column(sent, "destination").tolist() == [1, 0]
+    np.testing.assert_allclose(column(sent, "end") - column(sent, "start"), 10, rtol=1e-5)
+    assert picture(Trace.from_schedule(schedules.gpipe(2, 1)))["transfers"] is None

@@ -1,0 +1,42 @@
+"""What explorers simulate: a method's schedule on as many stages, and a network cut for it."""
+
+import math
+
+from pipekit.clusters import flat
+from pipekit.planning import plan
+from pipekit.planning.balanced import Of
+from pipekit.plans import Plan, Recompute
+from pipekit.profiling import Profile
+from pipekit.schedules import Schedule
+from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+
+
+def made(name: str, replicas: list[int], microbatches: int, batches: int) -> Schedule:
+    """Return a method's schedule; one that does not cut minibatches gets as many whole ones."""
+    if name in PER_MINIBATCH:
+        return METHODS[name](replicas, 1, microbatches * batches)
+    return METHODS[name](replicas, microbatches, batches)
+
+
+def cut(
+    profile: Profile,
+    schedule: Schedule,
+    *,
+    of: Of = "time",
+    recompute: Recompute = "never",
+    optimizer_states: float = 0.0,
+) -> Plan:
+    """Return a network's layers in as many stages as a schedule has, about equal in ``of``.
+
+    Raises:
+        ValueError: the network has fewer layers.
+    """
+    planned = plan(
+        profile,
+        flat(schedule.stages, math.inf),
+        "balance",
+        of=of,
+        recompute=recompute,
+        optimizer_states=optimizer_states,
+    )
+    return planned.with_replicas([len(workers) for workers in schedule.stage_workers])
