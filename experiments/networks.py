@@ -28,6 +28,7 @@ from tqdm import tqdm
 from transformers.models.auto import modeling_auto
 
 import pipekit as pk
+from experiments.which_networks import write_page
 from pipekit import schedules
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.refusal import NotRecordable
@@ -222,6 +223,7 @@ def main(
             "transformers": transformers.__version__,
         }
         write(output / "provenance.json", record | libraries)
+        write_page(output)
     print(pd.DataFrame(rows).drop(columns="sentence", errors="ignore").to_string())
 
 

@@ -1,0 +1,106 @@
+"""Which networks enter a pipeline: a page of what networks.py has found.
+
+    python experiments/which_networks.py results/reference/networks
+
+writes the folder's README.md from its tables, as networks.py does itself.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+PAGE = """\
+# Which networks enter
+
+Each network of `make models` is recorded and exported as it is; if that is refused and the
+sentence names a setting that helps, it is tried again with it. {verdict}
+"Equal": two stages of PipeDream-Flush end with the weights and losses of a plain loop, to the bit.
+A stage may begin at each cut. Times are of a forward and a backward on one core, plain and
+converted, the least of several (measured on {cpu}; torch {torch}, torchvision {torchvision},
+transformers {transformers}).
+
+{known}
+## Drawn at random
+
+From torchvision's classifiers and transformers' causal language models, of those that no test
+names, with seed {seed}; tried without preparation.
+
+{drawn}
+## What is refused
+
+What stands between a model's blocks, and the sentence that it gets; within a block, recording
+leaves everything as it is.
+
+{refused}
+    make networks
+"""
+DRAWN_FROM = ("torchvision ", "transformers ")
+"""How the names of networks begin that were drawn."""
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """Return a table as Markdown."""
+    shown = table.map(lambda cell: "" if pd.isna(cell) else str(cell).replace("|", "\\|"))
+    lines = [list(table.columns), ["---"] * len(table.columns), *shown.to_numpy().tolist()]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def entered(networks: pd.DataFrame) -> pd.DataFrame:
+    """Return what became of each network by each way, a row each, to be shown."""
+    way = networks["way"] + networks["set"].map(lambda each: f", {each}" if each else "")
+    outcome = networks["outcome"].mask(
+        networks["sentence"] != "", networks["outcome"] + ": " + networks["sentence"]
+    )
+    shown = pd.DataFrame({"network": networks["network"], "way": way})
+    for column in ("layers", "cuts"):
+        shown[column] = networks[column].map(lambda count: f"{count:.0f}", na_action="ignore")
+    shown["equal?"] = outcome
+    for column, title in (("ms_plain", "ms plain"), ("ms_converted", "ms converted")):
+        shown[title] = networks[column].map(lambda ms: f"{ms:.3g}", na_action="ignore")
+    return shown
+
+
+def verdict(networks: pd.DataFrame) -> str:
+    """Return how many networks enter by either way, and by each."""
+    equal = networks[networks["outcome"] == "equal"]
+    ways = [
+        f"{way}: {own['network'].nunique()} of "
+        f"{networks[networks['way'] == way]['network'].nunique()}"
+        for way, own in equal.groupby("way", sort=False)
+    ]
+    total = f"{equal['network'].nunique()} of {networks['network'].nunique()}"
+    return f"{total} enter ({', '.join(ways)})."
+
+
+def page(networks: pd.DataFrame, refused: pd.DataFrame, record: dict[str, Any]) -> str:
+    """Return the page of a run of networks.py.
+
+    Args:
+        networks: its rows of networks.
+        refused: its rows of what is refused.
+        record: its provenance.
+    """
+    networks = networks.fillna({"set": "", "sentence": ""})
+    is_drawn = networks["network"].str.startswith(DRAWN_FROM)
+    said = {name: record[name] for name in ("cpu", "torch", "torchvision", "transformers", "seed")}
+    return PAGE.format(
+        verdict=verdict(networks[~is_drawn]),
+        known=markdown(entered(networks[~is_drawn])),
+        drawn=markdown(entered(networks[is_drawn])),
+        refused=markdown(refused),
+        **said,
+    )
+
+
+def write_page(folder: Path) -> None:
+    """Write a folder's README.md."""
+    record = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    tables = (pd.read_csv(folder / f"{name}.csv") for name in ("networks", "refused"))
+    (folder / "README.md").write_text(page(*tables, record), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_page(Path(sys.argv[1]))
