@@ -1,6 +1,6 @@
 """What a pipeline knows of a model: its stages, and what passes between them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from pipekit.partition.cut import cut
 from pipekit.partition.probe import Probe
-from pipekit.partition.ties import Tie, find_ties, parameter_numbers, separated, tie_ways
+from pipekit.partition.ties import Tie, find_ties, parameter_numbers, separated, tie_ends, tie_ways
 from pipekit.schedules import FIRST_TIE
 from pipekit.skips import Name, Skip, between, links
 
@@ -41,6 +41,15 @@ class PartitionStage:
     originals: Mapping[int, int] = field(default_factory=dict)
     copies: Mapping[int, int] = field(default_factory=dict)
 
+    def tied(self, ties: Iterable[Tie]) -> "PartitionStage":
+        """Return the same, whose backwards pass on the gradients of what stages share."""
+        ways = {FIRST_TIE - number: way for number, way in enumerate(tie_ways(ties))}
+        return replace(
+            self,
+            originals={n: way.original for n, way in ways.items() if way.early == self.index},
+            copies={n: way.copy for n, way in ways.items() if way.late == self.index},
+        )
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -69,19 +78,13 @@ class Partition:
     @property
     def tie_ends(self) -> list[tuple[int, int]]:
         """The stages between which the gradient of each shared parameter goes back."""
-        return [(way.early, way.late) for way in tie_ways(self.ties)]
+        return tie_ends(self.ties)
 
     def separated(self) -> "Partition":
         """Return the same with parameters of its own for every stage: copies of what is shared."""
         modules = separated([stage.module for stage in self.stages])
-        ways = {FIRST_TIE - number: way for number, way in enumerate(tie_ways(self.ties))}
         stages = (
-            replace(
-                stage,
-                module=module,
-                originals={n: way.original for n, way in ways.items() if way.early == stage.index},
-                copies={n: way.copy for n, way in ways.items() if way.late == stage.index},
-            )
+            replace(stage, module=module).tied(self.ties)
             for stage, module in zip(self.stages, modules, strict=True)
         )
         return replace(self, stages=tuple(stages))

@@ -56,6 +56,11 @@ def tie_ways(ties: Iterable[Tie]) -> Iterator[TieWay]:
                 yield TieWay(early, late, *places)
 
 
+def tie_ends(ties: Iterable[Tie]) -> list[tuple[int, int]]:
+    """Return the stages between which the gradient of each shared parameter goes back."""
+    return [(way.early, way.late) for way in tie_ways(ties)]
+
+
 def trained(stage: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that an optimizer of the stage updates, each once."""
     return [p for p in stage.parameters() if p.requires_grad]

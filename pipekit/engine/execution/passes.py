@@ -75,7 +75,7 @@ class Passes:
         config: PassConfig,
         modules: Sequence[nn.Sequential],
         device: torch.device,
-        parameters: Sequence[Sequence[nn.Parameter]] = (),
+        parameters: Sequence[Sequence[Tensor]] = (),
     ) -> None:
         self._config, self._part = config, config.part
         self._modules, self._device, self._parameters = modules, device, parameters

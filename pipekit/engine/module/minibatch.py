@@ -38,7 +38,8 @@ class Minibatch:
     """A minibatch on its way.
 
     Each stage reads aliases of its parameters, so that gradients come together here, and reach the
-    parameters once, however many microbatches there are.
+    parameters once, however many microbatches there are.  What stages share is an alias of each,
+    whose gradients the backwards add up from the last stage to the first.
 
     Args:
         runtime: where it goes.
@@ -68,8 +69,10 @@ class Minibatch:
             for m in runtime.modules
         ]
         self._passes = [
-            Passes(config, [module], clock.device)
-            for config, module, clock in zip(configs, runtime.modules, runtime.clocks, strict=True)
+            Passes(config, [module], clock.device, [[a for a in own.values() if a.requires_grad]])
+            for config, module, clock, own in zip(
+                configs, runtime.modules, runtime.clocks, self._aliases, strict=True
+            )
         ]
         # The streams of the thread that calls the forward: from there the inputs come, and there
         # outputs and gradients go, in whatever thread and stream autograd runs the backward.

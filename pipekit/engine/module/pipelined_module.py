@@ -28,8 +28,9 @@ from pipekit.partition.checks import require_balance, require_ties_on_one_device
 from pipekit.partition.cut import cut
 from pipekit.partition.partition import partition, sequence_of
 from pipekit.partition.probe import probe
+from pipekit.partition.ties import Tie, find_ties, tie_ends
 from pipekit.plans import Recompute
-from pipekit.schedules import Op, Step, gpipe, lower
+from pipekit.schedules import Op, Skips, Step, gpipe, lower
 from pipekit.traces import Trace
 from pipekit.trees import Tree, differentiable, leaves, refill, tree_map
 
@@ -127,7 +128,8 @@ class PipelinedModule(nn.Module):
         if "portals" in self._without:
             run = skips.inlined(run)
         self._skips = skips.between(skips.links(run), self.balance)
-        self._steps: dict[int, list[Step]] = {}  # by the number of microbatches
+        # By the number of microbatches, and the stages that share weights.
+        self._steps: dict[tuple[int, Skips], list[Step]] = {}
         layers = cut(run, self.balance)
         # In tuples, so that the layers have one name only.
         self._stages = tuple(_separated(layers))
@@ -183,12 +185,13 @@ class PipelinedModule(nn.Module):
         parameters = list(chain.from_iterable(stage.parameters() for stage in self._stages))
         asked = [*given, *parameters]
         keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in asked)
-        configs = self._configs_now(keeps and any(tensor.requires_grad for tensor in given))
+        ties = find_ties(self._stages)  # of what is trained now
+        configs = self._configs_now(keeps and any(tensor.requires_grad for tensor in given), ties)
         minibatch = Minibatch(
             self._runtime,
             configs,
             self.checkpoint if self.training else "never",
-            self._passes(len(inputs)),
+            self._passes(len(inputs), tuple(tie_ends(ties))),
             inputs,
             keeps,
         )
@@ -264,15 +267,15 @@ class PipelinedModule(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def _passes(self, chunks: int) -> list[Step]:
+    def _passes(self, chunks: int, ties: Skips) -> list[Step]:
         """Return all passes of so many microbatches with their messages."""
-        if chunks not in self._steps:
+        if (chunks, ties) not in self._steps:
             ends = [(skip.source, skip.destination) for skip in self._skips]
-            lowered = lower(gpipe(len(self.balance), chunks), ends)
-            self._steps[chunks] = [
+            lowered = lower(gpipe(len(self.balance), chunks), ends, ties)
+            self._steps[chunks, ties] = [
                 step for steps in lowered for step in steps if step.task.op is not Op.UPDATE
             ]
-        return self._steps[chunks]
+        return self._steps[chunks, ties]
 
     def _probe(self, sample: Tree) -> list[PassConfig]:
         """Return how each stage's passes are run."""
@@ -286,12 +289,13 @@ class PipelinedModule(nn.Module):
             for part, stage in zip(parts, self._stages, strict=True)
         ]
 
-    def _configs_now(self, differentiates_input: bool) -> list[PassConfig]:
-        """Return the same for one minibatch: with this thread's autocast, and a seed."""
+    def _configs_now(self, differentiates_input: bool, ties: Sequence[Tie]) -> list[PassConfig]:
+        """Return the same for one minibatch: with this thread's autocast, a seed, and ties."""
         seed = cache(lambda: int(torch.randint(2**31, ())))  # drawn if it is needed
         return [
             replace(
                 config,
+                part=config.part.tied(ties),
                 seed=seed,
                 differentiates_input=config.part.index > 0 or differentiates_input,
                 autocast=torch.get_autocast_dtype(device.type)
