@@ -17,6 +17,7 @@ from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
+from pipekit.engine.transports.processes.handing_over import unpacked
 from pipekit.engine.transports.processes.member import Member, WorkerDied
 from pipekit.engine.transports.processes.shared_mailbox import (
     Endpoint,
@@ -208,7 +209,7 @@ class WorkerPool:
                 elif kind == "news" and on_news is not None:
                     on_news(value)
                 elif kind == "done":
-                    done[index] = _with_traceback(value)
+                    done[index] = _with_traceback(unpacked(value, self._endpoints[index].buffer))
                     error = done[index].report.error
                     if watchdog and error is not None:
                         watchdog.ends_by(error)

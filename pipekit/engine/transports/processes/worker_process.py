@@ -31,8 +31,8 @@ from pipekit.engine.transports.distributed.loopback import stay_on_loopback
 from pipekit.engine.transports.mailbox import KeyedMailbox, Mailbox, end_key
 from pipekit.engine.transports.mailbox_transport import MailboxTransport
 from pipekit.engine.transports.processes.feeder import received_batches
+from pipekit.engine.transports.processes.handing_over import Sender
 from pipekit.engine.transports.processes.packed_steps import PackedSteps, unpack
-from pipekit.engine.transports.processes.pickles import dumps
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
@@ -128,7 +128,8 @@ def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[str, byt
             return None
         report = worker.run(pickle.loads(data))
         stages = [(stage.module, stage.state, stage.slots) for stage in report.stages]
-        return "done", dumps(("done", ProcessReport(replace(report, stages=[]), stages)))
+        done = ProcessReport(replace(report, stages=[]), stages)
+        return "done", pickle.dumps(("done", worker.sender.parcel(done)))
     except Aborted as error:
         return "aborted", cloudpickle.dumps(("aborted", str(error)))
     except BaseException as error:
@@ -140,10 +141,14 @@ class _WorkerProcess:
 
     Args:
         connections: what it was started with.
+
+    Attributes:
+        sender: of what it hands its parent.
     """
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
+        self.sender = Sender(connections.endpoints[connections.index].buffer)
         self._mailboxes = SharedMailboxes(connections.index, connections.endpoints)
         self._sums_mailbox: Mailbox | None = None
         if connections.sums_endpoints:
