@@ -8,7 +8,6 @@ top.
 
 import math
 import time
-from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -26,7 +25,6 @@ from pipekit.engine.transports.threads import ThreadRunner
 from pipekit.engine.work import WorkerAssignment
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.provenance import provenance
 from pipekit.schedules import Schedule
 from pipekit.simulation.costs import skips_of, stage_costs
 
@@ -129,11 +127,15 @@ def emulate(
         torch.add(*[torch.empty(1, device="meta")] * 2)
     begin = time.perf_counter()
     reports = ThreadRunner().run(assignments, config, batches, None)
-    run = Run.of(checked, checked.batches, reports, time.perf_counter() - begin, seed=0)
-    return replace(
-        run,
-        trace=replace(run.trace, label="emulated"),
-        provenance=provenance("emulated", profile=dict(profile.provenance)),
+    return Run.of(
+        checked.name,
+        checked,
+        checked.batches,
+        reports,
+        time.perf_counter() - begin,
+        seed=None,
+        label="emulated",
+        profile=dict(profile.provenance),
     )
 
 

@@ -1,13 +1,14 @@
 """What a training run returns."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol, Self, TypeVar
 
 import pandas as pd
 
-from pipekit.engine.observers.record import as_trace, table
+from pipekit.engine.observers.record import Record, as_trace, table
 from pipekit.engine.work import Report
 from pipekit.provenance import provenance
 from pipekit.schedules import Schedule
@@ -26,53 +27,60 @@ class Run:
             from a checkpoint, also of the batches before it.
         microbatch_losses: of each batch, what each microbatch adds to its loss.
         outputs: of each batch those of its microbatches, on the CPU, if they were to be kept.
-        trace: what every worker did and when; empty if tracing was off.
         wall_s: seconds from the start of the workers to the end of the last one.
-        schedule: what was run: of a run that ended early, the tasks that it did; of a stream, or
-            with ``restart=False``, its part of the table.
+        name: the schedule's.
+        table: what was run, or what makes it; see :attr:`schedule`.
         loss_scales: of each update's losses, if they are scaled.
         skipped_updates: those whose gradient was not finite, from 1: update t makes W(t), which is
             then a copy of the weights before it.
         weight_buffers: for each worker, the weight versions that it held in memory.
         peak_in_flight: for each worker, the most microbatches that waited for their backward.
-        traffic: bytes that crossed from worker to worker, a row for each (source, destination,
-            purpose); the purpose is "activation", "gradient" (of an activation) or "weights"
-            (gradients of weights that stages share, or summed by the workers of a stage).
+        records: what each worker has recorded, which :attr:`trace` shows as one.
+        sent_bytes: of each worker by receiver and purpose, which :attr:`traffic` shows as one.
         provenance: what the numbers are and where they were made.
+        other_trace: in place of what was recorded, say that of an emulation at its profile's pace.
     """
 
     losses: list[float]
     microbatch_losses: list[list[float]] = field(repr=False)
     outputs: list[list[Any]] = field(repr=False)
-    trace: Trace = field(repr=False)
     wall_s: float
-    schedule: Schedule
+    name: str
+    table: Schedule | Callable[[], Schedule] = field(repr=False)
     loss_scales: tuple[float, ...]
     skipped_updates: tuple[int, ...]
     weight_buffers: tuple[int, ...]
     peak_in_flight: tuple[int, ...]
-    traffic: pd.DataFrame = field(repr=False)
+    records: Sequence[Record] = field(repr=False)
+    sent_bytes: Sequence[Mapping[tuple[int, str], int]] = field(repr=False)
     provenance: dict[str, Any] = field(repr=False)
+    other_trace: Trace | None = field(default=None, repr=False)
 
     @classmethod
     def of(
         cls,
-        schedule: Schedule,
+        name: str,
+        schedule: Schedule | Callable[[], Schedule],
         batches: Sequence[range],
         reports: Sequence[Report],
         wall_s: float,
         seed: int | None,
         losses: Iterable[tuple[int, float]] = (),
+        label: str = "measured",
+        **origin: Any,
     ) -> Self:
         """Return what all workers' reports amount to.
 
         Args:
-            schedule: what they ran.
+            name: the schedule's.
+            schedule: what they ran, or what makes it.
             batches: the microbatches of each batch.
             reports: of each worker.
             wall_s: seconds that it took.
             seed: of the layers' random numbers.
             losses: of microbatches that the reports do not have.
+            label: what the numbers are.
+            origin: more of their provenance.
         """
         known = dict(chain(losses, *(report.losses for report in reports)))
         outputs = dict(chain(*(report.results for report in reports)))
@@ -81,16 +89,49 @@ class Run:
             losses=[_total(each) for each in parts],
             microbatch_losses=parts,
             outputs=[[outputs[k] for k in batch] for batch in batches if outputs],
-            trace=as_trace([report.record for report in reports], schedule.name),
             wall_s=wall_s,
-            schedule=schedule,
+            name=name,
+            table=schedule,
             loss_scales=_known_to_all(report.loss_scales for report in reports),
             skipped_updates=_known_to_all(report.skipped for report in reports),
             weight_buffers=tuple(report.weight_slots for report in reports),
             peak_in_flight=tuple(report.most_pending for report in reports),
-            traffic=_traffic(reports),
-            provenance=provenance("measured", seed=seed),
+            records=[report.record for report in reports],
+            sent_bytes=[report.sent_bytes for report in reports],
+            provenance=provenance(label, seed=seed, **origin),
         )
+
+    # These are made when they are asked for: they may take longer than the run.
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What was run.
+
+        Of a run that ended early, the tasks that it did; of a stream, or with ``restart=False``,
+        its part of the table.
+        """
+        return self.table if isinstance(self.table, Schedule) else self.table()
+
+    @cached_property
+    def trace(self) -> Trace:
+        """What every worker did and when; empty if tracing was off."""
+        if self.other_trace is not None:
+            return self.other_trace
+        return as_trace(self.records, self.name, self.provenance["label"])
+
+    @cached_property
+    def traffic(self) -> pd.DataFrame:
+        """Bytes that crossed from worker to worker: a row for each (source, destination, purpose).
+
+        The purpose is "activation", "gradient" (of an activation) or "weights" (gradients of
+        weights that stages share, or summed by the workers of a stage).
+        """
+        rows = [
+            (worker, receiver, purpose, size)
+            for worker, sent in enumerate(self.sent_bytes)
+            for (receiver, purpose), size in sent.items()
+        ]
+        return table(rows, ["source", "destination", "purpose", "bytes"])
 
 
 class Traced(Protocol):
@@ -131,13 +172,3 @@ def _total(losses: Iterable[float]) -> float:
 def _known_to_all(each: Iterable[list[T]]) -> tuple[T, ...]:
     """Return what every worker reports that has done anything."""
     return tuple(next(filter(None, each), ()))
-
-
-def _traffic(reports: Sequence[Report]) -> pd.DataFrame:
-    """Return what every worker sent."""
-    rows = [
-        (worker, receiver, purpose, size)
-        for worker, report in enumerate(reports)
-        for (receiver, purpose), size in report.sent_bytes.items()
-    ]
-    return table(rows, ["source", "destination", "purpose", "bytes"])

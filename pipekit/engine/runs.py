@@ -27,7 +27,7 @@ from pipekit.engine.tables import Tables
 from pipekit.engine.transports.processes.member import WorkerDied
 from pipekit.engine.work import Report, first_error
 from pipekit.engine.workers import Workers
-from pipekit.schedules import until
+from pipekit.schedules import Schedule, until
 
 
 class _Extent(NamedTuple):
@@ -148,8 +148,9 @@ class Runs:
                     )
                 self._failed = False
             end = min((each.end for each in reports), default=sys.maxsize)
+            done: Schedule | Callable[[], Schedule]
             if window:
-                done, parts = self._workers.table_of(window, end), window.batches(end)
+                done, parts = self._workers.part(window, end), window.batches(end)
             else:
                 done = until(start.schedule, end)
                 parts = list(done.batches) if done.microbatches else []
@@ -160,7 +161,8 @@ class Runs:
                 self._workers.close()
                 raise error
             wall = time.perf_counter() - begin
-            return Run.of(done, parts, reports, wall, self._seed, start.losses)
+            name = start.schedule.name
+            return Run.of(name, done, parts, reports, wall, self._seed, start.losses)
 
     def _extent(
         self, batches: Iterable[Any], steps: int | None, restart: bool, folder: Path | None
@@ -211,8 +213,10 @@ class Runs:
             if self._next is None:
                 self._base = self._progress.position.microbatches
             return Window(self._next or 0, size)
-        counted = steps is None and arguments.length(batches) is not None
-        if counted or folder or self._progress.resume_point or not self._workers.can_end:
+        if folder or self._progress.resume_point or not self._workers.can_end:
+            return None
+        count = arguments.length(batches) if steps is None else None
+        if count is not None and not self._tables.takes_long(count):
             return None
         self._base = self._progress.position.microbatches
         return Window(0, size) if self._tables.repeats() else None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipekit.engine.ending import Cuts, EachBatch, Ends
+from pipekit.engine.ending import Cuts, EachBatch, Ends, Window
 from pipekit.garbage import not_collected
 from pipekit.schedules import (
     Boundary,
@@ -28,6 +28,9 @@ from pipekit.schedules import (
     sums,
 )
 from pipekit.schedules.lowering.validation import Validation, validations
+
+MANY_BATCHES = 1000
+"""From so many on, a table is not made as a whole if it has one without end."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,14 @@ class Table:
         """Return what each worker of a table without end does from a microbatch on."""
         endless_steps = (steps for steps in self.steps if isinstance(steps, EndlessSteps))
         return [replace(steps, begin=microbatch) for steps in endless_steps]
+
+    def part(self, window: Window, end: int) -> Schedule:
+        """Return what a run did of a table without end, if it ended before a microbatch."""
+        tasks = (
+            tuple(step.task for step in steps.until(lambda: end))
+            for steps in self.steps_from(window.begin)
+        )
+        return replace(self.schedule, workers=tuple(tasks), overlaps=frozenset())
 
 
 @dataclass(frozen=True)
@@ -239,6 +250,15 @@ class Tables:
             return bool(self.endless().steps)
         except ScheduleError:
             return False
+
+    def takes_long(self, batches: int) -> bool:
+        """Return whether to begin with a table without end, as that of so many takes seconds.
+
+        Not that of a method with a flush, which is one batch, repeated.
+        """
+        if batches < MANY_BATCHES or isinstance(self._schedule, Schedule):
+            return False
+        return self._made(2).period is None and self.repeats()
 
     def _made(self, batches: int) -> Schedule:
         schedule, example = self._schedule, self.example

@@ -1,7 +1,7 @@
 """The workers of a pipeline, as the program sees them that trains by it."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -229,14 +229,10 @@ class Workers:
             )
         return self._runner.run(assignments, config, batches, on_news)
 
-    def table_of(self, window: Window, end: int) -> Schedule:
-        """Return what was run of the table without end, by a run that ended before a microbatch."""
+    def part(self, window: Window, end: int) -> Callable[[], Schedule]:
+        """Return what makes the table of a run that had a part of the one without end."""
         table = self._tables.endless(self._model.skip_ends, self._model.tie_ends)
-        tasks = (
-            tuple(step.task for step in steps.until(lambda: end))
-            for steps in table.steps_from(window.begin)
-        )
-        return replace(table.schedule, workers=tuple(tasks), overlaps=frozenset())
+        return partial(table.part, window, end)
 
     def require_endless(self, folder: Path | None) -> None:
         """Raise ValueError unless a run may go on where another one has ended.

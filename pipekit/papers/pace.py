@@ -52,7 +52,8 @@ def emulate_at_pace(
     run = emulate(schedule, stretched(profile, 1 / faster), plan, links)
     times = run.trace.frame[["start_s", "end_s"]] * faster
     frame = run.trace.frame.assign(**times)
-    return replace(run, trace=replace(run.trace, frame=frame, transfers=None, origin_ns=None))
+    trace = replace(run.trace, frame=frame, transfers=None, origin_ns=None)
+    return replace(run, other_trace=trace)
 
 
 def in_turns(

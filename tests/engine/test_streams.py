@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.engine import BatchDone
+from pipekit.engine import BatchDone, tables
 from tests.engine.examples import (
     METHODS,
     OPTIMIZERS,
@@ -224,6 +224,30 @@ def test_stages_on_several_workers_read_a_stream_at_once_or_as_far_as_steps() ->
         pipe, plain = replicated(), replicated()
         assert pipe.train(**arguments).losses == plain.train(data(5)).losses
         assert different(pipe.state_dict(), plain.state_dict()) == []
+
+
+@TRANSPORTS
+@EACH_METHOD
+def test_many_batches_begin_before_their_table_is_made(
+    method: str, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a table is not one batch, repeated, that of all batches would take seconds."""
+    monkeypatch.setattr(tables, "MANY_BATCHES", 11)
+    asked = list[int]()
+
+    def schedule(batches: int) -> schedules.Schedule:
+        asked.append(batches)
+        return METHODS[method].schedule(3, 4, batches)
+
+    pipe = pk.Pipeline(
+        mixed(), schedule, balance=BALANCE, transport=transport, loss=nn.MSELoss(), **SCHEDULED
+    )
+    run, truth = pipe.train(data(11)), by_equations(mixed(), data(11), method, BALANCE, **SCHEDULED)
+    assert run.losses == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
+    assert (11 in asked) == (method == "flush")
+    assert run.schedule.workers == METHODS[method].schedule(3, 4, 11).workers
+    assert run.trace.name == run.schedule.name
 
 
 def test_checkpoints_of_a_stream(tmp_path: Path) -> None:

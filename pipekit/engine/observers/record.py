@@ -38,8 +38,8 @@ class Record:
         )
 
 
-def as_trace(records: Sequence[Record], name: str) -> Trace:
-    """Return what all workers of a run recorded from time 0, labelled "measured"."""
+def as_trace(records: Sequence[Record], name: str, label: str = "measured") -> Trace:
+    """Return what all workers of a run recorded, from time 0."""
     begins = [event.start for one in records for event in one.events]
     begins = begins or [when for one in records for when, _ in one.memory]
     origin = min(begins, default=0.0)
@@ -56,10 +56,10 @@ def as_trace(records: Sequence[Record], name: str) -> Trace:
     }
     return Trace(
         frame,
-        "measured",
+        label,
         name,
         len(records),
-        memory=Memory(table(held, _HELD), "measured", allocated) if held else None,
+        memory=Memory(table(held, _HELD), label, allocated) if held else None,
         origin_ns=unix_ns(origin) if begins else None,
     )
 

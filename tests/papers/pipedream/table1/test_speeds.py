@@ -58,7 +58,7 @@ def test_the_median_of_the_emulations_counts(monkeypatch: pytest.MonkeyPatch) ->
         with own_time():
             run = emulate_at_pace(table, profile, plan, None, faster)
         trace = simulate(table, stretched(profile, next(slowness)), plan, cluster)
-        return replace(run, trace=trace)
+        return replace(run, other_trace=trace)
 
     monkeypatch.setattr(speeds, "emulate_at_pace", instead)
     free = flat(2, float("inf"))
