@@ -1,19 +1,21 @@
 """Where parallel pipelines run, and which links they then use."""
 
+from collections import defaultdict
+from collections.abc import Callable
+
 import numpy as np
-from numpy.typing import NDArray
 
 from pipekit.clusters import Cluster
+from pipekit.clusters.paths import Paths
 from pipekit.planning.layer_ranges import Floats
-
-_Numbers = NDArray[np.int_]
 
 
 class Placement:
     """Parallel pipelines on a cluster, the replicas of a stage being neighbours.
 
     Replica r of stage i is worker ``i * width + r``.  So the replicas of a stage share a server as
-    far as they can, and their all-reduce its fast links (PipeDream-2BW, section 3.3).
+    far as they can, and their all-reduce its fast links (PipeDream-2BW, section 3.3).  What a
+    message or a sum passes, and how fast, is the simulator's rule (:class:`.paths.Paths`).
 
     Args:
         cluster: with at least ``width * depth`` workers.
@@ -21,40 +23,37 @@ class Placement:
         depth: stages, d in the paper.
 
     Attributes:
-        reducing: seconds of each stage's all-reduce a byte of its parameters, shape ``(depth,)``.
-            It is a ring: every replica sends 2 (w - 1) / w of the gradients, and the outermost
-            level that joins the replicas sets the pace; the ring enters and leaves a server once.
+        reducing: seconds of each stage's all-reduce a byte of its parameters, shape ``(depth,)``,
+            if it has its links to itself; in the cluster's way of summing.
         passing: seconds for a microbatch of every pipeline to go from each stage to the next, a
-            byte of one, shape ``(depth - 1,)``.  Pipelines that leave one member of a level
-            together share its link; on a shared medium all that use it take turns.
+            byte of one, shape ``(depth - 1,)``.  All set out together, and share the links.
     """
 
     def __init__(self, cluster: Cluster, width: int, depth: int) -> None:
-        self._cluster = cluster
-        self._groups = [1, *(cluster.group_size(level) for level in cluster.levels)]
-        self.reducing = self._reducing(width, depth)
-        self.passing = self._passing(width, depth)
+        self._paths, self._width = Paths(cluster), width
+        # Stages that begin at the same place of their server use the same links of another one.
+        self._period = cluster.group_size(cluster.levels[-2]) if len(cluster.levels) > 1 else 1
+        self.reducing = self._of_each(self._reducing, depth)
+        self.passing = self._of_each(self._passing, depth - 1)
 
-    def _reducing(self, width: int, depth: int) -> Floats:
-        first = np.arange(depth) * width
-        outermost = self._level_between(first, first + width - 1)
-        a_byte = np.array([0.0, *(1 / level.used_bandwidth for level in self._cluster.levels)])
-        return np.asarray(2 * (width - 1) / width * a_byte[outermost])
+    def _of_each(self, seconds: Callable[[int], float], stages: int) -> Floats:
+        known: dict[int, float] = {}
+        for first in range(0, stages * self._width, self._width):
+            place = first % self._period
+            if place not in known:
+                known[place] = seconds(first)
+        firsts = range(0, stages * self._width, self._width)
+        return np.array([known[first % self._period] for first in firsts], dtype=float)
 
-    def _passing(self, width: int, depth: int) -> Floats:
-        source = np.arange((depth - 1) * width)
-        stage = source // width
-        crossed = self._level_between(source, source + width)
-        seconds = np.zeros(depth - 1)
-        for number, level in enumerate(self._cluster.levels, start=1):
-            using = crossed == number
-            for end in (source[using], source[using] + width):
-                port = end // self._groups[number if level.shared else number - 1]
-                flows = np.zeros((depth - 1, self._cluster.workers))
-                np.add.at(flows, (stage[using], port), 1)
-                seconds = np.maximum(seconds, flows.max(axis=1) / level.used_bandwidth)
-        return seconds
+    def _reducing(self, first: int) -> float:
+        if self._width == 1:
+            return 0.0
+        path = self._paths.all_reduce(range(first, first + self._width))
+        return path.flow / path.alone
 
-    def _level_between(self, a: _Numbers, b: _Numbers) -> _Numbers:
-        """Return the innermost level that joins two workers, from 1; 0 for one and the same."""
-        return np.asarray(np.sum([a // size != b // size for size in self._groups], axis=0))
+    def _passing(self, first: int) -> float:
+        load = defaultdict[int, float](float)
+        for source in range(first, first + self._width):
+            for port, share in self._paths.message(source, source + self._width).ports:
+                load[port] += share
+        return max(share / self._paths.capacity[port] for port, share in load.items())

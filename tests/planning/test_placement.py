@@ -1,11 +1,17 @@
 """Which links parallel pipelines use: workers 0 to 3 are the first server, 4 to 7 the second."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipekit.clusters import Cluster, Device, Level
+from pipekit.clusters.cluster import AllReduce
+from pipekit.clusters.traffic import Flow, Traffic
 from pipekit.planning.placement import Placement
 
 NVLINK = Level("NVLink", 4, 100.0)
@@ -40,6 +46,63 @@ def test_pipelines_that_leave_a_server_together_share_its_link() -> None:
 def test_on_a_shared_medium_all_take_turns() -> None:
     bus = Cluster("bus", SERVERS.device, (replace(NVLINK, shared=True),))
     assert Placement(bus, 2, 2).passing.tolist() == [2 / 100]
+
+
+def test_on_a_shared_medium_every_hop_of_a_ring_counts() -> None:
+    bus = Cluster("bus", SERVERS.device, (replace(NVLINK, shared=True),))
+    assert Placement(bus, 4, 1).reducing.tolist() == pytest.approx([4 * 2 * 3 / 4 / 100])
+
+
+def test_a_parameter_server_has_one_link_for_all() -> None:
+    star = replace(SERVERS, levels=(replace(NVLINK, width=8),), all_reduce="parameter server")
+    assert Placement(star, 8, 1).reducing.tolist() == pytest.approx([7 / 100])
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """Draw clusters of one or two levels, of every kind of link and every way of summing."""
+    levels = tuple(
+        Level(
+            f"level {number}",
+            draw(st.integers(2, 4)),
+            draw(st.sampled_from([1.0, 3.0, 50.0])),
+            shared=draw(st.booleans()),
+            duplex=draw(st.booleans()),
+        )
+        for number in range(draw(st.integers(1, 2)))
+    )
+    ways = st.sampled_from(get_args(AllReduce))
+    return Cluster("drawn", SERVERS.device, levels, all_reduce=draw(ways))
+
+
+@given(clusters(), st.data())
+def test_it_says_what_the_simulator_finds(cluster: Cluster, data: st.DataObject) -> None:
+    depth = data.draw(st.integers(1, cluster.workers))
+    width = data.draw(st.integers(1, cluster.workers // depth))
+    placement, size = Placement(cluster, width, depth), 6.0
+    for stage in range(depth):
+        replicas = range(stage * width, (stage + 1) * width)
+        if width > 1:
+            took = ended(cluster, lambda traffic, of: [traffic.all_reduce(of, size, 0.0)], replicas)
+            assert placement.reducing[stage] * size == pytest.approx(took)
+        if stage + 1 < depth:
+            took = ended(
+                cluster,
+                lambda traffic, of: [traffic.send(one, one + width, size, 0.0) for one in of],
+                replicas,
+            )
+            assert placement.passing[stage] * size == pytest.approx(took)
+
+
+def ended(
+    cluster: Cluster, begin: Callable[[Traffic, Sequence[int]], list[Flow]], workers: Sequence[int]
+) -> float:
+    """Return when the last of some flows that set out together has ended (simulated)."""
+    traffic = Traffic(cluster)
+    flows = begin(traffic, workers)
+    while not all(flow.done for flow in flows):
+        traffic.finish_next()
+    return max(flow.end for flow in flows)
 
 
 def test_the_other_orientation_would_be_slower() -> None:
