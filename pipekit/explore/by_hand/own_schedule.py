@@ -14,7 +14,7 @@ from pipekit import plots
 from pipekit.clusters import flat
 from pipekit.datasets import Batch, Dataset, digits
 from pipekit.engine import Pipeline, Run
-from pipekit.explore.by_hand.marks import marked
+from pipekit.explore.by_hand.marks import faults, marked
 from pipekit.explore.page.explorer import Explorer, explore
 from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.models import mlp
@@ -45,6 +45,7 @@ LEAST_BATCHES = 30
 """The schedule is run again and again until it has trained on so many."""
 OPTIMIZER = partial(torch.optim.Adam, lr=0.001)
 PICTURE = str(flush(3, 4, 2))
+_TEXT = "white-space: pre; overflow-x: auto; line-height: 1.4;"
 PRESETS = {
     schedule.name: {"picture": str(schedule)}
     for schedule in (
@@ -132,9 +133,10 @@ class OwnSchedule(Explorer):
     def complain(self, error: ValueError) -> None:
         """Say what is wrong, and mark where."""
         super().complain(error)
-        self._button.disabled = True
-        text = marked(self.values()["picture"], error)
-        self._marks.value = f"<pre>{text}</pre>"
+        self._button.disabled, self._marks.value = True, ""
+        picture = self.values()["picture"]
+        if faults(picture, error):
+            self._marks.value = f'<pre style="{_TEXT}">{marked(picture, error)}</pre>'
 
     def show(self, view: View) -> None:
         """Replace all that is shown."""
@@ -186,7 +188,7 @@ def _train(schedule: Schedule) -> tuple[Run, list[float]]:
     pipeline = Pipeline(
         _network(),
         schedule,
-        balance=planned,
+        balance=planned.balance,  # a plan has a worker a stage, a picture what it draws
         optimizer=OPTIMIZER,
         loss=torch.nn.CrossEntropyLoss(),
     )

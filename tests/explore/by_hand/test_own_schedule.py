@@ -4,7 +4,7 @@ import ipywidgets as widgets
 import pytest
 
 from pipekit.explore.by_hand.own_schedule import PICTURE, OwnSchedule, controls, see, trained
-from pipekit.schedules import parse, pipedream
+from pipekit.schedules import interleaved, parse, pipedream, v_half
 from pipekit.traces import Trace
 
 MINE = str(pipedream(2, 3))
@@ -20,12 +20,13 @@ def test_a_picture_is_drawn_and_simulated() -> None:
     assert "weight slots, a worker: 2 1; microbatches in flight: 2 1 (exact)" in view.text
 
 
-def test_the_engine_trains_with_it() -> None:
-    view = trained(MINE)
+@pytest.mark.parametrize("picture", [MINE, str(interleaved(4, 2, workers=2)), str(v_half(4, 2))])
+def test_the_engine_trains_with_it(picture: str) -> None:
+    view = trained(picture)
     executed = view.timelines[-1].trace
     assert executed.label == "measured"
     order = ["worker", "op", "microbatch", "version"]
-    expected = Trace.from_schedule(parse(MINE)).frame[order]
+    expected = Trace.from_schedule(parse(picture)).frame[order]
     assert executed.frame[order].reset_index(drop=True).equals(expected.reset_index(drop=True))
     losses = view.plots["loss"].data["loss"]
     assert losses.iloc[-1] < losses.iloc[0]
