@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Literal
 
+from pipekit import units
 from pipekit.megatron_layout import read_layout, write_layout
 from pipekit.reading import read_json
 
@@ -223,7 +224,7 @@ class Plan:
             f"in flight"
         )
         if self.memory_bytes:
-            lines.append(f"  at most {self.memory_bytes / 2**30:.3g} GiB on a worker")
+            lines.append(f"  at most {units.bytes_text(self.memory_bytes)} on a worker")
         if self.why:
             lines.append(f"  {self.why}")
         return "\n".join(lines)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipekit import units
 from pipekit.cli.options import PUBLISHED, TRAINED, Data, LossName, Quiet
 from pipekit.cli.own import OwnModel, load, own_batches, require_known, require_module
 
@@ -145,7 +146,7 @@ def _print(name: str, made: "Profile") -> None:
     table.add_row("all", *_cells(whole))
     Console().print(table)
     for skip in made.skips:
-        size = f"{skip.bytes / 1e6:.2f} MB"
+        size = units.bytes_text(skip.bytes)
         typer.echo(f"skip {skip.name!r}: layer {skip.source} to {skip.destination}, {size}")
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from pipekit import units
 from pipekit.clusters import papers
 from pipekit.explore.models import ESTIMATES, MODELS, estimated
 from pipekit.explore.page.controls import choice, steps, whole
@@ -12,7 +13,6 @@ from pipekit.explore.page.view import Timeline, View
 from pipekit.explore.runs import cut, made
 from pipekit.planning.balanced import Of
 from pipekit.plans import Recompute
-from pipekit.plots import units
 from pipekit.schedules.methods.by_name import METHODS, stages_a_worker
 from pipekit.simulation import simulate
 from pipekit.traces import Trace

@@ -140,7 +140,7 @@ def _compared(best: pd.DataFrame, won: tuple[int, int]) -> pd.DataFrame:
             "rows/s": rows["throughput"],
             "rows/s without links": rows["throughput_free"],
             "lost to links (%)": lost.round(1),
-            "memory (GiB)": (rows["memory_bytes"] / 2**30),
+            "memory (GB)": (rows["memory_bytes"] / 1e9),
             "fits": rows["fits"].map({True: "yes", False: "no"}),
         }
     )

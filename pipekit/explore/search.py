@@ -6,12 +6,13 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from pipekit import units
 from pipekit.clusters import flat
 from pipekit.explore.page.controls import number, whole
 from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.plans import Plan
-from pipekit.plots import style, units
+from pipekit.plots import style
 from pipekit.plots.charts.series import series
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule

@@ -52,7 +52,7 @@ def see(
             f"no training of {proxy} with {optimizer} on {stages} stages is complete: run "
             f"experiments/staleness.yaml, or choose another proxy, optimizer or depth"
         )
-    gib = found["memory_bytes"] / figures.GIB
+    gib = found["memory_bytes"] / 2**30
     fits = gib <= memory_gib
     plotted = {}
     if fits.any():

@@ -9,6 +9,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from pipekit import units
 from pipekit.clusters import flat, papers
 from pipekit.explore.models import ESTIMATES, MODELS, estimated
 from pipekit.explore.page.controls import choice, number, steps, whole
@@ -16,7 +17,6 @@ from pipekit.explore.page.explorer import explore
 from pipekit.explore.page.view import Timeline, View
 from pipekit.explore.runs import cut, made
 from pipekit.plans import Plan, Recompute
-from pipekit.plots import units
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, check
 from pipekit.schedules.methods.by_name import METHODS, stages_a_worker

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pipekit import units
 from pipekit.profiling import LayerProfile, Profile
 
 Floats = NDArray[np.float64]
@@ -228,4 +229,4 @@ def _largest_within(values: Floats) -> Floats:
 
 def bytes_text(size: float) -> str:
     """Return a size for a message: exact, rounded up, and readable."""
-    return f"{int(np.ceil(size)):,} bytes ({size / 2**30:.3g} GiB)"
+    return f"{int(np.ceil(size)):,} bytes ({units.bytes_text(size)})"

@@ -84,7 +84,7 @@ def test_a_warning_is_one_line_beside_the_table(
 def test_skips_stand_below_the_table(printed: Printed) -> None:
     """The first is of 64 channels of 192 x 192 numbers."""
     text = printed("profile unet-5-64 --rows 1 --analytic 'V100 16GB'")
-    assert "skip 'level 0/skip': layer 5 to 59, 9.44 MB" in text
+    assert "skip 'level 0/skip': layer 5 to 59, 9.437 MB" in text
 
 
 @pytest.mark.parametrize(

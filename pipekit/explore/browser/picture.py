@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipekit.plots import style, units
+from pipekit import units
+from pipekit.plots import style
 from pipekit.plots.timelines.event_styles import event_styles, letters
 from pipekit.plots.timelines.idle import STYLES
 from pipekit.plots.timelines.memory import TICKS_PX

@@ -20,7 +20,6 @@ from pipekit.explore.page.view import Plot, Timeline, View
 from pipekit.models import mlp
 from pipekit.planning import plan
 from pipekit.plans import Plan
-from pipekit.plots.units import listed
 from pipekit.profiling import Profile
 from pipekit.profiling.measured import profile
 from pipekit.schedules import (
@@ -36,6 +35,7 @@ from pipekit.schedules import (
 )
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
+from pipekit.units import listed
 
 WIDTH, DEPTH = 512, 8
 """Of the network: a perceptron of so many linear layers."""

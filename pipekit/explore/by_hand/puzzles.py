@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import gt
 
-from pipekit.plots.units import listed
 from pipekit.schedules import (
     OPS,
     Schedule,
@@ -30,6 +29,7 @@ from pipekit.schedules import (
 from pipekit.schedules.dependencies import NOTHING, Dependencies
 from pipekit.schedules.replay import order
 from pipekit.traces import Trace
+from pipekit.units import listed
 
 _ORDER = {op: place for place, op in enumerate(OPS)}
 """Of the tasks that a worker can be given: as a microbatch has them."""

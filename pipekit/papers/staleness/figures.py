@@ -7,13 +7,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import plots
+from pipekit import plots, units
 from pipekit.papers.staleness import comparison
 from pipekit.papers.staleness.comparison import OWN, SYNCS
 from pipekit.papers.staleness.methods import SYNC
 from pipekit.papers.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED
 
-GIB = 2**30
 RATES: Mapping[str, str] = {OWN: "each at its own rate", SYNCS: "all at the rate of no delay"}
 PAD = 0.05
 """Of an axis, beyond what is compared."""
@@ -141,9 +140,11 @@ def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
         points: of :func:`.speed.points`.
         title: which network, machines and proxy.
     """
-    sizes = points["memory_bytes"] / GIB
     shown = points.assign(
-        name=[f"{arm}, {size:.3g} GiB" for arm, size in zip(points["arm"], sizes, strict=True)],
+        name=[
+            f"{arm}, {units.bytes_text(size)}"
+            for arm, size in zip(points["arm"], points["memory_bytes"], strict=True)
+        ],
         milliseconds=1e3 * points["seconds"],
     )
     figure = plots.points(
@@ -156,6 +157,7 @@ def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
         x_title="time of a sample (ms, simulated)",
         y_title="validation loss at the end (nats, measured)",
     )
+    sizes = points["memory_bytes"]
     least, most = MARKER_PX
     for trace, share in zip(figure.data, sizes / sizes.max(), strict=True):
         trace.marker.size = least + (most - least) * share

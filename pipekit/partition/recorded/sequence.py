@@ -8,6 +8,7 @@ from typing import Any, Self
 import pandas as pd
 from torch import nn
 
+from pipekit import units
 from pipekit.partition.recorded.graph import Passed, passed_values
 from pipekit.partition.recorded.recorded_model import Crossing, RecordedModel
 from pipekit.partition.recorded.stage import RecordedStage, span
@@ -187,4 +188,4 @@ def _crosses(crossing: tuple[Crossing, ...]) -> str:
     if not crossing:
         return ""
     size = sum(each.nbytes for each in crossing)
-    return f"{size / 1e6:.3g} MB: {', '.join(each.source for each in crossing)}"
+    return f"{units.bytes_text(size)}: {', '.join(each.source for each in crossing)}"

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from pipekit.plots import style, units
+from pipekit import units
+from pipekit.plots import style
 from pipekit.plots.timelines.bars import bars
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace, describe_bubbles

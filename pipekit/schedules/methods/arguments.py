@@ -2,6 +2,7 @@
 
 import math
 
+from pipekit import units
 from pipekit.schedules.errors import ScheduleError
 
 MOST = 20_000_000
@@ -21,8 +22,8 @@ def require_positive(**counts: int) -> None:
     if size > MOST:
         told = " x ".join(f"{count:,} {name}" for name, count in counts.items())
         raise ScheduleError(
-            f"{told} are {size:,} passes each way, some {300 * size / 1e9:,.0f} GB to write out, "
-            f"and {MOST:,} are the most: run fewer batches at a time"
+            f"{told} are {size:,} passes each way, some {units.bytes_text(300 * size)} to write "
+            f"out, and {MOST:,} are the most: run fewer batches at a time"
         )
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import plots
+from pipekit import plots, units
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.scenarios import naive
 from pipekit.papers.gpipe.speed.bars import (
@@ -125,7 +125,7 @@ def sizes() -> pd.DataFrame:
             "network": network,
             "scenario": bar.scenario.name,
             "images a minibatch": bar.scenario.minibatch,
-            "GiB at most": bar.peak_bytes / 2**30,
+            "GB at most": bar.peak_bytes / 1e9,
             "layers, by operations": " ".join(map(str, bar.plan.balance)),
             "slowest / mean": bar.imbalance,
             "layers, by time": " ".join(map(str, by_time.plan.balance)),
@@ -145,7 +145,7 @@ def needs_two() -> Finding:
     fit = 1 + int((two.cluster.device.memory_bytes - least) / an_image)
     note = (
         f"without GPipe, at the {images} images that naive-2 trains with; up to {fit} images would "
-        f"fit one accelerator, {least / 1e9:.2f} GB for a single one: the claim holds for "
+        f"fit one accelerator, {units.bytes_text(least)} for a single one: the claim holds for "
         "minibatches above that"
     )
     return Finding.simulated("gpipe-fig3a-needs-two", alone / 1e9, note)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import models, plots, schedules
+from pipekit import models, plots, schedules, units
 from pipekit.clusters import Cluster
 from pipekit.models.gpt import LAYOUTS
 from pipekit.papers.findings import Finding
@@ -62,9 +62,9 @@ def why_tensor(found: Figure6) -> str:
     free_s = rates.tensor_mp_seconds(rates.on_links(job, "NVLink", float("inf")))
     attained = (tensor_s - free_s) / (1.3 * ours_s - free_s) * used
     return (
-        f"NVLink at {used / 1e9:.0f} GB/s, and the last stage's logits slow the pipeline: without "
-        f"their time {max(found.balanced(TWO_BW, TENSOR_MP)):.2f} (simulated); or 1.3 if an "
-        f"all-reduce attained no more than {100 * attained / used:.0f} % of that. That "
+        f"NVLink at {units.bytes_text(used)}/s, and the last stage's logits slow the pipeline: "
+        f"without their time {max(found.balanced(TWO_BW, TENSOR_MP)):.2f} (simulated); or 1.3 if "
+        f"an all-reduce attained no more than {100 * attained / used:.0f} % of that. That "
         f"matrices of a {job.depth}th of the columns run slower is not in the model either"
     )
 

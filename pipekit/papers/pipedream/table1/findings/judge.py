@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipekit import units
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.cause_names import GUESSED_LAYERS, OWN_BANDWIDTH, PLAN
 from pipekit.papers.pipedream.table1.causes import Slowness
@@ -95,8 +96,8 @@ class Judge:
         found = self.runs[S2VT]
         return (
             f"our S2VT (the paper prints no layer sizes) sends "
-            f"{found.pipedream.closed.activations / 1e6:.0f} MB of activations a minibatch, all "
-            f"that Table 1's 95 % leaves is {0.05 * found.bsp.closed.total / 1e6:.0f} MB: "
+            f"{units.bytes_text(found.pipedream.closed.activations)} of activations a minibatch, "
+            f"all that Table 1's 95 % leaves is {units.bytes_text(0.05 * found.bsp.closed.total)}: "
             "transfers set the pace"
         )
 

@@ -1,4 +1,8 @@
-"""Units in which a number is easy to read."""
+"""Units in which a number is easy to read.
+
+Bytes are decimal: GB, MB and kB are 10^9, 10^6 and 10^3 of them, of data, of memory in use and of
+rates.  GiB, 2^30, is only what a device has (``Device``), and what a paper prints in it.
+"""
 
 from collections.abc import Iterable
 
@@ -22,6 +26,11 @@ def written(number: float, units: dict[str, float]) -> str:
     """Return a number of seconds or bytes as text, say "132 MB"."""
     factor, unit = readable(number, units)
     return f"{number * factor:.4g} {unit}"
+
+
+def bytes_text(number: float) -> str:
+    """Return a number of bytes as text, say "1.463 GB"."""
+    return written(number, BYTES)
 
 
 def listed(numbers: Iterable[int]) -> str:
