@@ -15,6 +15,7 @@ equations          what is other than in plain training                         
                    W(t) - s lr(t) d(t) with s = floor(k/2)                       3.2, eq. 4 to 6
 :class:`PipeOptim` forward: the same with s = N - k - 1; backward: W(t)          Guan et al. 2023,
                                                                                  III
+                   (s = N - k in its released code)
 :class:`PipeMare`  backward: W(t) - tau delta(t), delta(t+1) = gamma delta(t) +  Yang et al. 2021,
                    (1 - gamma)(W(t+1) - W(t)), gamma = D^(1/tau); and update     3.1 and 3.2
                    t+1 has lr tau^(-p), p = 1 - min(t/K, 1)
@@ -121,11 +122,14 @@ class SpecTrain(Equations):
         return past.ahead(name, t, past.stage // 2)
 
 
+@dataclass
 class PipeOptim(Equations):
-    """The forward predicts the weights that the backward will read."""
+    """The forward predicts the weights that the backward will read, or ``extra`` updates later."""
+
+    extra: int = 0
 
     def forward(self, past: Past, name: str, v: int) -> Tensor:
-        return past.ahead(name, v, past.stages - past.stage - 1)
+        return past.ahead(name, v, past.stages - past.stage - 1 + self.extra)
 
 
 @dataclass

@@ -18,10 +18,16 @@ class PipeOptim(Prediction):
     d is SGD's momentum buffer, or m_hat / (sqrt(v_hat) + eps) of Adam and AdamW.  On
     ``schedules.pipedream(stages, n, stashing=False)``, where s is just how many updates a backward
     comes after its forward.
+
+    Attributes:
+        extra: updates by which a forward looks further.  The authors' released code
+            (github.com/guanleics/PipeOptim, ``optimizer.py``) has s = N - k, one more than the
+            paper and its own README: ``PipeOptim(extra=1)``, by name ``pipeoptim:extra=1``.
     """
 
+    extra: int = 0
     stashing = False
 
     def ahead(self, at: Pass) -> int:
         """Return s."""
-        return at.stages - at.stage - 1 if at.op is Op.FORWARD else 0
+        return at.stages - at.stage - 1 + self.extra if at.op is Op.FORWARD else 0

@@ -68,6 +68,9 @@ FLUSHES = (0, 1, 3)
 CASES: dict[str, Case] = {
     "spectrain": no_stashing(staleness.SpecTrain(), equations.SpecTrain(), optimizers=PREDICTABLE),
     "pipeoptim": no_stashing(staleness.PipeOptim(), equations.PipeOptim(), optimizers=PREDICTABLE),
+    "pipeoptim as released": no_stashing(
+        staleness.PipeOptim(extra=1), equations.PipeOptim(extra=1), optimizers=PREDICTABLE
+    ),
     "pipemare": no_stashing(staleness.PipeMare(3), equations.PipeMare(3)),
     "pipemare's rates": no_stashing(
         staleness.PipeMare(2, corrects=False), equations.PipeMare(2, corrects=False)

@@ -1,0 +1,88 @@
+"""Train at random by each mitigation and by its equation, and count the cases with equal bits.
+
+    python -m experiments.staleness_bits --cases 16
+
+draws a network, a partition, batches, an optimizer and its options for each case, as
+``tests/engine/test_mitigations.py`` does, and writes results/reference/staleness/bits.csv: by name
+the random cases on one worker a stage and those on several, and in how many of them all weights
+and losses of the engine are those of :mod:`pipekit.mitigation_equations` to the bit.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from tqdm import tqdm
+
+from pipekit.provenance import provenance, write
+from tests.engine import test_mitigations as judged
+
+COLUMNS = ["name", "cases", "equal", "replicated", "replicated_equal"]
+Test = Callable[[st.DataObject], None]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--cases", type=int, default=16, help="of each mitigation, and kind of stage"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
+    parser.add_argument("--output", type=Path, default=Path("results/reference/staleness"))
+    asked = parser.parse_args()
+    several = {kind.case: kind for kind in judged.REPLICATED}
+    rows = []
+    for name in tqdm(judged.CASES, desc="mitigation"):
+        cases, same = equal(partial(on_one, name), asked.cases, asked.seed)
+        more, more_same = 0, 0
+        if name in several:
+            more, more_same = equal(partial(on_several, several[name]), asked.cases, asked.seed)
+        rows.append((name, cases, same, more, more_same))
+    table = pd.DataFrame(rows, columns=COLUMNS).assign(label="exact")
+    asked.output.mkdir(parents=True, exist_ok=True)
+    table.to_csv(asked.output / "bits.csv", index=False)
+    write(asked.output / "bits.json", provenance("exact", asked.seed, cases=asked.cases))
+    print(table.to_string(index=False))
+
+
+def on_one(name: str, data: st.DataObject) -> None:
+    """Compare one random training, one worker a stage."""
+    judged.test_weights_and_losses_are_the_equations.hypothesis.inner_test(name, data)
+
+
+def on_several(kind: judged.Replicated, data: st.DataObject) -> None:
+    """Compare one random training whose stages are on several workers each."""
+    judged.test_stages_on_several_workers.hypothesis.inner_test(kind, data)
+
+
+def equal(test: Test, cases: int, start: int) -> tuple[int, int]:
+    """Return how many random cases were drawn, and in how many of them a test passes."""
+    tried, passed = 0, 0
+
+    @seed(start)
+    @settings(
+        max_examples=cases,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(data=st.data())
+    def each(data: st.DataObject) -> None:
+        nonlocal tried, passed
+        tried += 1
+        try:
+            test(data)
+        except AssertionError:
+            return  # another case may pass: they are counted
+        passed += 1
+
+    each()
+    return tried, passed
+
+
+if __name__ == "__main__":
+    main()
