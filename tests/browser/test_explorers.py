@@ -48,6 +48,7 @@ BACKGROUND = "element => getComputedStyle(element).getPropertyValue('--jp-layout
         ("memory", "stages"),
         ("planner", "workers"),
         ("search", "memory cap"),
+        ("staleness", "memory (GiB)"),
     ],
 )
 def test_an_explorer_follows_a_slider(name: str, slider: str, lab: Lab, screenshots: Path) -> None:
