@@ -1,7 +1,8 @@
-"""Small real data that needs no network: it comes with Python, or with packages of pipekit's."""
+"""Real data that needs no network: with Python, with packages of pipekit's, or the user's own."""
 
 from pipekit.datasets.dataset import Batch, Dataset
 from pipekit.datasets.handwriting import ShiftedImages, handwriting
+from pipekit.datasets.image_folder import image_folder
 from pipekit.datasets.images import digits, mnist
 from pipekit.datasets.installed import installed_text
 from pipekit.datasets.masking import MaskedText, masked
@@ -15,6 +16,7 @@ __all__ = [
     "ShiftedImages",
     "digits",
     "handwriting",
+    "image_folder",
     "installed_text",
     "masked",
     "mnist",

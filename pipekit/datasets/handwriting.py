@@ -13,7 +13,7 @@ from pipekit.datasets.images import digits, mnist
 
 @dataclass(frozen=True)
 class ShiftedImages(Dataset):
-    """Images shifted at random in training; see :func:`pipekit.datasets.handwriting`.
+    """Images shifted at random in training, as :func:`pipekit.datasets.handwriting` has them.
 
     Attributes:
         shift: the most pixels, up, down, left and right.
@@ -37,13 +37,14 @@ class ShiftedImages(Dataset):
         return [(self._shifted(images, generator), classes) for images, classes in batches]
 
     def _shifted(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return images ``[B, 1, p, p]``, each shifted; what comes in from outside is black."""
+        """Return images ``[B, c, p, p]``, each shifted; what comes in from outside is black."""
         rows, _, _, pixels = images.shape
         padded = F.pad(images, [self.shift] * 4)
         offsets = torch.randint(2 * self.shift + 1, (2, rows, 1), generator=generator)
         y, x = offsets + torch.arange(pixels)  # [B, p] each
         row = torch.arange(rows)
-        return padded[row[:, None, None], 0, y[:, :, None], x[:, None, :]].unsqueeze(1)
+        moved = padded[row[:, None, None], :, y[:, :, None], x[:, None, :]]  # [B, p, p, c]
+        return moved.movedim(3, 1).clone(memory_format=torch.contiguous_format)
 
 
 def handwriting(pixels: int = 16, test_share: float = 0.2, shift: int = 1) -> ShiftedImages:

@@ -19,7 +19,7 @@ CLUSTERS = ("2bw-v100", "pipedream-a", "pipedream-b")
 
 
 def see(
-    trainings: pd.DataFrame,
+    table: pd.DataFrame,
     model: str = "gpt-1.3B",
     cluster: str = "2bw-v100",
     stages: int = 4,
@@ -32,7 +32,7 @@ def see(
     """Return what each method takes on these machines, beside the loss that it ends with.
 
     Args:
-        trainings: the sweep's.
+        table: how each method of the sweep ended (:func:`.comparison.summary`).
         model: one of :data:`MODELS`, in float32.
         cluster: one of :data:`CLUSTERS`.
         stages: of one pipeline; methods that were measured at another depth are left out.
@@ -46,7 +46,7 @@ def see(
         ValueError: nothing was measured there, or the machines cannot be so.
     """
     machines = Machines(model, cluster, stages, rows, 2 * stages, OPTIMIZERS[states])
-    found = points(machines, trainings, proxy, optimizer)
+    found = points(machines, table, proxy, optimizer)
     if found.empty:
         raise ValueError(
             f"no training of {proxy} with {optimizer} on {stages} stages is complete: run "
@@ -76,13 +76,13 @@ def see(
     )
 
 
-def controls(trainings: pd.DataFrame) -> dict[str, widgets.ValueWidget]:
+def controls(table: pd.DataFrame) -> dict[str, widgets.ValueWidget]:
     """Return the controls of :func:`see`."""
-    pairs = [*comparison.settings(trainings)]
+    pairs = [(row.proxy, row.optimizer) for row in table[table["cost"] != 0].itertuples()]
     return {
         "model": choice("model", MODELS),
         "cluster": choice("cluster", CLUSTERS),
-        "stages": steps("stages", sorted({*trainings["stages"], 4} & {2, 4, 8})),
+        "stages": steps("stages", sorted({*table["stages"], 4} & {4, 8})),
         "rows": steps("samples an update", [16, 32, 64, 128, 256]),
         "memory_gib": steps("memory (GiB)", [4, 8, 12, 16, 24, 32, 48, 80]),
         "states": choice("optimizer's memory", OPTIMIZERS),
@@ -102,9 +102,8 @@ def speed_against_staleness(
         reference_dir: the folder of the sweep's ``trainings.csv``.
         start: where to begin.
     """
-    trainings = comparison.load(Path(reference_dir) / "trainings.csv")
-    show = partial(see, trainings)
-    explore(show, partial(controls, trainings), interactive, results_dir, **start)
+    table = comparison.summary(comparison.load(Path(reference_dir) / "trainings.csv"))
+    explore(partial(see, table), partial(controls, table), interactive, results_dir, **start)
 
 
 def _text(found: pd.DataFrame, fits: pd.Series, memory_gib: float) -> str:

@@ -140,7 +140,9 @@ def against(
             only where it is another.
     """
     rows = judged(trainings)
-    arms = dict(iter(rows.groupby([*ARM, "at"], sort=False)))
+    arms: dict[tuple[str, str, int, str, str], pd.DataFrame] = dict(
+        iter(rows.groupby([*ARM, "at"], sort=False))
+    )
     pairs = []
     for (proxy, name, stages, optimizer, rates), own in arms.items():
         if (name, rates) != (method, at):

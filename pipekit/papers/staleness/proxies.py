@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipekit.datasets import Batch, Dataset, handwriting, installed_text, masked, python_source
+from pipekit.datasets import (
+    Batch,
+    Dataset,
+    handwriting,
+    image_folder,
+    installed_text,
+    masked,
+    python_source,
+)
 from pipekit.datasets.masking import MASK
 from pipekit.datasets.text import BYTES
 from pipekit.models import bert_large, gpt, token_loss
@@ -33,7 +41,8 @@ class Proxy:
 
     Attributes:
         kind: "gpt", "bert" or "images".
-        size: "small", a second or some a training; "long", the same for more updates; or "large".
+        size: "small", a second or some a training; "long", the same for more updates; "large";
+            "huge", for a GPU; or "folder", images of the user's own.
         width: hidden features of a token, or channels of the first convolution.
         length: T, bytes of a row; or pixels of an image's side.
         rows: of text to learn from, windows; all images are learnt from.
@@ -57,6 +66,16 @@ class Proxy:
         return f"{self.kind}-{self.size}"
 
     @property
+    def colours(self) -> int:
+        """Channels of an image."""
+        return 1
+
+    @property
+    def classes(self) -> int:
+        """Of images."""
+        return CLASSES
+
+    @property
     def loss(self) -> Callable[[Any, Any], Tensor]:
         """The loss, a mean over rows, in nats."""
         return nn.CrossEntropyLoss() if self.kind == "images" else token_loss
@@ -65,7 +84,7 @@ class Proxy:
     def ends(self) -> frozenset[int]:
         """The sizes of what goes in and comes out, which no hidden matrix has."""
         if self.kind == "images":
-            return frozenset({CLASSES})
+            return frozenset({self.classes})
         return frozenset({BYTES, MASK + 1, self.length, SEGMENTS})
 
     def build(self, seed: int) -> nn.Sequential:
@@ -73,7 +92,7 @@ class Proxy:
         torch.manual_seed(seed)
         heads = max(1, self.width // 32)
         if self.kind == "images":
-            return _convnet(self.width, self.length)
+            return _convnet(self.width, self.length, self.colours, self.classes)
         if self.kind == "bert":
             return bert_large(PARTS - 2, self.width, heads, MASK + 1, self.length, dropout=0.0)
         return gpt(PARTS - 2, self.width, heads, BYTES, self.length)
@@ -102,6 +121,40 @@ class Proxy:
         return list(islice(endless, self.updates))
 
 
+@dataclass(frozen=True)
+class OwnImages(Proxy):
+    """The convolutional network on the user's own images (:func:`pipekit.datasets.image_folder`).
+
+    Attributes:
+        folder: of the images; empty: not chosen yet.
+    """
+
+    folder: str = ""
+
+    @property
+    def colours(self) -> int:
+        """Red, green and blue."""
+        return 3
+
+    @property
+    def classes(self) -> int:
+        """Of the folder."""
+        return int(self.data().train_targets.max()) + 1
+
+    def data(self) -> Dataset:
+        """Return the folder's images.
+
+        Raises:
+            ValueError: no folder was chosen, or it has no images.
+        """
+        if not self.folder:
+            raise ValueError(
+                f"{self.name} learns from images of your own: name their folder in the parameter "
+                f"`folder`, with cifar-10-batches-py in it, or train and val, or a folder a class"
+            )
+        return _own(self.folder, self.length)
+
+
 PROXIES: Mapping[str, Proxy] = MappingProxyType(
     {
         proxy.name: proxy
@@ -115,6 +168,11 @@ PROXIES: Mapping[str, Proxy] = MappingProxyType(
             Proxy(
                 "bert", "large", 320, 128, batch_rows=16, updates=4000, rows=64000, test_rows=512
             ),
+            # For a GPU: 85 million parameters.
+            Proxy(
+                "gpt", "huge", 1088, 256, batch_rows=32, updates=8000, rows=300000, test_rows=512
+            ),
+            OwnImages("images", "folder", width=64, length=32, batch_rows=64, updates=2000),
         )
     }
 )
@@ -123,10 +181,10 @@ PROXIES: Mapping[str, Proxy] = MappingProxyType(
 
 def evaluate(model: nn.Module, proxy: Proxy, tests: Sequence[Batch]) -> float:
     """Return the mean loss over the rows of the test set, in nats."""
-    was = model.training
+    was, device = model.training, next(model.parameters()).device
     model.eval()
     with torch.no_grad():
-        total = sum(float(proxy.loss(model(x), y)) * len(x) for x, y in tests)
+        total = sum(float(proxy.loss(model(x.to(device)), y.to(device))) * len(x) for x, y in tests)
     model.train(was)
     return total / sum(len(x) for x, _ in tests)
 
@@ -135,16 +193,21 @@ def evaluate(model: nn.Module, proxy: Proxy, tests: Sequence[Batch]) -> float:
 def _data(proxy: Proxy) -> Dataset:
     if proxy.kind == "images":
         return handwriting(proxy.length)
-    text = installed_text if proxy.size == "large" else python_source
+    text = python_source if proxy.size in ("small", "long") else installed_text
     windows = text(proxy.length, proxy.rows + proxy.test_rows, proxy.test_rows)
     return masked(windows) if proxy.kind == "bert" else windows
 
 
-def _convnet(width: int, pixels: int) -> nn.Sequential:
-    """Return four convolutions and four linear layers: ``[B, 1, p, p]`` to ``[B, 10]``."""
+@cache
+def _own(folder: str, pixels: int) -> Dataset:
+    return image_folder(folder, pixels)
+
+
+def _convnet(width: int, pixels: int, colours: int, classes: int) -> nn.Sequential:
+    """Return four convolutions and four linear layers: ``[B, c, p, p]`` to ``[B, classes]``."""
     hidden, left = 8 * width, (pixels + 3) // 4
     model = nn.Sequential(
-        nn.Conv2d(1, width, 3, padding=1),  # [B, w, p, p]
+        nn.Conv2d(colours, width, 3, padding=1),  # [B, w, p, p]
         nn.ReLU(),
         nn.Conv2d(width, width, 3, padding=1, stride=2),  # [B, w, p/2, p/2]
         nn.ReLU(),
@@ -159,7 +222,7 @@ def _convnet(width: int, pixels: int) -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(hidden, hidden),
         nn.ReLU(),
-        nn.Linear(hidden, CLASSES),
+        nn.Linear(hidden, classes),
     )
     for layer in model:  # PyTorch's own first weights let a signal fade in eight layers
         if isinstance(layer, (nn.Conv2d, nn.Linear)):

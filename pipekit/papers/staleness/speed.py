@@ -14,7 +14,7 @@ import pandas as pd
 from pipekit import schedules
 from pipekit.clusters import Cluster, named
 from pipekit.papers.costs import published
-from pipekit.papers.staleness.comparison import OWN, arm_name, summary
+from pipekit.papers.staleness.comparison import OWN, arm_name
 from pipekit.papers.staleness.methods import METHODS, PACI_MICROBATCHES, SYNC
 from pipekit.papers.staleness.optimizers import OPTIMIZERS
 from pipekit.papers.staleness.proxies import PROXIES
@@ -61,6 +61,9 @@ class Machines:
         Raises:
             ValueError: there are too few microbatches or rows, or the cluster is too small.
         """
+        return _point(self, method)
+
+    def _simulated(self, method: str) -> dict[str, float]:
         schedule, parts = self._schedule(method)
         if self.rows % parts:
             raise ValueError(
@@ -119,13 +122,19 @@ def on_paper_cluster(proxy: str, optimizer: str, stages: int = 4) -> Machines:
     return replace(STANDS_FOR[PROXIES[proxy].kind], stages=stages, optimizer_states=states)
 
 
-def points(machines: Machines, trainings: pd.DataFrame, proxy: str, optimizer: str) -> pd.DataFrame:
+def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) -> pd.DataFrame:
     """Return all measured methods at this depth as points: a row each.
 
-    Columns: method, arm, ``seconds`` of a sample (simulated), ``loss`` at the end and ``std`` over
-    seeds (measured on the proxy, each at its own rate), ``memory_bytes`` (simulated).
+    Args:
+        machines: the network on its cluster.
+        table: how each method ended (:func:`.comparison.summary`).
+        proxy: the small network that was trained in the other's place.
+        optimizer: by which it was.
+
+    Returns:
+        Columns: method, arm, ``seconds`` of a sample (simulated), ``loss`` at the end and ``std``
+        over seeds (measured on the proxy, each at its own rate), ``memory_bytes`` (simulated).
     """
-    table = summary(trainings)
     rows = table[
         (table["proxy"] == proxy) & (table["optimizer"] == optimizer) & (table["at"] == OWN)
     ]
@@ -161,15 +170,14 @@ def update_seconds(
     found = {}
     for proxy, optimizer, method, stages in arms.itertuples(index=False):
         depth = DEPTH if METHODS[method].stages else stages
-        found[proxy, optimizer, method, stages] = _seconds(
-            machines(proxy, optimizer, depth), method
-        )
+        point = machines(proxy, optimizer, depth).point(method)
+        found[proxy, optimizer, method, stages] = point["seconds"]
     return pd.Series(found, name="seconds").sort_index()
 
 
-@cache  # a proxy's optimizers do not differ in time
-def _seconds(machines: Machines, method: str) -> float:
-    return machines.point(method)["seconds"]
+@cache  # explorers ask again and again
+def _point(machines: Machines, method: str) -> dict[str, float]:
+    return machines._simulated(method)
 
 
 @cache

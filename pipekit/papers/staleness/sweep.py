@@ -18,7 +18,7 @@ from pipekit.choices import require_choice
 from pipekit.papers import saved_trainings
 from pipekit.papers.staleness.methods import METHODS, SYNC
 from pipekit.papers.staleness.optimizers import OPTIMIZERS
-from pipekit.papers.staleness.proxies import PROXIES, Proxy
+from pipekit.papers.staleness.proxies import PROXIES, OwnImages, Proxy
 from pipekit.papers.staleness.trainings import POINTS, StaleTraining, train
 
 ARM = ["proxy", "method", "stages", "optimizer"]
@@ -63,16 +63,22 @@ class Sweep:
         tuning_seeds: int = 2,
         rates: int = 5,
         updates: int = 0,
+        folder: str = "",
     ) -> "Sweep":
         """Return a sweep from a notebook's parameters; 0 updates are the proxy's own number.
 
+        ``folder`` has the images of the proxy that learns from the user's own.
+
         Raises:
-            ValueError: there is no such proxy, optimizer or method.
+            ValueError: there is no such proxy, optimizer, method or folder of images.
         """
         require_choice("proxy", proxy, list(PROXIES))
         require_choice("optimizer", optimizer, list(OPTIMIZERS))
         network = PROXIES[proxy]
         network = replace(network, updates=updates) if updates else network
+        if isinstance(network, OwnImages):
+            network = replace(network, folder=folder)
+            network.data()  # refused before any training starts
         return cls(network, optimizer, parse_arms(methods), seeds, tuning_seeds, rates)
 
     def run(self, folder: Path) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from torch import nn
 
 from pipekit import oracle
 from pipekit.datasets import Batch
+from pipekit.devices import accelerators
 from pipekit.engine import Pipeline
 from pipekit.papers.saved_trainings import Record
 from pipekit.papers.staleness.methods import METHODS
@@ -151,6 +152,8 @@ def _by_engine(
         **_updates(case),
     )
     losses = pipeline.train(batches, trace=False, observers=[past]).losses
+    for device in accelerators()[:1]:  # where the pipeline has trained, too
+        model.to(device)
     for start, end in pieces:
         model.load_state_dict(past.weights[end])
         yield losses[start:end], evaluate(model, case.proxy, tests)

@@ -48,12 +48,14 @@ def intervals(
     require(frame, (row, mean, low, high, color))
     names, kinds = (list(dict.fromkeys(frame[column])) for column in (row, color))
     apart = [SHARE * ((kind + 0.5) / len(kinds) - 0.5) for kind in range(len(kinds))]
-    places = [
-        names.index(name) + apart[kinds.index(kind)]
-        for name, kind in zip(frame[row], frame[color], strict=True)
-    ]
+    placed = frame.assign(
+        place=[
+            names.index(name) + apart[kinds.index(kind)]
+            for name, kind in zip(frame[row], frame[color], strict=True)
+        ]
+    )
     figure = series(
-        frame.assign(place=places),
+        placed,
         mean,
         "place",
         color,
@@ -65,7 +67,6 @@ def intervals(
         plot_px=ROW_PX * len(names),
     )
     quiet = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
-    placed = frame.assign(place=places)
     for trace, (_, own) in zip(figure.data, placed.groupby(color, sort=False), strict=True):
         ends = zip(own[low], own[high], strict=True)
         figure.add_scatter(
@@ -79,8 +80,10 @@ def intervals(
     least, most = min(0.0, frame[mean].min()), max(0.0, frame[mean].max())
     pad = PAD * ((most - least) or 1.0)
     figure.update_xaxes(range=[least - pad, most + pad])
-    named = {"tickvals": [*range(len(names))], "ticktext": names}
-    figure.update_yaxes(style.axis(**named, range=rows[::-1], showgrid=False))
+    places = [*range(len(names))]
+    figure.update_yaxes(
+        style.axis(tickvals=places, ticktext=names, range=rows[::-1], showgrid=False)
+    )
     margin = style.MARGIN_PX["t"] + BOTTOM_PX
     longest = max(len(str(name)) for name in names)
     figure.update_layout(

@@ -1,17 +1,23 @@
 """The proxies: as large as they say, cut anywhere, and repeatable."""
 
+from dataclasses import replace
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from pipekit.papers.staleness.optimizers import MuonAndAdamW
-from pipekit.papers.staleness.proxies import PARTS, PROXIES, Proxy
+from pipekit.papers.staleness.proxies import PARTS, PROXIES, OwnImages, Proxy
+from pipekit.papers.staleness.sweep import Sweep
+from pipekit.papers.staleness.trainings import StaleTraining, train
 
-SMALL = [proxy for proxy in PROXIES.values() if proxy.size != "large"]
+OURS = [proxy for proxy in PROXIES.values() if not isinstance(proxy, OwnImages)]
+SMALL = [proxy for proxy in OURS if proxy.size in ("small", "long")]
 
 
-@pytest.mark.parametrize("proxy", PROXIES.values(), ids=lambda proxy: proxy.name)
+@pytest.mark.parametrize("proxy", OURS, ids=lambda proxy: proxy.name)
 def test_each_stage_has_weights_at_each_depth(proxy: Proxy) -> None:
     with torch.device("meta"):
         model = proxy.build(seed=0)
@@ -30,6 +36,33 @@ def test_the_large_language_models_have_five_to_ten_million_parameters() -> None
         with torch.device("meta"):
             model = PROXIES[name].build(seed=0)
         assert 5e6 < sum(p.numel() for p in model.parameters()) < 10e6
+
+
+def test_the_huge_one_has_fifty_to_150_million_parameters() -> None:
+    with torch.device("meta"):
+        model = PROXIES["gpt-huge"].build(seed=0)
+    assert 50e6 < sum(p.numel() for p in model.parameters()) < 150e6
+
+
+def test_images_of_ones_own_are_learnt_from(tmp_path: Path) -> None:
+    for number, name in enumerate(("day", "night", "dusk")):
+        (tmp_path / name).mkdir()
+        for copy in range(5):
+            Image.new("RGB", (8, 8), (80 * number, 0, 9)).save(tmp_path / name / f"{copy}.png")
+    part = Sweep.of("images-folder", "adamw", "2bw", updates=2, folder=str(tmp_path))
+    proxy = replace(part.proxy, width=2, length=8, batch_rows=4)
+    assert (proxy.name, proxy.classes) == ("images-folder", 3)
+    assert proxy.ends == {3}
+    record = train(StaleTraining(proxy, "2bw", 2, "adamw", 0.01, seed=0))
+    assert len(record["losses"]) == 2
+    assert record["provenance"]["data"] == str(tmp_path)
+
+
+def test_images_of_ones_own_need_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="name their folder in the parameter `folder`"):
+        Sweep.of("images-folder", "adamw", "2bw")
+    with pytest.raises(ValueError, match="has no images that can be read"):
+        Sweep.of("images-folder", "adamw", "2bw", folder=str(tmp_path))
 
 
 @pytest.mark.parametrize("proxy", SMALL, ids=lambda proxy: proxy.name)

@@ -19,6 +19,7 @@ MACHINES = Machines(stages=4, rows=8, microbatches=8, recompute=False, optimizer
 @pytest.fixture(autouse=True)
 def equal_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_one_row", lambda model, cluster: EQUAL)
+    monkeypatch.setattr(speed, "_point", Machines._simulated)  # keeps nothing
 
 
 def test_a_flush_costs_its_bubble_and_all_others_none() -> None:
@@ -47,10 +48,11 @@ def test_rows_that_cannot_be_cut_are_refused() -> None:
 
 ARMS = [("flush", 1), ("2bw", 2), ("pipedream", 4), ("pipedream", 8)]
 TABLE = trainings(parabola({"flush": 0.0, "2bw": 0.1, "pipedream": 0.4}), ARMS)
+ENDS = comparison.summary(TABLE)
 
 
 def test_points_are_the_methods_measured_at_this_depth() -> None:
-    shown = points(MACHINES, TABLE, "images-small", "adamw").set_index("arm")
+    shown = points(MACHINES, ENDS, "images-small", "adamw").set_index("arm")
     assert [*shown.index] == ["flush", "2bw", "pipedream, 4 stages"]
     assert shown["seconds"]["2bw"] == pytest.approx(3.0)
     assert shown["loss"]["2bw"] == pytest.approx(1.1, abs=0.1)
@@ -89,7 +91,7 @@ def test_each_proxy_stands_for_a_papers_network_on_its_cluster() -> None:
 
 
 def test_the_explorer_shows_what_fits_and_says_what_does_not() -> None:
-    view = explorer.see(TABLE, rows=8, memory_gib=24)
+    view = explorer.see(ENDS, rows=8, memory_gib=24)
     (plot,) = view.plots.values()
     assert "2bw ends" not in view.text
     assert "2bw is the fastest" in view.text
@@ -98,10 +100,10 @@ def test_the_explorer_shows_what_fits_and_says_what_does_not() -> None:
     assert [*plot.data["arm"]] == ["flush", "2bw"]
     assert view.table is not None
     assert [*view.table["fits"]] == ["yes", "yes", "no"]
-    assert explorer.see(TABLE, rows=8, memory_gib=4).text == "Nothing fits into 4 GiB (simulated)."
+    assert explorer.see(ENDS, rows=8, memory_gib=4).text == "Nothing fits into 4 GiB (simulated)."
     with pytest.raises(ValueError, match="no training of gpt-small with sgd on 4 stages"):
-        explorer.see(TABLE, proxy="gpt-small", optimizer="sgd")
-    assert {*explorer.controls(TABLE)} == {*explorer.see.__annotations__} - {"trainings", "return"}
+        explorer.see(ENDS, proxy="gpt-small", optimizer="sgd")
+    assert {*explorer.controls(ENDS)} == {*explorer.see.__annotations__} - {"table", "return"}
 
 
 @pytest.mark.parametrize("x", figures.AXES)
@@ -122,7 +124,7 @@ def test_an_early_spike_does_not_press_the_courses_together() -> None:
 
 
 def test_costs_are_drawn_with_their_intervals_beside_zero() -> None:
-    figure, numbers = figures.costs(comparison.summary(TABLE), "images-small")
+    figure, numbers = figures.costs(ENDS, "images-small")
     assert [*numbers["arm"]] == ["2bw", "pipedream, 4 stages", "pipedream, 8 stages"]
     points, lines, zero = figure.data
     assert [*points.x] == [*numbers["cost"]]
