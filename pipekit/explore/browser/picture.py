@@ -132,7 +132,8 @@ class _Clock:
         self.scale, self.unit = time_scale(trace.unit, self.longest)
 
     def of(self, times: pd.Series) -> NDArray[np.float32]:
-        return ((times - self.since) * self.scale).to_numpy(np.float32)
+        shown: NDArray[np.float32] = ((times - self.since) * self.scale).to_numpy(np.float32)
+        return shown
 
     def spans(self, frame: pd.DataFrame) -> dict[str, NDArray[np.float32]]:
         return {"start": self.of(frame["start_s"]), "end": self.of(frame["end_s"])}

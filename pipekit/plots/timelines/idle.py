@@ -6,8 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
-from pipekit.schedules import ScheduleError
-from pipekit.traces import CAUSES, GAPS, Cause, Trace
+from pipekit.schedules import Op, ScheduleError
+from pipekit.traces import CAUSES, GAPS, RECOMPUTE, Cause, Trace
 
 HEIGHT = 0.8
 """Of a row's height."""
@@ -56,10 +56,11 @@ def visible_gaps(trace: Trace) -> pd.DataFrame:
     try:
         gaps = trace.gaps()
     except ScheduleError:
-        gaps = pd.DataFrame(columns=GAPS)
+        return pd.DataFrame(columns=[*GAPS, "look", "told"])
     least = LEAST_PX / style.PANEL_PX * trace.makespan_s
     gaps = gaps[gaps["end_s"] - gaps["start_s"] >= least]
-    return gaps.assign(look=[STYLES[Cause(cause)] for cause in gaps["cause"]], told=_told(gaps))
+    looks = [STYLES[Cause(cause)] for cause in gaps["cause"]]
+    return gaps.assign(look=looks, told=_told(gaps, trace))
 
 
 def _waiting(gaps: pd.DataFrame, look: style.Style, scale: float, unit: str) -> dict[str, Any]:
@@ -81,9 +82,12 @@ def _waiting(gaps: pd.DataFrame, look: style.Style, scale: float, unit: str) -> 
     return _bars(gaps, look, scale) | hover
 
 
-def _told(gaps: pd.DataFrame) -> list[str]:
-    """Return a sentence for each gap: its cause, what it waits for, and what comes then."""
+def _told(gaps: pd.DataFrame, trace: Trace) -> list[str]:
+    """Return lines for each gap: its cause, what it waits for, and why that is late."""
     meanings = {cause.value: meaning for cause, meaning in CAUSES.items()}
+    columns = ["op", "microbatch", "stage", "worker"]
+    events = list(trace.frame[columns].itertuples(index=False, name=None))
+    waited = trace.waited_for()
     told = []
     for gap in gaps.itertuples():
         text = f"{gap.cause}: {meanings[gap.cause]}"
@@ -91,6 +95,13 @@ def _told(gaps: pd.DataFrame) -> list[str]:
             text += f"\nbefore {gap.before}"
         if gap.waits_for:
             text += f", which needs {gap.waits_for} on worker {gap.waits_for_worker}"
+            source = waited[gap.waits_for_row]
+            if source >= 0:
+                op, microbatch, stage, worker = events[source]
+                letter = "R" if op == RECOMPUTE else Op[op].value
+                text += (
+                    f"\nthat waited for {letter}{microbatch} of stage {stage} on worker {worker}"
+                )
         told.append(text)
     return told
 

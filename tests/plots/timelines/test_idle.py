@@ -30,7 +30,8 @@ def test_hovering_says_who_waits_for_whom() -> None:
         1,
         4,
         "gradient: the stage behind has not computed the gradient yet"
-        "<br>before B0 of stage 0, which needs B0 of stage 1 on worker 1",
+        "<br>before B0 of stage 0, which needs B0 of stage 1 on worker 1"
+        "<br>that waited for F0 of stage 1 on worker 1",
     ]
 
 
