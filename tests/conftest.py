@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 # Before torch starts its threads, and for all processes that tests start: on a machine with other
@@ -12,6 +13,9 @@ import matplotlib
 import pytest
 import torch
 from hypothesis import settings
+
+# A shell's background job ignores interrupts, and so would tests that send themselves one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Sums on several threads may add up in another order on a machine with more cores.
 torch.set_num_threads(1)

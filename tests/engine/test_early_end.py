@@ -257,6 +257,25 @@ def test_a_run_that_was_stopped_is_taken_up_where_it_ended(
 
 
 @TRANSPORTS
+def test_where_older_versions_are_gone_a_stopped_run_is_taken_up_before_its_end(
+    transport: str, tmp_path: Path
+) -> None:
+    """Without stashing a stage has one slot: what later batches were to read is written over."""
+    options: dict[str, Any] = {"checkpoints": tmp_path, "every": 2}
+    batches = data(40)
+    pipe = pipeline(mixed(), "no_stashing", [2, 3, 3], transport=transport)
+    trained = len(pipe.train(batches, on_batch=lambda done: done.number == 4, **options).losses)
+    again = pipeline(mixed(), "no_stashing", [2, 3, 3], transport=transport)
+    assert again.resume(tmp_path) == 0
+    heard: list[int] = []
+    run = again.train(batches, on_batch=lambda done: heard.append(done.number), **options)
+    assert 0 < heard[0] <= trained < 40
+    truth = by_equations(mixed(), batches, "no_stashing", [2, 3, 3])
+    assert run.losses == truth.losses
+    assert different(again.state_dict(), truth.weights[-1] | truth.buffers) == []
+
+
+@TRANSPORTS
 def test_after_an_error_a_run_is_taken_up_from_whole_checkpoints(
     transport: str, tmp_path: Path
 ) -> None:
@@ -273,16 +292,7 @@ def test_after_an_error_a_run_is_taken_up_from_whole_checkpoints(
 # --- interrupts ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _interruptible() -> Iterator[None]:
-    """A shell's background job ignores interrupts, and so would what it starts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @TRANSPORTS
-@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupt_leaves_the_batches_that_were_on_their_way(
     transport: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

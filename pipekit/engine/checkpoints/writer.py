@@ -133,21 +133,29 @@ class _PartWriter:
             boundary = next(early, None)
             if boundary is None or microbatch <= self._written:
                 return
-            self._set_aside(boundary, steps)
+            if not self._set_aside(boundary, steps):
+                return
         self._write(self._pending[0])
 
-    def _set_aside(self, boundary: Boundary, steps: Sequence[Step]) -> None:
-        """Make a boundary the next one, with the older versions where the table has left them."""
+    def _set_aside(self, boundary: Boundary, steps: Sequence[Step]) -> bool:
+        """Make a boundary the next one, with the older versions where the table has left them.
+
+        Returns False if it has written over one of them, as it does without stashing: then there is
+        nothing to be written, and the checkpoint before stays the newest that is whole.
+        """
         older = older_versions(self._tasks, [boundary])[0][self._index]
-        slots = {0: 0}
+        slots, holds = {0: 0}, {0: 0}
         for (op, stage, microbatch, version), _, _, slot, *_ in steps:
             if op is Op.UPDATE and stage == self._index and microbatch < boundary.microbatches:
-                slots[version] = slot
+                slots[version], holds[slot] = slot, version
+        if any(holds[slots[version]] != version for version in older):
+            return False
         for version in older:
             self._weights[version] = _copies(self._stage.weights.weights(slots[version]))
         self._pending.appendleft(boundary)
         self._older.appendleft(older)
         self._readers.update(older)
+        return True
 
     def _keep(self, version: int) -> None:
         if version in self._readers:
