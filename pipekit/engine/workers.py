@@ -21,7 +21,7 @@ from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.tables import Tables, links
 from pipekit.engine.transports.by_name import Runner
 from pipekit.engine.work import Report, WorkerAssignment
-from pipekit.schedules import Schedule, Step
+from pipekit.schedules import Schedule, ScheduleError, Step
 from pipekit.staleness import Mitigation
 
 
@@ -235,22 +235,25 @@ class Workers:
         return partial(table.part, window, end)
 
     def require_endless(self, folder: Path | None) -> None:
-        """Raise ValueError unless a run may go on where another one has ended.
+        """Raise ValueError or ScheduleError unless a run may go on where another one has ended.
 
         Args:
             folder: of the run's checkpoints, or None.
         """
+        remedy = "leave restart=True, or give one call all batches"
         reasons = {
             "checkpoints hold a run that begins with an empty pipeline": folder is not None,
-            "the loss scale of a run begins anew": self._is_scaled,
             "without weight stashing the weights that go with it are overwritten at the end of a "
             "call": not self._tables.example.stashing,
             'neither validate="later" nor torchrun nor NCCL can do it': not self.can_end,
         }
         for reason, given in reasons.items():
             if given:
-                raise ValueError(f"restart=False: {reason}: leave restart=True")
-        self._tables.endless()
+                raise ValueError(f"restart=False: {reason}: {remedy}")
+        try:
+            self._tables.endless()
+        except ScheduleError as error:
+            raise ScheduleError(f"restart=False: {error}: {remedy}") from None
 
     def require_short(self) -> None:
         """Raise ValueError unless microbatches may have no rows."""

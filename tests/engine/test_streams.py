@@ -110,10 +110,30 @@ def test_after_an_error_the_next_call_goes_on_before_it(transport: str) -> None:
     assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
 
 
+@TRANSPORTS
+def test_the_loss_scale_goes_on(transport: str) -> None:
+    """Gradients overflow until the scale is small, and again when it has grown."""
+    options = {"loss_scale": pk.LossScale(2.0**127, interval=2), "transport": transport}
+    batches = data(12)
+    whole = pipeline(mixed(), "2bw", BALANCE, **options)
+    expected = whole.train(batches)
+    pipe = pipeline(mixed(), "2bw", BALANCE, **options)
+    runs = []
+    for first, stop in ((0, 3), (3, 4), (4, 12)):
+        runs.append(pipe.train(batches[first:stop], restart=False))
+        pipe.set_learning_rate(pipe.optimizer_state()["0.weight"]["options"]["lr"])  # built anew
+    assert 1 < len(expected.skipped_updates) < 11
+    assert [loss for run in runs for loss in run.losses] == expected.losses
+    assert [scale for run in runs for scale in run.loss_scales] == [*expected.loss_scales]
+    starts = zip((0, 3, 4), runs, strict=True)
+    skipped = [start + update for start, run in starts for update in run.skipped_updates]
+    assert skipped == [*expected.skipped_updates]
+    assert different(pipe.state_dict(), whole.state_dict()) == []
+
+
 @pytest.mark.parametrize(
     ("options", "arguments", "error", "message"),
     [
-        ({"loss_scale": 2.0}, {}, ValueError, "loss scale of a run begins anew"),
         ({}, {"checkpoints": "saved"}, ValueError, "begins with an empty pipeline"),
     ],
 )

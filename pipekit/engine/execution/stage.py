@@ -177,13 +177,13 @@ class Stage:
     def prepare(self, slots: int, loss_versions: Sequence[int] = (), keep: bool = False) -> None:
         """Make ready for a run that needs ``slots`` weight slots.
 
-        ``loss_versions`` are those of :meth:`LossScaler.begin`; ``keep`` leaves the slots as they
-        are.
+        ``loss_versions`` are those of :meth:`LossScaler.begin`; ``keep`` leaves slots and scales
+        as they are.
         """
         self._passes.forget()
         self.weights.prepare(slots, keep)
         if self.scaler:
-            self.scaler.begin(loss_versions)
+            self.scaler.begin(loss_versions, keep)
 
     def infer(self, x: StageIO, microbatch: int) -> StageIO:
         """Return the output for ``x``, keeping nothing."""
@@ -231,8 +231,11 @@ class Stage:
 
     def to_config(self, with_slots: bool = False) -> StageConfig:
         """Return what makes this stage again, as it stands now, elsewhere."""
+        state = self.state()
+        if with_slots and self.scaler:  # what reads older versions has their scales
+            state["loss_scaler"] = self.scaler.course()
         slots = tuple(self.weights.modules) if with_slots else ()
-        return self._config.trained(self.weights.newest, self.state(), slots)
+        return self._config.trained(self.weights.newest, state, slots)
 
     def _scaled(
         self, microbatch: int, update: int, gradients: StageGradients | None

@@ -32,17 +32,25 @@ class LossScaler:
     def __init__(self, rule: LossScale) -> None:
         self._rule = rule
         self._good = 0  # good updates since the scale last changed
-        self._after = [rule.initial]  # 0, 1, 2, ... updates
+        self._after = {0: rule.initial}  # by the updates that have been noted, in order
         self._versions: Sequence[int] = ()
+        self._made = 0  # updates of the table before the run
         self.skipped: list[int] = []
 
-    def begin(self, versions: Sequence[int]) -> None:
+    def begin(self, versions: Sequence[int], keep: bool = False) -> None:
         """Make ready for a run.
 
         Args:
             versions: of which each update's losses have the scale, the first update's at 0.
+            keep: whether the run goes on in the table of the last one, with its older scales.
         """
-        self._versions, self._after, self.skipped = versions, self._after[-1:], []
+        newest, self._made = self._newest, 0
+        if keep:
+            self._made = newest
+            self._after = {v: each for v, each in self._after.items() if v >= versions[newest]}
+        else:
+            self._after = {0: self._after[newest]}
+        self._versions, self.skipped = versions, []
 
     def scale(self, update: int) -> float:
         """Return the scale of an update's losses; the updates up to its version have been noted."""
@@ -50,12 +58,16 @@ class LossScaler:
 
     @property
     def scales(self) -> list[float]:
-        """The scales of all updates that have been noted."""
-        return [self.scale(update) for update in range(1, len(self._after))]
+        """The scales of all updates of this run that have been noted."""
+        return [self.scale(update) for update in range(self._made + 1, self._newest + 1)]
+
+    @property
+    def _newest(self) -> int:
+        return next(reversed(self._after))
 
     def note(self, update: int, finite: bool) -> None:
         """Take the next update into account: whether its gradient was finite, on all stages."""
-        rule, scale = self._rule, self._after[-1]
+        rule, scale = self._rule, self._after[self._newest]
         if finite:
             self._good += 1
             if self._good == rule.interval:
@@ -64,23 +76,31 @@ class LossScaler:
                 scale = grown if grown <= _FLOAT32.max else scale
         else:
             self._good = 0
-            self.skipped.append(update)
+            self.skipped.append(update - self._made)
             scale = max(min(scale, self.scale(update) * rule.backoff), _FLOAT32.tiny)
-        self._after.append(scale)
+        self._after[update] = scale
 
     def course(self) -> dict[str, Any]:
         """Return all that has been noted in this run, for :meth:`take_up`."""
-        return {"after": list(self._after), "good": self._good, "skipped": list(self.skipped)}
+        return {
+            "after": list(self._after.values()),
+            "first": next(iter(self._after)),
+            "good": self._good,
+            "skipped": list(self.skipped),
+        }
 
     def take_up(self, course: dict[str, Any]) -> None:
         """Be as far in a run that was interrupted as the scaler was that gave ``course``."""
-        self._after, self._good = course["after"], course["good"]
-        self.skipped = course["skipped"]
+        self._after = dict(enumerate(course["after"], start=course.get("first", 0)))
+        self._good, self.skipped = course["good"], course["skipped"]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next run needs."""
-        return {"scale": self._after[-1], "good": self._good}
+        return {"scale": self._after[self._newest], "good": self._good}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another one was."""
-        self._after, self._good = [state["scale"]], state["good"]
+        """Go on from where another one was, which gave this, or its :meth:`course`."""
+        if "after" in state:
+            self.take_up(state)
+        else:
+            self._after, self._good = {0: state["scale"]}, state["good"]
