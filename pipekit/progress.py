@@ -48,7 +48,9 @@ class _Relayed(tqdm.std.tqdm):  # type: ignore[type-arg]
         self._file = Path(os.environ[RELAY])
         super().__init__(steps, file=io.StringIO(), leave=False, **options)
 
-    def display(self, msg: str | None = None, pos: int | None = None) -> bool:
+    def display(  # type: ignore[override]  # the stub says None, tqdm returns whether it showed
+        self, msg: str | None = None, pos: int | None = None
+    ) -> bool:
         if self.pos == 0:  # tqdm's own number of the line that a bar has
             count = f"{self.n}" if self.total is None else f"{self.n}/{self.total}"
             words = self.desc.removesuffix(": "), count, self.unit.strip()

@@ -23,10 +23,10 @@ def test_a_relayed_bar_says_in_a_file_how_far_it_is_and_prints_nothing(
 
 
 def test_of_bars_within_bars_the_outermost_is_told(relay: Path) -> None:
-    with text_bar(desc="outer", unit="run", mininterval=0) as outer:
+    with text_bar(range(9), desc="outer", unit="run", mininterval=0) as outer:
         outer.update()
         for _ in text_bar(range(3), desc="inner", mininterval=0):
-            assert relay.read_text() == "outer 1 run"
+            assert relay.read_text() == "outer 1/9 run"
 
 
 def test_a_bar_that_is_not_wanted_tells_nothing(relay: Path) -> None:

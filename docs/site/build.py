@@ -13,7 +13,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import gallery
 import pandas as pd
+import play
 
 import pipekit
 from pipekit import oracle, plots, schedules
@@ -41,7 +43,9 @@ def main() -> int:
     SOURCE.mkdir(parents=True)
     shutil.copy(ROOT / "docs/site/conf.py", SOURCE)
     shutil.copytree(ROOT / "results/reference", SOURCE / "reference")
-    notebooks = gallery()
+    notebooks = gallery.pages(ROOT, SOURCE)
+    report()
+    write("play", play.page(SOURCE / "_static"))
     methods = [method_page(name) for name in METHODS]
     write("methods/index", index("A page a method", methods))
     write("api/index", index("API reference", [api_page(), *map(api_module, api_modules())]))
@@ -49,9 +53,9 @@ def main() -> int:
         write(page, linked((ROOT / f"docs/{page}.md").read_text(), ROOT / "docs", ""))
     write("contributing", linked((ROOT / "CONTRIBUTING.md").read_text(), ROOT, ""))
     write("index", front())
-    write("gallery/index", index("The notebooks", notebooks))
+    shown = gallery.front(SOURCE, notebooks)
+    write("gallery/index", f"# The notebooks\n\n{shown}\n\n{toctree(notebooks)}")
     done = build_main(["-q", "-j", "auto", "-b", "html", str(SOURCE), str(SITE)])
-    report()
     broken = list(broken_links(SITE))
     for page, link in broken:
         print(f"{page}: {link} leads nowhere", file=sys.stderr)
@@ -82,9 +86,10 @@ def front() -> str:
     text = linked((ROOT / "README.md").read_text(), ROOT, "")
     text = text.replace("results/reference/", "reference/")
     pages = toctree(["train", "your_model", "cost", "methods"], "Use it")
-    pages += toctree(["methods/index", "gallery/index", "papers"], "See it")
+    pages += toctree(["play", "methods/index", "gallery/index", "papers"], "See it")
     pages += toctree(["api/index", "from_other_tools", "contributing", "about"], "Look it up")
-    return f"{text}\n{pages}"
+    report = '<a href="_static/report.html">The report</a> has every claim beside what we found.'
+    return f"{text}\n{report}\n\n{pages}"
 
 
 def linked(text: str, folder: Path, depth: str) -> str:
@@ -203,26 +208,15 @@ def api_module(name: str) -> str:
     return name
 
 
-def gallery() -> list[str]:
-    """Copy the notebooks, executed if a run has them; return their pages."""
-    executed = {path.stem: path for path in sorted((ROOT / "results/runs").glob("*/*.ipynb"))}
-    pages = []
-    for path in sorted((ROOT / "notebooks").rglob("*.ipynb")):
-        name = path.relative_to(ROOT / "notebooks")
-        prefix = {"pipedream_2bw": "2bw-", "pipedream": ""}.get(name.parts[0], f"{name.parts[0]}-")
-        run = executed.get(f"{prefix}{path.stem}", executed.get(path.stem))
-        into = SOURCE / "gallery" / name
-        into.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(run or path, into)
-        pages.append(name.with_suffix("").as_posix())
-    return pages
-
-
 def report() -> None:
-    """Put the newest run's report beside the site, if there is one."""
+    """Put the newest run's report where the site's first page links to, or a page that says how."""
     newest = sorted((ROOT / "results/runs").glob("*/report.html"))
+    into = SOURCE / "_static/report.html"
+    into.parent.mkdir(parents=True, exist_ok=True)
     if newest:
-        shutil.copy(newest[-1], SITE / "report.html")
+        shutil.copy(newest[-1], into)
+    else:
+        into.write_text("<!doctype html><title>No report</title>No run is here: make papers")
 
 
 def broken_links(site: Path) -> Iterator[tuple[str, str]]:

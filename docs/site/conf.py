@@ -6,6 +6,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"  # follows the reader's light or dark, and fits a phone
 html_title = "pipekit"
 html_copy_source = False
+html_static_path = ["_static"]  # the report, and the pictures of the page with a slider
 templates_path: list[str] = []
 exclude_patterns = ["reference/**.md"]
 myst_heading_anchors = 3
