@@ -25,7 +25,7 @@ from pipekit.traces import Trace, describe_bubbles
 
 ROOT = Path(__file__).parents[2]
 SOURCE, SITE = ROOT / "build" / "site-source", ROOT / "build" / "site"
-PAGES = ("train", "your_model", "cost", "methods", "papers", "from_other_tools", "about")
+PAGES = ("train", "your_model", "cost", "methods", "staleness", "papers", "from_other_tools", "about")
 PAPERS = {
     "gpipe": "gpipe",
     "flush": "pipedream-2bw",
@@ -86,7 +86,8 @@ def front() -> str:
     text = linked((ROOT / "README.md").read_text(), ROOT, "")
     text = text.replace("results/reference/", "reference/")
     pages = toctree(["train", "your_model", "cost", "methods"], "Use it")
-    pages += toctree(["play", "methods/index", "gallery/index", "papers"], "See it")
+    see = ["play", "methods/index", "gallery/index", "staleness", "papers"]
+    pages += toctree(see, "See it")
     pages += toctree(["api/index", "from_other_tools", "contributing", "about"], "Look it up")
     report = '<a href="_static/report.html">The report</a> has every claim beside what we found.'
     return f"{text}\n{report}\n\n{pages}"
