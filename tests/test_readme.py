@@ -17,7 +17,8 @@ from pipekit.schedules.methods.by_name import METHODS
 from pipekit.traces import Trace
 
 DOCS = tuple(
-    f"docs/{name}.md" for name in ("train", "your_model", "cost", "methods", "staleness", "papers", "about")
+    f"docs/{name}.md"
+    for name in ("train", "your_model", "cost", "methods", "staleness", "papers", "about")
 )
 PAGES = "README.md", "CONTRIBUTING.md", *DOCS
 WITH_CODE = "docs/train.md", "docs/your_model.md", "docs/cost.md", "docs/methods.md"

@@ -25,7 +25,8 @@ from pipekit.traces import Trace, describe_bubbles
 
 ROOT = Path(__file__).parents[2]
 SOURCE, SITE = ROOT / "build" / "site-source", ROOT / "build" / "site"
-PAGES = ("train", "your_model", "cost", "methods", "staleness", "papers", "from_other_tools", "about")
+PAGES = ("train", "your_model", "cost", "methods", "staleness", "papers", "from_other_tools")
+PAGES += ("about",)
 PAPERS = {
     "gpipe": "gpipe",
     "flush": "pipedream-2bw",
