@@ -7,6 +7,7 @@ import re
 import statistics
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -47,7 +48,7 @@ BACKGROUND = "element => getComputedStyle(element).getPropertyValue('--jp-layout
         ("timeline", "stages"),
         ("memory", "stages"),
         ("planner", "workers"),
-        ("search", "memory cap"),
+        ("search", "memory cap (step)"),
         ("staleness", "memory (GiB)"),
     ],
 )
@@ -56,8 +57,7 @@ def test_an_explorer_follows_a_slider(name: str, slider: str, lab: Lab, screensh
     lab.photographed(name, screenshots)
     first = notebook.locator(TITLES).first
     before = first.text_content() or ""
-    row = notebook.locator(".widget-hslider", has_text=slider)
-    row.locator(".noUi-handle").press("ArrowRight")
+    row_of(notebook, slider).locator(".noUi-handle").press("ArrowRight")
     expect(first).not_to_have_text(before, timeout=1000 * CELLS_S)
 
 
@@ -92,9 +92,7 @@ def test_the_critical_path_is_shown_and_hidden_by_a_key(lab: Lab, screenshots: P
     canvases.first.press("c")
     lab.page.wait_for_timeout(200)
     lab.page.screenshot(path=screenshots / "critical_path.png", scale="css")
-    first, *others = pixels(canvases)
-    assert first != without[0]
-    assert others == without[1:]
+    assert all(now != then for now, then in zip(pixels(canvases), without, strict=True))
     canvases.first.press("c")
     lab.page.wait_for_timeout(200)
     assert pixels(canvases) == without
@@ -111,6 +109,79 @@ def test_a_run_is_shown_until_the_sliders_time_on_all_canvases(lab: Lab) -> None
     clock.fill("1")
     lab.page.wait_for_timeout(200)
     assert pixels(canvases) == whole
+
+
+def test_a_click_on_a_gap_says_all_that_was_waited_for_until_escape(
+    lab: Lab, screenshots: Path
+) -> None:
+    notebook = at_its_beginning(lab)
+    canvases = notebook.locator(".pipekit-timeline > canvas")
+    expect(canvases.first).to_have_attribute("data-explained", "true", timeout=1000 * CELLS_S)
+    canvases.first.click(position={"x": 180, "y": 20})  # worker 0, before its first backward
+    tip = lab.page.locator(".pipekit-tip:visible")
+    lines = tip.inner_text().splitlines()
+    assert lines[0] == "idle, worker 0"
+    assert lines[1].startswith("gradient: ")
+    assert lines[2] == "before B0 of stage 0, which needs B0 of stage 1 on worker 1"
+    assert lines[3].endswith("worker 2's B0 of stage 2")
+    assert "why:" in lines
+    lab.page.wait_for_timeout(200)
+    lab.page.screenshot(path=screenshots / "why.png", scale="css")
+    canvases.first.press("Escape")
+    expect(tip).to_have_count(0)
+
+
+def test_bars_are_coloured_by_what_is_chosen_on_all_canvases(lab: Lab, screenshots: Path) -> None:
+    notebook = at_its_beginning(lab)
+    canvases = notebook.locator(".pipekit-timeline > canvas")
+    seen = [pixels(canvases)]
+    menu = notebook.locator(".pipekit-timeline select").first
+    for colored in ("version", "stage", "cause"):
+        menu.select_option(colored)
+        lab.page.wait_for_timeout(200)
+        lab.page.screenshot(path=screenshots / f"by_{colored}.png", scale="css")
+        seen.append(pixels(canvases))
+    for images in zip(*seen, strict=True):
+        assert len({*images}) == len(seen)
+    menu.select_option("op")
+
+
+def test_the_picture_is_saved_with_its_title_and_legend(lab: Lab, tmp_path: Path) -> None:
+    notebook = at_its_beginning(lab)
+    title = notebook.locator(".pipekit-title").first.text_content()
+    with lab.page.expect_download() as saved:
+        notebook.get_by_text("SVG", exact=True).first.click()
+    saved.value.save_as(tmp_path / "timeline.svg")
+    texts = [each.text for each in ElementTree.parse(tmp_path / "timeline.svg").iter() if each.text]
+    assert title in texts
+    assert {"forward", "backward", "waits for a pass", "worker 0", "time (ms)"} <= {*texts}
+    with lab.page.expect_download() as saved:
+        notebook.get_by_text("PNG", exact=True).first.click()
+    saved.value.save_as(tmp_path / "timeline.png")
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_link_leads_to_its_setting(lab: Lab) -> None:
+    notebook = lab.show("timeline.ipynb")
+    go_to(lab, "method=flush&beside=2bw&third=zb-h1&stages=3")
+    expect(notebook.locator(".pipekit-title")).to_have_text(
+        [re.compile("^PipeDream-Flush"), re.compile("^PipeDream-2BW"), re.compile("^ZB-H1")],
+        timeout=1000 * CELLS_S,
+    )
+
+
+def go_to(lab: Lab, setting: str) -> None:
+    lab.page.evaluate("hash => { location.hash = hash }", f"#pipekit.explore.timeline?{setting}")
+
+
+def at_its_beginning(lab: Lab) -> Locator:
+    """Show the timelines' explorer, PipeDream beside GPipe."""
+    notebook = lab.show("timeline.ipynb")
+    go_to(lab, "method=pipedream&beside=gpipe")
+    expect(notebook.locator(".pipekit-title")).to_have_text(
+        [re.compile("^PipeDream:"), re.compile("^GPipe:")], timeout=1000 * CELLS_S
+    )
+    return notebook
 
 
 @pytest.mark.parametrize("theme", ["Dark", "Light"])
@@ -185,12 +256,8 @@ def test_from_a_key_to_the_new_picture_of_5000_passes(
     """Prints times, which decide nothing."""
     notebook = lab.show("timeline.ipynb")
     canvas = notebook.locator(".pipekit-timeline > canvas").first
-    notebook.locator("select", has_text="nothing").first.select_option("nothing")
-    for slider, value in (("stages", "8"), ("microbatches", "32"), ("batches", "10")):
-        readout = row_of(notebook, slider).locator(".widget-readout")
-        readout.fill(value)
-        readout.press("Enter")
-    expect(canvas).to_have_attribute("data-bars", "5440", timeout=1000 * CELLS_S)
+    go_to(lab, "method=flush&beside=nothing&stages=8&microbatches=32&batches=10&ratio=0.5")
+    expect(canvas).to_have_attribute("data-bars", "5200", timeout=1000 * CELLS_S)
     expect(canvas).to_have_attribute("data-explained", "true", timeout=1000 * CELLS_S)
     handle = row_of(notebook, "backward : forward").locator(".noUi-handle")
     times = []
@@ -202,14 +269,14 @@ def test_from_a_key_to_the_new_picture_of_5000_passes(
     paint = statistics.median(lab.page.evaluate(DURATIONS, "pipekit timeline")) / 1000
     with capsys.disabled():
         print(
-            f"\n5,120 passes and 320 updates with their memory, from a key: {painted:.3f} s to the "
+            f"\n5,120 passes and 80 updates with their memory, from a key: {painted:.3f} s to the "
             f"picture, {explained:.3f} s to its gaps' causes; painting {paint:.3f} s "
             f"(measured, medians of {KEYS})"
         )
 
 
 def row_of(notebook: Locator, slider: str) -> Locator:
-    return notebook.locator(".widget-hslider", has_text=re.compile(f"^{re.escape(slider)}"))
+    return notebook.locator(".widget-hslider", has=notebook.page.get_by_text(slider, exact=True))
 
 
 def test_the_quickstart_runs_to_its_end(lab: Lab, screenshots: Path) -> None:

@@ -58,8 +58,6 @@ function render({ model, el }) {
     tip.hidden = true;
     explain();
     fit();
-    clearTimeout(waiting); // the bars come first; why there are gaps takes the kernel longer
-    if (!s.why) waiting = setTimeout(() => model.send("why"), WHY_MS);
   }
 
   function explain() {
@@ -68,6 +66,8 @@ function render({ model, el }) {
     s.gaps = s.why && columns(why.columns, GAP_COLUMNS);
     s.waited = s.why && columns(why, { waited: Int32Array }).waited;
     shares.textContent = s.why?.shares ?? "";
+    clearTimeout(waiting); // the bars come first; why there are gaps takes the kernel longer
+    if (!s.why) waiting = setTimeout(() => model.send("why"), WHY_MS);
     name();
     ask();
   }

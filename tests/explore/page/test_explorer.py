@@ -32,7 +32,7 @@ def see(stages: int = 3, method: str = "flush") -> View:
     )
 
 
-PRESETS = {"GPipe": {"method": "gpipe"}, "five": {"stages": 5}}
+PRESETS: dict[str, dict[str, Any]] = {"GPipe": {"method": "gpipe"}, "five": {"stages": 5}}
 
 
 def controls() -> dict[str, widgets.ValueWidget]:
