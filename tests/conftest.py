@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 # Before torch starts its threads, and for all processes that tests start: on a machine with other
@@ -13,6 +14,10 @@ import matplotlib
 import pytest
 import torch
 from hypothesis import settings
+
+# With it jsonschema, which nbformat imports, would compile grammars of URLs for some seconds.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
+gc.disable()  # until all tests are collected: most of what is made till then stays
 
 # A shell's background job ignores interrupts, and so would tests that send themselves one.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -42,6 +47,7 @@ def pytest_collection_finish() -> None:
     """Keep what stays to the end, thousands of tests and torch, out of each garbage collection."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -128,10 +128,10 @@ def expected(feature: str, method: str) -> tuple[list[float], dict[str, Tensor]]
 
 
 def some(*parameters: list[Any]) -> Iterator[Any]:
-    """All combinations; one in 13 is unmarked, so that each value comes with many others."""
+    """All combinations; one in 17 is unmarked, so that each value comes with many others."""
     numbers = count()
     for values in product(*parameters):
-        marks = [] if next(numbers) % 13 == 0 else [pytest.mark.devices]
+        marks = [] if next(numbers) % 17 == 0 else [pytest.mark.devices]
         yield pytest.param(*values, marks=marks)
 
 

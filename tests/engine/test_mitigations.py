@@ -166,7 +166,7 @@ def drawn(data_: st.DataObject, name: str) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(data_=st.data())
 @pytest.mark.parametrize("name", CASES)
 def test_weights_and_losses_are_the_equations(name: str, data_: st.DataObject) -> None:

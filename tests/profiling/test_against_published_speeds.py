@@ -8,6 +8,7 @@ Whoever wrote the kernels of a network decides about a factor of two, so bounds 
 from functools import cache
 
 import pytest
+from torch import nn
 
 from pipekit import Profile
 from pipekit.clusters import K80, P100, Device
@@ -22,10 +23,14 @@ ROWS = 8
 
 
 @cache
+def built(network: str) -> nn.Sequential:
+    return PUBLISHED[network].build(device="meta")
+
+
+@cache
 def profile(network: str, device: Device) -> Profile:
-    published = PUBLISHED[network]
-    images = published.sample(ROWS).to("meta")
-    return Profile.analytic(published.build(device="meta"), images, device)
+    images = PUBLISHED[network].sample(ROWS).to("meta")
+    return Profile.analytic(built(network), images, device)
 
 
 @pytest.mark.parametrize("gpu", MEASURED)

@@ -93,6 +93,7 @@ def test_bytes_that_nobody_accounts_for_are_refused(emulated: dict[Setting, Runs
         runs.communication({FOUR: wrong})
 
 
+@pytest.mark.long
 def test_every_finding_is_a_claim_and_has_the_runs_values(
     judge: Judge, emulated: dict[Setting, Runs]
 ) -> None:

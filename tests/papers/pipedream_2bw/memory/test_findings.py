@@ -24,6 +24,7 @@ def test_the_farthest_case_of_each_system_counts() -> None:
     assert len(findings.law_cases(SMALL, 8)) == 24
 
 
+@pytest.mark.long
 def test_what_follows_from_the_formulas_passes_its_criteria() -> None:
     for found in findings.consequence_findings(SMALL)[:4]:
         claim = load()[found.claim]
