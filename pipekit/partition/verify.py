@@ -86,8 +86,10 @@ def _compare(
     model, batch = recorded.model, trial.batch
     mode = f"in {'training' if training else 'evaluation'} mode, with {trial.sizes}"
     mode += "" if tracked else " and inputs that need no gradient"
-    whole = _run_whole(model, batch, training, tracked)
-    cut = _run_stages(model, stages, batch, training, tracked, seconds)
+    with _said("the unsplit model fails", mode, recorded.advice):
+        whole = _run_whole(model, batch, training, tracked)
+    with _said("the model cut into stages fails", mode, recorded.advice):
+        cut = _run_stages(model, stages, batch, training, tracked, seconds)
     name = whole.first_difference(cut)
     if name is None:
         return
@@ -101,6 +103,16 @@ def _compare(
         f"the model cut into stages is not the unsplit one {mode}: the first tensor that differs "
         f"is {name}; {recorded.advice}"
     )
+
+
+@contextmanager
+def _said(what: str, mode: str, advice: str) -> Iterator[None]:
+    """Refuse a model that fails with a batch made from the example, whatever it raises."""
+    try:
+        yield
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0]
+        raise NotRecordable(f"{what} {mode} ({type(error).__name__}: {said}); {advice}") from error
 
 
 def _run_whole(model: nn.Module, batch: Any, training: bool, tracked: bool) -> _Outcome:

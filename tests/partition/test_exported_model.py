@@ -191,3 +191,14 @@ def test_no_grad_and_autocast_between_blocks_are_kept(way: str) -> None:
 def test_an_unknown_way_is_refused() -> None:
     with pytest.raises(ValueError, match="way must be"):
         stages(Twice(), torch.randn(4, 16), way="replay")
+
+
+def few_rows(model: Any, x: Tensor) -> Tensor:
+    if x.shape[0] > len(X):
+        raise RuntimeError("too many rows")
+    return x
+
+
+def test_what_fails_with_other_sizes_is_said() -> None:
+    with pytest.raises(NotRecordable, match=r"unsplit model fails in .* too many rows\); use way="):
+        stages(Between(few_rows), X, way="export")

@@ -4,6 +4,7 @@ A template is made of :class:`Node` for containers, of the references below, and
 values.  :func:`encode` makes one from real arguments, :func:`decode` makes arguments from it.
 """
 
+import ast
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -48,14 +49,20 @@ class Size:
     @property
     def names(self) -> tuple[str, ...]:
         """The sizes on which it depends."""
-        return tuple(name for name in _compiled(self.expression).co_names if name not in _KNOWN)
+        parts = ast.walk(ast.parse(self.expression))
+        found = [part for part in parts if isinstance(part, ast.Name) and part.id not in _KNOWN]
+        return tuple(dict.fromkeys(part.id for part in sorted(found, key=lambda p: p.col_offset)))
 
     def at(self, sizes: Mapping[str, int]) -> Any:
         """Return the number for a batch of these sizes, by name."""
         return eval(_compiled(self.expression), _KNOWN, dict(sizes))
 
 
-_KNOWN: dict[str, Any] = {"__builtins__": {}, "math": math, "max": max, "min": min, "abs": abs}
+_KNOWN: dict[str, Any] = {
+    "__builtins__": {},
+    "math": math,
+    **{function.__name__: function for function in (max, min, abs, float, int, round)},
+}
 
 
 @cache
