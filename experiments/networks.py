@@ -10,6 +10,7 @@ the seed from torchvision's and transformers' lists, without those that the test
 
 import copy
 import logging
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -206,6 +207,7 @@ def main(
     warnings.simplefilter("ignore")  # what libraries say of themselves
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
+    load = os.getloadavg()[0]
     makers: dict[str, Callable[[], Network]] = {name: partial(build, name) for name in NETWORKS}
     makers |= drawn(Random(SEED))
     wanted = [name for name in makers if not network or name in network]
@@ -218,6 +220,7 @@ def main(
     if output:
         save(output, "refused", list(refusals()))
         record = provenance("measured", seed=SEED, repeats=REPEATS, threads=1)
+        record["load_average_at_start"] = load
         libraries = {
             "torchvision": torchvision.__version__,
             "transformers": transformers.__version__,

@@ -19,8 +19,8 @@ Each network of `make models` is recorded and exported as it is; if that is refu
 sentence names a setting that helps, it is tried again with it. {verdict}
 "Equal": two stages of PipeDream-Flush end with the weights and losses of a plain loop, to the bit.
 A stage may begin at each cut. Times are of a forward and a backward on one core, plain and
-converted, the least of several (measured on {cpu}; torch {torch}, torchvision {torchvision},
-transformers {transformers}).
+converted, the least of several (measured on {cpu}, {beside}; torch {torch}, torchvision
+{torchvision}, transformers {transformers}).
 
 {known}
 ## Drawn at random
@@ -59,8 +59,13 @@ def entered(networks: pd.DataFrame) -> pd.DataFrame:
         shown[column] = networks[column].map(lambda count: f"{count:.0f}", na_action="ignore")
     shown["equal?"] = outcome
     for column, title in (("ms_plain", "ms plain"), ("ms_converted", "ms converted")):
-        shown[title] = networks[column].map(lambda ms: f"{ms:.3g}", na_action="ignore")
+        shown[title] = networks[column].map(milliseconds, na_action="ignore")
     return shown
+
+
+def milliseconds(ms: float) -> str:
+    """Return a time with three digits at least."""
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
 def verdict(networks: pd.DataFrame) -> str:
@@ -85,8 +90,10 @@ def page(networks: pd.DataFrame, refused: pd.DataFrame, record: dict[str, Any]) 
     """
     networks = networks.fillna({"set": "", "sentence": ""})
     is_drawn = networks["network"].str.startswith(DRAWN_FROM)
+    load = record.get("load_average_at_start")
     said = {name: record[name] for name in ("cpu", "torch", "torchvision", "transformers", "seed")}
     return PAGE.format(
+        beside="beside other work" if load is None else f"load {load:.1f} at the start",
         verdict=verdict(networks[~is_drawn]),
         known=markdown(entered(networks[~is_drawn])),
         drawn=markdown(entered(networks[is_drawn])),
