@@ -17,7 +17,7 @@ reproduce: $(STAMP) ## train, reproduce PipeDream's tables and figures, report; 
 	@.venv/bin/pipekit run experiments/quickstart.yaml experiments/pipedream.yaml --jobs 2; \
 	  status=$$?; .venv/bin/pipekit report; exit $$status
 
-papers: $(STAMP) ## the notebooks of all four papers, and the report (half an hour)
+papers: $(STAMP) ## the notebooks of all four papers, and the report
 	@.venv/bin/pipekit run experiments/quickstart.yaml experiments/pipedream.yaml experiments/gpipe.yaml \
 	  experiments/torchgpipe.yaml experiments/pipedream_2bw.yaml --jobs 2; \
 	  status=$$?; .venv/bin/pipekit report; exit $$status

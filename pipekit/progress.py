@@ -33,7 +33,7 @@ def progress_bar(
     """
     if RELAY in os.environ:
         return _Relayed(steps, **options)
-    kind = tqdm.auto.tqdm if widget else tqdm.std.tqdm
+    kind: type[tqdm.std.tqdm[T]] = tqdm.auto.tqdm if widget else tqdm.std.tqdm
     return kind(steps, leave=False, **options)
 
 

@@ -14,8 +14,9 @@ from click import unstyle
 from typer.testing import CliRunner
 
 from pipekit import schedules
-from pipekit.cli import app
+from pipekit.cli import app, options
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from pipekit.staleness.by_name import MITIGATIONS
 
 
 @pytest.fixture
@@ -80,6 +81,30 @@ class TestApp:
             cwd=Path(__file__).parents[1],
         )
         assert done.stdout.strip() == "set()"
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["train", "--method", "gpip"],
+            ["train", "--model", "resnt"],
+            ["train", "--mitigation", "spectrane"],
+            ["profile", "vgg17"],
+            ["schedule", "gpip"],
+        ],
+    )
+    def test_a_wrong_name_is_refused_before_torch_is_loaded(self, arguments: list[str]) -> None:
+        """Since that takes seconds; counted in imports, not by a clock."""
+        code = (
+            "import sys\nfrom pipekit.cli import app\n"
+            f"try: app({arguments!r})\n"
+            "except SystemExit as end: print(end.code, 'torch' in sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout.strip() == "2 False"
+        assert re.search("must be one of|none of the methods", done.stderr)
+
+    def test_mitigations_named_before_torch_are_those_there_are(self) -> None:
+        assert options.MITIGATIONS.split(", ") == list(MITIGATIONS)
 
 
 class TestMethods:

@@ -48,6 +48,8 @@ PUBLISHED = (
     "amoebanet-d-36-544, amoebanet-d-72-512"
 )
 """The papers' networks, likewise."""
+MITIGATIONS = "spectrain, pipeoptim, pipemare, gap-aware, error-feedback, ahead"
+"""What is done about stale weights, likewise."""
 Data = Annotated[
     str | None,
     typer.Option(
@@ -95,6 +97,12 @@ Replicas = Annotated[
 def require_method(name: str) -> None:
     """Raise ValueError unless there is such a method, before what takes seconds is loaded."""
     require_choice("method", name, METHODS.split(", "))
+
+
+def require_mitigation(text: str | None) -> None:
+    """Raise ValueError unless there is a mitigation of this name, or none is wanted; likewise."""
+    if text is not None:
+        require_choice("mitigation", text.partition(":")[0], MITIGATIONS.split(", "))
 
 
 def chosen_cluster(

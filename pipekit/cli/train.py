@@ -19,6 +19,7 @@ from pipekit.cli.options import (
     Quiet,
     Replicas,
     require_method,
+    require_mitigation,
 )
 from pipekit.cli.own import require_known, require_module
 
@@ -169,6 +170,7 @@ def train(
     """
     require_known(model, TRAINED)
     require_method(method)
+    require_mitigation(mitigation)
     for reference in filter(None, (data, test_data, loss)):
         require_module(reference)
     import torch
