@@ -9,9 +9,9 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Literal
 
-from pipekit import units
 from pipekit.megatron_layout import read_layout, write_layout
 from pipekit.reading import read_json
+from pipekit.units import bytes_text
 
 _FORMAT = "pipekit plan 1"
 _MOST = 10**6
@@ -224,7 +224,7 @@ class Plan:
             f"in flight"
         )
         if self.memory_bytes:
-            lines.append(f"  at most {units.bytes_text(self.memory_bytes)} on a worker")
+            lines.append(f"  at most {bytes_text(self.memory_bytes)} on a worker")
         if self.why:
             lines.append(f"  {self.why}")
         return "\n".join(lines)

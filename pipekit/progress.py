@@ -10,20 +10,18 @@ import os
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import tqdm.auto
 import tqdm.std
-
-T = TypeVar("T")
 
 RELAY = "PIPEKIT_PROGRESS"
 """The environment variable that names the file."""
 
 
 def progress_bar(
-    steps: Iterable[T] | None = None, *, widget: bool = True, **options: Any
-) -> "tqdm.std.tqdm[T]":
+    steps: Iterable[Any] | None = None, *, widget: bool = True, **options: Any
+) -> "tqdm.std.tqdm[Any]":
     """Return tqdm's bar, which counts the steps as they are iterated over, or by its ``update``.
 
     Args:
@@ -33,7 +31,7 @@ def progress_bar(
     """
     if RELAY in os.environ:
         return _Relayed(steps, **options)
-    kind: type[tqdm.std.tqdm[T]] = tqdm.auto.tqdm if widget else tqdm.std.tqdm
+    kind: type[tqdm.std.tqdm[Any]] = tqdm.auto.tqdm if widget else tqdm.std.tqdm
     return kind(steps, leave=False, **options)
 
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipekit import units
 from pipekit.cli.options import PUBLISHED, TRAINED, Data, LossName, Quiet
 from pipekit.cli.own import OwnModel, load, own_batches, require_known, require_module
+from pipekit.units import bytes_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -146,7 +146,7 @@ def _print(name: str, made: "Profile") -> None:
     table.add_row("all", *_cells(whole))
     Console().print(table)
     for skip in made.skips:
-        size = units.bytes_text(skip.bytes)
+        size = bytes_text(skip.bytes)
         typer.echo(f"skip {skip.name!r}: layer {skip.source} to {skip.destination}, {size}")
 
 

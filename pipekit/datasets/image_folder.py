@@ -32,7 +32,7 @@ def image_folder(
         path: the folder.
         pixels: of an image's side: the shorter one is scaled to it, and the middle is kept.
         shift: the most pixels by which a training image is shifted, each time anew.
-        most: images to learn from, at most, and a fifth as many to test on; 32 pixels take 12 KiB.
+        most: images to learn from, at most, and a fifth as many to test on; 32 pixels take 12 kB.
         seed: chooses them.
 
     Raises:

@@ -5,10 +5,10 @@ import hashlib
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
-from pipekit import units
 from pipekit.datasets.dataset import Dataset
 from pipekit.datasets.standard_library import RELEASE, library
 from pipekit.datasets.text import language
+from pipekit.units import bytes_text
 
 _TEXTS = frozenset({".py", ".pyi", ".md", ".rst", ".txt"})
 _EACH_FIFTH = 5
@@ -35,7 +35,7 @@ def installed_text(
     train, test, packages = _texts()
     digest = hashlib.sha256(train + test).hexdigest()[:12]
     source = (
-        f"{RELEASE} and {packages} packages, {units.bytes_text(len(train) + len(test))}, "
+        f"{RELEASE} and {packages} packages, {bytes_text(len(train) + len(test))}, "
         f"sha256 {digest}..."
     )
     return language("installed_text", source, (train, test), sequence, rows, test_rows, seed)

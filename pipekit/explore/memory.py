@@ -4,7 +4,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from pipekit import units
+import pipekit.units as units
 from pipekit.clusters import papers
 from pipekit.explore.models import ESTIMATES, MODELS, estimated
 from pipekit.explore.page.controls import choice, steps, whole

@@ -6,7 +6,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from pipekit import units
+import pipekit.units as units
 from pipekit.clusters import flat
 from pipekit.explore.page.controls import number, whole
 from pipekit.explore.page.explorer import explore

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit import units
 from pipekit.profiling import LayerProfile, Profile
+from pipekit.units import BYTES, written
 
 Floats = NDArray[np.float64]
 Index = Any
@@ -229,4 +229,4 @@ def _largest_within(values: Floats) -> Floats:
 
 def bytes_text(size: float) -> str:
     """Return a size for a message: exact, rounded up, and readable."""
-    return f"{int(np.ceil(size)):,} bytes ({units.bytes_text(size)})"
+    return f"{int(np.ceil(size)):,} bytes ({written(size, BYTES)})"

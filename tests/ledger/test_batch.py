@@ -12,8 +12,8 @@ import nbformat
 import pytest
 import yaml
 from nbformat.sign import NotebookNotary
+from tqdm.auto import tqdm
 
-from pipekit.ledger import batch
 from pipekit.ledger.batch import run
 
 Notebook = Callable[..., Path]
@@ -218,12 +218,12 @@ def test_a_long_cell_says_in_the_runners_bar_how_far_it_is_and_not_in_the_notebo
     notebook("long", COUNTS)
     runs = tmp_path / "runs"
 
-    class Bar(batch.tqdm):  # type: ignore[type-arg, misc]
+    class Bar(tqdm):  # type: ignore[type-arg]
         def set_description(self, desc: str | None = None, refresh: bool | None = True) -> None:
             if desc == "long (training 2/3 it)":
                 (next(runs.iterdir()) / "long" / "shown").touch()
 
-    monkeypatch.setattr(batch, "tqdm", Bar)
+    monkeypatch.setattr("pipekit.ledger.batch.tqdm", Bar)
     (result,) = run(experiment(tmp_path, "long"), results=runs).notebooks
     assert result.error is None
     copy = nbformat.read(result.notebook, as_version=4)

@@ -87,7 +87,7 @@ def test_every_parameter_out_of_the_range_in_its_comment_is_refused_at_once(
     second = [cell for cell in notebook.cells if cell.cell_type == "code"][1]
     assert "parameters(globals())" in second.source
     declared = read(source)
-    given = {s.target.id: s.value.value for s in ast.parse(source).body}  # type: ignore[attr-defined]
+    given = {s.target.id: s.value.value for s in ast.parse(source).body}
     assert set(declared) == set(given)
     assert papers.parameters({**given, "In": ["", source]}) == given
     for name, parameter in declared.items():

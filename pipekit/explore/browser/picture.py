@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipekit import units
+import pipekit.units as units
 from pipekit.plots import style
 from pipekit.plots.timelines.event_styles import event_styles, letters
 from pipekit.plots.timelines.idle import STYLES

@@ -78,7 +78,7 @@ def measure_all(
     runs = text_bar(
         [(model, case) for model in models for case in grid], desc="measuring", unit="case"
     )
-    return pd.DataFrame([measured_row(*run, repeats, passes=passes) for run in runs])
+    return pd.DataFrame([measured_row(model, case, repeats, passes=passes) for model, case in runs])
 
 
 def weigh_all(

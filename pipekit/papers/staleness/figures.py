@@ -7,11 +7,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import plots, units
+from pipekit import plots
 from pipekit.papers.staleness import comparison
 from pipekit.papers.staleness.comparison import OWN, SYNCS
 from pipekit.papers.staleness.methods import SYNC
 from pipekit.papers.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED
+from pipekit.units import bytes_text
 
 RATES: Mapping[str, str] = {OWN: "each at its own rate", SYNCS: "all at the rate of no delay"}
 PAD = 0.05
@@ -142,7 +143,7 @@ def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
     """
     shown = points.assign(
         name=[
-            f"{arm}, {units.bytes_text(size)}"
+            f"{arm}, {bytes_text(size)}"
             for arm, size in zip(points["arm"], points["memory_bytes"], strict=True)
         ],
         milliseconds=1e3 * points["seconds"],

@@ -8,10 +8,10 @@ from typing import Any, Self
 import pandas as pd
 from torch import nn
 
-from pipekit import units
 from pipekit.partition.recorded.graph import Passed, passed_values
 from pipekit.partition.recorded.recorded_model import Crossing, RecordedModel
 from pipekit.partition.recorded.stage import RecordedStage, span
+from pipekit.units import bytes_text
 
 
 @dataclass(frozen=True)
@@ -188,4 +188,4 @@ def _crosses(crossing: tuple[Crossing, ...]) -> str:
     if not crossing:
         return ""
     size = sum(each.nbytes for each in crossing)
-    return f"{units.bytes_text(size)}: {', '.join(each.source for each in crossing)}"
+    return f"{bytes_text(size)}: {', '.join(each.source for each in crossing)}"

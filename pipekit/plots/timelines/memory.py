@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import units
+import pipekit.units as units
 from pipekit.plots import style
 from pipekit.plots.frames import require
 from pipekit.plots.timelines.worker_panels import panel, steps, worker_panels, write_beside

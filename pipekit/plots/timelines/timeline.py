@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from pipekit import units
+import pipekit.units as units
 from pipekit.plots import style
 from pipekit.plots.timelines.bars import bars
 from pipekit.schedules import Schedule

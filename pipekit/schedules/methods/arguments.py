@@ -2,8 +2,8 @@
 
 import math
 
-from pipekit import units
 from pipekit.schedules.errors import ScheduleError
+from pipekit.units import bytes_text
 
 MOST = 20_000_000
 """Microbatches of all stages of the largest table: each takes two tasks or more, some 300 bytes."""
@@ -22,7 +22,7 @@ def require_positive(**counts: int) -> None:
     if size > MOST:
         told = " x ".join(f"{count:,} {name}" for name, count in counts.items())
         raise ScheduleError(
-            f"{told} are {size:,} passes each way, some {units.bytes_text(300 * size)} to write "
+            f"{told} are {size:,} passes each way, some {bytes_text(300 * size)} to write "
             f"out, and {MOST:,} are the most: run fewer batches at a time"
         )
 

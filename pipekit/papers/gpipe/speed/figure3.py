@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import plots, units
+from pipekit import plots
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.scenarios import naive
 from pipekit.papers.gpipe.speed.bars import (
@@ -27,6 +27,7 @@ from pipekit.papers.gpipe.speed.step_time import compute_bound
 from pipekit.papers.repeats import emulated
 from pipekit.progress import text_bar
 from pipekit.traces import Trace
+from pipekit.units import bytes_text
 
 PRINTED: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
@@ -145,7 +146,7 @@ def needs_two() -> Finding:
     fit = 1 + int((two.cluster.device.memory_bytes - least) / an_image)
     note = (
         f"without GPipe, at the {images} images that naive-2 trains with; up to {fit} images would "
-        f"fit one accelerator, {units.bytes_text(least)} for a single one: the claim holds for "
+        f"fit one accelerator, {bytes_text(least)} for a single one: the claim holds for "
         "minibatches above that"
     )
     return Finding.simulated("gpipe-fig3a-needs-two", alone / 1e9, note)

@@ -7,7 +7,7 @@ from functools import cached_property
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import plots, units
+from pipekit import plots
 from pipekit.clusters.papers import two_bw_v100
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream_2bw.planner.checks import Problem, simulated_rate
@@ -15,6 +15,7 @@ from pipekit.papers.pipedream_2bw.planner.findings import ROWS
 from pipekit.papers.pipedream_2bw.profiles import ProfileOf, gpt_profile, headless_profile
 from pipekit.papers.pipedream_2bw.settings import OPTIMIZER_STATES
 from pipekit.plans import Plan
+from pipekit.units import bytes_text
 
 DEPTHS = [2, 3, 4, 6, 8, 12, 16, 24, 48]
 """Those that divide 48 blocks."""
@@ -99,8 +100,8 @@ class PaperModel:
             f"{self.name}: the planner takes d = {len(self.plan.stages)}, w = "
             f"{self.plan.replicas[0]}, with unequal blocks. Of the depths with equal blocks d = "
             f"{best} is the fastest, {self._ratio(own):.2f} times as fast as the paper's, with "
-            f"{units.bytes_text(own.loc[best, 'memory_bytes'])} of "
-            f"{units.bytes_text(device.memory_bytes)}; "
+            f"{bytes_text(own.loc[best, 'memory_bytes'])} of "
+            f"{bytes_text(device.memory_bytes)}; "
             f"with 1 GiB less for the system {less:.2f}, and as if the logits, which are on the "
             f"last stage, took no time {equal:.2f}. The cost model hides the sums of gradients "
             "under the whole batch; event by event, where they share links with the activations, "

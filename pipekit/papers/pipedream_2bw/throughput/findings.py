@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import models, plots, schedules, units
+from pipekit import models, plots, schedules
 from pipekit.clusters import Cluster
 from pipekit.models.gpt import LAYOUTS
 from pipekit.papers.findings import Finding
@@ -15,6 +15,7 @@ from pipekit.papers.pipedream_2bw.systems import FLUSH, GPIPE, INTER_LAYER, TENS
 from pipekit.papers.pipedream_2bw.throughput import rates
 from pipekit.papers.pipedream_2bw.throughput.panels import LARGE, SMALL, Figure6
 from pipekit.traces import Trace
+from pipekit.units import bytes_text
 
 WAYS = [2, 4, 8, 16, 32]
 """Of tensor model parallelism on 64 GPUs."""
@@ -62,7 +63,7 @@ def why_tensor(found: Figure6) -> str:
     free_s = rates.tensor_mp_seconds(rates.on_links(job, "NVLink", float("inf")))
     attained = (tensor_s - free_s) / (1.3 * ours_s - free_s) * used
     return (
-        f"NVLink at {units.bytes_text(used)}/s, and the last stage's logits slow the pipeline: "
+        f"NVLink at {bytes_text(used)}/s, and the last stage's logits slow the pipeline: "
         f"without their time {max(found.balanced(TWO_BW, TENSOR_MP)):.2f} (simulated); or 1.3 if "
         f"an all-reduce attained no more than {100 * attained / used:.0f} % of that. That "
         f"matrices of a {job.depth}th of the columns run slower is not in the model either"

@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from pipekit import units
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.cause_names import GUESSED_LAYERS, OWN_BANDWIDTH, PLAN
 from pipekit.papers.pipedream.table1.causes import Slowness
 from pipekit.papers.pipedream.table1.changes import INSTEAD, UNCHANGED, Change
 from pipekit.papers.pipedream.table1.rows import TABLE1, THROUGHPUT, Setting
 from pipekit.papers.pipedream.table1.runs import Runs, weakest
+from pipekit.units import bytes_text
 
 FOUR, EIGHT, SIXTEEN, EIGHT_B, INCEPTION, INCEPTION_B, S2VT = TABLE1
 RESNET, ALEXNET = THROUGHPUT
@@ -96,8 +96,8 @@ class Judge:
         found = self.runs[S2VT]
         return (
             f"our S2VT (the paper prints no layer sizes) sends "
-            f"{units.bytes_text(found.pipedream.closed.activations)} of activations a minibatch, "
-            f"all that Table 1's 95 % leaves is {units.bytes_text(0.05 * found.bsp.closed.total)}: "
+            f"{bytes_text(found.pipedream.closed.activations)} of activations a minibatch, "
+            f"all that Table 1's 95 % leaves is {bytes_text(0.05 * found.bsp.closed.total)}: "
             "transfers set the pace"
         )
 
