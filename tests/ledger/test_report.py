@@ -126,6 +126,12 @@ class TestPage:
         assert "no experiment has found the cause: 1 claim" in shown_text(unknown)
         assert re.findall(r'href="#([^"]+)"', unknown) == [CONFIG]
 
+    def test_a_table_says_what_each_change_turns_and_breaks(self, page: str, run: Path) -> None:
+        table = page.partition('<details class="what-if"')[2].partition("</details>")[0]
+        assert "links of the printed bandwidth 1 1 0 0 0" in shown_text(table)
+        tried = pd.read_csv(run / "what_if.csv")
+        assert tried["becomes"].tolist() == ["turned"]
+
     def test_what_cannot_be_confirmed_gives_its_reason(self, page: str) -> None:
         preset = card(page, "pipedream-batch-sizes")
         assert "what the authors chose" in preset

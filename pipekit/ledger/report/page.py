@@ -8,6 +8,7 @@ from itertools import chain, groupby, zip_longest
 from pathlib import Path
 from re import match
 
+from pipekit.ledger import what_if
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, summaries
 from pipekit.ledger.report.links import links
@@ -88,15 +89,16 @@ def destination(folder: Path) -> Path:
 
 
 def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
-    """Write ``report.html``, ``report.csv`` and ``scores.csv``; return the path of the first.
+    """Write ``report.html``, ``report.csv``, ``scores.csv`` and ``what_if.csv``; return the first.
 
     The page loads neither from a network nor a file; its links lead to the run's own files.
     """
-    figures = _figures(outcomes)
+    figures, tried = _figures(outcomes), what_if.experiments(outcomes)
     page = template("page.html.j2").render(
         papers=_papers(outcomes, figures),
         telling=telling(figures),
         causes=_causes(outcomes),
+        what_if=what_if.summary(tried).to_dict("records"),
         summaries=summaries(outcomes),
         counts={status: sum(o.status is status for o in outcomes) for status in Status},
         runs=_runs(outcomes),
@@ -114,6 +116,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     html.write_text(page, encoding="utf-8")
     frame(outcomes).to_csv(folder / "report.csv", index=False)
     scores(outcomes).to_csv(folder / "scores.csv", index=False)
+    tried.to_csv(folder / "what_if.csv", index=False)
     return html
 
 

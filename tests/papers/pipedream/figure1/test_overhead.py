@@ -36,7 +36,8 @@ def _grid(**overheads: float) -> pd.DataFrame:
         (model, gpu, workers, overheads.get(model, 50 if model in HEAVY else 10) + 5 * g + workers)
         for model, (g, gpu), workers in cells
     ]
-    return pd.DataFrame(rows, columns=["model", "gpu", "workers", "overhead"])
+    frame = pd.DataFrame(rows, columns=["model", "gpu", "workers", "overhead"])
+    return frame.assign(compute_s=1.0, exchange_s=frame["overhead"] / (100 - frame["overhead"]))
 
 
 def test_a_simulated_step_is_compute_and_what_is_not_hidden() -> None:
@@ -58,6 +59,7 @@ def test_a_grid_of_a_small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = overhead.grid(["vgg16"], [2, 8])
     assert list(frame["gpu"]) == [gpu for gpu in GPUS for _ in range(2)]
     assert list(frame["compute_s"]) == pytest.approx([0.6] * 6)
+    assert frame["exchange_s"][0] == pytest.approx(0.16)
     # 2 workers: each layer's exchange takes 0.08 s, and the second has 0.2 s to be hidden in
     assert frame["step_s"][0] == pytest.approx(0.6 + 0.08)
     assert frame["overhead"][0] == pytest.approx(100 * 0.08 / 0.68)
@@ -105,3 +107,7 @@ def test_findings_are_of_full_duplex_links_and_name_the_shared_ones() -> None:
     printed = found["pipedream-intro-vgg16-overhead-85"]
     assert printed.value == 64
     assert "as section 3.2's volume has it, 34.0; at 100% of the peak 56.8" in printed.note
+    assert [cause.value for cause in printed.causes] == [34]
+    heavy = found["pipedream-fig1-takeaway-heavy-models"]
+    assert heavy.causes[0].value == pytest.approx(40), "nothing is hidden in this grid"
+    assert found["pipedream-fig1-overhead-grid"].causes[0].value is True
