@@ -29,6 +29,7 @@ test: $(STAMP) ## check style and types, run the tests
 	@$(MAKE) --no-print-directory --jobs=2 lint quick
 
 quick: $(STAMP) ## run the tests only
+	@.venv/bin/python -m compileall -q pipekit experiments # else each process compiles where none writes
 	.venv/bin/python -m pytest $(PARALLEL)
 
 long: $(STAMP) ## run the tests that take more than 5 s each (3 minutes)
