@@ -217,7 +217,7 @@ def findings(
         "pipedream-fig1-overhead-grid": (found.hold, note),
         "pipedream-intro-vgg16-overhead-85": (largest_of_vgg16(frame), reading),
     }
-    found = {claim: Finding.simulated(claim, *row, "figure1.svg") for claim, row in values.items()}
+    made = {claim: Finding.simulated(claim, *row, "figure1.svg") for claim, row in values.items()}
     otherwise = {
         "pipedream-fig1-takeaway-heavy-models": (OVERLAP, least_apart, ONE_AFTER_THE_OTHER),
         "pipedream-fig1-takeaway-light-models": (OVERLAP, least_apart, ONE_AFTER_THE_OTHER),
@@ -229,8 +229,8 @@ def findings(
         ),
     }
     for claim, (cause, value, instead) in otherwise.items():
-        found[claim] = found[claim].because(cause, value, changed=instead)
-    return list(found.values())
+        made[claim] = made[claim].because(cause, value, changed=instead)
+    return list(made.values())
 
 
 def _apart(frame: pd.DataFrame) -> tuple[float, bool]:
