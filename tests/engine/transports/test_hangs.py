@@ -292,7 +292,7 @@ def test_torchrun_ends_a_run_that_hangs() -> None:
             said[0] = str(stalled)
             ended.set()
 
-        torchrun._end = end  # type: ignore[assignment]
+        torchrun._end = end
         mine = "worker 0 waits in B|worker 1 computes F2|worker 2 waits in F2"
         WatchdogsClock(pytest.MonkeyPatch(), mine)
         pipe = hanging(1, transport="distributed", timeout=1.0)
