@@ -1,6 +1,8 @@
 """What explorers simulate: a method's schedule on as many stages, and a network cut for it."""
 
 import math
+from dataclasses import replace
+from functools import lru_cache
 
 from pipekit.clusters import flat
 from pipekit.planning import plan
@@ -10,12 +12,23 @@ from pipekit.profiling import Profile
 from pipekit.schedules import Schedule
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 
+REMEMBERED = 64
+"""Schedules that need not be made again when costs change, or a control goes back."""
+
 
 def made(name: str, replicas: list[int], microbatches: int, batches: int) -> Schedule:
     """Return a method's schedule; one that does not cut minibatches gets as many whole ones."""
+    return _made(name, tuple(replicas), microbatches, batches)
+
+
+@lru_cache(REMEMBERED)
+def _made(name: str, replicas: tuple[int, ...], microbatches: int, batches: int) -> Schedule:
     if name in PER_MINIBATCH:
-        return METHODS[name](replicas, 1, microbatches * batches)
-    return METHODS[name](replicas, microbatches, batches)
+        schedule = METHODS[name]([*replicas], 1, microbatches * batches)
+    else:
+        schedule = METHODS[name]([*replicas], microbatches, batches)
+    # What repeats is written out: it is gone through a dozen times while a slider moves.
+    return replace(schedule, workers=tuple(map(tuple, schedule.workers)))
 
 
 def cut(
