@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipekit.ledger.experiment import load_all
+
 
 def pages(root: Path, source: Path) -> list[str]:
     """Copy a checkout's notebooks to the site's source, executed if a run has them.
@@ -14,11 +16,12 @@ def pages(root: Path, source: Path) -> list[str]:
         The names of their pages, below ``gallery``; a figure lies beside each that has one.
     """
     executed = {path.stem: path for path in sorted((root / "results/runs").glob("*/*.ipynb"))}
+    experiments = sorted((root / "experiments").glob("*.yaml"))
+    jobs = load_all(experiments).jobs if experiments else ()
+    runs = {job.notebook.resolve(): executed.get(job.name) for job in jobs}
     names = []
     for path in sorted((root / "notebooks").rglob("*.ipynb")):
-        name = path.relative_to(root / "notebooks")
-        prefix = {"pipedream_2bw": "2bw-", "pipedream": ""}.get(name.parts[0], f"{name.parts[0]}-")
-        run = executed.get(f"{prefix}{path.stem}", executed.get(path.stem))
+        name, run = path.relative_to(root / "notebooks"), runs.get(path.resolve())
         into = source / "gallery" / name
         into.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(run or path, into)
