@@ -258,7 +258,9 @@ def test_an_interrupt_while_the_feeder_is_made(monkeypatch: pytest.MonkeyPatch) 
         return ends
 
     pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
-    before = open_files()
+    pipe.train(data(1))
+    pipe.close()
+    before = open_files()  # with those of the fork server, which stays
     pipe.train(data(1))
     monkeypatch.setattr(os, "pipe", interrupted)  # the workers are there: only the feeder's is made
     with pytest.raises(KeyboardInterrupt):
