@@ -23,9 +23,10 @@ def readable(number: float, units: dict[str, float]) -> tuple[float, str]:
 
 
 def written(number: float, units: dict[str, float]) -> str:
-    """Return a number of seconds or bytes as text, say "132 MB"."""
+    """Return a number of seconds or bytes as text, say "132 MB"; never as a power of ten."""
     factor, unit = readable(number, units)
-    return f"{number * factor:.4g} {unit}"
+    value = number * factor
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.4g} {unit}"
 
 
 def bytes_text(number: float) -> str:

@@ -13,7 +13,7 @@ from pipekit.datasets.images import digits, mnist
 
 @dataclass(frozen=True)
 class ShiftedImages(Dataset):
-    """Images shifted at random in training, as :func:`pipekit.datasets.handwriting` has them.
+    """Images shifted at random in training; see :func:`pipekit.datasets.handwriting`.
 
     Attributes:
         shift: the most pixels, up, down, left and right.
