@@ -56,7 +56,8 @@ def see(
     fits = gib <= memory_gib
     plotted = {}
     if fits.any():
-        title = f"{model} on {cluster}, {stages} stages, beside {proxy} with {optimizer}"
+        hardware = f"{model} on {cluster}, {stages} stages, {rows} samples an update"
+        title = f"{hardware}, beside {proxy} with {optimizer}"
         figure, shown = figures.speed(found[fits], title)
         plotted["speed_and_staleness"] = Plot(figure, shown)
     return View(
@@ -85,7 +86,7 @@ def controls(table: pd.DataFrame) -> dict[str, widgets.ValueWidget]:
         "stages": steps("stages", sorted({*table["stages"], 4} & {4, 8})),
         "rows": steps("samples an update", [16, 32, 64, 128, 256]),
         "memory_gib": steps("memory (GiB)", [4, 8, 12, 16, 24, 32, 48, 80]),
-        "states": choice("optimizer's memory", OPTIMIZERS),
+        "states": choice("kept for", OPTIMIZERS),
         "proxy": choice("trained", dict.fromkeys(proxy for proxy, _ in pairs)),
         "optimizer": choice("by", dict.fromkeys(optimizer for _, optimizer in pairs)),
     }

@@ -95,7 +95,7 @@ class Lab:
         """Take a picture of the page in both themes."""
         for theme in ("Dark", "Light"):
             self.theme(theme)
-            self.page.wait_for_timeout(300)
+            self.page.wait_for_timeout(1000)  # a busy machine paints late
             self.page.screenshot(path=folder / f"{name}_{theme.lower()}.png", scale="css")
 
     def cells(self, path: str) -> list[dict[str, Any]]:

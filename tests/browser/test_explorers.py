@@ -49,7 +49,7 @@ BACKGROUND = "element => getComputedStyle(element).getPropertyValue('--jp-layout
         ("memory", "stages"),
         ("planner", "workers"),
         ("search", "memory cap (step)"),
-        ("staleness", "memory (GiB)"),
+        ("staleness", "samples an update"),
     ],
 )
 def test_an_explorer_follows_a_slider(name: str, slider: str, lab: Lab, screenshots: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_puzzle_is_played_to_its_end_and_trained_with(
     train = game.get_by_text("Train with it", exact=True)
     for number, (worker, task) in enumerate(tasks, start=1):
         expect(train).to_be_disabled()
-        row = game.locator(".widget-hbox", has=game.get_by_text(f"worker {worker}", exact=True))
+        row = game.locator(".widget-hbox", has=lab.page.get_by_text(f"worker {worker}", exact=True))
         row.last.get_by_text(label(puzzle, worker, task), exact=True).click()
         if number < len(tasks):
             game.get_by_text(f"{number} of {len(tasks)} tasks placed").wait_for()
