@@ -1,4 +1,4 @@
-"""The game in a real browser: every puzzle is played to its end, and trained with."""
+"""The game in a real browser: puzzles are played to their end, and trained with."""
 
 from pathlib import Path
 
@@ -24,10 +24,11 @@ def game(lab: Lab) -> Locator:
     return notebook
 
 
-@pytest.mark.parametrize("puzzle", PUZZLES.values(), ids=lambda puzzle: puzzle.name)
+@pytest.mark.parametrize("name", ["1. Naive", "4. Interleaved 1F1B", "8. Under a memory cap"])
 def test_a_puzzle_is_played_to_its_end_and_trained_with(
-    puzzle: Puzzle, lab: Lab, game: Locator, screenshots: Path
+    name: str, lab: Lab, game: Locator, screenshots: Path
 ) -> None:
+    puzzle = PUZZLES[name]
     lab.show("puzzles.ipynb")
     game.locator("select", has_text="1. Naive").select_option(puzzle.name)
     tasks = [(worker, task) for worker, _, task in replay(puzzle.best)]

@@ -112,7 +112,8 @@ class TestBoard:
         self.buttons(board)["Show the best known"].click()
         self.buttons(board)["Train with it"].click()
         assert len(board._charts) == 1
-        assert board._canvases[-1].picture["title"].startswith("1. Naive, as executed")
+        best = PUZZLES["1. Naive"].best.title
+        assert board._canvases[-1].picture["title"].startswith(f"{best}, as executed")
         assert "Solved" in board._text.value, "the verdict stays"
 
 
