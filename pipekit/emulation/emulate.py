@@ -19,8 +19,8 @@ from pipekit.engine import arguments
 from pipekit.engine.batches import Batch
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Watchers
-from pipekit.engine.run import Run
-from pipekit.engine.tables import Table, Tables, links
+from pipekit.engine.runs.run import Run
+from pipekit.engine.runs.tables import Table, Tables, links
 from pipekit.engine.transports.threads import ThreadRunner
 from pipekit.engine.work import WorkerAssignment
 from pipekit.plans import Plan

@@ -5,7 +5,7 @@ from pipekit.engine.module.pipelined_module import PipelinedModule
 from pipekit.engine.observers.loss_bar import BatchDone
 from pipekit.engine.observers.observer import Observer
 from pipekit.engine.pipeline import Pipeline
-from pipekit.engine.run import Run, measure_memory
+from pipekit.engine.runs.run import Run, measure_memory
 from pipekit.engine.transports.processes.member import WorkerDied
 from pipekit.engine.transports.watchdog import Stalled
 from pipekit.engine.updates.weight_versions import OptimizerFactory

@@ -18,21 +18,21 @@ from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.devices import resolve_for_workers
 from pipekit.engine import arguments
-from pipekit.engine.batch_reader import BatchReader, Inputs
 from pipekit.engine.config import Loss
 from pipekit.engine.execution.stage import StageConfig
-from pipekit.engine.inference import Metric, Metrics, output_alone, results
-from pipekit.engine.model_stages import ModelStages
 from pipekit.engine.observers.loss_bar import OnBatch
 from pipekit.engine.observers.observer import Watchers
-from pipekit.engine.run import Run
-from pipekit.engine.runs import Runs
-from pipekit.engine.tables import Tables
+from pipekit.engine.runs.batch_reader import BatchReader, Inputs
+from pipekit.engine.runs.inference import Metric, Metrics, output_alone, results
+from pipekit.engine.runs.model_stages import ModelStages
+from pipekit.engine.runs.run import Run
+from pipekit.engine.runs.runs import Runs
+from pipekit.engine.runs.tables import Tables
+from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports import by_name as transports
 from pipekit.engine.updates.mitigated_weights import StageMitigation
 from pipekit.engine.updates.optimizer_state import Groups, NamedState
 from pipekit.engine.updates.weight_versions import LRSchedulerFactory, OptimizerFactory
-from pipekit.engine.workers import Workers
 from pipekit.layers.autocast import DTYPES
 from pipekit.loss_scale import LossScale
 from pipekit.partition.checks import require_balance

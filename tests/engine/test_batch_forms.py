@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.engine.batch_reader import BatchReader
+from pipekit.engine.runs.batch_reader import BatchReader
 from tests.engine.examples import cores_of_each, data, different, mlp, pipeline
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])

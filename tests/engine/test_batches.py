@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import pipekit as pk
-from pipekit.engine.batch_reader import BatchReader
 from pipekit.engine.batches import Batch, Feed, Needs, split
+from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.layers.seeded import Seeded
 from pipekit.schedules import Schedule, gpipe, lower, pipedream
 from tests.engine.examples import data, mixed, pipeline

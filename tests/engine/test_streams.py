@@ -13,7 +13,8 @@ from torch.optim.lr_scheduler import StepLR
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.engine import BatchDone, tables
+from pipekit.engine import BatchDone
+from pipekit.engine.runs import tables
 from tests.engine.examples import (
     METHODS,
     OPTIMIZERS,

@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 
 from pipekit.choices import require_choice
 from pipekit.engine import arguments
-from pipekit.engine.batch_reader import BatchReader
-from pipekit.engine.batch_source import BatchSource
 from pipekit.engine.checkpoints.progress import Agree, TrainingProgress
 from pipekit.engine.checkpoints.resume_point import ResumePoint, Start
 from pipekit.engine.ending import Window
 from pipekit.engine.interrupts import Interrupts
-from pipekit.engine.model_stages import ModelStages
 from pipekit.engine.observers.loss_bar import OnBatch
 from pipekit.engine.observers.observer import Watchers
-from pipekit.engine.run import Run
-from pipekit.engine.tables import Tables
+from pipekit.engine.runs.batch_reader import BatchReader
+from pipekit.engine.runs.batch_source import BatchSource
+from pipekit.engine.runs.model_stages import ModelStages
+from pipekit.engine.runs.run import Run
+from pipekit.engine.runs.tables import Tables
+from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.processes.member import WorkerDied
 from pipekit.engine.work import Report, first_error
-from pipekit.engine.workers import Workers
 from pipekit.schedules import Schedule, until
 
 

@@ -10,15 +10,15 @@ import torch
 
 from pipekit.clusters import Cluster
 from pipekit.engine import arguments
-from pipekit.engine.batch_source import BatchSource, Read
 from pipekit.engine.batches import Batch, End, split
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.config import CheckpointConfig, Loss, ResumeConfig, RunConfig
 from pipekit.engine.ending import Cuts, EachBatch, Ends, Window
-from pipekit.engine.model_stages import ModelStages
 from pipekit.engine.observers.loss_bar import LossBar, OnBatch
 from pipekit.engine.observers.reporter import Listener
-from pipekit.engine.tables import Tables, links
+from pipekit.engine.runs.batch_source import BatchSource, Read
+from pipekit.engine.runs.model_stages import ModelStages
+from pipekit.engine.runs.tables import Tables, links
 from pipekit.engine.transports.by_name import Runner
 from pipekit.engine.work import Report, WorkerAssignment
 from pipekit.schedules import Schedule, ScheduleError, Step

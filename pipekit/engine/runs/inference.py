@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.config import Loss
+from pipekit.engine.runs.workers import is_mean
 from pipekit.engine.work import Report
-from pipekit.engine.workers import is_mean
 from pipekit.mean_over import MeanOver
 from pipekit.trees import Tree
 
