@@ -22,22 +22,22 @@ from pipekit.schedules.lowering.lower import (
     slot_count,
 )
 from pipekit.schedules.lowering.sums import Sum, sum_order, sums
-from pipekit.schedules.methods.asp import asp
+from pipekit.schedules.methods.asynchronous.asp import asp
+from pipekit.schedules.methods.asynchronous.paci import paci
+from pipekit.schedules.methods.asynchronous.pipedream import optimal_in_flight, pipedream
+from pipekit.schedules.methods.asynchronous.two_bw import two_bw
 from pipekit.schedules.methods.bidirectional.chimera import chimera
 from pipekit.schedules.methods.bidirectional.dualpipe import dualpipe
 from pipekit.schedules.methods.bidirectional.dualpipe_v import dualpipe_v
 from pipekit.schedules.methods.eager import eager
 from pipekit.schedules.methods.flush import flush
 from pipekit.schedules.methods.gpipe import gpipe
-from pipekit.schedules.methods.hanayo import hanayo
 from pipekit.schedules.methods.inference import inference
-from pipekit.schedules.methods.interleaved import interleaved
-from pipekit.schedules.methods.looped_bfs import looped_bfs
+from pipekit.schedules.methods.looped.hanayo import hanayo
+from pipekit.schedules.methods.looped.interleaved import interleaved
+from pipekit.schedules.methods.looped.looped_bfs import looped_bfs
 from pipekit.schedules.methods.model_parallel import model_parallel
-from pipekit.schedules.methods.paci import paci
-from pipekit.schedules.methods.pipedream import optimal_in_flight, pipedream
 from pipekit.schedules.methods.replicate import replicate
-from pipekit.schedules.methods.two_bw import two_bw
 from pipekit.schedules.methods.zero_bubble.interleaved_zero_bubble import interleaved_zero_bubble
 from pipekit.schedules.methods.zero_bubble.v_half import v_half
 from pipekit.schedules.methods.zero_bubble.v_min import v_min

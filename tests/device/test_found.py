@@ -16,8 +16,8 @@ from pipekit import devices, schedules
 from pipekit.engine.transports.distributed import torchrun
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
-from pipekit.engine.updates.all_reduce import DirectAllReduce, ReduceKey
 from pipekit.engine.updates.buckets import ParameterBucket
+from pipekit.engine.updates.sums.all_reduce import DirectAllReduce, ReduceKey
 from tests.device.kind import on
 from tests.device.process import simulated
 from tests.device.test_distributed import with_lengths

@@ -15,7 +15,7 @@ from torch import nn
 from pipekit import LossScale, Pipeline, Run, Schedule, oracle
 from pipekit.schedules import ADDING, replicate
 from tests.engine.examples import data, different, nesterov
-from tests.engine.updates.test_ties import tied
+from tests.engine.updates.sums.test_ties import tied
 from tests.schedules.formats.torch_tables import torchs
 from tests.schedules.methods.test_all_methods import METHODS
 

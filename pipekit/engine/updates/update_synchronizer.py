@@ -12,14 +12,14 @@ from pipekit.devices import synchronize
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
-from pipekit.engine.updates.all_reduce import DirectAllReduce
 from pipekit.engine.updates.buckets import Gradients
-from pipekit.engine.updates.comm_thread import CommThread
 from pipekit.engine.updates.global_update import Decision, GlobalUpdate
-from pipekit.engine.updates.reducer import Reducer
-from pipekit.engine.updates.running_statistics import average
-from pipekit.engine.updates.sum_turns import SumTurns
-from pipekit.engine.updates.tied_gradients import TiedGradients
+from pipekit.engine.updates.sums.all_reduce import DirectAllReduce
+from pipekit.engine.updates.sums.comm_thread import CommThread
+from pipekit.engine.updates.sums.reducer import Reducer
+from pipekit.engine.updates.sums.running_statistics import average
+from pipekit.engine.updates.sums.sum_turns import SumTurns
+from pipekit.engine.updates.sums.tied_gradients import TiedGradients
 from pipekit.engine.updates.weights import Saved, UpdatedStage
 from pipekit.partition.ties import Tie
 

@@ -2,7 +2,7 @@
 
 from pipekit.schedules.flushed import flushed
 from pipekit.schedules.methods.arguments import require_positive
-from pipekit.schedules.methods.interleaved import interleaved_passes, require_loop
+from pipekit.schedules.methods.looped.interleaved import interleaved_passes, require_loop
 from pipekit.schedules.methods.zero_bubble.split_backwards import split_backwards
 from pipekit.schedules.schedule import Schedule
 

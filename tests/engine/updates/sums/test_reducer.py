@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from pipekit import bucketing
 from pipekit.engine.transport import FlatBucket
-from pipekit.engine.updates.all_reduce import ReduceKey
 from pipekit.engine.updates.buckets import Gradients
-from pipekit.engine.updates.comm_thread import CommThread
-from pipekit.engine.updates.reducer import Reducer
-from pipekit.engine.updates.sum_turns import SumTurns
+from pipekit.engine.updates.sums.all_reduce import ReduceKey
+from pipekit.engine.updates.sums.comm_thread import CommThread
+from pipekit.engine.updates.sums.reducer import Reducer
+from pipekit.engine.updates.sums.sum_turns import SumTurns
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.schedules import Sum
 from tests.engine.examples import mlp, sgd

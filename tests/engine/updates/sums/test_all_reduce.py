@@ -19,7 +19,7 @@ from pipekit.engine.transports.mailbox import KeyedMailbox, Mailboxes
 from pipekit.engine.transports.mailbox_transport import MailboxTransport
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.threads import ThreadMailboxes
-from pipekit.engine.updates.all_reduce import AllReduce, DirectAllReduce, ReduceKey
+from pipekit.engine.updates.sums.all_reduce import AllReduce, DirectAllReduce, ReduceKey
 
 LIMIT_S = 100
 TRANSPORTS = pytest.mark.parametrize("transport", ["queues", "shared memory"])

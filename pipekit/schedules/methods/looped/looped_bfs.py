@@ -2,7 +2,7 @@
 
 from pipekit.schedules.flushed import flushed
 from pipekit.schedules.methods.arguments import require_positive
-from pipekit.schedules.methods.interleaved import require_loop
+from pipekit.schedules.methods.looped.interleaved import require_loop
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 

@@ -12,9 +12,9 @@ import torch
 
 from pipekit.devices import keep_for_current_stream, record_event, synchronize, wait_event
 from pipekit.engine.transport import FlatBucket
-from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.buckets import Bucket, Gradients
-from pipekit.engine.updates.comm_thread import CommThread
+from pipekit.engine.updates.sums.all_reduce import AllReduce, ReduceKey
+from pipekit.engine.updates.sums.comm_thread import CommThread
 from pipekit.engine.updates.weights import Weights
 from pipekit.schedules import Sum
 

@@ -1,0 +1,1 @@
+"""Methods that never flush: passes read weights of earlier updates."""

@@ -1,0 +1,1 @@
+"""Methods with several stages a worker, passed in a loop or there and back."""
