@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipekit.ledger.experiment import load_all
+from pipekit.ledger.batches.experiment import load_all
 
 
 def pages(root: Path, source: Path) -> list[str]:

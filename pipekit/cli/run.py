@@ -62,7 +62,7 @@ def run(
       pipekit run experiments/staleness.yaml --scale full --resume
       pipekit run experiments/staleness.yaml --on dask:tcp://head:8786 --jobs 16
     """
-    from pipekit.ledger import batch
+    from pipekit.ledger.batches import batch
 
     result = batch.run(
         *experiments,

@@ -18,9 +18,10 @@ from IPython import get_ipython
 from IPython.display import HTML, display, update_display
 
 from pipekit import plots
-from pipekit.ledger import claims, grid
-from pipekit.ledger.experiment import GIVEN
-from pipekit.ledger.ranges import Parameter, read
+from pipekit.ledger import claims
+from pipekit.ledger.batches import grid
+from pipekit.ledger.batches.experiment import GIVEN
+from pipekit.ledger.batches.ranges import Parameter, read
 from pipekit.ledger.report import scoreboard
 from pipekit.papers.findings import Finding
 from pipekit.provenance import provenance, write
@@ -178,7 +179,7 @@ def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a notebook was given: the scalars of its ``globals()``, in its first cell.
 
     What the cell tagged ``parameters`` declares must be in the range that its comment says, see
-    :mod:`pipekit.ledger.ranges`: it is refused at once and not by the notebook's fifth figure.
+    :mod:`pipekit.ledger.batches.ranges`: it is refused at once, not by the notebook's fifth figure.
 
     Args:
         namespace: the notebook's ``globals()``.

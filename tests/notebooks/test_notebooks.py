@@ -5,8 +5,8 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from pipekit.ledger.experiment import GIVEN, SCALES, load_all
-from pipekit.ledger.ranges import read
+from pipekit.ledger.batches.experiment import GIVEN, SCALES, load_all
+from pipekit.ledger.batches.ranges import read
 from pipekit.papers import notebook as papers
 
 ROOT = Path(__file__).parents[2]

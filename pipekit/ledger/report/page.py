@@ -79,8 +79,8 @@ class Group:
 def destination(folder: Path) -> Path:
     """Return the folder that gets the report: a run's own, or the newest run's of many.
 
-    A run is a folder with ``provenance.json``, as :func:`pipekit.ledger.batch.run` leaves it.
-    A folder without runs gets the report itself.
+    A run is a folder with ``provenance.json``, as :func:`pipekit.ledger.batches.batch.run` leaves
+    it. A folder without runs gets the report itself.
     """
     if (folder / "provenance.json").exists():
         return folder

@@ -84,6 +84,6 @@ def test_processes_of_torchrun_on_one_machine() -> None:
 
 
 def test_the_kernels_of_a_batch() -> None:
-    from pipekit.ledger.execution import _ThisInterpreter  # not in every worker above
+    from pipekit.ledger.batches.execution import _ThisInterpreter  # not in every worker above
 
     assert _ThisInterpreter().ip == "127.0.0.1"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from nbformat.v4 import new_code_cell, new_notebook
 
-from pipekit.ledger.experiment import Experiment, load, load_all
+from pipekit.ledger.batches.experiment import Experiment, load, load_all
 from tests.hostile import damaged_json, damaged_text, read_or_refuse
 
 Notebook = Callable[..., Path]

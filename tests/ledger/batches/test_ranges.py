@@ -1,6 +1,6 @@
 import pytest
 
-from pipekit.ledger.ranges import parse, read
+from pipekit.ledger.batches.ranges import parse, read
 
 CELL = """
 epochs: int = 10  # passes over the images (1 to 1000)

@@ -11,11 +11,11 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from pipekit.ledger import places, runs
-from pipekit.ledger.execution import told
-from pipekit.ledger.experiment import NotebookJob, load_all
-from pipekit.ledger.places import Place
-from pipekit.ledger.runs import BatchRun, NotebookResult
+from pipekit.ledger.batches import places, runs
+from pipekit.ledger.batches.execution import told
+from pipekit.ledger.batches.experiment import NotebookJob, load_all
+from pipekit.ledger.batches.places import Place
+from pipekit.ledger.batches.runs import BatchRun, NotebookResult
 from pipekit.reading import read_text
 
 _LOOK_S = 1.0
@@ -60,7 +60,7 @@ def run(
     fails keeps its error and does not stop the others.
 
     Args:
-        experiments: the YAML files, see :mod:`pipekit.ledger.experiment`.
+        experiments: the YAML files, see :mod:`pipekit.ledger.batches.experiment`.
         scale: "quick" or "full".
         only: names of the notebooks to run; None runs all.
         jobs: how many notebooks run at a time.

@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pipekit.ledger import grid
-from pipekit.ledger.experiment import Experiment, NotebookJob
+from pipekit.ledger.batches import grid
+from pipekit.ledger.batches.experiment import Experiment, NotebookJob
 from pipekit.provenance import provenance, write
 from pipekit.reading import read_json
 

@@ -14,7 +14,7 @@ import yaml
 from nbformat.sign import NotebookNotary
 from tqdm.auto import tqdm
 
-from pipekit.ledger.batch import run
+from pipekit.ledger.batches.batch import run
 
 Notebook = Callable[..., Path]
 
@@ -223,7 +223,7 @@ def test_a_long_cell_says_in_the_runners_bar_how_far_it_is_and_not_in_the_notebo
             if desc == "long (training 2/3 it)":
                 (next(runs.iterdir()) / "long" / "shown").touch()
 
-    monkeypatch.setattr("pipekit.ledger.batch.tqdm", Bar)
+    monkeypatch.setattr("pipekit.ledger.batches.batch.tqdm", Bar)
     (result,) = run(experiment(tmp_path, "long"), results=runs).notebooks
     assert result.error is None
     copy = nbformat.read(result.notebook, as_version=4)
@@ -269,7 +269,7 @@ while True: time.sleep(0.1)
 BATCH = """
 import signal
 from pathlib import Path
-from pipekit.ledger.batch import run
+from pipekit.ledger.batches.batch import run
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background job
 run(Path({!r}), results=Path({!r}))
 """
@@ -357,7 +357,7 @@ def test_a_cluster_that_does_not_answer_is_named(
     tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("distributed", reason="pip install 'pipekit[dask]'")
-    monkeypatch.setattr("pipekit.ledger.places._ANSWER_S", 0.2)
+    monkeypatch.setattr("pipekit.ledger.batches.places._ANSWER_S", 0.2)
     notebook("good", WORKS)
     file = experiment(tmp_path, "good")
     with pytest.raises(OSError, match=r"127\.0\.0\.1:9"):

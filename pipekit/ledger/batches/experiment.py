@@ -17,7 +17,7 @@ An experiment file is YAML::
 
 Everything is checked before anything runs, because a batch may take a night: a parameter must be
 assigned in the notebook's cell tagged ``parameters``, or it would be set and never used, and be in
-the range that its comment there says (:mod:`pipekit.ledger.ranges`).  So must ``scale`` and
+the range that its comment there says (:mod:`pipekit.ledger.batches.ranges`).  So must ``scale`` and
 ``results_dir`` (the folder for the notebook's own files), which every notebook gets.
 """
 
@@ -34,7 +34,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel
 
-from pipekit.ledger import grid, ranges
+from pipekit.ledger.batches import grid, ranges
 from pipekit.reading import read_json, read_text
 
 SCALES = ("quick", "full")

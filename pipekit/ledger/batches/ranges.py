@@ -159,7 +159,7 @@ def parse(text: str) -> Range:
         return _Numbers(text, *numbers.groups())
     if (words := _WORD.findall(text)) and not re.sub(r'"[^"]*"|,| or |\s', "", text):
         return _OneOf(text, words)
-    raise ValueError(f"{text!r} is no range: see pipekit.ledger.ranges")
+    raise ValueError(f"{text!r} is no range: see pipekit.ledger.batches.ranges")
 
 
 def _a_method(value: Any) -> bool:

@@ -21,8 +21,8 @@ from nbformat.sign import NotebookNotary
 from papermill.exceptions import strip_color
 from traitlets import default
 
-from pipekit.ledger.experiment import NotebookJob
-from pipekit.ledger.runs import NotebookResult
+from pipekit.ledger.batches.experiment import NotebookJob
+from pipekit.ledger.batches.runs import NotebookResult
 from pipekit.progress import RELAY
 
 

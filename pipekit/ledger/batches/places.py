@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from pipekit.ledger.execution import execute, kill_kernels
-from pipekit.ledger.experiment import NotebookJob
-from pipekit.ledger.runs import NotebookResult
+from pipekit.ledger.batches.execution import execute, kill_kernels
+from pipekit.ledger.batches.experiment import NotebookJob
+from pipekit.ledger.batches.runs import NotebookResult
 
 OnCell = Callable[[int], None]
 _DASK = "dask:"

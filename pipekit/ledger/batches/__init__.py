@@ -1,0 +1,1 @@
+"""Batches of notebooks: what to run, with which parameters, where, and the record of it."""
