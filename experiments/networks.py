@@ -31,10 +31,10 @@ from transformers.models.auto import modeling_auto
 import pipekit as pk
 from experiments.which_networks import write_page
 from pipekit import schedules
+from pipekit.host.provenance import provenance, write
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import tensors
-from pipekit.provenance import provenance, write
 from tests.partition import test_exported_model, test_record_refusals
 from tests.partition.networks import NETWORKS, Network, build, without_dropout
 from tests.partition.test_recorded_networks import OPTIMIZER, loss, plain_loop

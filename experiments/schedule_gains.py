@@ -17,11 +17,11 @@ import pandas as pd
 import torch
 import typer
 
+from pipekit.host.provenance import provenance, write
 from pipekit.papers.zoo import gains, summary
 from pipekit.papers.zoo.closed_forms import Setting
 from pipekit.papers.zoo.comparison import NAMES
 from pipekit.profiling import Profile
-from pipekit.provenance import provenance, write
 
 app = typer.Typer(add_completion=False, help=__doc__)
 Folder = Annotated[Path, typer.Option(help="Where everything is.")]

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from tqdm import tqdm
 
-from pipekit.provenance import provenance, write
+from pipekit.host.provenance import provenance, write
 from tests.engine import test_mitigations as judged
 
 COLUMNS = ["name", "cases", "equal", "replicated", "replicated_equal"]

@@ -30,7 +30,7 @@ from tqdm import tqdm
 from experiments.attacks import disks, interrupts, kernel, kills, parts
 from experiments.attacks.left import start_fork_server
 from pipekit.choices import require_choice
-from pipekit.provenance import provenance, write
+from pipekit.host.provenance import provenance, write
 
 Rows = Iterator[dict[str, Any]]
 

@@ -22,7 +22,7 @@ from rich.table import Table
 from torch import nn
 
 from pipekit import Pipeline, models, schedules
-from pipekit.provenance import provenance
+from pipekit.host.provenance import provenance
 
 METHODS: dict[str, Callable[[int], schedules.Schedule]] = {
     "flush": partial(schedules.flush, 2, 4),

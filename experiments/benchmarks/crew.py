@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch.distributed as dist
 
 from pipekit.engine.transports.processes.forkserver import forkserver
-from pipekit.operator_threads import share_cores
+from pipekit.host.operator_threads import share_cores
 
 
 class Crew:

@@ -40,8 +40,8 @@ from tqdm import tqdm
 from workload import INTERLEAVED, PAIRS, Case, microseconds, timed_sgd
 
 from pipekit import Pipeline
-from pipekit.operator_threads import share_cores
-from pipekit.provenance import provenance
+from pipekit.host.operator_threads import share_cores
+from pipekit.host.provenance import provenance
 from pipekit.schedules import Schedule, flush, gpipe, interleaved
 
 CASE = ["width", "stages", "microbatches"]

@@ -44,8 +44,8 @@ from where_it_pays import (
 )
 
 from pipekit import Pipeline
-from pipekit.operator_threads import share_cores
-from pipekit.provenance import provenance
+from pipekit.host.operator_threads import share_cores
+from pipekit.host.provenance import provenance
 from pipekit.schedules import flush, replicate
 
 WARM_UP = 1

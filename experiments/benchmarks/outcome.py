@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from pipekit.provenance import write
+from pipekit.host.provenance import write
 
 
 def wide_console() -> Console:

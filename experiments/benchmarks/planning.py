@@ -31,10 +31,10 @@ from released_optimizer import ReleasedOptimizer
 from rich.table import Table
 
 from pipekit.clusters import Cluster, Device, Level, flat, two_bw_v100
+from pipekit.host.provenance import provenance
 from pipekit.planning import parallel_pipelines, pipedream
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile, ValueProfile, merged
-from pipekit.provenance import provenance
 
 REPEATS = 5
 MOST_SECONDS = 10.0

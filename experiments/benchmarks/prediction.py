@@ -16,10 +16,10 @@ import typer
 from outcome import conclude, wide_console
 from tqdm import tqdm
 
+from pipekit.host.provenance import provenance
 from pipekit.papers.prediction.causes import compared, summary
 from pipekit.papers.prediction.runs import cases
 from pipekit.papers.prediction.study import trained_models
-from pipekit.provenance import provenance
 
 METHODS = ("gpipe", "flush", "2bw", "pipedream")
 

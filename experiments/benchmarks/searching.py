@@ -27,9 +27,9 @@ from typer import Option
 
 from pipekit import simulate
 from pipekit.clusters import Cluster, flat
+from pipekit.host.provenance import provenance
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.provenance import provenance
 from pipekit.schedules import check
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching import optimal, search

@@ -26,9 +26,9 @@ from tqdm import tqdm
 
 from pipekit import simulate
 from pipekit.clusters import Cluster, flat, namespaces
+from pipekit.host.provenance import provenance
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.provenance import provenance
 from pipekit.schedules import Schedule, flush, pipedream
 
 WORKER = Path(__file__).with_name("sleeping_worker.py")

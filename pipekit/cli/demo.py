@@ -34,7 +34,7 @@ def demo(
 
     from pipekit import plots
     from pipekit.cli.trained import first_batches
-    from pipekit.cores import available_cores
+    from pipekit.host.cores import available_cores
     from pipekit.metrics import ACCURACY
 
     typer.echo(

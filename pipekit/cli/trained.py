@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from pipekit import plots, provenance
+from pipekit import plots
 from pipekit.engine import Run
+from pipekit.host import provenance
 from pipekit.metrics import Metric
 from pipekit.traces import Trace
 

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel
 
+from pipekit.host.provenance import LABELS, provenance
 from pipekit.ledger.ledger import Claim, load
 from pipekit.ledger.outcomes import Cause, Outcome, Record, judge
 from pipekit.ledger.spread import same_shape
-from pipekit.provenance import LABELS, provenance
 from pipekit.reading import parse_json, read_text
 
 __all__ = ["Cause", "Claim", "load", "outcomes", "record", "table"]

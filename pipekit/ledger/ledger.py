@@ -35,7 +35,8 @@ class Claim:
         value: the paper's, as printed.
         unit: of it.
         conditions: under which it holds.
-        label: how it is wanted here: one of :data:`pipekit.provenance.LABELS`, or "out-of-reach".
+        label: how it is wanted here: one of :data:`pipekit.host.provenance.LABELS`, or
+            "out-of-reach".
         tolerance: the criterion in prose, which has the last word.
         note: what else there is to know, contradictions of the paper among it.
         check: the criterion in the language of :mod:`pipekit.ledger.criteria`.

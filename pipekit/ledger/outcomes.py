@@ -64,9 +64,9 @@ class Record:
     """A value that a notebook wrote for a claim.
 
     ``folder`` is the notebook's folder of results, in which ``figure`` names a file; ``provenance``
-    is a record of :func:`pipekit.provenance.provenance`.  ``repeats`` are all values that ``value``
-    is the mean or median of; ``invalid`` says why it says nothing, ``shown_only`` why it is shown
-    but not judged.  ``causes`` are the experiments made to explain a miss.
+    is a record of :func:`pipekit.host.provenance.provenance`.  ``repeats`` are all values that
+    ``value`` is the mean or median of; ``invalid`` says why it says nothing, ``shown_only`` why it
+    is shown but not judged.  ``causes`` are the experiments made to explain a miss.
     """
 
     id: str

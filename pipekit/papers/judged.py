@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from pipekit import oracle
-from pipekit.cores import available_cores
 from pipekit.datasets import Batch
 from pipekit.engine import OptimizerFactory, Pipeline, Run
+from pipekit.host.cores import available_cores
 from pipekit.papers.differences import bit_equal, relative_difference
 from pipekit.schedules import Schedule
 

@@ -18,13 +18,13 @@ from IPython import get_ipython
 from IPython.display import HTML, display, update_display
 
 from pipekit import plots
+from pipekit.host.provenance import provenance, write
 from pipekit.ledger import claims
 from pipekit.ledger.batches import grid
 from pipekit.ledger.batches.experiment import GIVEN
 from pipekit.ledger.batches.ranges import Parameter, read
 from pipekit.ledger.report import scoreboard
 from pipekit.papers.findings import Finding
-from pipekit.provenance import provenance, write
 from pipekit.traces import Memory, Trace
 
 _BOARD = "pipekit-scoreboard"
@@ -167,7 +167,9 @@ def open_notebook(
         given: what else the notebook was given, say by :func:`parameters`.
     """
     if threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # of a worker, see pipekit.operator_threads
+        os.environ["OMP_NUM_THREADS"] = str(
+            threads
+        )  # see pipekit.host.operator_threads
         torch.set_num_threads(threads)
     folder = Path(results_dir).resolve()
     record = provenance(label, seed=seed, notebook=name, scale=scale, parameters=given)

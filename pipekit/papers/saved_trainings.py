@@ -11,10 +11,10 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from pipekit.cores import available_cores
 from pipekit.engine.transports.processes.forkserver import forkserver
+from pipekit.host.cores import available_cores
+from pipekit.host.provenance import write
 from pipekit.progress import text_bar
-from pipekit.provenance import write
 
 
 class Named(Protocol):

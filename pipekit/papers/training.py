@@ -12,8 +12,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.datasets import Dataset
 from pipekit.engine import Pipeline, Run
+from pipekit.host.operator_threads import share_cores
 from pipekit.metrics import accuracy
-from pipekit.operator_threads import share_cores
 from pipekit.schedules import Schedule
 
 Method = Callable[[int, int, int], Schedule]

@@ -11,11 +11,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pipekit.choices import require_choice
 from pipekit.clusters import Device
+from pipekit.host.provenance import provenance
 from pipekit.partition.partition import sequence_of
 from pipekit.profiling.layer_profile import Contents
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.profiling.work import Work
-from pipekit.provenance import provenance
 from pipekit.trees import Tree, tree_bytes, tree_map
 
 

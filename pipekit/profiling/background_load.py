@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from pipekit.operator_threads import SWITCH_INTERVAL_S, share_cores
+from pipekit.host.operator_threads import SWITCH_INTERVAL_S, share_cores
 from pipekit.profiling.layer_passes import run_backward, run_forward
 from pipekit.trees import Tree, differentiable, tree_map
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pipekit.choices import require_choice
 from pipekit.default_loss import default_loss, made_up_target
 from pipekit.devices import is_accelerator, name_of, random_states_put_back, resolve
+from pipekit.host.provenance import provenance
 from pipekit.layers.autocast import DTYPES
 from pipekit.partition.partition import sequence_of
 from pipekit.profiling.background_load import background_load
@@ -22,7 +23,6 @@ from pipekit.profiling.profile import Profile
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.profiling.stopwatch import Stopwatch
 from pipekit.progress import progress_bar
-from pipekit.provenance import provenance
 from pipekit.schedules import Op
 from pipekit.trees import Tree, tree_bytes, tree_map
 

@@ -37,7 +37,7 @@ class Profile:
         layers: in the order in which they run.
         rows: rows of the microbatch that all numbers are for.
         input_bytes: bytes of the model's input.
-        provenance: where the numbers come from; see :func:`pipekit.provenance.provenance`.
+        provenance: where the numbers come from; see :func:`pipekit.host.provenance.provenance`.
         skips: what goes from a layer to one far behind it, beside the chain.
         values: what layers hand to which others, if they are a graph; empty for a chain.  The
             layers' ``output_bytes`` and the skips then follow from them, whatever was given: a

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipekit.cores import available_cores
+from pipekit.host.cores import available_cores
 from pipekit.schedules import Op
 from pipekit.searching.bound import bound
 from pipekit.searching.problem import KINDS, Orders, Problem

@@ -11,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from pipekit.host.provenance import LABELS
 from pipekit.ledger import claims
 from pipekit.ledger.criteria import parse
 from pipekit.ledger.ledger import OUT_OF_REACH, Claim, load
 from pipekit.ledger.outcomes import Cause, Outcome, Status, summaries, weaker
 from pipekit.ledger.report import write
-from pipekit.provenance import LABELS
 from tests.hostile import damaged_json, damaged_text, read_or_refuse
 
 SPEEDUP = "pipedream-table1-vgg16-8A-pp-speedup"  # 7.04 x, within 15%, wanted emulated

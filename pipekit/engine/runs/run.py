@@ -10,7 +10,7 @@ import pandas as pd
 
 from pipekit.engine.observers.record import Record, as_trace, table
 from pipekit.engine.work import Report
-from pipekit.provenance import provenance
+from pipekit.host.provenance import provenance
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 from pipekit.traces.memory import Memory

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipekit.engine.ending import Cuts, EachBatch, Ends, Window
-from pipekit.garbage import not_collected
+from pipekit.host.garbage import not_collected
 from pipekit.schedules import (
     Boundary,
     EndlessSteps,

@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from pipekit.host.provenance import provenance, write
 from pipekit.ledger.batches import grid
 from pipekit.ledger.batches.experiment import Experiment, NotebookJob
-from pipekit.provenance import provenance, write
 from pipekit.reading import read_json
 
 RECORD = "provenance.json"

@@ -8,6 +8,7 @@ from itertools import chain, groupby, zip_longest
 from pathlib import Path
 from re import match
 
+from pipekit.host.provenance import LABELS
 from pipekit.ledger import what_if
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, summaries
@@ -16,7 +17,6 @@ from pipekit.ledger.report.scoreboard import SYMBOLS
 from pipekit.ledger.report.table import frame, scores
 from pipekit.ledger.report.templates import template
 from pipekit.ledger.report.words import in_words
-from pipekit.provenance import LABELS
 
 TITLES = {
     "pipedream": "PipeDream",

@@ -25,7 +25,7 @@ from pipekit.engine.transports.distributed.incoming import incoming
 from pipekit.engine.transports.distributed.loopback import stay_on_loopback
 from pipekit.engine.transports.watchdog import Stalled, Watchdog
 from pipekit.engine.work import Report, WorkerAssignment, run
-from pipekit.operator_threads import share_cores
+from pipekit.host.operator_threads import share_cores
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from pipekit.engine.transports.mailbox import (
     end_key,
     wanted_key,
 )
-from pipekit.operator_threads import share_cores
+from pipekit.host.operator_threads import share_cores
 from pipekit.trees import Tree
 
 READ_AHEAD = 2  # batches

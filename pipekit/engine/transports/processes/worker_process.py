@@ -36,8 +36,8 @@ from pipekit.engine.transports.processes.packed_steps import PackedSteps, unpack
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
-from pipekit.garbage import not_collected
-from pipekit.operator_threads import share_cores
+from pipekit.host.garbage import not_collected
+from pipekit.host.operator_threads import share_cores
 
 
 @dataclass(frozen=True)

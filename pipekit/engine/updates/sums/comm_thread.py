@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 
 from pipekit.devices import new_stream, on_stream
-from pipekit.operator_threads import share_cores
+from pipekit.host.operator_threads import share_cores
 
 Result = TypeVar("Result")
 _Work = tuple[Callable[[], object], "Future[object]"]

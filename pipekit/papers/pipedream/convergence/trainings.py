@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from pipekit.datasets import mnist
+from pipekit.host.provenance import provenance
 from pipekit.metrics import accuracy
 from pipekit.models.small import image_mlp
 from pipekit.papers import saved_trainings
 from pipekit.papers.pipedream.settings import TRAININGS
 from pipekit.papers.training import PipelineTraining, Recipe, train_pipeline
-from pipekit.provenance import provenance
 from pipekit.schedules import Schedule, asp, pipedream
 
 VGG16 = TRAININGS["vgg16"]

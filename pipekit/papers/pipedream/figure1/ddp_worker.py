@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from pipekit.engine import Pipeline
-from pipekit.operator_threads import share_cores
+from pipekit.host.operator_threads import share_cores
 from pipekit.papers.timelines import update_ends
 from pipekit.schedules import pipedream
 

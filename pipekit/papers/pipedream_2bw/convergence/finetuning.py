@@ -16,6 +16,7 @@ from torch import nn
 
 from pipekit.datasets import python_snippets
 from pipekit.engine import Pipeline
+from pipekit.host.provenance import provenance
 from pipekit.metrics import accuracy
 from pipekit.models import classifier
 from pipekit.papers import saved_trainings
@@ -28,7 +29,6 @@ from pipekit.papers.pipedream_2bw.convergence.pretraining import (
     VANILLA,
 )
 from pipekit.papers.pipedream_2bw.convergence.recipe import AdamRecipe
-from pipekit.provenance import provenance
 
 FROM = {
     "Vanilla": (VANILLA, POINTS),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipekit.engine.updates.sums.comm_thread import CommThread
-from pipekit.operator_threads import share_cores
+from pipekit.host.operator_threads import share_cores
 
 LIMIT_S = 100
 NAME = "pipekit lane of a test"

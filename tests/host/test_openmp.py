@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from pipekit import openmp
+from pipekit.host import openmp
 
 SCRIPT = """
 import os, torch
-from pipekit.openmp import release_threads
+from pipekit.host.openmp import release_threads
 
 def threads():
     return len(os.listdir("/proc/self/task"))

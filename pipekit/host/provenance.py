@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pipekit.cores import available_cores
+from pipekit.host.cores import available_cores
 
 LABELS = {
     "measured": "real compute on the named hardware",

@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from pipekit.cores import available_cores
+from pipekit.host.cores import available_cores
 
 SWITCH_INTERVAL_S = 1e-4
 """How long a worker's thread may keep Python's interpreter.  Operators hold it for microseconds;

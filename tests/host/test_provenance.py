@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipekit import provenance as module
-from pipekit.provenance import LABELS, provenance, write
+from pipekit.host import provenance as module
+from pipekit.host.provenance import LABELS, provenance, write
 
 
 @pytest.mark.parametrize("label", ["measured", "emulated", "simulated", "exact", "paper"])

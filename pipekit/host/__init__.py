@@ -1,0 +1,1 @@
+"""The machine that runs all this: its cores, operator threads, garbage collection, provenance."""

@@ -1,0 +1,1 @@
+"""Losses of a model output: which one is meant, what it is a mean over, how it is scaled."""
