@@ -19,17 +19,17 @@ if TYPE_CHECKING:
         schedules,
         searching,
         simulation,
-        skips,
         staleness,
         traces,
     )
-    from pipekit.batch_norm import DeferredBatchNorm, convert_batch_norm
     from pipekit.emulation.emulate import emulate
     from pipekit.engine import Pipeline, PipelinedModule, Run, Stalled, WorkerDied, measure_memory
+    from pipekit.layers import skips
+    from pipekit.layers.batch_norm import DeferredBatchNorm, convert_batch_norm
     from pipekit.layers.pass_state import is_checkpointing, is_recomputing
     from pipekit.ledger import claims
-    from pipekit.loss_scale import LossScale
-    from pipekit.mean_over import MeanOver
+    from pipekit.losses.loss_scale import LossScale
+    from pipekit.losses.mean_over import MeanOver
     from pipekit.partition.stages import stages
     from pipekit.planning import plan
     from pipekit.plans import Plan
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from pipekit.traces import Memory, Trace
 
 _HOMES = {
-    "DeferredBatchNorm": "batch_norm",
-    "LossScale": "loss_scale",
-    "MeanOver": "mean_over",
+    "DeferredBatchNorm": "layers.batch_norm",
+    "LossScale": "losses.loss_scale",
+    "MeanOver": "losses.mean_over",
     "Memory": "traces",
     "Pipeline": "engine",
     "PipelinedModule": "engine",
@@ -56,7 +56,7 @@ _HOMES = {
     "Trace": "traces",
     "Stalled": "engine",
     "WorkerDied": "engine",
-    "convert_batch_norm": "batch_norm",
+    "convert_batch_norm": "layers.batch_norm",
     "emulate": "emulation",
     "is_checkpointing": "layers.pass_state",
     "is_recomputing": "layers.pass_state",
@@ -72,6 +72,7 @@ _HOMES = {
 
 _MODULES = {
     "claims": "ledger.claims",
+    "skips": "layers.skips",
     **{
         name: name
         for name in (
@@ -87,7 +88,6 @@ _MODULES = {
             "schedules",
             "searching",
             "simulation",
-            "skips",
             "staleness",
             "traces",
         )

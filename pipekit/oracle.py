@@ -59,7 +59,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.layers.randomness import layer_seed
-from pipekit.loss_scale import LossScale
+from pipekit.losses.loss_scale import LossScale
 from pipekit.mitigation_equations import Equations, Past, Weights
 from pipekit.trees import leaves, refill
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pipekit.cli.own import OwnModel, load, own_batches
-from pipekit.default_loss import default_loss
+from pipekit.losses.default_loss import default_loss
 from pipekit.metrics import Metric
 from pipekit.workloads import WORKLOADS
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from pipekit.clusters import Cluster
 from pipekit.engine.ending import Cuts, Ends
 from pipekit.engine.observers.observer import Watchers
-from pipekit.mean_over import MeanOver
+from pipekit.losses.mean_over import MeanOver
 from pipekit.partition.ties import Tie
 from pipekit.schedules import Boundary, Sum
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from pipekit import skips
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.devices import resolve_for_workers
@@ -33,8 +32,9 @@ from pipekit.engine.transports import by_name as transports
 from pipekit.engine.updates.mitigated_weights import StageMitigation
 from pipekit.engine.updates.optimizer_state import Groups, NamedState
 from pipekit.engine.updates.weight_versions import LRSchedulerFactory, OptimizerFactory
+from pipekit.layers import skips
 from pipekit.layers.autocast import DTYPES
-from pipekit.loss_scale import LossScale
+from pipekit.losses.loss_scale import LossScale
 from pipekit.partition.checks import require_balance
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.reordered import in_plan_order
@@ -51,7 +51,8 @@ class Pipeline:
     Args:
         model: any layers in an ``nn.Sequential`` or a list; each passes on a tensor, or tuples,
             lists and dicts of tensors, and may leave tensors for layers far behind it
-            (:mod:`pipekit.skips`), which go straight to their stage.  It is copied, not changed.
+            (:mod:`pipekit.layers.skips`), which go straight to their stage.  It is copied, not
+            changed.
         schedule: a :class:`Schedule` that fits the batches exactly, or a function from the number
             of batches to one, e.g. ``lambda n: schedules.two_bw(4, 8, n)``.
         balance: how many layers each stage gets; or a :class:`Plan`, which also says what each

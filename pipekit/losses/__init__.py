@@ -1,1 +1,1 @@
-"""Losses of a model output: which one is meant, what it is a mean over, how it is scaled."""
+"""Losses: which one is meant, what it is a mean over, by how much it is scaled."""

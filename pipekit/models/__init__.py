@@ -1,10 +1,10 @@
 """Networks as flat sequences of layers, ready to be cut into stages anywhere."""
 
+from pipekit.losses.token_loss import token_loss
 from pipekit.models.amoebanet import amoebanet_d
 from pipekit.models.bert import bert_large
 from pipekit.models.classifier import classifier
 from pipekit.models.gpt import LAYOUTS, Layout, gpt
-from pipekit.models.loss import token_loss
 from pipekit.models.published import PUBLISHED, Published
 from pipekit.models.s2vt import s2vt
 from pipekit.models.small import convnet, image_mlp, mlp

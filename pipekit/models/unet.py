@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.types import Device
 
+from pipekit.layers.skips import Skippable
 from pipekit.models.devices import on
-from pipekit.skips import Skippable
 
 DEPTH = 5
 """How often the image is halved, and doubled again (torchgpipe, section 4.2.2)."""

@@ -167,9 +167,7 @@ def open_notebook(
         given: what else the notebook was given, say by :func:`parameters`.
     """
     if threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(
-            threads
-        )  # see pipekit.host.operator_threads
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # see pipekit.host.operator_threads
         torch.set_num_threads(threads)
     folder = Path(results_dir).resolve()
     record = provenance(label, seed=seed, notebook=name, scale=scale, parameters=given)

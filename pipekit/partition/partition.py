@@ -6,11 +6,11 @@ from itertools import accumulate, pairwise
 
 from torch import nn
 
+from pipekit.layers.skips import Name, Skip, between, links
 from pipekit.partition.cut import cut
 from pipekit.partition.probe import Probe
 from pipekit.partition.ties import Tie, find_ties, parameter_numbers, separated, tie_ends, tie_ways
 from pipekit.schedules import FIRST_TIE
-from pipekit.skips import Name, Skip, between, links
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Par
     """Cut a model; the layers are its own.
 
     Args:
-        model: layers in order, possibly with skip connections (:mod:`pipekit.skips`).
+        model: layers in order, possibly with skip connections (:mod:`pipekit.layers.skips`).
         balance: how many layers each stage gets.
         tried: what one microbatch told of the layers.
     """

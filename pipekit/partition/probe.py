@@ -11,7 +11,7 @@ from pipekit.devices import moved
 from pipekit.layers.autocast import autocast
 from pipekit.layers.buffers import buffers_untouched
 from pipekit.layers.seeded import Seeded
-from pipekit.skips import call
+from pipekit.layers.skips import call
 from pipekit.trees import Tree, leaves, tree_map
 
 

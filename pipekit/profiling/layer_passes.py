@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from pipekit.layers.autocast import autocast
+from pipekit.layers.skips import Name
 from pipekit.layers.split_backward import WeightBackward, backward_input
-from pipekit.skips import Name
 from pipekit.trees import Tree, differentiable, leaves, refill
 
 

@@ -99,7 +99,7 @@ class LayerProfile:
 
 @dataclass(frozen=True)
 class SkipProfile:
-    """What one skip connection costs for one microbatch; see :mod:`pipekit.skips`.
+    """What one skip connection costs for one microbatch; see :mod:`pipekit.layers.skips`.
 
     Attributes:
         name: in the whole model.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipekit.layers.skips import Name, call
 from pipekit.profiling.layer_passes import (
     Input,
     run_backward,
@@ -16,7 +17,6 @@ from pipekit.profiling.layer_passes import (
 )
 from pipekit.profiling.sizes import LayerSizes, crossing
 from pipekit.profiling.stopwatch import Stopwatch
-from pipekit.skips import Name, call
 from pipekit.trees import Tree, differentiable, tree_map
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.choices import require_choice
-from pipekit.default_loss import default_loss, made_up_target
 from pipekit.devices import is_accelerator, name_of, random_states_put_back, resolve
 from pipekit.host.provenance import provenance
 from pipekit.layers.autocast import DTYPES
+from pipekit.losses.default_loss import default_loss, made_up_target
 from pipekit.partition.partition import sequence_of
 from pipekit.profiling.background_load import background_load
 from pipekit.profiling.layer_profile import LayerProfile
@@ -49,7 +49,7 @@ def profile(
 
     A repeat is a whole forward and a whole backward, timed layer by layer, in the order of
     training; the loss comes last, every layer gets the gradient that the next one computed, and
-    each skip (:mod:`pipekit.skips`) the one of the layer that popped it.
+    each skip (:mod:`pipekit.layers.skips`) the one of the layer that popped it.
     A second microbatch does the same through the undivided model, and the layers' times must add up
     to its time.  The two are in flight together and add to the same gradients, so that caches are
     as in a pipeline.  All numbers are medians; on a GPU the times are between CUDA events.  At last
@@ -71,7 +71,7 @@ def profile(
         loss: ``loss(output, target)``, whose seconds and bytes count as the last layer's; None:
             there is none, and the last layer's output gets ones as its gradient.
         target: what the loss compares the sample's output with; None: it is made up for the
-            default loss (:func:`pipekit.default_loss.made_up_target`).
+            default loss (:func:`pipekit.losses.default_loss.made_up_target`).
         optimizer: makes an optimizer from a list of parameters, whose step is timed layer by layer,
             as is the copying of weights; by default SGD with momentum.  None: updates and copies
             count 0 s.

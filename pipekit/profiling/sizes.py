@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from pipekit.layers.skips import Name, Skip, call, links, require_matched
 from pipekit.partition.recorded.graph import Passed
 from pipekit.partition.recorded.sequence import RecordedSequence
 from pipekit.partition.recorded.stage import gives
@@ -18,7 +19,6 @@ from pipekit.profiling.layer_profile import LayerProfile, SkipProfile
 from pipekit.profiling.storages import Storages, storage_of
 from pipekit.profiling.values import ValueProfile
 from pipekit.profiling.work import CountWork, Work
-from pipekit.skips import Name, Skip, call, links, require_matched
 from pipekit.trees import Tree, differentiable, leaves, tree_bytes
 
 

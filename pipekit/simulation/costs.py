@@ -137,7 +137,7 @@ def _between(profile: Profile, balance: Sequence[int]) -> list[SkipProfile]:
     """Return the skips from one stage to another, with stages for ends."""
     if not profile.skips:
         return []
-    from pipekit.skips import Skip, between  # here, since torch takes seconds
+    from pipekit.layers.skips import Skip, between  # here, since torch takes seconds
 
     costs = {skip.name: skip for skip in profile.skips}
     ends = [Skip(skip.name, skip.source, skip.destination) for skip in profile.skips]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.skips import Skippable
+from pipekit.layers.skips import Skippable
 from tests.device.kind import SIMULATED, careful, on, to_compare
 from tests.device.process import simulated
 from tests.engine.examples import METHODS, data, different, images, mixed, pairs

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import PipelinedModule, Profile
 from pipekit.clusters import V100
-from pipekit.skips import Skippable, inlined
+from pipekit.layers.skips import Skippable, inlined
 from tests.engine.examples import by_equations, data, different, pipeline
 from tests.engine.gloo import over_gloo
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pipekit import batch_norm, oracle
+from pipekit import oracle
+from pipekit.layers import batch_norm
 from tests.engine.examples import (
     by_equations,
     data,

@@ -13,8 +13,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pipekit import Pipeline, oracle, schedules
 from pipekit.clusters import flat
+from pipekit.layers.skips import Skippable, inlined
 from pipekit.plans import Recompute
-from pipekit.skips import Skippable, inlined
 from tests.engine.examples import cores_of_each, cut, data, different, nesterov
 from tests.engine.gloo import over_gloo
 from tests.engine.test_failures import LIMIT_S, wait_until

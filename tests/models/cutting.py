@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.layers.randomness import layer_seed
-from pipekit.skips import Skippable, carrying
+from pipekit.layers.skips import Skippable, carrying
 from pipekit.trees import Tree, differentiable, leaves, tree_map
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from pipekit.layers.skips import Skip, between, links, require_matched
 from pipekit.models import unet
-from pipekit.skips import Skip, between, links, require_matched
 from tests.models.cutting import Passes, assert_equal, cut, whole
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit import Pipeline, PipelinedModule, skips
+from pipekit import Pipeline, PipelinedModule
+from pipekit.layers import skips
 from pipekit.partition.partition import partition, sequence_of
 from pipekit.partition.probe import probe
 from pipekit.schedules import flush

@@ -20,10 +20,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 import pipekit
 from pipekit import Profile, models, schedules
 from pipekit.devices import clock
+from pipekit.layers.skips import Skippable
 from pipekit.models.transformer import Block
 from pipekit.profiling import SkipProfile, measured
 from pipekit.schedules import Op
-from pipekit.skips import Skippable
 from pipekit.trees import Tree, differentiable, leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore:the layers' times add up")  # a busy machine

@@ -15,9 +15,9 @@ from pipekit.layers.buffers import buffers_untouched
 from pipekit.layers.pass_state import during
 from pipekit.layers.randomness import layer_seed
 from pipekit.layers.seeded import Seed, Seeded, drawing_refused
+from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.partition.partition import PartitionStage
-from pipekit.skips import carrying
 from pipekit.trees import Tree, differentiable, leaves, tree_map
 
 T = TypeVar("T")

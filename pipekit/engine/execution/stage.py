@@ -20,7 +20,7 @@ from pipekit.engine.updates.weight_versions import (
     WeightVersions,
 )
 from pipekit.engine.updates.weights import UpdatedStage
-from pipekit.loss_scale import LossScale
+from pipekit.losses.loss_scale import LossScale
 from pipekit.partition.partition import PartitionStage
 from pipekit.plans import Recompute
 

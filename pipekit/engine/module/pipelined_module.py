@@ -10,8 +10,6 @@ from typing import Any, NoReturn, get_args
 import torch
 from torch import Tensor, nn
 
-from pipekit import skips
-from pipekit.batch_norm import convert_batch_norm, forget_batch
 from pipekit.choices import require_choice
 from pipekit.devices import Clock, resolve_for_workers
 from pipekit.engine import arguments
@@ -23,6 +21,8 @@ from pipekit.engine.module.module_runtime import ModuleRuntime
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.observers.record import as_trace
 from pipekit.engine.transports.threads import ThreadWorker
+from pipekit.layers import skips
+from pipekit.layers.batch_norm import convert_batch_norm, forget_batch
 from pipekit.layers.twin import twin
 from pipekit.partition.checks import require_balance, require_ties_on_one_device
 from pipekit.partition.cut import cut
@@ -64,7 +64,7 @@ class PipelinedModule(nn.Module):
         checkpoint: which microbatches keep only their inputs and are computed again: "always",
             "except_last" or "never"; none in evaluation (torchgpipe, section 2.1).
         deferred_batch_norm: update batch norm's running averages once a minibatch
-            (:class:`pipekit.batch_norm.DeferredBatchNorm`); the layers are converted in place.
+            (:class:`pipekit.layers.batch_norm.DeferredBatchNorm`); layers are converted in place.
         without: any of "order" (of backwards), "streams" (copies beside the computing on GPUs) and
             "portals" (skip connections straight to their stage), to see what they are good for.
         trace: record every minibatch for :attr:`trace`.

@@ -11,7 +11,7 @@ from torch import Tensor
 from pipekit.engine.config import Loss
 from pipekit.engine.runs.workers import is_mean
 from pipekit.engine.work import Report
-from pipekit.mean_over import MeanOver
+from pipekit.losses.mean_over import MeanOver
 from pipekit.trees import Tree
 
 Metric = Callable[[Any, Any], Any]

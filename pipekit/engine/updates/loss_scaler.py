@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from pipekit.loss_scale import LossScale
+from pipekit.losses.loss_scale import LossScale
 
 _FLOAT32 = torch.finfo(torch.float32)
 

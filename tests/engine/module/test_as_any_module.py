@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit import PipelinedModule
-from pipekit.skips import Skippable
+from pipekit.layers.skips import Skippable
 from tests.engine.examples import data, different, mixed, mlp
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from pipekit import PipelinedModule, is_checkpointing, is_recomputing
 from pipekit.engine.module.backward_order import link
+from pipekit.layers.skips import Skippable
 from pipekit.models import unet
-from pipekit.skips import Skippable
 from tests.engine.examples import SlowBackward
 from tests.engine.gloo import over_gloo
 

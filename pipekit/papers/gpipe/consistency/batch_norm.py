@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from pipekit import is_checkpointing, is_recomputing
-from pipekit.batch_norm import DeferredBatchNorm
 from pipekit.datasets import Batch
 from pipekit.engine import Pipeline
+from pipekit.layers.batch_norm import DeferredBatchNorm
 from pipekit.papers.differences import TakeGradient, bit_equal, relative_difference
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.consistency.gradients import trained_weights

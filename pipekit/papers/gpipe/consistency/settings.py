@@ -12,8 +12,8 @@ from torch import nn
 from torch.optim import SGD, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from pipekit.batch_norm import convert_batch_norm
 from pipekit.engine import Pipeline
+from pipekit.layers.batch_norm import convert_batch_norm
 from pipekit.models import amoebanet_d
 from pipekit.papers.findings import Finding, printed
 from pipekit.papers.training import learning_rates

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pipekit import skips
 from pipekit.engine.observers import StageMemory
+from pipekit.layers import skips
 from pipekit.trees import leaves, refill, tree_map
 
 AHEAD = 1000

@@ -10,7 +10,8 @@ from itertools import pairwise, product
 import torch
 from torch import Tensor, nn
 
-from pipekit import PipelinedModule, skips
+from pipekit import PipelinedModule
+from pipekit.layers import skips
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.timelines.semantics import differing_compositions
 from pipekit.papers.torchgpipe.graph import device_order, edges, equality, portals

@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor, nn
 
-from pipekit import skips
 from pipekit.engine import Pipeline
+from pipekit.layers import skips
 from pipekit.papers.drawing import named_rows
 from pipekit.schedules import gpipe
 from pipekit.trees import Tree

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
+from pipekit.layers.skips import Skippable
 from pipekit.models.unet import DEPTH, unet
 from pipekit.papers.torchgpipe.memory.unets import PIXELS
-from pipekit.skips import Skippable
 
 
 def is_symmetric(convolutions: int, channels: int) -> bool:

@@ -2,9 +2,9 @@
 
 import torch
 
+from pipekit.layers.skips import inlined
 from pipekit.models import unet
 from pipekit.papers.torchgpipe.graph import portals
-from pipekit.skips import inlined
 
 
 def test_counted_bytes_are_the_closed_forms() -> None:

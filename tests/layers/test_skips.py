@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pipekit import models, oracle
+from pipekit.layers.skips import Skip, Skippable, between, carrying, inlined, links, require_matched
 from pipekit.partition.probe import probe
-from pipekit.skips import Skip, Skippable, between, carrying, inlined, links, require_matched
 
 
 class Stash(Skippable):
