@@ -16,9 +16,9 @@ import pytest
 
 MODULES = [
     "pipekit",
-    *["pipekit." + name for name in ("batch_norm", "clusters", "datasets", "engine", "models")],
-    *["pipekit." + name for name in ("planning", "plots", "profiling", "schedules", "skips")],
-    "pipekit.ledger.claims",
+    *["pipekit." + name for name in ("clusters", "datasets", "engine", "models", "planning")],
+    *["pipekit." + name for name in ("plots", "profiling", "schedules")],
+    *["pipekit." + name for name in ("layers.batch_norm", "layers.skips", "ledger.claims")],
 ]
 DESCRIBED_ELSEWHERE = re.compile(r"\A[^\n]*\b[Ss]ee :(?:func|meth):`(?:pipekit\.)?([\w.]+)`\.")
 

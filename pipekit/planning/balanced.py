@@ -7,9 +7,9 @@ import numpy as np
 
 from pipekit.clusters import Cluster
 from pipekit.planning.balance import By, balance
+from pipekit.planning.dynamic_program.objectives import transfer_seconds
+from pipekit.planning.dynamic_program.timing import milliseconds
 from pipekit.planning.layer_ranges import Floats, LayerRanges, bytes_text
-from pipekit.planning.objectives import transfer_seconds
-from pipekit.planning.timing import milliseconds
 from pipekit.plans import Plan, Recompute, StagePlan
 from pipekit.profiling import Profile
 

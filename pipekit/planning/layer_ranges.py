@@ -113,7 +113,7 @@ class LayerRanges:
 
     Args:
         costs: a profile, whose layers run in the order of their numbers; or a graph's tables
-            (:func:`pipekit.planning.graph_tables.graph_tables`).
+            (:func:`pipekit.planning.dynamic_program.graph_tables.graph_tables`).
 
     Attributes:
         layers: the number of the last cut; in a chain, how many layers there are.

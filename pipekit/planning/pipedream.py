@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pipekit.clusters import Cluster, Level
-from pipekit.planning.bottleneck import TIE, BottleneckProgram, Node
+from pipekit.planning.dynamic_program.bottleneck import TIE, BottleneckProgram, Node
+from pipekit.planning.dynamic_program.objectives import Bytes, Cost, Links, Seconds
+from pipekit.planning.dynamic_program.search_space import SearchSpace
+from pipekit.planning.dynamic_program.timing import Timed, Timing, milliseconds
 from pipekit.planning.layer_ranges import LayerRanges, bytes_text
-from pipekit.planning.objectives import Bytes, Cost, Links, Seconds
-from pipekit.planning.search_space import SearchSpace
-from pipekit.planning.timing import Timed, Timing, milliseconds
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
@@ -51,9 +51,9 @@ def pipedream(
     hold, with a layer, also what it reads, as in the released optimizer; every value that crosses a
     cut counts once.  The plan's stages then name layers in the plan's order, which is the profile's
     own within each stage if that fits.  Of a graph with too many states
-    (:data:`pipekit.planning.states.MOST_STATES`) only those in the profile's own order are looked
-    at, and the plan says so.  A chain made of the graph (:func:`merged`) has no better
-    plan; but its memory, of which a merged layer shows only both ends, may seem less.
+    (:data:`pipekit.planning.dynamic_program.states.MOST_STATES`) only those in the profile's own
+    order are looked at, and the plan says so.  A chain made of the graph (:func:`merged`) has no
+    better plan; but its memory, of which a merged layer shows only both ends, may seem less.
 
     Equally fast plans (to one part in 10^9): fewest workers, then hierarchical before flat, then
     most layers on the first stage, fewest replicas of it, and so on with the second.

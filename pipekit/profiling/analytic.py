@@ -14,8 +14,8 @@ from pipekit.clusters import Device
 from pipekit.host.provenance import provenance
 from pipekit.partition.partition import sequence_of
 from pipekit.profiling.layer_profile import Contents
-from pipekit.profiling.sizes import dtype_of, rows_of, sizes
-from pipekit.profiling.work import Work
+from pipekit.profiling.layer_runs.sizes import dtype_of, rows_of, sizes
+from pipekit.profiling.layer_runs.work import Work
 from pipekit.trees import Tree, tree_bytes, tree_map
 
 

@@ -16,12 +16,17 @@ from pipekit.host.provenance import provenance
 from pipekit.layers.autocast import DTYPES
 from pipekit.losses.default_loss import default_loss, made_up_target
 from pipekit.partition.partition import sequence_of
-from pipekit.profiling.background_load import background_load
 from pipekit.profiling.layer_profile import LayerProfile
-from pipekit.profiling.layer_times import OptimizerFactory, time_parts, time_step, time_updates
+from pipekit.profiling.layer_runs.background_load import background_load
+from pipekit.profiling.layer_runs.layer_times import (
+    OptimizerFactory,
+    time_parts,
+    time_step,
+    time_updates,
+)
+from pipekit.profiling.layer_runs.sizes import dtype_of, rows_of, sizes
+from pipekit.profiling.layer_runs.stopwatch import Stopwatch
 from pipekit.profiling.profile import Profile
-from pipekit.profiling.sizes import dtype_of, rows_of, sizes
-from pipekit.profiling.stopwatch import Stopwatch
 from pipekit.progress import progress_bar
 from pipekit.schedules import Op
 from pipekit.trees import Tree, tree_bytes, tree_map

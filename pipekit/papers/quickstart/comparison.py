@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from pipekit.papers.differences import bit_equal, largest_difference, relative_difference
-from pipekit.papers.training import PipelineTraining, Training, train_plain
+from pipekit.papers.trainings.differences import bit_equal, largest_difference, relative_difference
+from pipekit.papers.trainings.training import PipelineTraining, Training, train_plain
 from pipekit.schedules import check
 from pipekit.traces import Trace
 

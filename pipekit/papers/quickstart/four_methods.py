@@ -13,7 +13,13 @@ from pipekit import plots, schedules
 from pipekit.datasets import Dataset
 from pipekit.models import convnet
 from pipekit.papers.quickstart.comparison import accuracy_curves, excerpt, loss_curves
-from pipekit.papers.training import Method, PipelineTraining, Recipe, Training, train_pipeline
+from pipekit.papers.trainings.training import (
+    Method,
+    PipelineTraining,
+    Recipe,
+    Training,
+    train_pipeline,
+)
 from pipekit.traces import Trace
 
 METHODS: Mapping[str, Method] = {

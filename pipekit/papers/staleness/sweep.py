@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 
 from pipekit.choices import require_choice
-from pipekit.papers import saved_trainings
 from pipekit.papers.staleness.methods import METHODS, SYNC
 from pipekit.papers.staleness.optimizers import OPTIMIZERS
 from pipekit.papers.staleness.proxies import PROXIES, OwnImages, Proxy
 from pipekit.papers.staleness.trainings import POINTS, StaleTraining, train
+from pipekit.papers.trainings import saved_trainings
 
 ARM = ["proxy", "method", "stages", "optimizer"]
 """The columns that tell one arm from another."""

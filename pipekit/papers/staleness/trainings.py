@@ -17,11 +17,11 @@ from pipekit.datasets import Batch
 from pipekit.devices import accelerators
 from pipekit.engine import Pipeline
 from pipekit.host.provenance import provenance
-from pipekit.papers.saved_trainings import Record
 from pipekit.papers.staleness.methods import METHODS
 from pipekit.papers.staleness.optimizers import OPTIMIZERS, scheduler
 from pipekit.papers.staleness.proxies import Proxy, evaluate
 from pipekit.papers.staleness.weights_after import WeightsAfter
+from pipekit.papers.trainings.saved_trainings import Record
 
 POINTS = 10
 """Validations of a training, equally far apart, besides that of the untrained network."""

@@ -8,7 +8,7 @@ from torch import nn
 from pipekit import schedules
 from pipekit.datasets import digits
 from pipekit.papers.quickstart import comparison
-from pipekit.papers.training import PipelineTraining, Recipe, train_pipeline
+from pipekit.papers.trainings.training import PipelineTraining, Recipe, train_pipeline
 from pipekit.traces import Trace
 
 

@@ -3,7 +3,7 @@ import torch
 
 from pipekit.datasets import mnist
 from pipekit.papers.quickstart import comparison, four_methods
-from pipekit.papers.training import PipelineTraining
+from pipekit.papers.trainings.training import PipelineTraining
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pipekit.papers import saved_trainings
 from pipekit.papers.staleness import sweep
 from pipekit.papers.staleness.proxies import PROXIES
 from pipekit.papers.staleness.sweep import Sweep, parse_arms
 from pipekit.papers.staleness.trainings import StaleTraining
+from pipekit.papers.trainings import saved_trainings
 
 
 @pytest.fixture

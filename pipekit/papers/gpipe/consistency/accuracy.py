@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from pipekit import plots
 from pipekit.datasets import digits
-from pipekit.papers.differences import relative_difference
 from pipekit.papers.drawing import with_line
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.consistency.gradients import OPTIMIZER, network
-from pipekit.papers.training import Recipe, Training, train_pipeline, train_plain
+from pipekit.papers.trainings.differences import relative_difference
+from pipekit.papers.trainings.training import Recipe, Training, train_pipeline, train_plain
 from pipekit.progress import text_bar
 from pipekit.schedules import gpipe
 

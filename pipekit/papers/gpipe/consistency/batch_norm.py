@@ -13,10 +13,10 @@ from pipekit import is_checkpointing, is_recomputing
 from pipekit.datasets import Batch
 from pipekit.engine import Pipeline
 from pipekit.layers.batch_norm import DeferredBatchNorm
-from pipekit.papers.differences import TakeGradient, bit_equal, relative_difference
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.consistency.gradients import trained_weights
-from pipekit.papers.hooks import noted
+from pipekit.papers.trainings.differences import TakeGradient, bit_equal, relative_difference
+from pipekit.papers.trainings.hooks import noted
 from pipekit.plans import Recompute
 from pipekit.schedules import gpipe
 

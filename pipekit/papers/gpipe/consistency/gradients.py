@@ -11,13 +11,13 @@ from torch.optim import SGD
 
 from pipekit.datasets import Batch
 from pipekit.engine import Pipeline
-from pipekit.papers.differences import (
+from pipekit.papers.findings import Finding
+from pipekit.papers.trainings.differences import (
     Tensors,
     pipeline_gradients,
     plain_gradients,
     relative_difference,
 )
-from pipekit.papers.findings import Finding
 from pipekit.schedules import gpipe, replicate
 
 OPTIMIZER = partial(SGD, lr=0.05, momentum=0.9)

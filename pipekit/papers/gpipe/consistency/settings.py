@@ -16,7 +16,7 @@ from pipekit.engine import Pipeline
 from pipekit.layers.batch_norm import convert_batch_norm
 from pipekit.models import amoebanet_d
 from pipekit.papers.findings import Finding, printed
-from pipekit.papers.training import learning_rates
+from pipekit.papers.trainings.training import learning_rates
 from pipekit.schedules import Schedule, gpipe, replicate
 
 

@@ -12,7 +12,7 @@ from pipekit.papers.costs import images
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.memory import amoebanet_b
 from pipekit.papers.gpipe.memory.accelerators import amoebanet
-from pipekit.papers.hooks import noted
+from pipekit.papers.trainings.hooks import noted
 from pipekit.profiling import Profile
 
 

@@ -20,7 +20,7 @@ from pipekit.papers.findings import Finding, printed
 from pipekit.papers.gpipe.memory import accelerators
 from pipekit.papers.gpipe.memory.accelerators import BUDGET_BYTES, GB, Cut, amoebanet, held
 from pipekit.papers.gpipe.scenarios import MINIBATCH, PIXELS, Scenario, named
-from pipekit.papers.hooks import noted
+from pipekit.papers.trainings.hooks import noted
 from pipekit.profiling import Profile
 
 COLUMNS = ("naive-1", "pipeline-1", "pipeline-2", "pipeline-4", "pipeline-8")

@@ -12,7 +12,7 @@ from torch import nn
 from pipekit.papers.findings import Finding
 from pipekit.planning import balance
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.profiling.work import CountWork
+from pipekit.profiling.layer_runs.work import CountWork
 
 COST: Mapping[str, Callable[[LayerProfile], float]] = MappingProxyType(
     {

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from pipekit.datasets import Batch
 from pipekit.engine import Observer, Pipeline, PipelinedModule
-from pipekit.papers.differences import TakeGradient
 from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.timelines.partition import splits
-from pipekit.papers.hooks import noted
+from pipekit.papers.trainings.differences import TakeGradient
+from pipekit.papers.trainings.hooks import noted
 from pipekit.schedules import Step, gpipe
 from pipekit.trees import Tree, leaves
 

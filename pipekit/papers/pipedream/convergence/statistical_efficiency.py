@@ -10,7 +10,6 @@ import pandas as pd
 import plotly.graph_objects as go
 from torch import Tensor
 
-from pipekit.papers.differences import bit_equal, relative_difference
 from pipekit.papers.drawing import accuracies
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.convergence import statistics
@@ -26,6 +25,7 @@ from pipekit.papers.pipedream.convergence.trainings import (
     DigitsTraining,
     training,
 )
+from pipekit.papers.trainings.differences import bit_equal, relative_difference
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from pipekit.datasets import mnist
 from pipekit.host.provenance import provenance
 from pipekit.metrics import accuracy
 from pipekit.models.small import image_mlp
-from pipekit.papers import saved_trainings
 from pipekit.papers.pipedream.settings import TRAININGS
-from pipekit.papers.training import PipelineTraining, Recipe, train_pipeline
+from pipekit.papers.trainings import saved_trainings
+from pipekit.papers.trainings.training import PipelineTraining, Recipe, train_pipeline
 from pipekit.schedules import Schedule, asp, pipedream
 
 VGG16 = TRAININGS["vgg16"]

@@ -17,7 +17,7 @@ from pipekit.models import PUBLISHED
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.settings import PROFILED_MINIBATCHES
 from pipekit.profiling import Profile
-from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
+from pipekit.profiling.layer_runs.layer_passes import Input, layer_name, run_backward, run_forward
 from pipekit.profiling.measured import profile
 from pipekit.trees import Tree, differentiable, leaves
 

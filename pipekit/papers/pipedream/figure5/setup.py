@@ -10,7 +10,7 @@ from pipekit.clusters.papers import pipedream_a, pipedream_b
 from pipekit.models import PUBLISHED
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.settings import CLUSTER_A, CLUSTER_B, DATA, TRAININGS
-from pipekit.papers.training import learning_rates
+from pipekit.papers.trainings.training import learning_rates
 
 
 def trainings() -> pd.DataFrame:

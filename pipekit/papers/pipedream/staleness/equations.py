@@ -8,7 +8,6 @@ import plotly.graph_objects as go
 import torch
 
 from pipekit import oracle, plots
-from pipekit.papers.differences import Tensors, bit_equal
 from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.staleness.study import (
     Study,
@@ -24,6 +23,7 @@ from pipekit.papers.pipedream.staleness.versions import (
     SYNCED,
     same_version_both_ways,
 )
+from pipekit.papers.trainings.differences import Tensors, bit_equal
 
 ORACLE = {
     SGD: "model_parallel",

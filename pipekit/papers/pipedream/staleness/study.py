@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from pipekit.datasets import Batch
 from pipekit.engine import Pipeline
-from pipekit.papers.differences import Tensors, relative_difference
 from pipekit.papers.pipedream.staleness.versions import STAGES
+from pipekit.papers.trainings.differences import Tensors, relative_difference
 from pipekit.schedules import Schedule
 
 

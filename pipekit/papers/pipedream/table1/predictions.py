@@ -18,7 +18,7 @@ from pipekit.papers.pipedream.table1.rows import (
     replicas_of,
 )
 from pipekit.planning import plan
-from pipekit.planning.objectives import Cost
+from pipekit.planning.dynamic_program.objectives import Cost
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 

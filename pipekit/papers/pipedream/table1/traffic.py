@@ -8,7 +8,11 @@ from torch import nn
 from pipekit import schedules
 from pipekit.clusters import Cluster
 from pipekit.clusters.paths import all_reduce_bytes
-from pipekit.papers.differences import pipeline_gradients, plain_gradients, relative_difference
+from pipekit.papers.trainings.differences import (
+    pipeline_gradients,
+    plain_gradients,
+    relative_difference,
+)
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 

@@ -11,9 +11,9 @@ import plotly.graph_objects as go
 from pipekit import plots
 from pipekit.clusters import Level
 from pipekit.papers.findings import Finding
-from pipekit.planning.bottleneck import BottleneckProgram, Objective
+from pipekit.planning.dynamic_program.bottleneck import BottleneckProgram, Objective
+from pipekit.planning.dynamic_program.objectives import Bytes, Seconds
 from pipekit.planning.layer_ranges import Floats, LayerRanges
-from pipekit.planning.objectives import Bytes, Seconds
 from pipekit.profiling import Profile
 
 SIZES = [16, 32, 64, 128]

@@ -18,8 +18,8 @@ from pipekit.clusters import Cluster
 from pipekit.datasets import mnist
 from pipekit.engine import OptimizerFactory, Pipeline, Run
 from pipekit.papers.findings import Finding
-from pipekit.papers.judged import judged
 from pipekit.papers.pipedream.steady_state import replica_vectors
+from pipekit.papers.trainings.judged import judged
 from pipekit.planning import plan as best_plan
 from pipekit.plans import Plan
 from pipekit.profiling import Profile

@@ -10,7 +10,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit import models, plots
-from pipekit.papers.differences import bit_equal, relative_difference
 from pipekit.papers.findings import Finding, printed
 from pipekit.papers.pipedream_2bw.convergence import parity, recipe, vanilla
 from pipekit.papers.pipedream_2bw.convergence.pretraining import (
@@ -21,6 +20,7 @@ from pipekit.papers.pipedream_2bw.convergence.pretraining import (
     Network,
 )
 from pipekit.papers.pipedream_2bw.convergence.recipe import AdamRecipe
+from pipekit.papers.trainings.differences import bit_equal, relative_difference
 
 SEEDS = 5
 """Trainings of each method that the ledger asks for."""

@@ -19,7 +19,6 @@ from pipekit.engine import Pipeline
 from pipekit.host.provenance import provenance
 from pipekit.metrics import accuracy
 from pipekit.models import classifier
-from pipekit.papers import saved_trainings
 from pipekit.papers.pipedream_2bw.convergence import pretraining
 from pipekit.papers.pipedream_2bw.convergence.pretraining import (
     METHODS,
@@ -29,6 +28,7 @@ from pipekit.papers.pipedream_2bw.convergence.pretraining import (
     VANILLA,
 )
 from pipekit.papers.pipedream_2bw.convergence.recipe import AdamRecipe
+from pipekit.papers.trainings import saved_trainings
 
 FROM = {
     "Vanilla": (VANILLA, POINTS),

@@ -18,9 +18,9 @@ from pipekit.datasets import Batch, Dataset, masked, python_source
 from pipekit.engine import Pipeline
 from pipekit.host.provenance import provenance
 from pipekit.models import bert_large, gpt, token_loss
-from pipekit.papers import saved_trainings
 from pipekit.papers.pipedream_2bw.convergence.movement import Movement
 from pipekit.papers.pipedream_2bw.convergence.recipe import AdamRecipe
+from pipekit.papers.trainings import saved_trainings
 from pipekit.schedules import Schedule, flush, pipedream, two_bw
 
 VANILLA, TWO_BW, PIPEDREAM = "vanilla", "2BW", "PipeDream"

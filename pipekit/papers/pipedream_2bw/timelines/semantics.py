@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from pipekit.datasets import Batch
 from pipekit.engine import OptimizerFactory, Pipeline, Run
-from pipekit.papers.judged import judged
+from pipekit.papers.trainings.judged import judged
 from pipekit.schedules import Schedule, replicate
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from pipekit import is_checkpointing, is_recomputing
 from pipekit.engine import PipelinedModule
-from pipekit.papers.hooks import noted
 from pipekit.papers.torchgpipe.graph.edges import backward_nodes
+from pipekit.papers.trainings.hooks import noted
 
 
 class Result(NamedTuple):

@@ -6,7 +6,7 @@ from pipekit.papers.gpipe.consistency.settings import (
     findings,
     giant_amoebanet,
 )
-from pipekit.papers.training import learning_rates
+from pipekit.papers.trainings.training import learning_rates
 
 
 def test_settings_are_those_of_the_ledger() -> None:

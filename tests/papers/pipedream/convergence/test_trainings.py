@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from pipekit.papers.differences import bit_equal, relative_difference
 from pipekit.papers.pipedream.convergence.trainings import (
     ASP,
     BSP,
@@ -17,6 +16,7 @@ from pipekit.papers.pipedream.convergence.trainings import (
     train_all,
     training,
 )
+from pipekit.papers.trainings.differences import bit_equal, relative_difference
 from pipekit.schedules import check
 
 WORKERS = {"1-1-1-1": 4, "2-1-1": 4, "7-1": 8, "9-5-1-1": 16, "4 w": 4, "8 w": 8, "16 w": 16}

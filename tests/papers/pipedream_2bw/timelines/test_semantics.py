@@ -7,9 +7,9 @@ from torch import nn
 
 from pipekit import oracle, schedules
 from pipekit.engine import OptimizerFactory
-from pipekit.papers.differences import bit_equal
 from pipekit.papers.pipedream.staleness.study import Study
 from pipekit.papers.pipedream_2bw.timelines import semantics
+from pipekit.papers.trainings.differences import bit_equal
 
 torch.manual_seed(0)
 MODEL = nn.Sequential(*(x for _ in range(2) for x in (nn.Linear(6, 6), nn.Tanh())))

@@ -4,8 +4,8 @@ from torch import nn
 
 from pipekit import schedules
 from pipekit.datasets import digits
-from pipekit.papers.differences import bit_equal
-from pipekit.papers.training import Method, Recipe, train_pipeline, train_plain
+from pipekit.papers.trainings.differences import bit_equal
+from pipekit.papers.trainings.training import Method, Recipe, train_pipeline, train_plain
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pipekit.host.operator_threads import SWITCH_INTERVAL_S, share_cores
-from pipekit.profiling.layer_passes import run_backward, run_forward
+from pipekit.profiling.layer_runs.layer_passes import run_backward, run_forward
 from pipekit.trees import Tree, differentiable, tree_map
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pipekit.papers.saved_trainings import Record, train_or_load
+from pipekit.papers.trainings.saved_trainings import Record, train_or_load
 
 
 @dataclass(frozen=True)

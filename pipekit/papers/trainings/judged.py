@@ -9,7 +9,7 @@ from pipekit import oracle
 from pipekit.datasets import Batch
 from pipekit.engine import OptimizerFactory, Pipeline, Run
 from pipekit.host.cores import available_cores
-from pipekit.papers.differences import bit_equal, relative_difference
+from pipekit.papers.trainings.differences import bit_equal, relative_difference
 from pipekit.schedules import Schedule
 
 

@@ -6,9 +6,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pipekit.clusters import Level
-from pipekit.planning.bottleneck import Node
-from pipekit.planning.layer_ranges import LayerRanges
-from pipekit.planning.objectives import (
+from pipekit.planning.dynamic_program.bottleneck import Node
+from pipekit.planning.dynamic_program.objectives import (
     Cost,
     Links,
     compute_seconds,
@@ -16,6 +15,7 @@ from pipekit.planning.objectives import (
     sync_seconds,
     transfer_seconds,
 )
+from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.plans import StagePlan, layers_text, workers_text
 
 

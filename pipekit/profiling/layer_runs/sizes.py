@@ -14,11 +14,11 @@ from pipekit.layers.skips import Name, Skip, call, links, require_matched
 from pipekit.partition.recorded.graph import Passed
 from pipekit.partition.recorded.sequence import RecordedSequence
 from pipekit.partition.recorded.stage import gives
-from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
 from pipekit.profiling.layer_profile import LayerProfile, SkipProfile
-from pipekit.profiling.storages import Storages, storage_of
+from pipekit.profiling.layer_runs.layer_passes import Input, layer_name, run_backward, run_forward
+from pipekit.profiling.layer_runs.storages import Storages, storage_of
+from pipekit.profiling.layer_runs.work import CountWork, Work
 from pipekit.profiling.values import ValueProfile
-from pipekit.profiling.work import CountWork, Work
 from pipekit.trees import Tree, differentiable, leaves, tree_bytes
 
 

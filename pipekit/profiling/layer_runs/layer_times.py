@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.layers.skips import Name, call
-from pipekit.profiling.layer_passes import (
+from pipekit.profiling.layer_runs.layer_passes import (
     Input,
     run_backward,
     run_backward_input,
     run_forward,
 )
-from pipekit.profiling.sizes import LayerSizes, crossing
-from pipekit.profiling.stopwatch import Stopwatch
+from pipekit.profiling.layer_runs.sizes import LayerSizes, crossing
+from pipekit.profiling.layer_runs.stopwatch import Stopwatch
 from pipekit.trees import Tree, differentiable, tree_map
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

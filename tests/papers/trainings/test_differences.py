@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pipekit import models, schedules
-from pipekit.papers.differences import (
+from pipekit.papers.trainings.differences import (
     bit_equal,
     largest_difference,
     pipeline_gradients,
