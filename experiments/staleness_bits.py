@@ -3,9 +3,9 @@
     python -m experiments.staleness_bits --cases 16
 
 draws a network, a partition, batches, an optimizer and its options for each case, as
-``tests/engine/test_mitigations.py`` does, and writes results/reference/staleness/bits.csv: by name
-the random cases on one worker a stage and those on several, and in how many of them all weights
-and losses of the engine are those of :mod:`pipekit.mitigation_equations` to the bit.
+``tests/engine/methods/test_mitigations.py`` does, and writes results/reference/staleness/bits.csv:
+by name the random cases on one worker a stage and those on several, and in how many of them all
+weights and losses of the engine are those of :mod:`pipekit.mitigation_equations` to the bit.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tqdm import tqdm
 
 from pipekit.host.provenance import provenance, write
-from tests.engine import test_mitigations as judged
+from tests.engine.methods import test_mitigations as judged
 
 COLUMNS = ["name", "cases", "equal", "replicated", "replicated_equal"]
 Test = Callable[[st.DataObject], None]

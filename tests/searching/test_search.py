@@ -9,7 +9,7 @@ from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import ScheduleError, check
 from pipekit.schedules.methods.by_name import named_schedules
-from tests.engine.test_methods import both, network
+from tests.engine.methods.test_methods import both, network
 
 
 def unequal(stages: int, seed: int) -> Profile:

@@ -11,7 +11,7 @@ from pipekit.clusters import flat
 from pipekit.plans import Plan
 from pipekit.schedules import check, pipedream, two_bw
 from tests.engine.examples import data, different, nesterov
-from tests.engine.test_methods import network
+from tests.engine.methods.test_methods import network
 from tests.searching.test_search import unequal
 
 CASES = [("2bw", 3, 3, 4, 4), ("2bw", 4, 2, 3, 4), ("pipedream", 3, 3, 1, 10)]

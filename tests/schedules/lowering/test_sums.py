@@ -3,7 +3,7 @@
 import pytest
 
 from pipekit.schedules import flush, interleaved, parse, pipedream, replicate, sum_order
-from tests.engine.shared_tables import at_random, down_then_up, two_directions
+from tests.engine.replicas.shared_tables import at_random, down_then_up, two_directions
 
 
 def test_stages_of_one_worker_are_not_summed_with_anybody() -> None:

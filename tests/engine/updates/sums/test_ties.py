@@ -27,8 +27,8 @@ from tests.engine.examples import (
     pipeline,
 )
 from tests.engine.gloo import over_gloo
-from tests.engine.test_mixed_precision import REPLICATED, assert_same, limited, trained
-from tests.engine.test_mixed_precision import fragile as fragile_layers
+from tests.engine.updates.test_mixed_precision import REPLICATED, assert_same, limited, trained
+from tests.engine.updates.test_mixed_precision import fragile as fragile_layers
 
 TIES = [("0.weight", "4.weight"), ("0.bias", "2.bias", "3.bias"), ("2.weight", "3.weight")]
 

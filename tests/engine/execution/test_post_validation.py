@@ -20,7 +20,7 @@ from pipekit.schedules import Op, ScheduleError, replicate, zb_h1, zb_h2, zb_v
 from pipekit.schedules.flushed import flushed
 from tests.emulation.own_time import own_time
 from tests.engine.examples import OPTIMIZERS, data, different, mixed, mlp, pipeline
-from tests.engine.test_methods import BATCHES, NAMES, SEVERAL, both, made, network
+from tests.engine.methods.test_methods import BATCHES, NAMES, SEVERAL, both, made, network
 from tests.engine.test_skips import model as model_with_skips
 from tests.engine.updates.sums.test_ties import tied
 from tests.schedules.examples import LATE_UPDATE

@@ -61,7 +61,7 @@ def test_the_readmes_own_method_draws_as_a_timeline(repository: Path) -> None:
 COMMANDS = [
     command
     for page in ("README.md", *DOCS)
-    for command in COMMAND.findall((Path(__file__).parents[1] / page).read_text())
+    for command in COMMAND.findall((Path(__file__).parents[2] / page).read_text())
 ]
 
 

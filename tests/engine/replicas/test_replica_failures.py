@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import pipekit as pk
 from pipekit import Schedule, bucketing, schedules
 from tests.engine.examples import Batches, data, sgd
+from tests.engine.replicas.test_replicas import TRANSPORTS, pipeline, replicated
 from tests.engine.test_failures import (
     LIMIT_S,
     Fault,
@@ -19,7 +20,6 @@ from tests.engine.test_failures import (
     pipekit_threads,
     wait_until,
 )
-from tests.engine.test_replicas import TRANSPORTS, pipeline, replicated
 
 
 class FailsAtMark(nn.Module):

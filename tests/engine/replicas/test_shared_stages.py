@@ -10,7 +10,7 @@ import pipekit as pk
 from pipekit.schedules import Schedule, check, parse
 from tests.engine.examples import by_equations, data, different, mlp, nesterov
 from tests.engine.gloo import over_gloo
-from tests.engine.shared_tables import at_random, down_then_up, ring, two_directions
+from tests.engine.replicas.shared_tables import at_random, down_then_up, ring, two_directions
 from tests.engine.updates.sums.test_ties import tied
 
 TABLES = {

@@ -16,8 +16,8 @@ from torch.optim.lr_scheduler import StepLR
 from pipekit import Pipeline, schedules
 from tests.engine.examples import OPTIMIZERS, Batches, data, different, mixed, mlp, sgd
 from tests.engine.gloo import over_gloo
-from tests.engine.shared_tables import two_directions
-from tests.engine.test_replicas import BALANCES, TRANSPORTS, Weights, replicated
+from tests.engine.replicas.shared_tables import two_directions
+from tests.engine.replicas.test_replicas import BALANCES, TRANSPORTS, Weights, replicated
 from tests.engine.updates.sums.test_ties import tied
 
 HOW: dict[str, dict[str, Any]] = {

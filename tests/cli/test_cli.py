@@ -78,7 +78,7 @@ class TestApp:
             capture_output=True,
             text=True,
             check=True,
-            cwd=Path(__file__).parents[1],
+            cwd=Path(__file__).parents[2],
         )
         assert done.stdout.strip() == "set()"
 
