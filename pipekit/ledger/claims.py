@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pipekit.host.provenance import LABELS, provenance
 from pipekit.ledger.ledger import Claim, load
 from pipekit.ledger.outcomes import Cause, Outcome, Record, judge
-from pipekit.ledger.spread import same_shape
+from pipekit.ledger.spread import Error, same_shape
 from pipekit.reading import parse_json, read_text
 
 __all__ = ["Cause", "Claim", "load", "outcomes", "record", "table"]
@@ -34,6 +34,7 @@ def record(
     invalid: str = "",
     shown_only: str = "",
     causes: Sequence[Cause] = (),
+    known_error: Error = 0.0,
     **extra: Any,
 ) -> Outcome:
     """Write our value of a claim, with its provenance, to ``<results_dir>/claims.jsonl``.
@@ -55,6 +56,8 @@ def record(
         shown_only: why the value is shown but not judged, say that it rests on the claim itself.
         causes: the experiments made to explain a miss, each our value with one thing changed; the
             first that meets the criterion is the miss's cause, see :attr:`Outcome.cause`.
+        known_error: by what part of itself a number may be wrong because of how it was found; a
+            criterion within that leaves the claim undecided.  A tuple has one for each number.
         extra: further provenance, say ``seed`` or ``scale``.
 
     Returns:
@@ -79,6 +82,7 @@ def record(
         "invalid": invalid,
         "shown_only": shown_only,
         "causes": [asdict(cause) for cause in tried],
+        "known_error": known_error,
         "note": note,
         "figure": None if figure is None else _figure(figure, folder),
         "provenance": provenance(label, **extra),
@@ -186,6 +190,7 @@ class _Entry(BaseModel):
     invalid: str = ""
     shown_only: str = ""
     causes: list[_CauseEntry] = []
+    known_error: Error = 0.0
     note: str
     figure: str | None
     provenance: _Provenance

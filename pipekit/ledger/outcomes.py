@@ -8,7 +8,7 @@ from typing import Any
 
 from pipekit.ledger.criteria import evaluate
 from pipekit.ledger.ledger import Claim
-from pipekit.ledger.spread import decided, spread
+from pipekit.ledger.spread import Error, decided, spread
 
 _STRENGTH = ("simulated", "emulated", "measured")
 
@@ -29,7 +29,8 @@ class Status(StrEnum):
 MEANING = {
     Status.PASS: "our value meets the claim's criterion, evaluated when this was written",
     Status.MISS: "our value does not meet it",
-    Status.UNDECIDED: "the criterion lies within the spread of our repeated values",
+    Status.UNDECIDED: "the criterion lies within the spread of our repeated values, or within the "
+    "known error of how ours was found",
     Status.INVALID: "the emulations parted from their simulation by more than the bound stated",
     Status.REPORTED: "ours is only shown: the claim has no criterion, or ours rests on the claim",
     Status.PRESET: "about the paper's own set-up, arithmetic or quotations: no experiment of ours "
@@ -67,6 +68,8 @@ class Record:
     is a record of :func:`pipekit.host.provenance.provenance`.  ``repeats`` are all values that
     ``value`` is the mean or median of; ``invalid`` says why it says nothing, ``shown_only`` why it
     is shown but not judged.  ``causes`` are the experiments made to explain a miss.
+    ``known_error`` is by what part of itself a number may be wrong because of how it was found, or
+    that of each.
     """
 
     id: str
@@ -79,6 +82,7 @@ class Record:
     invalid: str = ""
     shown_only: str = ""
     causes: tuple[Cause, ...] = ()
+    known_error: Error = 0.0
 
     @property
     def label(self) -> str:
@@ -191,8 +195,12 @@ def judge(claim: Claim, record: Record | None) -> Outcome:
         return Outcome(claim, record, Status.REPORTED, "no criterion: ours is only shown")
     if not decided(claim.check, record.value, record.repeats, claim.target):
         why = f"the criterion lies within the spread of {len(record.repeats)} repeats"
-        return Outcome(claim, record, Status.UNDECIDED, "; ".join(filter(None, [why, verdict.why])))
-    return Outcome(claim, record, Status.PASS if verdict.passed else Status.MISS, verdict.why)
+    elif not decided(claim.check, record.value, (), claim.target, record.known_error):
+        why = f"the criterion lies within the value's known error, {_percent(record.known_error)}"
+    else:
+        status = Status.PASS if verdict.passed else Status.MISS
+        return Outcome(claim, record, status, verdict.why)
+    return Outcome(claim, record, Status.UNDECIDED, "; ".join(filter(None, [why, verdict.why])))
 
 
 @dataclass(frozen=True)
@@ -256,6 +264,11 @@ def _ratio(value: Any, reference: Any) -> str:
         isinstance(x, int | float) and not isinstance(x, bool) for x in (value, reference)
     )
     return f"{value / reference:.3g}" if numbers and reference else ""
+
+
+def _percent(known_error: Error) -> str:
+    each = known_error if isinstance(known_error, tuple) else (known_error,)
+    return f"{max(each):.1%}"
 
 
 def _show_spread(value: Any, half_width: Any) -> str:

@@ -3,7 +3,8 @@
 A number that a clock or a seed had a part in comes out differently each time.  Its repeats say by
 how much: the *spread* is the interval in which the mean of another set of as many repeats lies with
 95 % probability, by Student's distribution.  If the criterion lies within it, that other set could
-be judged otherwise, and nothing is decided.
+be judged otherwise, and nothing is decided.  Of a method that is known to err by so much, no number
+has a narrower spread than that, repeated or not.
 """
 
 import math
@@ -13,6 +14,9 @@ from statistics import stdev
 from typing import Any
 
 from pipekit.ledger.criteria import Term, evaluate, parse
+
+Error = float | tuple[float, ...]
+"""By what part of itself a number may be wrong; or that of each number of a list."""
 
 CONFIDENCE = 0.95
 """Probability with which another set of repeats lies within the spread."""
@@ -46,7 +50,9 @@ def spread(value: Any, repeats: Sequence[Any]) -> Any:
     return half_width(repeats)
 
 
-def decided(check: str, value: Any, repeats: Sequence[Any], target: Any = None) -> bool:
+def decided(
+    check: str, value: Any, repeats: Sequence[Any], target: Any = None, known_error: Error = 0.0
+) -> bool:
     """Return whether a criterion says the same of a value everywhere in its spread.
 
     Truth values and texts have no spread: all repeats must then be judged alike.
@@ -56,10 +62,11 @@ def decided(check: str, value: Any, repeats: Sequence[Any], target: Any = None) 
         value: what is judged, say the repeats' mean or median.
         repeats: values of the same shape.
         target: what the criterion compares with.
+        known_error: how wrong a number may be, repeated or not.
     """
     verdict = evaluate(check, value, target).passed
     terms, numeric = parse(check), _is_numeric(value)
-    others = _within(terms, value, repeats, target) if numeric else iter(repeats)
+    others = _within(terms, value, repeats, target, known_error) if numeric else iter(repeats)
     return all(evaluate(check, other, target).passed == verdict for other in others)
 
 
@@ -82,7 +89,7 @@ def _is_numeric(value: Any) -> bool:
 
 
 def _within(
-    terms: Sequence[Term], value: Any, repeats: Sequence[Any], target: Any
+    terms: Sequence[Term], value: Any, repeats: Sequence[Any], target: Any, known_error: Error
 ) -> Iterator[Any]:
     """Yield values all over the spread; of long lists one number at a time is moved.
 
@@ -90,14 +97,17 @@ def _within(
     the spread; one that meets them is there or, if the spread is wider than they are, at a bound.
     """
     if not isinstance(value, list):
+        half = max(half_width(repeats), _error(known_error, 0) * abs(value))
         aims = [target, *(bound for term in terms for bound in term.bounds)]
-        yield from _points(value, half_width(repeats), aims)
+        yield from _points(value, half, aims)
         return
     points = []
     for i, number in enumerate(value):
         limits = [target, *(bound for term in terms for bound in term.bounds)]
         aims = [each[i] if _has(each, i) else each for each in limits]
-        points.append(_points(number, half_width([repeat[i] for repeat in repeats]), aims))
+        seen = half_width([repeat[i] for repeat in repeats])
+        half = max(seen, _error(known_error, i) * abs(number))
+        points.append(_points(number, half, aims))
     if len(value) <= _MOST_CORNERS:
         yield from map(list, product(*points))
         return
@@ -112,6 +122,10 @@ def _points(value: float, half: float, aims: Sequence[Any]) -> list[float]:
         return [value]
     inner = (float(a) for a in aims if isinstance(a, int | float) and abs(a - value) <= half)
     return sorted({value - half, value, value + half, *inner})
+
+
+def _error(known: Error, i: int) -> float:
+    return known[i] if isinstance(known, tuple) else known
 
 
 def _has(bounds: Any, i: int) -> bool:

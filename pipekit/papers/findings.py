@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from pipekit.ledger import claims
 from pipekit.ledger.claims import Cause
+from pipekit.ledger.spread import Error
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class Finding:
     of these; the label "measured", "emulated", "simulated" or "exact"; the note what a reader must
     know beside the value; the figure the name of the file that shows it, if not its neighbours';
     repeats all values that the value is the mean or median of; invalid why it says nothing,
-    shown_only why it is not to be judged; causes the experiments made to explain a miss.
+    shown_only why it is not to be judged; causes the experiments made to explain a miss;
+    known_error by what part of itself a number may be wrong because of how it was found.
     """
 
     claim: str
@@ -28,6 +30,7 @@ class Finding:
     invalid: str = ""
     shown_only: str = ""
     causes: tuple[Cause, ...] = ()
+    known_error: Error = 0.0
 
     @classmethod
     def exact(cls, claim: str, value: Any, note: str = "", figure: str | None = None) -> Self:

@@ -93,6 +93,7 @@ class TestRecord:
             "invalid",
             "shown_only",
             "causes",
+            "known_error",
             "note",
             "figure",
             "provenance",

@@ -65,6 +65,23 @@ class TestDecided:
     ) -> None:
         assert decided(check, value, repeats, target) is clear
 
+    @pytest.mark.parametrize(
+        ("check", "value", "error", "clear"),
+        [
+            ("at least 2", 2.03, 0.01, True),
+            ("at least 2", 2.01, 0.01, False),
+            ("at least 2", 1.99, 0.01, False),
+            ("within [1e-6, 1]", [100.0, 3.5], (0.0, 0.1), True),
+            ("within [1e-6, 1]", [100.0, 3.5], (0.1, 0.1), False),
+            ("within [1e-6, 1]", [100.0, 3.5], (0.0, 0.2), False),
+            ("holds", True, 0.5, True),
+        ],
+    )
+    def test_a_known_error_is_a_spread_without_repeats(
+        self, check: str, value: Any, error: Any, clear: bool
+    ) -> None:
+        assert decided(check, value, [], [100.0, 3.0], error) is clear
+
     def test_of_a_long_list_every_number_counts(self) -> None:
         steady = [float(n) for n in range(8)]
         noisy = [[*steady[:6], 4.0, 7.0], [*steady[:6], 8.0, 7.0]]
