@@ -5,7 +5,7 @@
 draws a network, a partition, batches, an optimizer and its options for each case, as
 ``tests/engine/methods/test_mitigations.py`` does, and writes results/reference/staleness/bits.csv:
 by name the random cases on one worker a stage and those on several, and in how many of them all
-weights and losses of the engine are those of :mod:`pipekit.mitigation_equations` to the bit.
+weights and losses of the engine are those of :mod:`pipekit.oracle.mitigation_equations` to the bit.
 """
 
 import argparse

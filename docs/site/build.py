@@ -18,8 +18,9 @@ import pandas as pd
 import play
 
 import pipekit
-from pipekit import oracle, plots, schedules
+from pipekit import plots, schedules
 from pipekit.ledger import claims
+from pipekit.oracle.versions import VERSION_READ, Reads
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 from pipekit.traces import Trace, describe_bubbles
 
@@ -160,10 +161,10 @@ def method_page(name: str) -> str:
         "## In words",
         inspect.cleandoc(_function(name).__doc__ or "").partition("\n\nArgs")[0],
     ]
-    line = oracle._VERSION_READ.get(name.replace("-", "_"), oracle._VERSION_READ["sequential"])
+    line = VERSION_READ.get(name.replace("-", "_"), VERSION_READ["sequential"])
     judge = inspect.getsource(line)
     if name in ("paci", "pipedream-no-stashing"):  # forward and backward read different weights
-        judge += "\n\n" + inspect.getsource(oracle._Reads)
+        judge += "\n\n" + inspect.getsource(Reads)
     text += ["## The judge's line", f"```python\n{judge}```"]
     if name in PAPERS:
         theirs = [c for c in claims.load().values() if c.paper == PAPERS[name]]

@@ -79,7 +79,7 @@ class Mitigation:
     A worker calls them in its own thread, for each trained parameter of a stage, without autograd.
     None may change what it is given, but for ``weight.memory``; one that is not overridden costs
     nothing.  An object has no state beside ``weight.memory``: all stages share it, and it is sent
-    to other processes.  Its equations in :mod:`pipekit.mitigation_equations` judge it.
+    to other processes.  Its equations in :mod:`pipekit.oracle.mitigation_equations` judge it.
 
     Attributes:
         stashing: whether it goes with schedules with weight stashing (True), without (False), or

@@ -24,13 +24,14 @@ def build(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleT
 
 
 def test_links_lead_to_pages_of_the_site(build: ModuleType, repository: Path) -> None:
-    text = (
-        "[a](../CONTRIBUTING.md) [b](cost.md) [c](../pipekit/oracle.py) [d](#here) [e](https://x)"
-    )
+    text = "[a](../CONTRIBUTING.md) [b](cost.md) [c](../pipekit/oracle/__init__.py) [d](#here) [e](https://x)"
     shown = build.linked(text, repository / "docs", "../")
     assert "[a](../contributing.md) [b](../cost.md)" in shown
-    assert "[c](../source/pipekit/oracle.py.md) [d](#here) [e](https://x)" in shown
-    assert "One process, one thread" in (build.SOURCE / "source/pipekit/oracle.py.md").read_text()
+    assert "[c](../source/pipekit/oracle/__init__.py.md) [d](#here) [e](https://x)" in shown
+    assert (
+        "One process, one thread"
+        in (build.SOURCE / "source/pipekit/oracle/__init__.py.md").read_text()
+    )
 
 
 def test_a_method_page_has_picture_table_equation_and_claims(build: ModuleType) -> None:

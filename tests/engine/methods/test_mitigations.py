@@ -25,7 +25,7 @@ from pipekit import (
     simulate,
     staleness,
 )
-from pipekit import mitigation_equations as equations
+from pipekit.oracle import mitigation_equations as equations
 from pipekit.profiling import LayerProfile
 from pipekit.staleness import Mitigation, Pass, Weight
 from tests.engine.examples import MODELS, OPTIMIZERS, Batches, cores_of_each, cut, data, different

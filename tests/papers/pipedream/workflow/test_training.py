@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import Plan, oracle
+from pipekit import Plan
 from pipekit.clusters import flat
+from pipekit.oracle.versions import VERSION_READ
 from pipekit.papers.pipedream.workflow import training as workflow
 
 
@@ -24,7 +25,7 @@ def test_a_replicated_training_is_the_equations_and_a_wrong_one_is_noticed(
         return workflow.trains_as_the_equations_say(model, data, [2, 1], [2, 1], sgd, nn.MSELoss())
 
     assert judged()
-    monkeypatch.setitem(oracle._VERSION_READ, "pipedream", lambda t, s, r, w: 0)
+    monkeypatch.setitem(VERSION_READ, "pipedream", lambda t, s, r, w: 0)
     assert not judged()
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD, Adam
 
-from pipekit import mitigation_equations as equations
 from pipekit import oracle
-from tests.test_oracle import Scale, half_square, hand_gradient, numbers
+from pipekit.oracle import mitigation_equations as equations
+from tests.oracle.test_oracle import Scale, half_square, hand_gradient, numbers
 
 Rows = list[tuple[float, float]]
 LR, MU, BETAS, EPS = 0.05, 0.8, (0.9, 0.99), 1e-8
