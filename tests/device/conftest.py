@@ -8,9 +8,9 @@ from contextlib import suppress
 import pytest
 
 from pipekit.devices import device_count
-from tests.device import build
 from tests.device.kind import KIND, SIMULATED
-from tests.device.process import DeviceProcess
+from tests.device.simulated import build
+from tests.device.simulated.process import DeviceProcess
 
 BUILDING_S = 900  # the first test of all builds the accelerator: 15 s, more on a busy machine
 MATRIX = "test_matrix.py"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.device.process import simulated
+from tests.device.simulated.process import simulated
 
 
 def test_there_are_four_devices_and_torch_knows_them() -> None:

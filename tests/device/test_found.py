@@ -19,7 +19,7 @@ from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.engine.updates.buckets import ParameterBucket
 from pipekit.engine.updates.sums.all_reduce import DirectAllReduce, ReduceKey
 from tests.device.kind import on
-from tests.device.process import simulated
+from tests.device.simulated.process import simulated
 from tests.device.test_distributed import with_lengths
 from tests.device.test_pipeline import STAGES, build, by_method
 from tests.device.test_pipelined_module import streams_of_their_own

@@ -13,7 +13,7 @@ import pipekit as pk
 from pipekit import schedules
 from pipekit.layers.skips import Skippable
 from tests.device.kind import SIMULATED, careful, on, to_compare
-from tests.device.process import simulated
+from tests.device.simulated.process import simulated
 from tests.engine.examples import METHODS, data, different, images, mixed, pairs
 
 STAGES = 4

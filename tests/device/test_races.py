@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.device.process import simulated
 from tests.device.programs import MISSED, PROGRAMS, Program
+from tests.device.simulated.process import simulated
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)

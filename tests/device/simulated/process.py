@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.device import device_module, host_order
+from tests.device.simulated import device_module, host_order
 
 LONGEST_S = 100
 
