@@ -4,11 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pandas as pd
 import plotly.graph_objects as go
-
-from pipekit.plots import static
 
 SVG: Any = {
     "svg.fonttype": "none",  # text stays text: searchable, and selectable
@@ -36,6 +33,10 @@ def save(
     Raises:
         ValueError: the figure holds other traces than bars, lines, areas and markers.
     """
+    import matplotlib  # here, since what draws in the browser needs none of it
+
+    from pipekit.plots import static
+
     stem = Path(path_stem)
     paths = {suffix: stem.with_name(f"{stem.name}.{suffix}") for suffix in ("svg", "csv")}
     stem.parent.mkdir(parents=True, exist_ok=True)

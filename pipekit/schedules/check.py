@@ -59,7 +59,7 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
     read the same version, unless ``schedule.stashing`` is False.
 
     Of a schedule that repeats a shorter one that one is proved, and with it all repetitions
-    (:attr:`pipekit.schedules.Schedule.period`).
+    (:attr:`pipekit.schedules.Schedule.period`).  What was proved is remembered.
 
     Args:
         schedule: the table.
@@ -69,6 +69,14 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
     Raises:
         ScheduleError: naming the tasks at fault.
     """
+    known = schedule.reports
+    if (capacity, joint_updates) not in known:
+        known[capacity, joint_updates] = _proved(schedule, capacity, joint_updates)
+    report: Report = known[capacity, joint_updates]
+    return report
+
+
+def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
     if schedule.period:
         try:
             return check(schedule.period, capacity, joint_updates).repeated(schedule.times)

@@ -157,6 +157,11 @@ class Schedule:
                 found[stage].append(worker)
         return tuple(map(tuple, found))
 
+    @cached_property
+    def reports(self) -> dict[tuple[int | None, bool], Any]:
+        """What :func:`pipekit.schedules.check` has returned, by its other arguments."""
+        return {}
+
     @property
     def title(self) -> str:
         """The name on one line."""

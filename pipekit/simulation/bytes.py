@@ -1,19 +1,45 @@
 """Bytes over time on every worker, from when its tasks run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from pipekit.schedules import OPS, Schedule, Task
-from pipekit.schedules.lowering.weight_slots import weight_slots
+from pipekit.schedules import OPS, Op, Schedule
+from pipekit.simulation.columns import OPS_IN_ORDER, Columns, Numbers, columns, slot_counts
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.work import Times
 from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces.memory import PARTS, Memory
 
 _WEIGHTS, _GRADIENTS, _OPTIMIZER, _ACTIVATIONS, _RECOMPUTE = range(len(PARTS))
-Change = tuple[float, int, float]  # when, which of PARTS, bytes more
+_EACH = 5
+"""A task has fewer changes than this."""
+_BEFORE, _AFTER = -1, np.iinfo(np.int64).max
+"""Of changes at one time: those before the ones of all tasks, and behind them."""
+
+
+_Size = Callable[[Op, StageCosts], float]
+
+
+class _Changes(NamedTuple):
+    """An entry each.
+
+    Attributes:
+        worker: whose memory changes.
+        order: of two changes at one time the one with less comes first.
+        part: a place in PARTS.
+        when: in seconds.
+        bytes: more.
+    """
+
+    worker: Numbers
+    order: Numbers
+    part: Numbers
+    when: NDArray[np.float64]
+    bytes: NDArray[np.float64]
 
 
 def memory(
@@ -39,86 +65,112 @@ def memory(
     what it keeps counts with the optimizer's state.
     """
     rule = mitigation or Mitigation()
-    frames = []
-    for worker, tasks in enumerate(schedule.workers):
-        changes = [
-            *_constant(schedule, tasks, costs, rule),
-            *_changes(schedule, worker, costs, times),
-        ]
-        changes += _optimizer(worker, tasks, costs, times, optimizer_states + rule.tensors)
-        frame = pd.DataFrame(changes, columns=["time_s", "part", "bytes"])
-        wide = np.zeros((len(frame), len(PARTS)))
-        wide[np.arange(len(frame)), frame["part"]] = frame["bytes"]
-        order = np.argsort(frame["time_s"].to_numpy(), kind="stable")
-        bytes_now = pd.DataFrame(wide[order].cumsum(axis=0), columns=PARTS)
-        bytes_now.insert(0, "time_s", frame["time_s"].to_numpy()[order])
-        bytes_now.insert(0, "worker", worker)
-        # Of several changes at one time only the last shows; what ends goes before what begins.
-        frames.append(bytes_now[~bytes_now["time_s"].duplicated(keep="last")])
-    return Memory(pd.concat(frames, ignore_index=True), "simulated")
+    task = columns(schedule)
+    found = [
+        _constant(schedule, costs, rule),
+        *(_changes(schedule, task, costs, times) if schedule.trains else ()),
+        _optimizer(task, costs, times, optimizer_states + rule.tensors),
+    ]
+    changes = _Changes(*map(np.concatenate, zip(*found, strict=True)))
+    sort = np.lexsort((changes.order, changes.when, changes.worker))
+    worker, when = changes.worker[sort], changes.when[sort]
+    held = np.zeros((len(sort), len(PARTS)))
+    held[np.arange(len(sort)), changes.part[sort]] = changes.bytes[sort]
+    for stop, start in zip(np.append(_starts(worker)[1:], len(sort)), _starts(worker), strict=True):
+        held[start:stop] = held[start:stop].cumsum(axis=0)
+    # Of several changes at one time only the last shows; what ends goes before what begins.
+    last = np.append((worker[1:] != worker[:-1]) | (when[1:] != when[:-1]), True)
+    frame = pd.DataFrame(held[last], columns=PARTS)
+    frame.insert(0, "time_s", when[last])
+    frame.insert(0, "worker", worker[last])
+    return Memory(frame, "simulated")
 
 
-def _constant(
-    schedule: Schedule, tasks: Sequence[Task], costs: Sequence[StageCosts], rule: Mitigation
-) -> Iterator[Change]:
-    for stage in sorted({task.stage for task in tasks}):
-        own = [task for task in tasks if task.stage == stage]
-        count = rule.slots(1 + max(weight_slots(own).slots), schedule.stashing)
-        whole = costs[stage].whole
-        yield 0.0, _WEIGHTS, count * whole.parameter_bytes + whole.buffer_bytes
+def _starts(worker: Numbers) -> NDArray[np.intp]:
+    """Return where each worker's rows begin; they stand together."""
+    return np.flatnonzero(np.append(True, worker[1:] != worker[:-1]))
 
 
-def _optimizer(
-    worker: int, tasks: Sequence[Task], costs: Sequence[StageCosts], times: Times, states: float
-) -> Iterator[Change]:
-    for position, task in enumerate(tasks):
-        if not OPS[task.op].is_pass and task.version == 1:
-            state = states * costs[task.stage].whole.parameter_bytes
-            yield times.starts[worker][position], _OPTIMIZER, state
+def _constant(schedule: Schedule, costs: Sequence[StageCosts], rule: Mitigation) -> _Changes:
+    rows = []
+    for worker, stages in enumerate(slot_counts(schedule)):
+        for stage, slots in stages.items():
+            whole, count = costs[stage].whole, rule.slots(slots, schedule.stashing)
+            size = count * whole.parameter_bytes + whole.buffer_bytes
+            rows.append((worker, _BEFORE, _WEIGHTS, 0.0, size))
+    whose, order, part, when, sizes = map(np.array, zip(*rows, strict=True))
+    return _Changes(whose, order, part, when, sizes.astype(float))
+
+
+def _optimizer(task: Columns, costs: Sequence[StageCosts], times: Times, states: float) -> _Changes:
+    sizes = states * np.array([float(cost.whole.parameter_bytes) for cost in costs])
+    first = np.flatnonzero(~task.whose(lambda rule: rule.is_pass) & (task.version == 1))
+    return _Changes(
+        task.worker[first],
+        np.full(len(first), _AFTER),
+        np.full(len(first), _OPTIMIZER),
+        np.concatenate(times.starts)[first],
+        sizes[task.stage[first]],
+    )
 
 
 def _changes(
-    schedule: Schedule, worker: int, costs: Sequence[StageCosts], times: Times
-) -> Iterator[Change]:
+    schedule: Schedule, task: Columns, costs: Sequence[StageCosts], times: Times
+) -> Iterator[_Changes]:
     """Yield what activations, recomputation and gradients add and free."""
-    if not schedule.trains:
-        return
-    tasks, update_of = schedule.workers[worker], schedule.update_of
-    done_again = {
-        (task.stage, task.microbatch)
-        for task, again in zip(tasks, times.recomputed[worker], strict=True)
-        if again is not None
-    }
-    summing: set[tuple[int, int]] = set()
-    for task, start, end, again in zip(
-        tasks, times.starts[worker], times.ends[worker], times.recomputed[worker], strict=True
-    ):
-        op, stage, microbatch, _ = task
-        rule, cost = OPS[op], costs[stage]
-        received, kept, parameters = (
-            cost.received_bytes,
-            cost.kept_bytes,
-            cost.whole.parameter_bytes,
+    starts, ends = np.concatenate(times.starts), np.concatenate(times.ends)
+    again = np.concatenate([np.array(each, dtype=float) for each in times.recomputed])
+
+    def change(
+        which: NDArray[np.bool_], place: int, part: int, when: NDArray[np.float64], size: _Size
+    ) -> _Changes:
+        """Return one of some tasks' changes, each task's at this place among its own."""
+        tasks = np.flatnonzero(which)
+        sizes = np.array([[float(size(op, cost)) for cost in costs] for op in OPS_IN_ORDER])
+        return _Changes(
+            task.worker[tasks],
+            _EACH * tasks + place,
+            np.full(len(tasks), part),
+            when[tasks],
+            sizes[task.op[tasks], task.stage[tasks]],
         )
-        if not rule.is_pass:
-            if (stage, task.version) not in summing:  # all its gradients are other workers'
-                yield start, _GRADIENTS, parameters
-            yield end, _GRADIENTS, -parameters
-            continue
-        part = cost.whole.input_only_bytes
-        recomputed = (stage, microbatch) in done_again
-        when = end if rule.own else start
-        if recomputed:
-            if again is not None:
-                yield again, _RECOMPUTE, kept
-            if rule.own:
-                yield end, _RECOMPUTE, rule.activation_bytes(kept, part)
-            yield when, _ACTIVATIONS, rule.activation_bytes(received, 0)
-        else:
-            yield when, _ACTIVATIONS, rule.activation_bytes(received + kept, part)
-        update = stage, update_of[stage][microbatch]
-        if rule.adds_gradient and update not in summing:
-            summing.add(update)
-            height = cost.gradients_at_height(op)
-            yield start, _GRADIENTS, height
-            yield end, _GRADIENTS, parameters - height
+
+    is_pass = task.whose(lambda rule: rule.is_pass)
+    is_backward = task.whose(lambda rule: rule.own is not None)
+    runs_again = np.zeros((schedule.stages, schedule.microbatches), np.bool_)
+    begins_again = ~np.isnan(again)
+    runs_again[task.stage[begins_again], task.microbatch[begins_again]] = True
+    recomputed = is_pass & runs_again[task.stage, task.microbatch]
+    when = np.where(is_backward, ends, starts)
+    yield change(begins_again, 0, _RECOMPUTE, again, lambda op, cost: cost.kept_bytes)
+    yield change(recomputed & is_backward, 1, _RECOMPUTE, ends, _kept)
+    yield change(recomputed, 2, _ACTIVATIONS, when, _received)
+    yield change(is_pass & ~recomputed, 2, _ACTIVATIONS, when, _received_and_kept)
+    update = np.array(schedule.update_of)[task.stage, task.microbatch]
+    summed = (task.worker * schedule.stages + task.stage) * (1 + update.max()) + update
+    adding = np.flatnonzero(task.whose(lambda rule: rule.adds_gradient))
+    sums, places = np.unique(summed[adding], return_index=True)
+    first = np.zeros(len(summed), np.bool_)
+    first[adding[places]] = True
+    yield change(first, 3, _GRADIENTS, starts, lambda op, cost: cost.gradients_at_height(op))
+    yield change(first, 4, _GRADIENTS, ends, _rest_of_gradients)
+    elsewhere = ~is_pass & ~np.isin(summed, sums)  # all its gradients are other workers'
+    yield change(elsewhere, 0, _GRADIENTS, starts, lambda op, cost: cost.whole.parameter_bytes)
+    yield change(~is_pass, 1, _GRADIENTS, ends, lambda op, cost: -cost.whole.parameter_bytes)
+
+
+def _kept(op: Op, cost: StageCosts) -> float:
+    return OPS[op].activation_bytes(cost.kept_bytes, cost.whole.input_only_bytes)
+
+
+def _received(op: Op, cost: StageCosts) -> float:
+    return OPS[op].activation_bytes(cost.received_bytes, 0)
+
+
+def _received_and_kept(op: Op, cost: StageCosts) -> float:
+    all_bytes = cost.received_bytes + cost.kept_bytes
+    return OPS[op].activation_bytes(all_bytes, cost.whole.input_only_bytes)
+
+
+def _rest_of_gradients(op: Op, cost: StageCosts) -> float:
+    return cost.whole.parameter_bytes - cost.gradients_at_height(op)

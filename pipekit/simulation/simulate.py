@@ -11,10 +11,11 @@ from pipekit.schedules import OPS, Op, Payload, Schedule, check
 from pipekit.schedules.lowering.validation import validation_waits
 from pipekit.simulation import events, longest_path
 from pipekit.simulation.bytes import memory
+from pipekit.simulation.columns import OPS_IN_ORDER, columns, once
 from pipekit.simulation.costs import StageCosts, stage_costs
 from pipekit.simulation.work import Times
 from pipekit.staleness.mitigation import Mitigation
-from pipekit.traces import COLUMNS, RECOMPUTE, Trace
+from pipekit.traces import RECOMPUTE, Trace
 
 
 def simulate(
@@ -84,31 +85,36 @@ def simulate(
 
 
 def _events(schedule: Schedule, costs: list[StageCosts], times: Times) -> pd.DataFrame:
-    sent = _bytes_sent(costs)
-    frames = []
-    for worker, tasks in enumerate(schedule.workers):
-        frame = pd.DataFrame(
-            {
-                "worker": worker,
-                "stage": [task.stage for task in tasks],
-                "op": [task.op.name for task in tasks],
-                "microbatch": [task.microbatch for task in tasks],
-                "version": [task.version for task in tasks],
-                "start_s": times.starts[worker],
-                "end_s": times.ends[worker],
-                "bytes": [sent[task.op][task.stage] for task in tasks],
-            }
-        )
-        again = np.array(times.recomputed[worker], dtype=float)
-        done = ~np.isnan(again)
-        if done.any():
-            extra = frame[done].assign(op=RECOMPUTE, start_s=again[done], bytes=0)
-            seconds = np.array([cost.whole.forward_s for cost in costs])
-            extra["end_s"] = extra["start_s"] + seconds[extra["stage"]]
-            frame = pd.concat([frame, extra]).sort_values("start_s", kind="stable")
-        if len(frame):  # an empty one's columns would make the others' numbers floats
-            frames.append(frame)
-    return pd.concat(frames, ignore_index=True)[COLUMNS]
+    task, sent = columns(schedule), _bytes_sent(costs)
+    frame = _tasks(schedule).assign(
+        start_s=np.concatenate(times.starts),
+        end_s=np.concatenate(times.ends),
+        bytes=np.array([sent[op] for op in OPS_IN_ORDER], dtype=float)[task.op, task.stage],
+    )
+    again = np.concatenate([np.array(each, dtype=float) for each in times.recomputed])
+    done = ~np.isnan(again)
+    if not done.any():
+        return frame
+    seconds = np.array([cost.whole.forward_s for cost in costs])
+    extra = frame[done].assign(op=RECOMPUTE, start_s=again[done], bytes=0.0)
+    extra["end_s"] = extra["start_s"] + seconds[extra["stage"]]
+    both = pd.concat([frame, extra])
+    return both.sort_values(["worker", "start_s"], kind="stable", ignore_index=True)
+
+
+@once
+def _tasks(schedule: Schedule) -> pd.DataFrame:
+    """Return the events of a schedule's tasks without their times and bytes."""
+    task, names = columns(schedule), np.array([op.name for op in OPS_IN_ORDER], dtype=object)
+    return pd.DataFrame(
+        {
+            "worker": task.worker,
+            "stage": task.stage,
+            "op": names[task.op].tolist(),
+            "microbatch": task.microbatch,
+            "version": task.version,
+        }
+    )
 
 
 def _bytes_sent(costs: list[StageCosts]) -> dict[Op, list[float]]:

@@ -1,15 +1,27 @@
 """The three bubbles: idle shares of the makespan, the workers' spans and the steady period."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from pipekit.schedules import Op
 
+Column = NDArray[Any]
 ALL = "all"
 COLUMNS = ["makespan", "span", "steady"]
+
+
+class _Own(NamedTuple):
+    """One worker's events, an entry each."""
+
+    starts: Column
+    ends: Column
+    versions: Column
+    forwards: Column
+    updates: Column
 
 
 class _Worker(NamedTuple):
@@ -21,10 +33,13 @@ class _Worker(NamedTuple):
 
 def bubbles(events: pd.DataFrame, workers: int, makespan_s: float) -> pd.DataFrame:
     """Return the idle shares of a trace's events; see :meth:`pipekit.traces.Trace.bubbles`."""
-    of_worker = dict(iter(events.groupby("worker")))
-    each = [_of(of_worker.get(worker, events.iloc[:0]), makespan_s) for worker in range(workers)]
-    busy = pd.DataFrame([worker.busy for worker in each], columns=COLUMNS)
-    time = pd.DataFrame([worker.time for worker in each], columns=COLUMNS)
+    columns = [events[name].to_numpy() for name in ("start_s", "end_s", "version")]
+    columns += [(events["op"] == op.name).to_numpy() for op in (Op.FORWARD, Op.UPDATE)]
+    worker = events["worker"].to_numpy()
+    places = [np.flatnonzero(worker == number) for number in range(workers)]
+    each = [_of(_Own(*(column[own] for column in columns)), makespan_s) for own in places]
+    busy = pd.DataFrame([one.busy for one in each], columns=COLUMNS)
+    time = pd.DataFrame([one.time for one in each], columns=COLUMNS)
     busy.loc[ALL], time.loc[ALL] = busy.sum(), time.sum()
     return (1.0 - busy / time.replace(0.0, math.nan)).rename_axis(index="worker")
 
@@ -40,20 +55,20 @@ def describe_bubbles(shares: pd.DataFrame) -> str:
     return "bubble " + ", ".join(f"{known[c]:z.1f} % {names[c]}" for c in COLUMNS if c in known)
 
 
-def _of(events: pd.DataFrame, makespan_s: float) -> _Worker:
-    starts, ends = events["start_s"].to_numpy(), events["end_s"].to_numpy()
-    busy = float((ends - starts).sum())
-    span = float(ends.max() - starts.min()) if len(events) else 0.0
-    first, last = _steady(events)
-    within = np.clip(ends, first, last) - np.clip(starts, first, last)
+def _of(own: _Own, makespan_s: float) -> _Worker:
+    busy = float((own.ends - own.starts).sum())
+    span = float(own.ends.max() - own.starts.min()) if len(own.starts) else 0.0
+    first, last = _steady(own)
+    within = np.clip(own.ends, first, last) - np.clip(own.starts, first, last)
     return _Worker([busy, busy, float(within.sum())], [makespan_s, span, last - first])
 
 
-def _steady(events: pd.DataFrame) -> tuple[float, float]:
+def _steady(own: _Own) -> tuple[float, float]:
     """Return from when to when a worker is in its steady period; twice 0.0 if it never is."""
-    forwards = events.loc[events["op"] == Op.FORWARD.name, "start_s"]
-    updates = events[events["op"] == Op.UPDATE.name].groupby("version")["end_s"].max()
-    updates = updates[updates <= forwards.max()] if len(forwards) else updates[:0]
+    made, numbers = np.unique(own.versions[own.updates], return_inverse=True)
+    updates = np.full(len(made), -math.inf)  # of several stages' that make a version the last
+    np.maximum.at(updates, numbers, own.ends[own.updates])
+    updates = updates[updates <= own.starts[own.forwards].max(initial=-math.inf)]
     if len(updates) < 2:
         return 0.0, 0.0
     return float(updates.min()), float(updates.max())

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ from pipekit.schedules.replay import order
 from pipekit.traces.record import RECOMPUTE
 
 Times = NDArray[np.float64]
+REMEMBERED = 4
+"""Runs of which it need not be found again who waits for whom, when only their times change."""
 
 
 class EventGraph(NamedTuple):
@@ -59,22 +62,36 @@ def event_graph(frame: pd.DataFrame) -> EventGraph:
     Raises:
         ScheduleError: they cannot have happened.
     """
+    # Whole numbers may have become floats, where frames were joined.
+    numbers = frame[["worker", "stage", "microbatch", "version"]].astype(int)
+    columns = (tuple(numbers[name].tolist()) for name in numbers)
+    events, before, needs, foreign = _ordered(tuple(frame["op"].tolist()), *columns)
+    return EventGraph(frame.iloc[events].reset_index(drop=True), events, before, needs, foreign)
+
+
+@lru_cache(REMEMBERED)
+def _ordered(
+    ops: Sequence[str],
+    workers: Sequence[int],
+    stages: Sequence[int],
+    microbatches: Sequence[int],
+    versions: Sequence[int],
+) -> tuple[list[int], list[list[int]], list[list[int]], NDArray[np.bool_]]:
+    """Return rows, before, needs and foreign of :class:`EventGraph`: all that is without times."""
     tasks: dict[int, list[Task]] = defaultdict(list)
     rows: dict[int, list[int]] = defaultdict(list)  # of each worker's tasks
     again: dict[tuple[int, int, int], int] = {}
-    # Whole numbers may have become floats: simulate() joins the frames of idle workers.
-    numbers = frame[["worker", "stage", "microbatch", "version"]].astype(int)
-    for row, (op, worker, stage, microbatch, version) in enumerate(
-        zip(frame["op"], *(numbers[column].tolist() for column in numbers), strict=True)
+    for row, (name, worker, stage, microbatch, version) in enumerate(
+        zip(ops, workers, stages, microbatches, versions, strict=True)
     ):
-        if op == RECOMPUTE:
+        if name == RECOMPUTE:
             again[worker, stage, microbatch] = row
             continue
-        tasks[worker].append(Task(Op[op], stage, microbatch, version))
+        tasks[worker].append(Task(Op[name], stage, microbatch, version))
         rows[worker].append(row)
-    workers = range(1 + max(tasks))
-    graph = Schedule(tuple(tuple(tasks[w]) for w in workers)).dependencies
-    row_of = [row for worker in workers for row in rows[worker]]
+    every = range(1 + max(tasks))
+    graph = Schedule(tuple(tuple(tasks[w]) for w in every)).dependencies
+    row_of = [row for worker in every for row in rows[worker]]
 
     events: list[int] = []
     before: list[list[int]] = []
@@ -101,5 +118,4 @@ def event_graph(frame: pd.DataFrame) -> EventGraph:
             sources = []
         event_of[number] = len(events)
         add(row_of[number], worker, sources)
-    ordered = frame.iloc[events].reset_index(drop=True)
-    return EventGraph(ordered, events, before, needs, np.array(foreign))
+    return events, before, needs, np.array(foreign)

@@ -15,6 +15,9 @@ from pipekit.traces.record import RECOMPUTE
 GAPS = ["worker", "start_s", "end_s", "cause", "waits_for", "waits_for_worker", "before"]
 ROWS = ["waits_for_row", "before_row"]
 """Where the events that a gap names stand in the trace's frame; -1 where there is none."""
+Row = tuple[Any, ...]
+"""A gap: what :data:`GAPS` and :data:`ROWS` name."""
+_LETTERS = {RECOMPUTE: "R", **{op.name: op.value for op in Op}}
 _LEAST = 1e-9
 """Gaps shorter than this part of the run are rounding."""
 
@@ -76,6 +79,9 @@ class _Run:
         self.worker, self.stage, self.op, self.microbatch, version, self.start, self.end = (
             graph.frame[name].tolist() for name in columns
         )
+        self.own: dict[int, list[int]] = defaultdict(list)
+        for number, worker in enumerate(self.worker):
+            self.own[worker].append(number)
         self.first, self.last = min(self.start), max(self.end)
         self.least = _LEAST * (self.last - self.first)
         self.stops = dict(self._stops(version))
@@ -96,10 +102,9 @@ class _Run:
                 if all(self.start[n] >= self.end[last] - self.least for n in numbers):
                     yield from ((number, last) for number in numbers)
 
-    def gaps_of(self, worker: int) -> Iterator[dict[str, Any]]:
+    def gaps_of(self, worker: int) -> Iterator[Row]:
         """Yield a worker's gaps, in order."""
-        own = [number for number, each in enumerate(self.worker) if each == worker]
-        own.sort(key=self.start.__getitem__)
+        own = sorted(self.own[worker], key=self.start.__getitem__)
         until = self.first
         for place, number in enumerate(own):
             if self.start[number] > until + self.least:
@@ -116,7 +121,7 @@ class _Run:
 
     def _before(
         self, number: int, until: float, latest: int | None, is_first: bool
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[Row]:
         """Yield the gap before an event: until what it needs is computed, and until it begins."""
         worker, start = self.worker[number], self.start[number]
         if is_first:
@@ -152,21 +157,20 @@ class _Run:
         cause: Cause,
         source: int | None = None,
         before: int | None = None,
-    ) -> dict[str, Any]:
-        return {
-            "worker": worker,
-            "start_s": start,
-            "end_s": end,
-            "cause": cause.value,
-            "waits_for": "" if source is None else self._label(source),
-            "waits_for_worker": -1 if source is None else int(self.worker[source]),
-            "before": "" if before is None else self._label(before),
-            "waits_for_row": -1 if source is None else self.rows[source],
-            "before_row": -1 if before is None else self.rows[before],
-        }
+    ) -> Row:
+        return (
+            worker,
+            start,
+            end,
+            cause.value,
+            "" if source is None else self._label(source),
+            -1 if source is None else int(self.worker[source]),
+            "" if before is None else self._label(before),
+            -1 if source is None else self.rows[source],
+            -1 if before is None else self.rows[before],
+        )
 
     def _label(self, number: int) -> str:
         """Return an event's name as a picture has it, with its stage."""
-        op = self.op[number]
-        letter = "R" if op == RECOMPUTE else Op[op].value
-        return f"{letter}{int(self.microbatch[number])} of stage {int(self.stage[number])}"
+        letter, microbatch = _LETTERS[self.op[number]], int(self.microbatch[number])
+        return f"{letter}{microbatch} of stage {int(self.stage[number])}"

@@ -305,3 +305,10 @@ def test_5000_minibatches_over_4_stages(repository: Path) -> None:
     megabytes, few, twice_as_many = map(float, done.stdout.split())
     assert megabytes < 50
     assert twice_as_many < 2.1 * few
+
+
+def test_what_was_proved_is_remembered_and_for_another_capacity_proved_anew() -> None:
+    schedule = parse("worker 0 | F0 F1 F2 F3 B0 B1 B2 B3^\nworker 1 | F0 B0 F1 B1 F2 B2 F3 B3^")
+    assert check(schedule) is check(schedule)
+    with pytest.raises(ScheduleError, match="can never finish"):
+        check(schedule, capacity=1)

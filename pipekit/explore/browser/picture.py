@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 
 import pipekit.units as units
 from pipekit.plots import style
-from pipekit.plots.timelines.event_styles import event_styles, letters
-from pipekit.plots.timelines.idle import STYLES
-from pipekit.plots.timelines.memory import TICKS_PX
-from pipekit.plots.timelines.timeline import summary, time_scale
-from pipekit.plots.timelines.worker_panels import NAME_PX
+from pipekit.plots.timelines.event_styles import GAP_STYLES, event_styles, letters
+from pipekit.plots.timelines.titles import summary, time_scale
+from pipekit.plots.timelines.worker_panels import NAME_PX, TICKS_PX
 from pipekit.schedules import ScheduleError
 from pipekit.traces import CAUSES, PARTS, Trace, describe_gaps
 
@@ -110,7 +108,7 @@ def explained(trace: Trace, *, longest: float = 0.0) -> dict[str, Any]:
         {
             "name": cause.value,
             "meaning": meaning,
-            "style": STYLES[cause]._asdict(),
+            "style": GAP_STYLES[cause]._asdict(),
             "own": style.CAUSES[cause.value]._asdict(),
         }
         for cause, meaning in CAUSES.items()

@@ -6,6 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pipekit.plots import style
+from pipekit.plots.timelines.event_styles import GAP_STYLES
 from pipekit.schedules import Op, ScheduleError
 from pipekit.traces import CAUSES, GAPS, RECOMPUTE, Cause, Trace
 
@@ -13,11 +14,6 @@ HEIGHT = 0.8
 """Of a row's height."""
 LEAST_PX = 0.5
 """Shorter gaps cannot be seen: a measured run has thousands of them."""
-STYLES = {
-    **dict.fromkeys((Cause.WARM_UP, Cause.DRAIN, Cause.OTHER), style.IDLE_STYLE),
-    **dict.fromkeys((Cause.ACTIVATION, Cause.GRADIENT), style.WAITS_FOR_PASS),
-    **dict.fromkeys((Cause.TRANSFER, Cause.SUM, Cause.GLOBAL_STOP), style.WAITS_FOR_MESSAGE),
-}
 
 
 def idle(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
@@ -39,7 +35,7 @@ def idle(trace: Trace, scale: float, unit: str) -> list[go.Bar]:
     background = _bars(everywhere, style.IDLE_STYLE, scale) | {"hoverinfo": "skip"}
     gaps = visible_gaps(trace)
     found = [background]
-    for look in dict.fromkeys(STYLES.values()):
+    for look in dict.fromkeys(GAP_STYLES.values()):
         alike = gaps[[each == look for each in gaps["look"]]]
         if len(alike):
             found.append(_waiting(alike, look, scale, unit))
@@ -59,7 +55,7 @@ def visible_gaps(trace: Trace) -> pd.DataFrame:
         return pd.DataFrame(columns=[*GAPS, "look", "told"])
     least = LEAST_PX / style.PANEL_PX * trace.makespan_s
     gaps = gaps[gaps["end_s"] - gaps["start_s"] >= least]
-    looks = [STYLES[Cause(cause)] for cause in gaps["cause"]]
+    looks = [GAP_STYLES[Cause(cause)] for cause in gaps["cause"]]
     return gaps.assign(look=looks, told=_told(gaps, trace))
 
 

@@ -9,12 +9,17 @@ import plotly.graph_objects as go
 import pipekit.units as units
 from pipekit.plots import style
 from pipekit.plots.frames import require
-from pipekit.plots.timelines.worker_panels import panel, steps, worker_panels, write_beside
+from pipekit.plots.timelines.worker_panels import (
+    TICKS_PX,
+    panel,
+    steps,
+    worker_panels,
+    write_beside,
+)
 from pipekit.traces.memory import PARTS, Memory
 
 LEAST_PX, MOST_PX, ALL_PX = 44, 180, 560
 """Of a panel's height; of all panels' together, unless they get too low."""
-TICKS_PX = 40
 TICK_PX = 22
 """From a number along the vertical axis to the next."""
 LEGEND_ROW, LEGEND_ROW_PX = 6, 24

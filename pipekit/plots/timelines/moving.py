@@ -5,7 +5,7 @@ from html import escape
 
 from pipekit.plots import style
 from pipekit.plots.timelines.event_styles import event_styles
-from pipekit.plots.timelines.timeline import summary
+from pipekit.plots.timelines.titles import summary
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 

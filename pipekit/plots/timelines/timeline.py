@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-import pipekit.units as units
 from pipekit.plots import style
 from pipekit.plots.timelines.bars import bars
+from pipekit.plots.timelines.titles import summary, time_scale
 from pipekit.schedules import Schedule
-from pipekit.traces import Trace, describe_bubbles
+from pipekit.traces import Trace
 
 MOST_EVENTS = 20_000
 NUMBER_PX, LEAST_NUMBER_PX = 12, 8
@@ -153,22 +153,3 @@ def _fit_numbers(figure: go.Figure) -> None:
 
 def _row_px(workers: int) -> float:
     return max(20, min(44, 640 / workers))
-
-
-def time_scale(unit: str, longest: float) -> tuple[float, str]:
-    """Return (factor, unit) that make a trace's times readable, if ``longest`` is among them."""
-    return units.readable(longest, units.SECONDS) if unit == "s" else (1, unit)
-
-
-def summary(trace: Trace, name: str | None = None) -> str:
-    """Return a trace's title: its bubbles, makespan, and what kind of numbers they are.
-
-    Args:
-        trace: what is drawn.
-        name: in place of the trace's own.
-    """
-    scale, unit = time_scale(trace.unit, trace.makespan_s)
-    return (
-        f"{name or trace.name}: {describe_bubbles(trace.bubbles())}, "
-        f"{trace.makespan_s * scale:.4g} {unit} ({trace.label})"
-    )

@@ -12,8 +12,8 @@ GAP_PX = 12
 """Between two rows."""
 GAP = 0.07
 """Between two columns, as a part of the width."""
-NAME_PX = 68
-"""Of the left margin, for "worker 15"."""
+NAME_PX, TICKS_PX = 68, 40
+"""Of the left margin, for "worker 15", and for the numbers along an axis of bytes."""
 
 
 def worker_panels(
