@@ -6,12 +6,15 @@ PARALLEL := -n 3 --dist worksteal
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce papers predictions test quick long lint models networks devices gpu attack numbers \
+.PHONY: help demo reproduce papers predictions test quick long lint models networks devices gpu attack numbers \
   site browser chromium benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Another Python (3.11 or newer): make PYTHON=/path/to/python3.12 test"
+
+demo: $(STAMP) ## the shortest way in: a network learns by two methods, half a minute
+	@.venv/bin/pipekit demo
 
 reproduce: $(STAMP) ## train, reproduce PipeDream's tables and figures, report; see the last lines
 	@.venv/bin/pipekit run experiments/quickstart.yaml experiments/pipedream.yaml --jobs 2; \

@@ -6,6 +6,8 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"  # follows the reader's light or dark, and fits a phone
 html_title = "pipekit"
 html_copy_source = False
+html_show_copyright = False
+html_css_files = ["site.css"]
 html_static_path = ["_static"]  # the report, and the pictures of the page with a slider
 templates_path: list[str] = []
 exclude_patterns = ["reference/**.md"]
@@ -20,6 +22,7 @@ nb_mime_priority_overrides = [
 ]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
 add_module_names = False
 napoleon_use_ivar = True
 # Notebooks have headings and outputs that a book would not: no reader is hurt.

@@ -1,34 +1,67 @@
 """The gallery: the notebooks as the newest runs have left them, each with its first figure."""
 
 import json
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from pipekit.ledger.batches.experiment import load_all
 
+TITLES = {
+    "": "In general",
+    "explore": "Explorers",
+    "pipedream": "PipeDream",
+    "gpipe": "GPipe",
+    "torchgpipe": "torchgpipe",
+    "pipedream_2bw": "PipeDream-2BW and -Flush",
+    "schedules": "All schedules",
+    "staleness": "What delayed gradients cost",
+}
+"""Of the folders of notebooks, in the gallery's order."""
 
-def pages(root: Path, source: Path) -> list[str]:
+HIDDEN = {"hide-input", "injected-parameters"}
+"""Tags of cells whose code is folded away."""
+
+
+def pages(root: Path, source: Path) -> dict[str, str | None]:
     """Copy a checkout's notebooks to the site's source, executed if a run has them.
 
     Returns:
-        The names of their pages, below ``gallery``; a figure lies beside each that has one.
+        The names of their pages, below ``gallery``, each with the name that experiments give its
+        notebook, if any does; a figure lies beside each page that has one.
     """
     executed = {path.stem: path for path in sorted((root / "results/runs").glob("*/*.ipynb"))}
     experiments = sorted((root / "experiments").glob("*.yaml"))
     jobs = load_all(experiments).jobs if experiments else ()
-    runs = {job.notebook.resolve(): executed.get(job.name) for job in jobs}
-    names = []
-    for path in sorted((root / "notebooks").rglob("*.ipynb")):
-        name, run = path.relative_to(root / "notebooks"), runs.get(path.resolve())
+    called = {job.notebook.resolve(): job.name for job in jobs}
+    names = {}
+    for path in sorted((root / "notebooks").rglob("*.ipynb"), key=_place):
+        name, job = path.relative_to(root / "notebooks"), called.get(path.resolve())
+        text = executed.get(job or "", path).read_text(encoding="utf-8")
+        notebook = json.loads(text.replace(f"{root}/", ""))
+        notebook["cells"] = list(folded(notebook["cells"]))
         into = source / "gallery" / name
         into.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(run or path, into)
-        if figure := first_figure(json.loads(into.read_text(encoding="utf-8"))):
+        into.write_text(json.dumps(notebook), encoding="utf-8")
+        if figure := first_figure(notebook):
             into.with_suffix(".svg").write_text(figure, encoding="utf-8")
-        names.append(name.with_suffix("").as_posix())
+        names[name.with_suffix("").as_posix()] = job
     return names
+
+
+def folded(cells: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield a notebook's cells, with neighbours whose code is folded away as one."""
+    for hidden, group in groupby(cells, key=_is_hidden):
+        members = list(group)
+        if hidden:
+            sources = ["".join(cell["source"]) for cell in members]
+            outputs = [output for cell in members for output in cell["outputs"]]
+            metadata = {"tags": ["hide-input"]}
+            one = {"source": "\n\n".join(sources), "outputs": outputs, "metadata": metadata}
+            yield {**members[0], **one}
+        else:
+            yield from members
 
 
 def first_figure(notebook: Mapping[str, Any]) -> str | None:
@@ -43,12 +76,31 @@ def title(notebook: Mapping[str, Any]) -> str:
     return "".join(notebook["cells"][0]["source"]).splitlines()[0].removeprefix("# ")
 
 
-def front(source: Path, names: list[str]) -> str:
-    """Return the gallery's own page: pictures that lead to the notebooks that have any."""
-    cards = []
-    for name in names:
-        notebook = source / "gallery" / f"{name}.ipynb"
-        if notebook.with_suffix(".svg").exists():
-            text = title(json.loads(notebook.read_text(encoding="utf-8")))
-            cards.append(f"[![{text}]({name}.svg)]({name}.ipynb)\n\n*{text}*")
-    return "\n\n".join(cards) or "No run is on this machine: the notebooks are without outputs."
+def front(source: Path, names: Iterable[str]) -> str:
+    """Return the gallery's own page: by folder, a card with the figure of each notebook."""
+    sections = []
+    for folder, members in groupby(names, key=lambda name: name.rpartition("/")[0]):
+        cards = "\n\n".join(_card(source, name) for name in members)
+        sections.append(
+            f'## {TITLES.get(folder, folder)}\n\n<div class="cards">\n\n{cards}\n\n</div>'
+        )
+    return "\n\n".join(sections)
+
+
+def _card(source: Path, name: str) -> str:
+    notebook = source / "gallery" / f"{name}.ipynb"
+    text = title(json.loads(notebook.read_text(encoding="utf-8")))
+    if not notebook.with_suffix(".svg").exists():
+        return f"[{text}]({name}.ipynb) (not run here)"
+    return f"[![{text}]({name}.svg) {text}]({name}.ipynb)"
+
+
+def _place(path: Path) -> tuple[int, str]:
+    folder = "" if path.parent.name == "notebooks" else path.parent.name
+    known = list(TITLES)
+    return known.index(folder) if folder in known else len(known), path.as_posix()
+
+
+def _is_hidden(cell: Mapping[str, Any]) -> bool:
+    tags = HIDDEN.intersection(cell["metadata"].get("tags", []))
+    return cell["cell_type"] == "code" and bool(tags)

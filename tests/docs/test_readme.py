@@ -18,10 +18,16 @@ from pipekit.traces import Trace
 
 DOCS = tuple(
     f"docs/{name}.md"
-    for name in ("train", "your_model", "cost", "methods", "staleness", "papers", "about")
+    for name in ("start", "train", "your_model", "cost", "methods", "staleness", "papers", "about")
 )
 PAGES = "README.md", "CONTRIBUTING.md", *DOCS
-WITH_CODE = "docs/train.md", "docs/your_model.md", "docs/cost.md", "docs/methods.md"
+WITH_CODE = (
+    "docs/start.md",
+    "docs/train.md",
+    "docs/your_model.md",
+    "docs/cost.md",
+    "docs/methods.md",
+)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^    pipekit (.+)$", re.MULTILINE)
 

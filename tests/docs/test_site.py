@@ -5,8 +5,10 @@ import json
 from pathlib import Path
 from types import ModuleType
 
+import pandas as pd
 import pytest
 
+from pipekit.explore.by_hand.puzzles import PUZZLES
 from pipekit.schedules.methods.by_name import METHODS
 
 
@@ -24,21 +26,41 @@ def build(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleT
 
 
 def test_links_lead_to_pages_of_the_site(build: ModuleType, repository: Path) -> None:
-    text = "[a](../CONTRIBUTING.md) [b](cost.md) [c](../pipekit/oracle/__init__.py) [d](#here) [e](https://x)"
-    shown = build.linked(text, repository / "docs", "../")
-    assert "[a](../contributing.md) [b](../cost.md)" in shown
-    assert "[c](../source/pipekit/oracle/__init__.py.md) [d](#here) [e](https://x)" in shown
-    assert (
-        "One process, one thread"
-        in (build.SOURCE / "source/pipekit/oracle/__init__.py.md").read_text()
+    text = (
+        "[a](../CONTRIBUTING.md) [b](cost.md#how) [c](../pipekit/oracle/train.py) [d](#here) "
+        "[e](https://x) [f](/play.md)"
     )
+    shown = build.linked(text, repository / "docs")
+    assert "[a](/contributing.md) [b](/cost.md#how)" in shown
+    assert (
+        "[c](/source/pipekit/oracle/train.py.md) [d](#here) [e](https://x) [f](/play.md)" in shown
+    )
+    assert "def train(" in (build.SOURCE / "source/pipekit/oracle/train.py.md").read_text()
 
 
-def test_a_method_page_has_picture_table_equation_and_claims(build: ModuleType) -> None:
-    page = (build.SOURCE / f"methods/{build.method_page('2bw')}.md").read_text()
-    assert (build.SOURCE / "methods/2bw.svg").exists()
+@pytest.fixture(scope="module")
+def guide(repository: Path) -> str:
+    return (repository / "docs/methods.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def costs(build: ModuleType) -> pd.DataFrame:
+    table: pd.DataFrame = build.costs.table()
+    return table
+
+
+def test_a_method_page_has_picture_use_costs_table_and_claims(
+    build: ModuleType, costs: pd.DataFrame, guide: str, tmp_path: Path
+) -> None:
+    page = build.methods.page("2bw", costs, guide, tmp_path)
+    assert (tmp_path / "2bw.svg").exists()
     for shown in (
+        "![PipeDream-2BW",
         "**A microbatch reads** W(t-1)",
+        "When speed matters",
+        "| what it costs | PipeDream-2BW | PipeDream-Flush |",
+        "| weights | 2 | 1 |",
+        "| updates behind | 1 | 0 |",
         "worker 0 | F0",
         "def _previous",
         "of 111 claims",
@@ -46,8 +68,62 @@ def test_a_method_page_has_picture_table_equation_and_claims(build: ModuleType) 
         assert shown in page
 
 
-def test_every_method_has_its_row_in_the_guide(build: ModuleType) -> None:
-    assert [name for name in METHODS if build.row(name) is None] == []
+def test_every_method_has_its_row_and_its_use_in_the_guide(build: ModuleType, guide: str) -> None:
+    assert [name for name in METHODS if build.methods.row(name, guide) is None] == []
+    assert [name for name in METHODS if not build.methods.when(name, guide)] == []
+
+
+def test_costs_are_the_papers_closed_forms(build: ModuleType, costs: pd.DataFrame) -> None:
+    table = build.costs
+    p, m, n = table.WORKERS, table.MICROBATCHES, table.BATCHES
+    flushed = 100 * (p - 1) / (m + p - 1)  # GPipe, section 3.2
+    for name in ("gpipe", "flush"):
+        assert costs.loc[name, table.START] == pytest.approx(flushed)
+        assert costs.loc[name, table.SENT] == 2 * (p - 1)
+    assert costs.loc["model-parallel", table.START] == pytest.approx(100 * (p - 1) / p)
+    endless = 100 * (p - 1) / (m * n + p - 1)  # no flush: the pipeline fills and drains once
+    assert costs.loc["pipedream", table.START] == pytest.approx(endless)
+    assert costs.loc["pipedream", table.IDLE] == pytest.approx(0)
+    assert costs.loc["interleaved", table.SENT] == 2 * (2 * p - 1)
+    kept = costs[table.KEPT]
+    assert [kept[name] for name in ("gpipe", "flush", "pipedream")] == [m, p, p]
+    behind = costs[table.OLD]
+    assert [behind[name] for name in ("pipedream", "2bw", "flush")] == [p - 1, 1, 0]
+    assert [costs.loc[name, table.WEIGHTS] for name in ("pipedream", "2bw", "dualpipe")] == [
+        p,
+        2,
+        2,
+    ]
+
+
+def test_as_good_are_only_methods_that_train_in_the_same_way(
+    build: ModuleType, costs: pd.DataFrame
+) -> None:
+    assert build.costs.at_least_as_good(costs, "hanayo") == ["flush", "zb-h1", "zb-v", "v-half"]
+    assert build.costs.at_least_as_good(costs, "zb-h1") == []
+    assert build.costs.at_least_as_good(costs, "pipedream") == []  # 2BW's updates sum more
+
+
+def test_the_course_has_each_puzzle_with_its_board_and_its_folded_answer(
+    build: ModuleType, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = build.course.taught(repository / build.course.GAME)
+    assert set(PUZZLES) <= set(sources)
+    monkeypatch.setattr(build.course, "PUZZLES", {name: PUZZLES[name] for name in ("3. 1F1B",)})
+    page = build.course.page(repository, tmp_path)
+    assert (tmp_path / "3.svg").exists()
+    for shown in (
+        "In flight at most, a worker: 3 2 1.",
+        "worker 0 |",
+        "(/methods/flush.md)",
+        "`B3`",
+    ):
+        assert shown in page
+    assert (
+        page.index("</details>")
+        > page.index("PipeDream-2BW, section 3.2")
+        > page.index("<details>")
+    )
 
 
 def test_a_link_that_leads_nowhere_is_found(build: ModuleType, tmp_path: Path) -> None:
@@ -55,18 +131,79 @@ def test_a_link_that_leads_nowhere_is_found(build: ModuleType, tmp_path: Path) -
     assert list(build.broken_links(tmp_path)) == [("a.html", "b.html")]
 
 
-def test_the_gallery_shows_the_first_figure_of_each_notebook_that_has_run(
-    build: ModuleType, tmp_path: Path
-) -> None:
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with two notebooks, one of which a run has executed and reported."""
     (tmp_path / "notebooks").mkdir()
-    outputs = [{"data": {}}, {"data": {"image/svg+xml": ["<svg>", "</svg>"]}}]
-    cells = [{"source": ["# Speed\n", "text"]}, {"source": "", "outputs": outputs}]
-    (tmp_path / "notebooks/a.ipynb").write_text(json.dumps({"cells": cells}))
-    (tmp_path / "notebooks/b.ipynb").write_text(json.dumps({"cells": cells[:1]}))
-    names = build.gallery.pages(tmp_path, tmp_path)
-    assert names == ["a", "b"]
-    assert (tmp_path / "gallery/a.svg").read_text() == "<svg></svg>"
-    assert build.gallery.front(tmp_path, names) == "[![Speed](a.svg)](a.ipynb)\n\n*Speed*"
+    (tmp_path / "experiments").mkdir()
+    run = tmp_path / "results/runs/2026-01-01"
+    (run / "fast").mkdir(parents=True)
+    parameters = 'scale: str = "quick"\nresults_dir: str = "x"'
+    cells = [
+        cell("markdown", "# Speed\ntext"),
+        cell("code", parameters, "parameters", "hide-input"),
+        cell("code", f'results_dir = "{run}/fast"', "injected-parameters"),
+        cell("code", "draw()", svg="<svg></svg>"),
+    ]
+    notebook: dict[str, object] = {"metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    (run / "fast.ipynb").write_text(json.dumps(notebook | {"cells": cells}))
+    for name in "ab":
+        bare = notebook | {"cells": cells[:2]}
+        (tmp_path / f"notebooks/{name}.ipynb").write_text(json.dumps(bare))
+    (tmp_path / "experiments/e.yaml").write_text(
+        "name: e\nnotebooks: [{notebook: ../notebooks/a.ipynb, name: fast}]"
+    )
+    (run / "fast/speed.csv").write_text("a,b")
+    (run / "report.html").write_text(
+        '<a href="fast.ipynb">1</a><a href="fast/speed.csv">2</a><a href="#c">3</a>'
+        '<a href="../../../pipekit/oracle.py">4</a><a href="gone.ipynb">5</a>'
+    )
+    return tmp_path
+
+
+def cell(kind: str, source: str, *tags: str, svg: str = "") -> dict[str, object]:
+    made: dict[str, object] = {
+        "id": "x",
+        "cell_type": kind,
+        "source": source,
+        "metadata": {"tags": tags},
+    }
+    if kind == "code":
+        data = {"image/svg+xml": svg}
+        output = {"output_type": "display_data", "data": data, "metadata": {}}
+        made |= {"outputs": [output] if svg else [], "execution_count": None}
+    return made
+
+
+def test_the_gallery_shows_the_first_figure_of_each_notebook_that_has_run(
+    build: ModuleType, checkout: Path
+) -> None:
+    names = build.gallery.pages(checkout, checkout)
+    assert names == {"a": "fast", "b": None}
+    assert (checkout / "gallery/a.svg").read_text() == "<svg></svg>"
+    front = build.gallery.front(checkout, names)
+    assert "[![Speed](a.svg) Speed](a.ipynb)" in front
+    assert "[Speed](b.ipynb) (not run here)" in front
+
+
+def test_code_that_is_folded_away_is_one_cell_and_names_no_folder_of_the_machine(
+    build: ModuleType, checkout: Path
+) -> None:
+    build.gallery.pages(checkout, checkout)
+    _, folded, drawn = json.loads((checkout / "gallery/a.ipynb").read_text())["cells"]
+    assert 'results_dir: str = "x"\n\nresults_dir = "results/runs' in folded["source"]
+    assert folded["metadata"]["tags"] == ["hide-input"]
+    assert drawn["outputs"]
+
+
+def test_the_reports_links_lead_to_pages_of_the_site(build: ModuleType, checkout: Path) -> None:
+    (checkout / "pipekit").mkdir()
+    (checkout / "pipekit/oracle.py").touch()
+    page = build.report.page(checkout, checkout / "s", {"fast": "a"}, lambda path: "source/o.py.md")
+    for link in ("../gallery/a.html", "report/fast/speed.csv", "#c", "../source/o.py.html"):
+        assert f'href="{link}"' in page
+    assert page.count("href") == 4
+    assert (checkout / "s/report/fast/speed.csv").read_text() == "a,b"
 
 
 def test_the_slider_has_a_picture_and_a_sentence_for_each_place(

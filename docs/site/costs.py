@@ -1,0 +1,103 @@
+"""What each method costs for the same work: the numbers beside "when to use it".
+
+One model on equal workers: a worker has the same layers whatever the method, so that with two
+stages a worker each pass is half as long and each activation half as large.  A forward takes a slot
+and a backward two, whole or in its two halves.
+"""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from pipekit.clusters import flat
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import OPS, Schedule, check
+from pipekit.schedules.dependencies import NOTHING
+from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH, stages_a_worker
+from pipekit.simulation import simulate
+
+WORKERS, MICROBATCHES, BATCHES = 4, 8, 4
+MESSAGE_SLOTS = 0.25
+"""What an activation or a gradient takes on a link where links are slow."""
+
+IDLE, START, KEPT, WEIGHTS = "idle, %", "idle in all, %", "activations", "weights"
+SENT, SLOWER, OLD, EVERY = "messages", "by slow links, %", "updates behind", "update of"
+MEANING = {
+    IDLE: "of workers' time from their first update on, while batch follows batch",
+    START: f"of all workers' time in {BATCHES} batches, the pipeline empty before and after",
+    KEPT: "of how many microbatches the worker keeps that keeps most",
+    WEIGHTS: "how many versions or copies the worker keeps that keeps most",
+    SENT: "activations and gradients from worker to worker, a microbatch",
+    SLOWER: f"how much longer it all takes if each message is {MESSAGE_SLOTS:g} slots on its "
+    "sender's link (simulated)",
+    OLD: "how many updates a forward's weights are behind those that its gradient is applied to",
+    EVERY: "how many microbatches an update sums",
+}
+"""Of the columns.  Of all but the last less is better."""
+
+
+def table(names: Iterable[str] = METHODS) -> pd.DataFrame:
+    """Return a row a method, by name, with the columns of :data:`MEANING`; exact but the last."""
+    return pd.DataFrame({name: _row(name) for name in names}).T[list(MEANING)]
+
+
+def at_least_as_good(costs: pd.DataFrame, name: str) -> list[str]:
+    """Return the methods that train in the same way, cost no more in any column and less in one.
+
+    In the same way: an update sums as much, by weights as old, and both passes read the same.
+    """
+    alike = [
+        n for n in costs.index if n != name and _semantics(costs, n) == _semantics(costs, name)
+    ]
+    theirs, own = costs.loc[alike].round(6), costs.loc[name].round(6)
+    return list(theirs.index[(theirs <= own).all(axis=1) & (theirs < own).any(axis=1)])
+
+
+def _semantics(costs: pd.DataFrame, name: str) -> tuple[float, float, bool]:
+    return costs.loc[name, OLD], costs.loc[name, EVERY], made(name).stashing
+
+
+def made(name: str) -> Schedule:
+    """Return a method's schedule for the same microbatches as any other's."""
+    unsplit = name in PER_MINIBATCH
+    counts = (1, MICROBATCHES * BATCHES) if unsplit else (MICROBATCHES, BATCHES)
+    return METHODS[name](WORKERS * stages_a_worker(name), *counts)
+
+
+def _row(name: str) -> dict[str, float]:
+    schedule, parts = made(name), stages_a_worker(name)
+    layer = LayerProfile(
+        "stage",
+        forward_s=1 / parts,
+        backward_s=2 / parts,
+        backward_input_s=1 / parts,
+        backward_weight_s=1 / parts,
+        output_bytes=1,
+    )
+    profile = Profile((layer,) * schedule.stages, input_bytes=1)
+    report, free = check(schedule), simulate(schedule, profile)
+    linked = simulate(schedule, profile, cluster=flat(WORKERS, 1 / MESSAGE_SLOTS))
+    assert linked.transfers is not None
+    bubbles = 100 * free.bubbles().loc["all"]
+    return {
+        IDLE: bubbles["steady"],
+        START: bubbles["makespan"],
+        KEPT: max(report.peak_in_flight) / parts,
+        WEIGHTS: max(report.peak_versions) / parts,
+        SENT: len(linked.transfers) / schedule.microbatches,
+        SLOWER: 100 * (linked.makespan_s / free.makespan_s - 1),
+        OLD: updates_behind(schedule),
+        EVERY: len(schedule.updates[0][0]),
+    }
+
+
+def updates_behind(schedule: Schedule) -> int:
+    """Return how many updates a forward's weights are behind at its gradient's, at most."""
+    graph, behind = schedule.dependencies, 0
+    for number, task in enumerate(graph.tasks):
+        for summed in () if OPS[task.op].is_pass else graph.summed(number):
+            forward = summed
+            while graph.own[forward] != NOTHING:
+                forward = graph.own[forward]
+            behind = max(behind, task.version - 1 - graph.tasks[forward].version)
+    return behind

@@ -1,0 +1,159 @@
+"""A page a method: picture, when to use it and at what cost, table, equation, the judge's line."""
+
+import inspect
+import re
+from pathlib import Path
+
+import costs
+import pandas as pd
+
+from pipekit import plots, schedules
+from pipekit.ledger import claims
+from pipekit.oracle.versions import VERSION_READ, Reads
+from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from pipekit.traces import Trace, describe_bubbles
+
+PAPERS = {
+    "gpipe": "gpipe",
+    "flush": "pipedream-2bw",
+    "2bw": "pipedream-2bw",
+    "pipedream": "pipedream",
+}
+DRAWN = 4, 8
+"""Stages and microbatches of the pictures."""
+
+BESIDE = "flush"
+"""The method that every other one is set beside."""
+
+WORK = (
+    f"The same model on {costs.WORKERS} equal workers, {costs.MICROBATCHES} microbatches a batch, "
+    "a forward one slot and a backward two"
+)
+
+
+def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
+    """Return a method's page, its links as in the guide; its picture is written into a folder.
+
+    Args:
+        name: of the method.
+        all_costs: what :func:`costs.table` returned.
+        guide: the text of docs/methods.md.
+        folder: that the site has as ``/methods``.
+    """
+    stages, microbatches = DRAWN
+    counts = (1, microbatches) if name in PER_MINIBATCH else (microbatches, 1 + (name == "2bw"))
+    schedule = METHODS[name](stages, *counts)
+    trace, checked = Trace.from_schedule(schedule), schedules.check(schedule)
+    picture = plots.save(plots.timeline(trace), folder / name, trace.frame)["svg"]
+    text = [f"# {schedule.title}", f"![{schedule.title}](/methods/{picture.name})"]
+    text += [
+        f"{describe_bubbles(trace.bubbles())}; at most, a worker: weight slots "
+        f"{', '.join(map(str, checked.peak_versions))}; microbatches in flight "
+        f"{', '.join(map(str, checked.peak_in_flight))} (exact)."
+    ]
+    if cells := row(name, guide):
+        weights, versions, paper, file = cells
+        text += [f"**Source:** {paper}. **A microbatch reads** {weights}; versions: {versions}."]
+        text += [f"**File:** {file}"]
+    text += ["## When to use it", when(name, guide), *beside(name, all_costs)]
+    text += ["## The table", f"```text\n{schedule}\n```"]
+    text += ["## In words", _docstring(name)]
+    text += ["## The judge's line", f"```python\n{judge(name)}```"]
+    if name in PAPERS:
+        theirs = [c for c in claims.load().values() if c.paper == PAPERS[name]]
+        stated = [c for c in theirs if c.kind == "equation"]
+        text += [f"## Equations of its paper, checked ({len(stated)} of {len(theirs)} claims)"]
+        text += [
+            markdown(
+                pd.DataFrame(
+                    [{k: getattr(c, k) for k in ("where", "claim", "value")} for c in stated]
+                )
+            )
+        ]
+    return "\n\n".join(text) + "\n"
+
+
+def choice(all_costs: pd.DataFrame, guide: str) -> str:
+    """Return the page on which method to use: all of them beside one another."""
+    shown = all_costs.sort_values([costs.OLD, costs.IDLE, costs.KEPT], kind="stable")
+    names = [f"[{title(name)}](/methods/{name}.md)" for name in shown.index]
+    advice = [when(name, guide) for name in shown.index]
+    meaning = "\n".join(f"- **{column}**: {what}" for column, what in costs.MEANING.items())
+    return "\n\n".join(
+        [
+            "# Which method, when",
+            "Less is better in all columns but the last. Methods that compute what ordinary "
+            "training computes come first, and of these the ones whose workers wait least.",
+            markdown(_numbers(shown, names)),
+            f"{WORK} (exact, but for links). A backward's two halves are taken to be no longer "
+            f"than the whole: of small layers they are, and all of ZB's methods pay.\n\n{meaning}",
+            "Your own stages, links and memory change the order: `pk.plan`, `pk.simulate` and "
+            "`pk.search` answer for them ([how](cost.md)).",
+            "## In a sentence",
+            markdown(pd.DataFrame({"method": names, "when to use it": advice})),
+        ]
+    )
+
+
+def when(name: str, guide: str) -> str:
+    """Return when to use a method, as the guide has it."""
+    found = re.search(rf"^\| {re.escape(title(name))} \| ([^|]+) \|$", guide, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def beside(name: str, all_costs: pd.DataFrame) -> list[str]:
+    """Return a method's costs beside Flush's, and which methods cost no more in any respect."""
+    shown = [name] if name == BESIDE else [name, BESIDE]
+    names = [title(name) for name in shown]
+    better = [f"[{title(n)}](/methods/{n}.md)" for n in costs.at_least_as_good(all_costs, name)]
+    said = (
+        f"Of the methods here that train in the same way, {', '.join(better)} cost no more in any "
+        "row, and less in one."
+    )
+    none = "Every other method here that trains in the same way costs more in at least one row."
+    numbers = _numbers(all_costs.loc[shown], names).set_index("method").T
+    return [
+        markdown(numbers.rename_axis(index="what it costs", columns=None).reset_index()),
+        f"{WORK} (exact; slower by links: simulated). [All methods, and what the rows "
+        f"mean](/methods/index.md). {said if better else none}",
+    ]
+
+
+def row(name: str, guide: str) -> tuple[str, ...] | None:
+    """Return a method's row in the guide's table of all methods, but for its title."""
+    cells = rf"^\| {re.escape(title(name))} \| (.+) \| (.+) \| (.+) \| (\[.+\.py\]\(.+\).*) \|$"
+    found = re.search(cells, guide, re.MULTILINE)
+    return found and found.groups()
+
+
+def title(name: str) -> str:
+    """Return a method's name as the papers write it."""
+    return METHODS[name](4, 8, 2).name
+
+
+def judge(name: str) -> str:
+    """Return the oracle's code that says which weights a method reads."""
+    line = VERSION_READ.get(name.replace("-", "_"), VERSION_READ["sequential"])
+    source = inspect.getsource(line)
+    if name in ("paci", "pipedream-no-stashing"):  # forward and backward read different weights
+        source += "\n\n" + inspect.getsource(Reads)
+    return source
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """Return a table in Markdown, without its index."""
+    cells = frame.map(lambda cell: str(cell).replace("|", "\\|"))
+    lines = [list(map(str, frame.columns)), ["---"] * frame.shape[1], *cells.to_numpy().tolist()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _numbers(shown: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    texts = shown.map(lambda number: f"{number:z.3g}")
+    texts.insert(0, "method", names)
+    return texts
+
+
+def _docstring(name: str) -> str:
+    stem = {"2bw": "two_bw"}.get(name, name.replace("-", "_"))
+    function = getattr(schedules, stem, None) or schedules.pipedream
+    return inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs")[0]
