@@ -214,7 +214,7 @@ class NaivePipelining:
 
     @cached_property
     def lr(self) -> float:
-        """The largest learning rate at which BSP and stashing still learn: it is judged there."""
+        """The largest learning rate at which BSP and stashing still learn, or else the least."""
         shallow = self.summary[self.summary["depth"] == 4]
         return statistics.largest_lr(shallow, [STASHING, BSP], least=LEARNS)
 
@@ -276,7 +276,11 @@ class NaivePipelining:
         each_loss = losses[[STASHING, NAIVE]].to_numpy().tolist()
         each_accuracy = final[[NAIVE, BSP]].to_numpy().tolist()
         figure = "epochs_naive.svg"
-        return [
+        found = [
             Finding.measured(critical, loss.tolist(), chosen, figure).over(each_loss),
             Finding.measured(lower, accuracy.tolist(), explored, figure).over(each_accuracy),
         ]
+        if judged.accuracy[[STASHING, BSP]].min() < LEARNS:
+            why = f"BSP and stashing reach {LEARNS:g} % at no rate in {epochs} epochs"
+            found = [each.only_shown(why) for each in found]
+        return found

@@ -66,9 +66,13 @@ def summary(frame: pd.DataFrame, target: float) -> pd.DataFrame:
 
 
 def largest_lr(table: pd.DataFrame, methods: Sequence[str], least: float) -> float:
-    """Return the largest rate at which all of some methods reach ``least`` % mean accuracy."""
-    rows = table[table["method"].isin(methods)]
-    return float(max(rate for rate, of in rows.groupby("lr") if of["accuracy"].min() >= least))
+    """Return the largest rate at which all of some methods reach ``least`` % mean accuracy.
+
+    If they do so at none, it is the smallest rate.
+    """
+    rates = table[table["method"].isin(methods)].groupby("lr")
+    reached = (rate for rate, of in rates if of["accuracy"].min() >= least)
+    return float(max(reached, default=table["lr"].min()))
 
 
 def distance_in_std(a: pd.Series, b: pd.Series) -> float:

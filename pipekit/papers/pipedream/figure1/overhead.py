@@ -3,6 +3,7 @@
 A worker's overhead is the share of a step in which it does not compute.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -217,6 +218,8 @@ def findings(
         "pipedream-fig1-overhead-grid": (found.hold, note),
         "pipedream-intro-vgg16-overhead-85": (largest_of_vgg16(frame), reading),
     }
+    if math.isnan(found.next_workers):  # of a single count of workers, that has no next
+        del values["pipedream-fig1-takeaway-workers"]
     made = {claim: Finding.simulated(claim, *row, "figure1.svg") for claim, row in values.items()}
     otherwise = {
         "pipedream-fig1-takeaway-heavy-models": (OVERLAP, least_apart, ONE_AFTER_THE_OTHER),

@@ -97,6 +97,15 @@ def test_naive_is_judged_where_the_others_still_learn(course: pd.DataFrame) -> N
     assert len(excursions([0.03], 3, 2, 1, 8, 8)) == 15
 
 
+def test_naive_is_not_judged_where_the_others_learn_at_no_rate() -> None:
+    course = [runs(name, 10, 11, 12) for name in (STASHING, NAIVE, BSP)]
+    deep = [each.assign(depth=8) for each in course]
+    found = NaivePipelining(pd.concat(course + deep), 80.0)
+    assert "ends at 12 %" in found.figure().layout.title.text
+    for each in found.findings(deeper=8, other_lrs=""):
+        assert each.shown_only == "BSP and stashing reach 50 % at no rate in 2 epochs"
+
+
 def test_times_are_epochs_times_hours(
     course: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_the_largest_rate_is_one_at_which_all_the_methods_learn() -> None:
     table = summary(pd.concat(runs), target=75.0)
     assert largest_lr(table, ["a", "b"], least=50.0) == 0.03
     assert largest_lr(table, ["a"], least=50.0) == 0.1
+    assert largest_lr(table, ["a", "b"], least=95.0) == 0.01  # at none: the smallest
 
 
 def test_a_distance_is_counted_in_pooled_deviations() -> None:

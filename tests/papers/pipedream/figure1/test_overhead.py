@@ -111,3 +111,11 @@ def test_findings_are_of_full_duplex_links_and_name_the_shared_ones() -> None:
     heavy = found["pipedream-fig1-takeaway-heavy-models"]
     assert heavy.causes[0].value == pytest.approx(40), "nothing is hidden in this grid"
     assert found["pipedream-fig1-overhead-grid"].causes[0].value is True
+
+
+def test_of_a_single_count_of_workers_nothing_is_said_about_more() -> None:
+    single = _grid()[lambda frame: frame["workers"] == 2]
+    shares = pd.DataFrame({"share of the peak": [0.3, 1.0], f"{DUPLEX} (%)": [12.34, 56.78]})
+    found = overhead.findings({DUPLEX: single, SHARED: single}, shares, efficiency=0.5)
+    assert "pipedream-fig1-takeaway-workers" not in [each.claim for each in found]
+    assert all(each.value == each.value for each in found), "a value is not a number"
