@@ -34,12 +34,12 @@ def demo(
 
     from pipekit import plots
     from pipekit.cli.trained import first_batches
-    from pipekit.host.cores import available_cores
+    from pipekit.host.cores import workers_on_cores
     from pipekit.metrics import ACCURACY
 
     typer.echo(
-        f"A convolutional network learns 4,000 images of MNIST by two methods, in {STAGES} stages "
-        f"whose workers share {available_cores()} cores."
+        "A convolutional network learns 4,000 images of MNIST by two methods, in "
+        f"{STAGES} stages with a worker each: {workers_on_cores(STAGES)}."
     )
     runs: list[Run] = []
     for method in ("flush", "pipedream"):

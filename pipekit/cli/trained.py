@@ -11,6 +11,7 @@ from rich.table import Table
 from pipekit import plots
 from pipekit.engine import Run
 from pipekit.host import provenance
+from pipekit.host.cores import workers_on_cores
 from pipekit.metrics import Metric
 from pipekit.traces import Trace
 
@@ -38,7 +39,7 @@ def table(epochs: Sequence[Epoch], metric: Metric, data: str) -> Table:
     machine = last.provenance
     made = Table(
         title=f"{last.schedule.name}, {last.schedule.stages} stages",
-        caption=f"measured on {machine['cores']} cores of {machine['cpu']}, "
+        caption=f"measured: {workers_on_cores(len(last.schedule.workers))} of {machine['cpu']}, "
         f"torch {machine['torch']}, seed {machine['seed']}; data: {data}",
     )
     for heading in (

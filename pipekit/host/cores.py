@@ -8,3 +8,10 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def workers_on_cores(workers: int) -> str:
+    """Return on what workers run here, in words: who shares a core is slower for that alone."""
+    cores = available_cores()
+    verb = "share" if workers > cores else "have" if workers > 1 else "has"
+    return f"{workers} worker{'s' * (workers != 1)} {verb} {cores} core{'s' * (cores != 1)}"
