@@ -21,7 +21,7 @@ MESSAGE_SLOTS = 0.25
 """What an activation or a gradient takes on a link where links are slow."""
 
 IDLE, START, KEPT, WEIGHTS = "idle, %", "idle in all, %", "activations", "weights"
-SENT, SLOWER, OLD, EVERY = "messages", "by slow links, %", "updates behind", "update of"
+SENT, SLOWER, OLD, EVERY = "messages", "by slow links, %", "updates behind", "per update"
 MEANING = {
     IDLE: "of workers' time from their first update on, while batch follows batch",
     START: f"of all workers' time in {BATCHES} batches, the pipeline empty before and after",

@@ -53,7 +53,10 @@ def lesson(puzzle: Puzzle, teaches: str, source: str, folder: Path) -> str:
     drawn = Trace.from_schedule(puzzle.best)
     stem = puzzle.name.partition(".")[0]
     picture = plots.save(plots.timeline(drawn), folder / stem, drawn.frame)["svg"].name
-    left = ", ".join(f"worker {w}: {_all(tasks)}" for w, tasks in enumerate(puzzle.best.workers))
+    rows = [_all(tasks) for tasks in puzzle.best.workers]
+    left = f"Each worker has {rows[0]}"
+    if len(set(rows)) > 1:
+        left = "; ".join(f"Worker {worker} has {row}" for worker, row in enumerate(rows))
     cap = f" In flight at most, a worker: {listed(puzzle.caps)}." if puzzle.capped else ""
     facts = (
         f"{puzzle.slots:g} slots, {describe_bubbles(drawn.bubbles())}; in flight, a worker: "
@@ -65,7 +68,7 @@ def lesson(puzzle: Puzzle, teaches: str, source: str, folder: Path) -> str:
         [
             f"## {puzzle.name}",
             f"{puzzle.task}{cap} Best known: {puzzle.slots:g} slots.",
-            f"Tasks: {left}.",
+            f"{left}.",
             f"```text\n{puzzle.empty}\n```",
             "<details><summary>The best known answer, and what it teaches</summary>",
             f"**{teaches[0].upper()}{teaches[1:]}** ({source}).{more}",

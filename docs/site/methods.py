@@ -10,7 +10,7 @@ import pandas as pd
 from pipekit import plots, schedules
 from pipekit.ledger import claims
 from pipekit.oracle.versions import VERSION_READ, Reads
-from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH, stages_a_worker
 from pipekit.traces import Trace, describe_bubbles
 
 PAPERS = {
@@ -20,7 +20,7 @@ PAPERS = {
     "pipedream": "pipedream",
 }
 DRAWN = 4, 8
-"""Stages and microbatches of the pictures."""
+"""Workers and microbatches of the pictures."""
 
 BESIDE = "flush"
 """The method that every other one is set beside."""
@@ -40,14 +40,14 @@ def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
         guide: the text of docs/methods.md.
         folder: that the site has as ``/methods``.
     """
-    stages, microbatches = DRAWN
+    workers, microbatches = DRAWN
     counts = (1, microbatches) if name in PER_MINIBATCH else (microbatches, 1 + (name == "2bw"))
-    schedule = METHODS[name](stages, *counts)
+    schedule = METHODS[name](workers * stages_a_worker(name), *counts)
     trace, checked = Trace.from_schedule(schedule), schedules.check(schedule)
     picture = plots.save(plots.timeline(trace), folder / name, trace.frame)["svg"]
     text = [f"# {schedule.title}", f"![{schedule.title}](/methods/{picture.name})"]
     text += [
-        f"{describe_bubbles(trace.bubbles())}; at most, a worker: weight slots "
+        f"{describe_bubbles(trace.bubbles()).capitalize()}; at most, a worker: weight slots "
         f"{', '.join(map(str, checked.peak_versions))}; microbatches in flight "
         f"{', '.join(map(str, checked.peak_in_flight))} (exact)."
     ]
@@ -114,7 +114,7 @@ def beside(name: str, all_costs: pd.DataFrame) -> list[str]:
     numbers = _numbers(all_costs.loc[shown], names).set_index("method").T
     return [
         markdown(numbers.rename_axis(index="what it costs", columns=None).reset_index()),
-        f"{WORK} (exact; slower by links: simulated). [All methods, and what the rows "
+        f"{WORK} (exact; by slow links: simulated). [All methods, and what the rows "
         f"mean](/methods/index.md). {said if better else none}",
     ]
 

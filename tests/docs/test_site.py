@@ -116,7 +116,7 @@ def test_the_course_has_each_puzzle_with_its_board_and_its_folded_answer(
         "In flight at most, a worker: 3 2 1.",
         "worker 0 |",
         "(/methods/flush.md)",
-        "`B3`",
+        "Each worker has `F0` `F1`",
     ):
         assert shown in page
     assert (
