@@ -65,7 +65,8 @@ class StageConfig:
         steps_lr: whether an update steps the scheduler.
         recompute: which microbatches of a batch are recomputed.
         loss_scale: how the scale of the losses changes, or None.
-        state: of its optimizer, scheduler and loss scaler, from an earlier run, or None.
+        state: of its optimizer, scheduler and loss scaler, from an earlier run, or None; with
+            ``slots``, and if losses are scaled, the older ones' "scales" besides.
         slots: its weight slots, for a run that goes on where an earlier one has ended, the newest
             version's among them; empty: it has one.
         mitigation: what is done about stale weights, or None.
@@ -173,6 +174,8 @@ class Stage:
         self.numbers = config.passes.part.numbers
         if config.state is not None:
             self._load(config.state)
+            if config.slots and self.scaler:
+                self.scaler.take_up(config.state["scales"])
 
     def prepare(self, slots: int, loss_versions: Sequence[int] = (), keep: bool = False) -> None:
         """Make ready for a run that needs ``slots`` weight slots.
@@ -233,7 +236,7 @@ class Stage:
         """Return what makes this stage again, as it stands now, elsewhere."""
         state = self.state()
         if with_slots and self.scaler:  # what reads older versions has their scales
-            state["loss_scaler"] = self.scaler.course()
+            state["scales"] = self.scaler.course()
         slots = tuple(self.weights.modules) if with_slots else ()
         return self._config.trained(self.weights.newest, state, slots)
 

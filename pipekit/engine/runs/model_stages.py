@@ -252,7 +252,9 @@ class ModelStages:
         return [config.module for config in self._configs] or [self._model]
 
     def _take_state(self, point: ResumePoint) -> None:
-        self._configs = [replace(config, state=point.state_for(config)) for config in self._configs]
+        self._configs = [
+            replace(config, state=point.state_for(config), slots=()) for config in self._configs
+        ]
         self._replicas = {}
 
 

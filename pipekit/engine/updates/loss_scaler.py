@@ -99,8 +99,5 @@ class LossScaler:
         return {"scale": self._after[self._newest], "good": self._good}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another one was, which gave this, or its :meth:`course`."""
-        if "after" in state:
-            self.take_up(state)
-        else:
-            self._after, self._good = {0: state["scale"]}, state["good"]
+        """Go on from where another one was, which gave this."""
+        self._after, self._good = {0: state["scale"]}, state["good"]

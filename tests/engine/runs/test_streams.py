@@ -132,6 +132,17 @@ def test_the_loss_scale_goes_on(transport: str) -> None:
     assert different(pipe.state_dict(), whole.state_dict()) == []
 
 
+def test_a_checkpoint_is_resumed_in_place_of_what_would_go_on(tmp_path: Path) -> None:
+    """Neither older weights nor older loss scales of the call before are left."""
+    fresh, pipe = (pipeline(mixed(), "2bw", BALANCE, loss_scale="dynamic") for _ in range(2))
+    pipeline(mixed(), "2bw", BALANCE, loss_scale="dynamic").train(data(4), checkpoints=tmp_path)
+    pipe.train(data(3), restart=False)
+    for each in fresh, pipe:
+        each.resume(tmp_path)
+    assert pipe.train(data(7)).losses == fresh.train(data(7)).losses
+    assert different(pipe.state_dict(), fresh.state_dict()) == []
+
+
 @pytest.mark.parametrize(
     ("options", "arguments", "error", "message"),
     [
