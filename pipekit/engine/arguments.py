@@ -11,7 +11,7 @@ from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.devices import is_accelerator
 from pipekit.engine.observers.observer import Observer, Watchers
-from pipekit.plans import Plan, Recompute
+from pipekit.plans import Plan, Recompute, workers_text
 from pipekit.schedules import OPS, Op, Schedule, ScheduleError, check
 from pipekit.staleness import Mitigation
 
@@ -40,13 +40,21 @@ def require_timeout(timeout: float | None) -> None:
 def require_replicas(plan: Plan, schedule: Schedule) -> None:
     """Raise ValueError unless a schedule has a plan's workers (a short run may leave some idle)."""
     found = [len(workers) for workers in schedule.stage_workers]
-    fit = len(found) == len(plan.replicas) and all(map(le, found, plan.replicas))
-    if not fit or len(schedule.workers) != plan.workers:
+    if len(schedule.workers) == plan.workers and len(found) == len(plan.replicas):
+        if all(map(le, found, plan.replicas)):
+            return
+    elif found == plan.replicas:  # it is not in their number that they differ
         raise ValueError(
-            f"the plan has {plan.config} workers a stage and the schedule "
-            f"{'-'.join(map(str, found))}: build it for the plan, e.g. "
-            f"lambda n: schedules.pipedream({plan.replicas}, n)"
+            f"the plan has {workers_text(plan.workers)} and the schedule "
+            f"{len(schedule.workers)}, of which some have several of the {len(found)} stages: a "
+            f"plan gives each stage workers of its own; for its cuts alone pass "
+            f"balance={plan.balance}"
         )
+    raise ValueError(
+        f"the plan has {plan.config} workers a stage and the schedule "
+        f"{'-'.join(map(str, found))}: build it for the plan, e.g. "
+        f"lambda n: schedules.pipedream({plan.replicas}, n)"
+    )
 
 
 def require_joint_updates(schedule: Schedule, reason: str) -> None:

@@ -26,7 +26,7 @@ from pipekit.engine.transport import Aborted
 from pipekit.engine.transports.distributed import distributed_transport
 from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
 from pipekit.engine.transports.distributed.incoming import incoming
-from pipekit.engine.transports.run_threads import Notify, run_threads
+from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
 from pipekit.engine.work import Report, WorkerAssignment, run
 
 T = TypeVar("T")
@@ -255,7 +255,8 @@ class InOrderRunner:
 
         module.dist, module._group = network, lambda _, *about: _Group(*about)
         try:
-            return run_threads([partial(work, each) for each in workers], network.fail)
+            functions = [partial(work, each) for each in workers]
+            return WorkerThreads().run(functions, network.fail)
         finally:
             module.dist, module._group = before
 

@@ -7,18 +7,18 @@ from torch import nn
 from pipekit import Pipeline, Plan
 from pipekit.clusters import flat
 from pipekit.plans import StagePlan
-from pipekit.schedules import flush, gpipe
+from pipekit.schedules import Schedule, flush, gpipe, interleaved
 
 MODEL = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
 BATCH = [(torch.ones(4, 4), torch.ones(4, 4))]
 
 
-def pipeline(**options: object) -> Pipeline:
+def pipeline(schedule: Schedule | None = None, **options: object) -> Pipeline:
     arguments: dict[str, object] = {
         "optimizer": lambda p: torch.optim.SGD(p, lr=0.1),
         "loss": nn.MSELoss(),
     }
-    return Pipeline(MODEL, gpipe(2, 2), **(arguments | options))  # type: ignore[arg-type]
+    return Pipeline(MODEL, schedule or gpipe(2, 2), **(arguments | options))  # type: ignore[arg-type]
 
 
 def test_a_plans_layers_and_recomputation_are_those_of_the_run() -> None:
@@ -71,6 +71,13 @@ def test_recomputation_and_slow_links_change_no_weight() -> None:
 def test_what_does_not_fit_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pipeline(**options)
+
+
+def test_stages_that_share_a_worker_are_said_to() -> None:
+    """Each has one worker in the plan and in the schedule: that is not where they differ."""
+    with pytest.raises(ValueError, match="has 4 workers and the schedule 2, of which") as caught:
+        pipeline(balance=Plan.by_hand([1, 1, 1, 1]), schedule=interleaved(4, 2, workers=2))
+    assert "pass balance=[1, 1, 1, 1]" in str(caught.value)
 
 
 def test_a_norm_over_all_stages_is_not_slowed_down() -> None:

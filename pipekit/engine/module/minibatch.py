@@ -26,9 +26,9 @@ from pipekit.engine.module.module_runtime import ModuleRuntime
 from pipekit.engine.module.watched_stage import StageSteps, WatchedStage
 from pipekit.engine.observers.record import Record
 from pipekit.engine.observers.standings import Standings
-from pipekit.engine.transports.run_threads import Notify, run_threads
 from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.engine.transports.watchdog import Watchdog
+from pipekit.engine.transports.worker_threads import Notify
 from pipekit.plans import Recompute
 from pipekit.schedules import Op, Step
 from pipekit.trees import Tree, differentiable, leaves, refill
@@ -213,7 +213,7 @@ class Minibatch:
         last = op is Op.BACKWARD or not self._keeps
         try:
             functions = [partial(work, stage) for stage in stages]
-            run_threads(functions, network.abort, on_wait=watchdog.look)
+            runtime.threads.run(functions, network.abort, on_wait=watchdog.look)
             for watched in self._watched if last else ():
                 watched.end()
         except BaseException:

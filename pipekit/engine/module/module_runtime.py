@@ -8,6 +8,7 @@ from torch import nn
 from pipekit.devices import Clock
 from pipekit.engine.observers.observer import Watchers
 from pipekit.engine.transports.threads import ThreadWorker
+from pipekit.engine.transports.worker_threads import WorkerThreads
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class ModuleRuntime:
         timeout: seconds without progress after which a forward or backward fails, or None.
         at_work: stages with a worker in them.  One that a failed pass has left behind, because a
             layer does not return, still has the weights of its minibatch in the stage.
+        threads: in which the stages compute.
     """
 
     modules: Sequence[nn.Sequential]
@@ -34,3 +36,4 @@ class ModuleRuntime:
     observers: Watchers
     timeout: float | None
     at_work: set[int] = field(default_factory=set)
+    threads: WorkerThreads = field(default_factory=WorkerThreads)

@@ -27,9 +27,9 @@ from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transport import Aborted, EndingTransport
 from pipekit.engine.transports.mailbox import Key, KeyedMailbox, Mailbox, end_key
 from pipekit.engine.transports.mailbox_transport import MailboxTransport
-from pipekit.engine.transports.run_threads import Notify, run_threads
 from pipekit.engine.transports.slow_transport import Calendar, SlowTransport
 from pipekit.engine.transports.watchdog import Watchdog
+from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
 from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
 from pipekit.trees import tree_map
 
@@ -151,9 +151,10 @@ class ThreadNetwork:
 
 
 class ThreadRunner:
-    """Runs every worker in a thread of its own; stages that it has trained stay here."""
+    """Runs every worker in a thread of its own; threads, and stages that it has trained, stay."""
 
     def __init__(self) -> None:
+        self._threads = WorkerThreads()
         self._kept: dict[int, tuple[Sequence[StageSource], dict[int, TrainedStage]]] = {}
         self._workers: dict[int, ThreadWorker] = {}
 
@@ -210,7 +211,7 @@ class ThreadRunner:
                 return report
 
         functions = [partial(run, each) for each in workers]
-        reports = run_threads(functions, network.abort, on_news, watchdog.look)
+        reports = self._threads.run(functions, network.abort, on_news, watchdog.look)
         if not config.training:
             self._kept = kept
         return reports
@@ -228,7 +229,8 @@ class ThreadRunner:
         return function()
 
     def close(self) -> None:
-        """Let go of the stages that are here."""
+        """End the threads, and let go of the stages that are here."""
+        self._threads.close()
         self._kept.clear()
 
 

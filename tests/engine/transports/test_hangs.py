@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.engine.transports import run_threads, watchdog
+from pipekit.engine.transports import watchdog, worker_threads
 from pipekit.engine.transports.distributed import torchrun
 from pipekit.engine.transports.processes import worker_pool
 from pipekit.engine.transports.watchdog import Watchdog
@@ -100,7 +100,7 @@ class WatchdogsClock:
 
         patch.setattr(Watchdog, "look", looks)
         patch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: self.now))
-        for module in (run_threads, watchdog, worker_pool):
+        for module in (worker_threads, watchdog, worker_pool):
             patch.setattr(module, "LOOK_S", 0.05)
 
 

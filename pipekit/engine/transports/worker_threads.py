@@ -1,0 +1,182 @@
+"""Threads that end together, and stay for the next call unless one has failed.
+
+The first error ends all of them, and is the caller's.  A new thread has none of the memory in which
+the last one has computed: where each call started its own, one with a batch took 2,500 page faults
+and a third more processor time.
+"""
+
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import torch
+
+from pipekit.engine.interrupts import deferred_interrupts
+from pipekit.engine.transports.watchdog import LOOK_S
+from pipekit.host.openmp import release_threads
+from pipekit.host.operator_threads import SWITCH_INTERVAL_S, share_cores, share_of_cores
+
+Event = Any
+Notify = Callable[[Event], None]
+"""Called in one of the threads; hands an event to the thread that started them."""
+
+T = TypeVar("T")
+
+GRACE_S = 1.0  # for threads to end after an error or an interrupt
+IDLE = "pipekit, idle"  # the name of a thread between two calls
+
+
+class WorkerThreads:
+    """Threads that are started when a call needs them, and stay for the next one.
+
+    They end with this object, by :meth:`close`, with this process, or when anything fails.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[_Thread] = []  # those of a call that runs are not here
+
+    def run(
+        self,
+        functions: Sequence[Callable[[Notify], T]],
+        stop: Callable[[], None],
+        on_event: Callable[[Event], None] | None = None,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> list[T]:
+        """Run functions in a thread each, which share the cores, and return what they return.
+
+        Args:
+            functions: each is called with a function that hands an event to ``on_event``.
+            stop: makes all of them return soon; called when one has failed or this thread is
+                interrupted.
+            on_event: called in this thread with each event.
+            on_wait: called in this thread now and then while there are none; it may raise.
+
+        Raises:
+            BaseException: the first that any of them raised, with its traceback, once all have
+                ended.  Those that do not end within GRACE_S, because a layer does not return, are
+                left behind: a note says so.
+        """
+        news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        results: dict[int, T] = {}
+        begun = threading.Event()
+        several = share_of_cores(len(functions)) > 1
+
+        def run(index: int) -> None:
+            try:
+                begun.wait()  # else the first ones keep the cores from those that follow
+                share_cores(len(functions))
+                result = functions[index](lambda event: news.put(("event", event)))
+                news.put(("done", (index, result)))
+            except BaseException as error:
+                news.put(("failed", error))
+            finally:
+                if several:
+                    release_threads()
+
+        if several:
+            release_threads()
+        cores, interval = torch.get_num_threads(), sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        threads: list[_Thread] = []
+        try:
+            with deferred_interrupts():  # one in its start may end a thread before it has begun
+                threads = self._take(len(functions))
+                for index, thread in enumerate(threads):
+                    thread.begin(partial(run, index), f"pipekit worker {index}")
+            begun.set()
+            while len(results) < len(threads):
+                try:
+                    kind, value = news.get(timeout=LOOK_S)
+                except Empty:
+                    on_wait()
+                    continue
+                if kind == "failed":
+                    raise value
+                if kind == "done":
+                    results[value[0]] = value[1]
+                elif on_event is not None:
+                    on_event(value)
+            for thread in threads:
+                thread.wait()
+        except BaseException as error:
+            stop()
+            begun.set()
+            if left := _end(threads):
+                error.add_note(
+                    f"({', '.join(left)}: still in a layer or the data, and left behind)"
+                )
+            raise
+        finally:
+            torch.set_num_threads(cores)
+            sys.setswitchinterval(interval)
+        self._waiting = [*threads, *self._waiting]
+        return [results[index] for index in range(len(threads))]
+
+    def close(self) -> None:
+        """End the threads; the next call starts others."""
+        threads, self._waiting = self._waiting, []
+        _end(threads)
+
+    def _take(self, count: int) -> "list[_Thread]":
+        """Return so many threads that wait for work; in a fork of a process there are none."""
+        waiting, self._waiting = self._waiting, []
+        waiting = [thread for thread in waiting if thread.is_alive()]
+        self._waiting = waiting[count:]
+        return waiting[:count] + [_Thread() for _ in range(count - len(waiting))]
+
+
+class _Thread:
+    """A thread that does one piece of work after another, and ends once nobody has this object."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[tuple[Callable[[], None], threading.Event] | None] = SimpleQueue()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=_work, args=(self._work,), name=IDLE, daemon=True)
+        self.end = weakref.finalize(self, self._work.put, None)
+        self._thread.start()
+
+    @property
+    def name(self) -> str:
+        return self._thread.name
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def begin(self, work: Callable[[], None], name: str) -> None:
+        """Have a function done under a name; it raises nothing."""
+        self._thread.name, self._over = name, threading.Event()
+        self._work.put((work, self._over))
+
+    def wait(self) -> None:
+        """Wait until the work is done, and nothing of it is kept here."""
+        self._over.wait()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread's end."""
+        self._thread.join(timeout)
+
+
+def _work(queue: "SimpleQueue[tuple[Callable[[], None], threading.Event] | None]") -> None:
+    """Do what comes; what waits for more keeps nothing of a run alive."""
+    while work := queue.get():
+        function, over = work
+        function()
+        threading.current_thread().name = IDLE
+        del work, function
+        over.set()
+        del over
+
+
+def _end(threads: Sequence[_Thread]) -> list[str]:
+    """End threads, and return the names of those that are still at work after GRACE_S."""
+    for thread in threads:
+        thread.end()
+    end = time.monotonic() + GRACE_S
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    return [thread.name for thread in threads if thread.is_alive()]
