@@ -185,9 +185,9 @@ class TestOutcomes:
         assert status(tmp_path, SPEEDUP) == "miss"
 
     def test_a_claim_without_a_criterion_is_reported(self, tmp_path: Path) -> None:
-        id = "pipedream-model-size-s2vt"
+        id = "2bw-profiling-cost"
         outcome = claims.record(id, 356.0, "exact", results_dir=tmp_path)
-        assert (outcome.status, outcome.ratio) == (Status.REPORTED, "1.02")
+        assert outcome.status is Status.REPORTED
 
     def test_a_stand_in_shows_and_the_claim_stays_out_of_reach(self, tmp_path: Path) -> None:
         id = "pipedream-sec53-tf-mp"

@@ -3,7 +3,7 @@
 import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +87,12 @@ def _source(id: str) -> tuple[Path, int] | None:
     return next((place for pattern, place in made if any(map(pattern.fullmatch, names))), None)
 
 
+def _says_more(parts: Sequence[str]) -> bool:
+    """Return whether an f-string has more of an id than a paper's name or a single word of it."""
+    _, _, rest = "".join(parts).partition("-")
+    return "-" in rest or bool(rest and parts[0])
+
+
 @functools.cache
 def _sources() -> tuple[
     dict[str, tuple[Path, int]], list[tuple[re.Pattern[str], tuple[Path, int]]]
@@ -102,7 +108,7 @@ def _sources() -> tuple[
                 parts = re.split(r"\{[^}]*\}", literal)
                 if len(parts) == 1:
                     named.setdefault(literal, (path, number))
-                elif "".join(parts).count("-") > 1:  # not only a paper's name before a variable
+                elif _says_more(parts):
                     pattern = re.compile(".+".join(map(re.escape, parts)))
                     made.append((pattern, (path, number), len("".join(parts))))
     made.sort(key=lambda each: -each[2])

@@ -107,6 +107,12 @@ class Pipelines:
         """
         return recomputed_late(self.profile)
 
+    @property
+    def slowest_s(self) -> float:
+        """The seconds that the slowest stage computes for a microbatch, recomputation included."""
+        stages = (self.timed.stage(stage.first, stage.stop) for stage in self.plan.stages)
+        return max(stage.forward_s + stage.backward_s for stage in stages)
+
     def schedule(self, system: str, batches: int) -> Schedule:
         """Return the table of one of the pipelined systems, or of inter-layer model parallelism."""
         if system == GPIPE:

@@ -5,7 +5,7 @@ from functools import partial
 
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipekit.engine import Pipeline
 from pipekit.models import resnet101
@@ -13,6 +13,7 @@ from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.scenarios import Scenario, naive, pipeline
 from pipekit.papers.gpipe.speed.bars import RESNET, profile_of
 from pipekit.papers.gpipe.timelines.partition import least_variance
+from pipekit.papers.own_seconds import own_seconds
 from pipekit.traces import Trace
 from pipekit.traces.breakdown import ALL
 
@@ -30,21 +31,35 @@ def trained(
     scenarios take turns, so that whatever slows the machine slows all.  Returned are the traces of
     each of ``repeats`` rounds, besides one to warm up.
     """
-    torch.manual_seed(seed)
-    batch = torch.randn(rows, 3, pixels, pixels), torch.randint(1000, (rows,))
-    pipelines = [
-        Pipeline(
-            resnet101(),
-            scenario.schedule(),
-            balance=least_variance(profile_of(RESNET), scenario.stages),
-            optimizer=partial(torch.optim.SGD, lr=0.01, momentum=0.9),
-            loss=nn.CrossEntropyLoss(),
-            recompute=scenario.recompute,
-        )
-        for scenario in scenarios
-    ]
+    batch, pipelines = _batch(rows, pixels, seed), list(map(_pipeline, scenarios))
     rounds = [[each.train([batch]).trace for each in pipelines] for _ in range(1 + repeats)]
     return rounds[1:]
+
+
+def alone(*, rows: int, pixels: int, repeats: int, seed: int) -> pd.DataFrame:
+    """Return the CPU seconds of a minibatch on one accelerator, a row a round (measured).
+
+    The columns are the names of :data:`ALONE`; arguments as for :func:`trained`.
+    """
+    batch = _batch(rows, pixels, seed)
+    pairs = {scenario.name: (_pipeline(scenario), batch) for scenario in ALONE}
+    return own_seconds(pairs, 1 + repeats)[1:]
+
+
+def _batch(rows: int, pixels: int, seed: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(seed)
+    return torch.randn(rows, 3, pixels, pixels), torch.randint(1000, (rows,))
+
+
+def _pipeline(scenario: Scenario) -> Pipeline:
+    return Pipeline(
+        resnet101(),
+        scenario.schedule(),
+        balance=least_variance(profile_of(RESNET), scenario.stages),
+        optimizer=partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+        loss=nn.CrossEntropyLoss(),
+        recompute=scenario.recompute,
+    )
 
 
 def fastest(rounds: Sequence[Sequence[Trace]]) -> list[Trace]:
@@ -67,16 +82,17 @@ def table(scenarios: Sequence[Scenario], traces: Sequence[Trace]) -> pd.DataFram
     )
 
 
-def recomputation_findings(table: pd.DataFrame, how: str) -> list[Finding]:
-    """Return what section 4.2 claims of one partition, by a table of :data:`ALONE`.
+def recomputation_findings(seconds: pd.DataFrame, how: str) -> list[Finding]:
+    """Return what section 4.2 claims of one partition, by the seconds of :func:`alone`.
 
     ``how`` says in words in what way it was measured.
     """
-    over, note = float(table["over naive-1"][1]), f"{how}; "
-    note += f"recomputation is {table['recompute (%)'][1]:.1f} % of the step"
+    naive, recomputed = (seconds[scenario.name] for scenario in ALONE)
+    over, overhead = naive / recomputed, 100 * (recomputed / naive - 1)
+    throughput, price = "gpipe-sec42-pipeline1-throughput", "gpipe-sec42-recompute-overhead-25"
     return [
-        Finding.measured("gpipe-sec42-pipeline1-throughput", over, note),
-        Finding.measured("gpipe-sec42-recompute-overhead-25", 100 * (1 / over - 1), note),
+        Finding.measured(throughput, float(over.median()), how).over(over),
+        Finding.measured(price, float(overhead.median()), how).over(overhead),
     ]
 
 

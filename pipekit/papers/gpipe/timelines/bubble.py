@@ -81,6 +81,15 @@ def emulated(stages: int, counts: Sequence[int], pass_s: float, repeats: int) ->
     ]
 
 
+def amortised_finding(
+    counts: Sequence[int], found: Sequence[float], how: str, picture: str
+) -> Finding:
+    """Return the bubbles of four stages that :func:`emulated` found; ``how`` says it in words."""
+    formula = ", ".join(f"{bubble(4, t):.3f}" for t in counts)
+    note = f"K = 4, {how}; by the formula {formula}"
+    return Finding.emulated("gpipe-bubble-amortised", list(found), note, picture)
+
+
 def figure(counts: Sequence[int], found: Sequence[float]) -> tuple[go.Figure, pd.DataFrame]:
     """Return the bubble over T for 2, 4 and 8 stages with the emulated ones of 4, and its rows."""
     rows = [(f"K = {k}", t, 100 * bubble(k, t), "exact") for k in (2, 4, 8) for t in range(1, 33)]

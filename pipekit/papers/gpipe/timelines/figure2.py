@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from pipekit.engine import Run
 from pipekit.papers.findings import Finding
-from pipekit.papers.timelines import passes_of, starts
+from pipekit.papers.timelines import ThreeWays, most_active, passes_of, starts
 from pipekit.schedules import Op, Schedule, ScheduleError, Task, check, lower
 from pipekit.traces import Trace
 
@@ -100,6 +100,25 @@ def minibatch(trace: Trace, number: int, microbatches: int) -> Trace:
     frame = trace.frame[trace.frame["microbatch"] // microbatches == number].copy()
     frame[["start_s", "end_s"]] -= frame["start_s"].min()
     return Trace(frame, trace.label, trace.name, trace.workers)
+
+
+def edges_finding(edges: set[Edge]) -> Finding:
+    """Return whether a schedule of four stages has the dependencies of Figure 2a."""
+    return Finding.exact("gpipe-fig2a-dependency", edges == figure_2a(4))
+
+
+def naive_finding(naive: ThreeWays, picture: str) -> Finding:
+    """Return how much of the time the accelerators of Figure 2b work, in percent."""
+    busy = [100 * (1 - trace.bubble) for trace in naive]
+    note = f"at most {max(map(most_active, naive))} accelerator active; simulated {busy[1]:.2f} %, "
+    return Finding.exact("gpipe-fig2b-naive", busy[0], f"{note}emulated {busy[2]:.2f} %", picture)
+
+
+def pipeline_finding(drawn: ThreeWays, ours: Trace, picture: str) -> Finding:
+    """Return whether Figure 2c is as drawn; arguments as for :func:`is_figure_2c`, in all ways."""
+    note = f"bubble 3/7; emulated {drawn.emulated.bubble:.4f}. The figure's backwards are reversed"
+    as_in_paper = is_figure_2c(drawn.slots, ours)
+    return Finding.exact("gpipe-fig2c-pipeline", as_in_paper, note, picture)
 
 
 def findings(

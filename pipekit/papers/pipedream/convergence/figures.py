@@ -155,7 +155,7 @@ class TimeToAccuracy:
         """Return the hours of :data:`VGG16_EPOCHS` epochs on both clusters.
 
         The paper does not say of which system its hours are.  That of ours which is nearer on
-        Cluster-A is taken for it, on both clusters: the first claim chooses, the second is judged.
+        Cluster-A is taken for it, on both clusters: the kindest reading of the first claim.
         """
         vgg16 = self.table[self.table["network"] == "vgg16"]
         hours = VGG16_EPOCHS * vgg16.set_index(["cluster", "curve"])["hours an epoch"]

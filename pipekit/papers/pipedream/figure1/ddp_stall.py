@@ -177,7 +177,9 @@ def findings(measured: Sequence[Measured]) -> list[Finding]:
             f"furthest from 1 of {', '.join(str(r.link) for r in results)}: at {far.link}; "
             "Ethernet and TCP headers are 5 %"
         )
-        found.append(Finding.measured("pipedream-comm-time-model", far.transfer_ratio, note))
+        # Both papers have the same equation, in sections 3.2 and 4.
+        for claim in ("pipedream-comm-time-model", "2bw-comm-time-model"):
+            found.append(Finding.measured(claim, far.transfer_ratio, note))
     if measured:
         worst = min(measured, key=lambda result: result.throughput_ratio)
         note = (

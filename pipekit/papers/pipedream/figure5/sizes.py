@@ -5,6 +5,8 @@ from types import MappingProxyType
 
 import pandas as pd
 import plotly.graph_objects as go
+import torch
+from torch import nn
 
 from pipekit.clusters import V100
 from pipekit.models import PUBLISHED
@@ -109,6 +111,24 @@ def model_sizes() -> pd.DataFrame:
     return table.assign(**{"MB in float32": {name: 4 * n / MB for name, n in counts.items()}})
 
 
+def published_s2vt_mb(words: int = 12_594) -> float:
+    """Return the MB in float32 of S2VT as published, for a vocabulary of so many words.
+
+    Venugopalan et al., "Sequence to Sequence - Video to Text" (ICCV 2015): a frame's 4,096 features
+    and a word are embedded in 500 numbers; the first LSTM of 1,000 units reads frames, the second
+    the first's output and words.
+    """
+    with torch.device("meta"):
+        layers = (
+            nn.Linear(4096, 500),
+            nn.Embedding(words, 500),
+            nn.LSTM(500, 1000),
+            nn.LSTM(1000 + 500, 1000),
+            nn.Linear(1000, words),
+        )
+    return 4 * sum(p.numel() for layer in layers for p in layer.parameters()) / MB
+
+
 def size_findings(models: pd.DataFrame) -> list[Finding]:
     """Return what :func:`model_sizes` says of the paper's numbers."""
     size_mb, millions = models["MB in float32"], models["parameters (millions)"].tolist()
@@ -117,11 +137,13 @@ def size_findings(models: pd.DataFrame) -> list[Finding]:
         "torchvision's, without the auxiliary classifier (108.6 MB with it); no version of the "
         "published network has 157 MB, that is 39 million parameters"
     )
-    chosen = "not independent: the paper prints no layer sizes, and ours were chosen to give 349 MB"
-    prefix, own = "pipedream-model-size", "inception-v3"
+    published = (
+        "S2VT as its authors published it, with a vocabulary of 12,594 words; PipeDream prints no "
+        f"layer sizes, and the layers simulated elsewhere were chosen for {size_mb['s2vt']:.0f} MB"
+    )
     return [
         Finding.exact("pipedream-intro-params-10-20m", millions, larger),
-        Finding.exact(f"{prefix}-vgg16", size_mb["vgg16"]),
-        Finding.exact(f"{prefix}-{own}", size_mb[own], inception),
-        Finding.exact(f"{prefix}-s2vt", size_mb["s2vt"], chosen),
+        Finding.exact("pipedream-model-size-vgg16", size_mb["vgg16"]),
+        Finding.exact("pipedream-model-size-inception-v3", size_mb["inception-v3"], inception),
+        Finding.exact("pipedream-model-size-s2vt", published_s2vt_mb(), published),
     ]

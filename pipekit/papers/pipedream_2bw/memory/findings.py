@@ -141,7 +141,7 @@ def ordering_findings(ordered: pd.DataFrame) -> list[Finding]:
 
 
 def price_seconds(blocks: int, hidden: int, rounds: int, seed: int) -> pd.DataFrame:
-    """Return a batch's seconds on one core (measured), a row a round and a column a mode."""
+    """Return a batch's CPU seconds on one core (measured), a row a round and a column a mode."""
     torch.manual_seed(seed)
     network = gpt(blocks, hidden, 4, vocabulary=512, sequence=64)
     tokens = torch.randint(512, (8, 64))
@@ -156,7 +156,7 @@ def price_findings(seconds: pd.DataFrame) -> list[Finding]:
     """
     ratios, least = seconds["always"] / seconds["never"], seconds.min()
     slower = float(ratios.median())
-    note = f"{least['never']:.3f} and {least['always']:.3f} s a batch of 4 microbatches at least"
+    note = f"CPU time: {least['never']:.3f} and {least['always']:.3f} s a batch of 4 microbatches"
     lower = f"{note}; throughput {100 * (1 - 1 / slower):.0f} % lower"
     return [
         Finding.measured("2bw-recompute-33pct", slower, lower).over(ratios),

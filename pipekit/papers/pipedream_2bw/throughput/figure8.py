@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
@@ -21,34 +21,53 @@ from pipekit.papers.pipedream_2bw.systems import TWO_BW, Pipelines
 from pipekit.papers.pipedream_2bw.throughput.rates import simulated
 from pipekit.planning.sweep import block_balance
 
+FULL = 0.99
+"""Of the slowest stage's seconds that a microbatch more must cost, if the pipeline is full."""
+
 
 def figure8(
     batches: Sequence[int], profile_of: ProfileOf = gpt_profile, longest: int = 32
 ) -> pd.DataFrame:
     """Return the simulated throughput of Figure 8's configurations by global batch, in sequences.
 
-    Microbatches of a batch beyond the ``longest``, which is even, are not simulated but added at
-    the price of the last ones, since a pipeline that is full repeats itself. Columns depth, rows
-    (of a microbatch), batch and throughput (sequences/s); where a batch has fewer microbatches than
-    stages there is no row.
+    The ``longest``, which is even, says of how many microbatches a batch is simulated, see
+    :func:`batch_seconds`. Columns depth, rows (of a microbatch), batch and throughput
+    (sequences/s); where a batch has fewer microbatches than stages there is no row.
     """
     cluster, found = two_bw_v100(), []
     for depth, rows in FIGURE8:
         job = Pipelines(profile_of("1.3B", rows), cluster, depth, cluster.workers // depth, depth)
         counts = [batch * depth // job.batch for batch in batches if batch >= job.batch]
-        seconds = {
-            count: simulated(replace(job, microbatches=count), TWO_BW)
-            for count in {longest // 2, longest, *counts}
-            if count <= min(longest, max(counts))
-        }
-        for count in counts:
-            took = seconds[min(count, longest)]
-            if count > longest:
-                again = 2 * (seconds[longest] - seconds[longest // 2]) / longest
-                took += (count - longest) * again
+        for count, seconds in batch_seconds(job, counts, longest).items():
             batch = replace(job, microbatches=count).batch
-            found.append({"depth": depth, "rows": rows, "batch": batch, "throughput": batch / took})
+            throughput = batch / seconds
+            found.append({"depth": depth, "rows": rows, "batch": batch, "throughput": throughput})
     return pd.DataFrame(found)
+
+
+def batch_seconds(job: Pipelines, counts: Sequence[int], longest: int) -> dict[int, float]:
+    """Return the seconds of a batch of so many microbatches, by their number.
+
+    Those beyond the ``longest`` are not simulated but added at the price of the last ones, since a
+    pipeline that is full repeats itself.  It is not full as long as they cost less than the slowest
+    stage computes, as they are hidden behind sums of gradients over slow links: then twice as many
+    are simulated.
+    """
+
+    @cache
+    def seconds(count: int) -> float:
+        return simulated(replace(job, microbatches=count), TWO_BW)
+
+    def price(count: int) -> float:
+        return (seconds(count) - seconds(count // 2)) / (count - count // 2)
+
+    full = min(longest, max(counts))
+    while full < max(counts) and price(full) < FULL * job.slowest_s:
+        full = min(2 * full, max(counts))
+    return {
+        count: seconds(count) if count <= full else seconds(full) + (count - full) * price(full)
+        for count in counts
+    }
 
 
 def compute_and_bytes(size: str, depths: Sequence[int], rows: int) -> pd.DataFrame:

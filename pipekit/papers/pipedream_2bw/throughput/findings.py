@@ -1,6 +1,6 @@
 """What Figure 6's panels say of the paper's ratios, each miss with its cause (5.2)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -9,7 +9,6 @@ from pipekit import models, plots, schedules
 from pipekit.clusters import Cluster
 from pipekit.models.gpt import LAYOUTS
 from pipekit.papers.findings import Finding
-from pipekit.papers.pipedream_2bw.profiles import gpt_profile
 from pipekit.papers.pipedream_2bw.settings import FIGURE6, PRINTED_PARAMETERS
 from pipekit.papers.pipedream_2bw.systems import FLUSH, GPIPE, INTER_LAYER, TENSOR_MP, TWO_BW
 from pipekit.papers.pipedream_2bw.throughput import rates
@@ -206,20 +205,6 @@ def tensor_figure(table: pd.DataFrame) -> go.Figure:
 def tensor_finding(table: pd.DataFrame) -> Finding:
     """Return :func:`beyond_a_server` of :func:`tensor_rates`."""
     return Finding.simulated("2bw-tensor-mp-limit", beyond_a_server(table), figure="tensor_mp.svg")
-
-
-def link_finding(bandwidths: Mapping[str, float], messages: int) -> Finding:
-    """Return a message's time over bytes / bandwidth on the engine's links, the farthest from 1."""
-    sent = gpt_profile("2.2B", 8).layers[1].output_bytes
-    took = {
-        name: rates.link_seconds(sent, bandwidth, messages) / (sent / bandwidth)
-        for name, bandwidth in bandwidths.items()
-    }
-    farthest = max(took.values(), key=lambda ratio: abs(ratio - 1))
-    ratios = ", ".join(f"{name}: {ratio:.3f}" for name, ratio in took.items())
-    note = f"{ratios}; {sent:,.0f} bytes, the activations of 8 sequences of the 2.2B GPT"
-    found = Finding.emulated("2bw-comm-time-model", farthest, note)
-    return found.only_shown("by construction: the engine's slowed links wait for bytes / bandwidth")
 
 
 def bert_finding(letters: str, slower: Sequence[str]) -> Finding:

@@ -5,17 +5,13 @@ from dataclasses import replace
 
 import pandas as pd
 
-from pipekit import schedules
-from pipekit.clusters import flat
 from pipekit.clusters.papers import two_bw_v100
 from pipekit.clusters.paths import all_reduce_bytes
-from pipekit.emulation import emulate
 from pipekit.papers.pace import emulate_at_pace
 from pipekit.papers.pipedream_2bw.profiles import ProfileOf, gpt_profile
 from pipekit.papers.pipedream_2bw.settings import Panel
 from pipekit.papers.pipedream_2bw.systems import SYSTEMS, TENSOR_MP, TWO_BW, Pipelines
 from pipekit.papers.timelines import backward_ends, mean_interval
-from pipekit.profiling import LayerProfile, Profile
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
@@ -107,16 +103,6 @@ def tensor_mp_rate(size: str, ways: int, batch: int, rows: int) -> float:
     width = cluster.workers // ways
     divided = Pipelines(gpt_profile(size, rows), cluster, ways, width, batch // (width * rows))
     return batch / tensor_mp_seconds(divided)
-
-
-def link_seconds(size: float, bandwidth: float, repeats: int) -> float:
-    """Return how long the engine's slowed link takes for a message, the fastest of several."""
-    stage = LayerProfile("stage", 5e-3, 5e-3, output_bytes=size)
-    profile = Profile((stage, stage), input_bytes=size)
-    run = emulate(schedules.model_parallel(2, repeats), profile, cluster=flat(2, bandwidth))
-    passes = run.trace.frame.query("op == 'FORWARD'").set_index(["stage", "microbatch"])
-    took = [passes["start_s"][1, k] - passes["end_s"][0, k] for k in range(repeats)]
-    return float(min(took))
 
 
 def batch_seconds(trace: Trace, batches: int) -> float:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from pipekit.engine import Loss, OptimizerFactory, Pipeline, measure_memory
 from pipekit.papers.findings import Finding
-from pipekit.papers.torchgpipe.trained import batch_seconds, pipeline
+from pipekit.papers.own_seconds import own_seconds
+from pipekit.papers.torchgpipe.trained import pipeline
 from pipekit.plans import Recompute
 
 MODES: tuple[Recompute, ...] = "never", "except_last", "always"
@@ -54,14 +55,14 @@ class OneStage:
         return {mode: self._held(each) for mode, each in self._pipelines.items()}
 
     def rounds(self, count: int) -> pd.DataFrame:
-        """Return the seconds of a batch, a row a round and a column a mode (measured)."""
+        """Return the CPU seconds of a batch, a row a round and a column a mode (measured)."""
         pairs = {
             mode: (each, (self.inputs, self.targets)) for mode, each in self._pipelines.items()
         }
-        return batch_seconds(pairs, count)
+        return own_seconds(pairs, count)
 
     def seconds(self, rounds: int) -> dict[Recompute, float]:
-        """Return the seconds of the fastest batch in each mode, timed so many rounds (measured)."""
+        """Return the CPU seconds of each mode's fastest batch, timed so many rounds (measured)."""
         found = self.rounds(rounds)
         return {mode: float(found[mode].min()) for mode in self._pipelines}
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pipekit import models
 from pipekit.clusters import P40
+from pipekit.papers.own_seconds import own_seconds
 from pipekit.papers.timelines import as_drawn
 from pipekit.papers.torchgpipe.settings import plain_sgd
 from pipekit.papers.torchgpipe.speed.rates import blocks
@@ -17,8 +18,8 @@ from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.simulation import simulate
 
-ROUNDS = "speedup by round"
-"""A column: lists."""
+ROUNDS = "speedup by round, CPU time"
+"""A column: lists, empty for cells of several stages, which wait for one another."""
 
 
 class Small(NamedTuple):
@@ -45,7 +46,7 @@ def measured(
     one row, [1, ...].  The fastest batch counts.
 
     Returns:
-        A row a cell: cell, rows/s, speedup over the first, the same of each round, and the speedup
+        A row a cell: cell, rows/s, speedup over the first, :data:`ROUNDS`, and the speedup
         simulated for stages of equal time and free links.
     """
     costs, pairs = Profile.analytic(model, image, P40), {}
@@ -56,8 +57,11 @@ def measured(
         pairs[name] = pipeline(model, cell.stages, cell.microbatches, **how), batch
         pairs[name][0].train([batch])  # to warm up
     seconds = batch_seconds(pairs, rounds)
+    own = own_seconds(
+        {name: pairs[name] for name, cell in cells.items() if cell.stages == 1}, rounds
+    )
     rate = {name: cell.batch / float(seconds[name].min()) for name, cell in cells.items()}
-    each = {name: (cell.batch / seconds[name]).to_numpy() for name, cell in cells.items()}
+    each = {name: (cells[name].batch / own[name]).to_numpy() for name in own}
     equal = {name: _equal(cell) for name, cell in cells.items()}
     first = next(iter(cells))
     return pd.DataFrame(
@@ -65,7 +69,7 @@ def measured(
             "cell": name,
             "rows/s": rate[name],
             "speedup": rate[name] / rate[first],
-            ROUNDS: (each[name] / each[first]).tolist(),
+            ROUNDS: (each[name] / each[first]).tolist() if name in each else [],
             "speedup (simulated)": equal[name] / equal[first],
         }
         for name in cells

@@ -186,7 +186,7 @@ def pipeline_1_finding(
     """
     emulated = fourth.set_index("cell")["emulated"]["pipeline-1"]
     size = ", ".join(map(str, unet_size))
-    note = f"U-Net ({size}) on one CPU core, {run}; for the P40 {emulated:.3f} (emulated)"
+    note = f"U-Net ({size}), CPU time of one core, {run}; for the P40 {emulated:.3f} (emulated)"
     claim, rounds = "torchgpipe-table4-pipeline-1-speedup", small[ROUNDS][1]
     return Finding.measured(claim, float(median(rounds)), note).over(rounds)
 

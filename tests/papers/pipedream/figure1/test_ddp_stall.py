@@ -31,9 +31,10 @@ def test_stalls_are_what_is_beyond_the_median_compute() -> None:
 def test_findings_are_of_the_links_that_say_something() -> None:
     free = Measured(None, MEASURED.steps | {ENGINE: [0.8]}, [0.1])
     assert [each.link for each in ddp_stall.limited([free, MEASURED])] == ["80mbit"]
-    stalls, model, fair = ddp_stall.findings([free, MEASURED])
+    stalls, model, same, fair = ddp_stall.findings([free, MEASURED])
     assert stalls.value == pytest.approx([0.3, 0.4])
-    assert model.value == MEASURED.transfer_ratio
+    assert model.value == same.value == MEASURED.transfer_ratio
+    assert same.claim == "2bw-comm-time-model"
     assert fair.value == pytest.approx(0.5)
     assert "at no limit, 800 ms a step, DDP 400 ms" in fair.note
     assert [each.claim for each in ddp_stall.findings([free])] == [fair.claim]

@@ -3,6 +3,7 @@ import time
 import pandas as pd
 import pytest
 
+from pipekit.clusters.papers import two_bw_v100
 from pipekit.papers.pipedream_2bw.systems import Pipelines
 from pipekit.papers.pipedream_2bw.throughput import figure8
 from pipekit.profiling import Profile
@@ -15,7 +16,7 @@ def test_what_is_not_simulated_costs_what_the_last_microbatches_cost(
 
     def seconds(job: Pipelines, system: str) -> float:
         simulated.append(job.microbatches)
-        return 5 + job.depth * job.microbatches
+        return 5 + 100 * job.depth * job.microbatches
 
     monkeypatch.setattr(figure8, "simulated", seconds)
     frame = figure8.figure8(
@@ -29,7 +30,22 @@ def test_what_is_not_simulated_costs_what_the_last_microbatches_cost(
     assert max(simulated) == 16
     for (depth, rows, batch), rate in frame["throughput"].items():
         microbatches = batch * depth / 64 / rows
-        assert rate == pytest.approx(batch / (5 + depth * microbatches))
+        assert rate == pytest.approx(batch / (5 + 100 * depth * microbatches))
+
+
+def test_microbatches_that_something_hides_are_no_price_of_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As long as a sum of gradients, of 40 microbatches' seconds, is longer than their compute."""
+
+    def seconds(job: Pipelines, system: str) -> float:
+        assert job.microbatches <= 128, "from there on a pipeline is full"
+        return max(40, job.microbatches) * job.slowest_s
+
+    monkeypatch.setattr(figure8, "simulated", seconds)
+    job = Pipelines(Profile.uniform(16), two_bw_v100(), 4, 16, 4)
+    found = figure8.batch_seconds(job, [4, 64, 256, 1024], longest=16)
+    assert [found[count] / job.slowest_s for count in found] == pytest.approx([40, 64, 256, 1024])
 
 
 def test_deeper_stages_compute_less_and_pass_on_as_much() -> None:

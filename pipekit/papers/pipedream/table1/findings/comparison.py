@@ -107,11 +107,12 @@ def _overheads(judge: Judge) -> Iterator[Finding]:
     share = 100 * overhead(alone.value, S2VT.workers)
     made = finding(f"sec52-overhead-{S2VT.name}", share, alone.note, label=alone.label)
     yield judge.turned(made, [S2VT], _overhead, circular=BSP_FITTED)
-    for name, row in {"overhead-eliminated": EIGHT, "s2vt-overhead-reduced": S2VT}.items():
+    both = {"sec52-overhead-eliminated": EIGHT, "sec52-s2vt-overhead-reduced": S2VT}
+    for name, row in both.items():
         found = judge.runs[row]
         removed = overhead_removed(found.speedup, found.bsp_speedup, row.workers)
         value = [found.saved, 100 * removed]
-        made = finding(f"sec52-{name}", value, judge.cause(row), label=found.label)
+        made = finding(name, value, judge.cause(row), label=found.label)
         yield judge.turned(made, [row], _removed)
 
 

@@ -1,0 +1,50 @@
+"""Seconds that a worker's own thread computes: whatever else a machine does has no part in them."""
+
+import time
+from collections.abc import Mapping
+from typing import TypeVar
+
+import pandas as pd
+
+from pipekit.datasets import Batch
+from pipekit.engine import Observer, Pipeline
+from pipekit.schedules import Step
+from pipekit.trees import Tree
+
+BATCHES = 3
+"""Of a run that is timed."""
+
+K = TypeVar("K", bound=str)
+
+
+class OwnSeconds(Observer):
+    """Adds up the CPU time of a single worker's computing, in ``total``."""
+
+    def __init__(self) -> None:
+        self.total = self._start = 0.0
+
+    def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
+        """Mark the start."""
+        self._start = time.thread_time()
+
+    def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
+        """Count what the thread was charged for."""
+        self.total += time.thread_time() - self._start
+
+
+def own_seconds(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> pd.DataFrame:
+    """Return each pipeline's seconds of a batch in every round, a column a pipeline (measured).
+
+    Pipelines must have a single worker, whose operators have a single thread.  They train in turn,
+    :data:`BATCHES` batches each round, as shared caches and a core's clock speed still count.
+    """
+    return pd.DataFrame(
+        {name: _seconds(each, batch) for name, (each, batch) in pairs.items()}
+        for _ in range(rounds)
+    )
+
+
+def _seconds(pipeline: Pipeline, batch: Batch) -> float:
+    own = OwnSeconds()
+    pipeline.train([batch] * BATCHES, observers=[own])
+    return own.total / BATCHES
