@@ -8,13 +8,12 @@ import ipywidgets as widgets
 import pandas as pd
 
 from pipekit.explore.memory import OPTIMIZERS
-from pipekit.explore.models import MODELS
+from pipekit.explore.models import ESTIMATES, MODELS
 from pipekit.explore.page.controls import choice, steps
-from pipekit.explore.page.explorer import explore
+from pipekit.explore.page.explorer import explore, waiting
 from pipekit.explore.page.view import Plot, View
-from pipekit.papers.staleness import comparison, figures
-from pipekit.papers.staleness.speed import Machines, points
 
+TRAININGS = "trainings.csv"
 CLUSTERS = ("2bw-v100", "pipedream-a", "pipedream-b")
 
 
@@ -45,6 +44,9 @@ def see(
     Raises:
         ValueError: nothing was measured there, or the machines cannot be so.
     """
+    from pipekit.papers.staleness.figures import speed  # here, since torch takes seconds
+    from pipekit.papers.staleness.speed import Machines, points
+
     machines = Machines(model, cluster, stages, rows, 2 * stages, OPTIMIZERS[states])
     found = points(machines, table, proxy, optimizer)
     if found.empty:
@@ -58,7 +60,7 @@ def see(
     if fits.any():
         hardware = f"{model} on {cluster}, {stages} stages, {rows} samples an update"
         title = f"{hardware}, beside {proxy} with {optimizer}"
-        figure, shown = figures.speed(found[fits], title)
+        figure, shown = speed(found[fits], title)
         plotted["speed_and_staleness"] = Plot(figure, shown)
     return View(
         text=_text(found, fits, memory_gib),
@@ -103,8 +105,12 @@ def speed_against_staleness(
         reference_dir: the folder of the sweep's ``trainings.csv``.
         start: where to begin.
     """
-    table = comparison.summary(comparison.load(Path(reference_dir) / "trainings.csv"))
-    explore(partial(see, table), partial(controls, table), interactive, results_dir, **start)
+    with waiting(f"torch is loaded, and {TRAININGS} is read"):
+        from pipekit.papers.staleness import comparison
+
+        table = comparison.summary(comparison.load(Path(reference_dir) / TRAININGS))
+    see_here, controls_here = partial(see, table), partial(controls, table)
+    explore(see_here, controls_here, interactive, results_dir, waits_for=ESTIMATES, **start)
 
 
 def _text(found: pd.DataFrame, fits: pd.Series, memory_gib: float) -> str:

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import networkx as nx
-
 from pipekit.profiling.layer_profile import Contents, LayerProfile
 from pipekit.profiling.values import ValueProfile
 from pipekit.reading import read_text
@@ -177,6 +175,8 @@ def _order(graph: _Graph, path: str) -> list[str]:
     Raises:
         ValueError: the graph has a cycle.
     """
+    import networkx as nx  # here, since few profiles are such files
+
     edges = nx.DiGraph()
     edges.add_nodes_from(graph.layers)
     edges.add_edges_from((start, end) for start, end in graph.edges if start in graph.layers)

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from matplotlib.ticker import MaxNLocator
 
 from pipekit.plots import style
 from pipekit.plots.charts.series import PLOT_PX, series
@@ -105,6 +104,8 @@ def _diagonal(figure: go.Figure, ends: tuple[float, float], log: bool) -> None:
 
 def _log_axis(ends: tuple[float, float]) -> dict[str, Any]:
     """Return an axis whose ticks name whole numbers; plotly's say "2" and "5" for 20 and 50."""
+    from matplotlib.ticker import MaxNLocator  # here, since most figures need none of it
+
     decades = 10.0 ** np.arange(np.floor(ends[0]), np.ceil(ends[1]))
     low, high = np.power(10.0, ends)
     even = MaxNLocator(5).tick_values(low, high)

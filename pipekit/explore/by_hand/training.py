@@ -1,0 +1,110 @@
+"""What a schedule by hand trains: a small network, its costs on this machine, and a real run."""
+
+import math
+from functools import cache, partial
+
+import pandas as pd
+import torch
+from torch import nn
+
+from pipekit import plots
+from pipekit.clusters import flat
+from pipekit.datasets import Batch, Dataset, digits
+from pipekit.engine import Pipeline, Run
+from pipekit.explore.page.view import Plot, Timeline, View
+from pipekit.models import mlp
+from pipekit.planning import plan
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.profiling.measured import profile
+from pipekit.schedules import Schedule
+
+WIDTH, DEPTH = 512, 8
+"""Of the network: a perceptron of so many linear layers."""
+ROWS = 64
+"""Of a microbatch."""
+LEAST_BATCHES = 30
+"""The schedule is run again and again until it has trained on so many."""
+OPTIMIZER = partial(torch.optim.Adam, lr=0.001)
+
+
+def with_training(view: View, schedule: Schedule) -> View:
+    """Return a view of a schedule with the run and the losses of a real training by it.
+
+    A perceptron learns scikit-learn's digits by Adam, a thread a worker.
+
+    Raises:
+        ScheduleError: nothing goes backward.
+        ValueError: it has more stages than the network has layers.
+    """
+    run, losses = _train(schedule)
+    data = pd.DataFrame({"batch": range(1, len(losses) + 1), "loss": losses, "run": schedule.title})
+    figure = plots.curves(
+        data,
+        x="batch",
+        y="loss",
+        color="run",
+        title=f"Trained with it: the loss goes from {losses[0]:.2f} to {losses[-1]:.2f}",
+        label="measured",
+        y_title="loss (nats)",
+    )
+    executed = Timeline(run.trace, title=f"{schedule.title}, as executed")
+    return View(view.text, [*view.timelines, executed], {"loss": Plot(figure, data)})
+
+
+def split(schedule: Schedule) -> tuple[Profile, Plan]:
+    """Return the network's costs here, and stages of about equal time."""
+    balance = plan(_costs(), flat(schedule.stages, math.inf), "balance").balance
+    replicas = [len(workers) for workers in schedule.stage_workers]
+    return _costs(), Plan.by_hand(balance, rows=ROWS, replicas=replicas)
+
+
+def _network() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), *mlp(WIDTH, DEPTH, inputs=8 * 8, outputs=10))
+
+
+def _train(schedule: Schedule) -> tuple[Run, list[float]]:
+    """Run a schedule until there were enough batches; return its last run, and all losses."""
+    torch.manual_seed(0)
+    _, planned = split(schedule)
+    pipeline = Pipeline(
+        _network(),
+        schedule,
+        balance=planned.balance,  # a plan has a worker a stage, a picture what it draws
+        optimizer=OPTIMIZER,
+        loss=torch.nn.CrossEntropyLoss(),
+    )
+    losses: list[float] = []
+    while len(losses) < LEAST_BATCHES:
+        run = pipeline.train(_batches(schedule, len(losses)))
+        losses += run.losses
+    return run, losses
+
+
+def _batches(schedule: Schedule, seed: int) -> list[Batch]:
+    """Return a batch for each of the schedule's, of ``ROWS`` rows a microbatch."""
+    rows = [ROWS * len(batch) for batch in schedule.batches]
+    data = _data()
+    chosen = torch.randint(
+        len(data.train_inputs), (sum(rows),), generator=torch.Generator().manual_seed(seed)
+    ).split(rows)
+    return [(data.train_inputs[each], data.train_targets[each]) for each in chosen]
+
+
+@cache
+def _costs() -> Profile:
+    """Measure what a microbatch costs a worker that has a core of its own."""
+    data = _data()
+    return profile(
+        _network(),
+        data.train_inputs[:ROWS],
+        loss=torch.nn.CrossEntropyLoss(),
+        target=data.train_targets[:ROWS],
+        optimizer=OPTIMIZER,
+        tolerance=math.inf,  # a rough prediction will do, and a busy machine is no news here
+    )
+
+
+@cache
+def _data() -> Dataset:
+    return digits()
