@@ -1,71 +1,127 @@
-"""A page on which a slider changes the microbatches of a schedule, without a kernel.
+"""A page on which the timelines' explorer is alive without a kernel.
 
-All pictures are made when the site is built; the page shows one of them.
+What the explorer would show for some settings is computed when the site is built, by the explorer
+itself; the page shows it on the same canvas.  So all that happens on the canvas is there: who waits
+for whom, the critical path, colours, bytes, steps, zoom.  Nothing is fetched from elsewhere, and
+the page works from a folder, too.
+
+The kernel itself cannot be had offline: Pyodide's core is on npm, but neither there nor on PyPI are
+the numpy and pandas for it that simulation and traces stand on.
 """
 
+import base64
+import json
+from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from pipekit import plots
-from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
-from pipekit.traces import Trace, describe_bubbles
+from pipekit.explore import timeline
+from pipekit.explore.browser.canvas import HERE, SCRIPTS
+from pipekit.explore.browser.picture import explained, picture
+from pipekit.explore.page.view import Timeline
+from pipekit.schedules.methods.by_name import METHODS
 
-STAGES = 4
-MICROBATCHES = range(1, 9)
-SHOWN = ("model-parallel", "gpipe", "flush", "zb-h1", "pipedream")
-"""From no pipeline at all to the schedules that leave the least idle."""
+STAGES = (2, 4, 8)
+MICROBATCHES = (4, 8, 16)
+LINKS = {"free": timeline.FREE, "10 Gbit/s": 10.0}
+BATCHES = 2
+BEGIN = {"method": "flush", "beside": "gpipe", "stages": 4, "microbatches": 8, "link": "free"}
 
-PAGE = """# A pipeline by its microbatches
+PAGE = """# Explore a timeline
 
-Four stages, one worker each; a backward takes two slots, an update none (exact). With a notebook's
-kernel, [the explorer](gallery/explore/timeline.ipynb) has every method, links, memory and measured
-profiles; [the puzzles](gallery/explore/puzzles.ipynb) let you find these schedules and train
-with them.
+Two methods on the same stages, a worker each, simulated; a forward takes 10 ms, a backward 20 ms.
+Hovering a pass or a gap says what it is; a click says why, all the way back. Below each row lies
+what the worker keeps. In a notebook, [the explorer](gallery/explore/timeline.ipynb) has every
+number of stages, unequal ones, networks with their own costs, recomputation and a third method;
+[the puzzles](gallery/explore/puzzles.ipynb) let you find these schedules, and train with them.
 
 ```{raw} html
-<form id="play">
-<label>Method <select name="method">METHODS</select></label>
-<label>Microbatches <input name="count" type="range" min="FIRST" max="LAST" value="4"></label>
-<output name="said"></output>
-</form>
-<noscript>Without JavaScript the page shows one picture only.</noscript>
-<img id="played" src="_static/play/gpipe-4.svg" alt="the schedule's timeline" style="width: 100%">
-<script>
-const form = document.getElementById("play"), said = SAID;
-function show() {
-  const key = `${form.method.value}-${form.count.value}`;
-  document.getElementById("played").src = `_static/play/${key}.svg`;
-  form.said.value = `${form.count.value}: ${said[key]}`;
-}
-form.addEventListener("input", show);
-show();
-</script>
+BODY
 ```
 """
 
+BODY = """<link rel="stylesheet" href="_static/play/explore.css">
+<link rel="stylesheet" href="_static/play/play.css">
+<form id="play">MENUS</form>
+<p id="told" role="status">The page is waiting for its script.</p>
+<div id="shown"></div>
+<noscript><p>Without JavaScript the page shows one picture only.</p>
+<img src="_static/play/begin.svg" alt="BEGIN" style="width: 100%"></noscript>
+<script src="_static/play/canvas.js"></script>
+<script src="_static/play/play.js"></script>"""
+
 
 def page(static: Path) -> str:
-    """Write the pictures; return the page's text."""
-    (static / "play").mkdir(parents=True, exist_ok=True)
-    said = {}
-    for name in SHOWN:
-        for count in MICROBATCHES:
-            counts = (1, count) if name in PER_MINIBATCH else (count, 1)
-            trace = Trace.from_schedule(METHODS[name](STAGES, *counts))
-            plots.save(plots.timeline(trace), static / "play" / f"{name}-{count}", trace.frame)
-            (static / "play" / f"{name}-{count}.csv").unlink()
-            said[f"{name}-{count}"] = describe_bubbles(trace.bubbles())
-    names = {name: METHODS[name](STAGES, 4, 1).name for name in SHOWN}
-    options = "".join(
-        f'<option value="{name}"{" selected" * (name == "gpipe")}>{title}</option>'
-        for name, title in names.items()
-    )
-    values = {
-        "METHODS": options,
-        "FIRST": str(MICROBATCHES[0]),
-        "LAST": str(MICROBATCHES[-1]),
-        "SAID": repr(said),
+    """Write what the page shows; return its text."""
+    return PAGE.replace("BODY", body(static))
+
+
+def body(static: Path) -> str:
+    """Write what the page shows below ``static``; return its HTML."""
+    folder, own = static / "play", Path(__file__).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, shown in pictures().items():
+        written = f"pipekitPictures({json.dumps(name)}, {json.dumps(shown, default=_text)});\n"
+        (folder / f"{name}.js").write_text(written, encoding="utf-8")
+    scripts = "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    # Not a module: browsers load none from a folder.
+    canvas = scripts.replace("export default { render };", "return { render };")
+    (folder / "canvas.js").write_text(f"const pipekitCanvas = (() => {{\n{canvas}}})();\n")
+    (folder / "explore.css").write_text((HERE / "explore.css").read_text(encoding="utf-8"))
+    for name in ("play.js", "play.css"):
+        (folder / name).write_text((own / name).read_text(encoding="utf-8"))
+    begin = timeline.see(BEGIN["method"], BEGIN["beside"], stages=4, microbatches=8).timelines
+    figure = plots.compare(*(each.trace for each in begin))
+    plots.save(figure, folder / "begin", begin[0].trace.frame)["csv"].unlink()
+    return BODY.replace("MENUS", menus()).replace("BEGIN", " beside ".join(t.name for t in begin))
+
+
+def menus() -> str:
+    """Return the page's menus."""
+    titles = {name: make(4, 8, 2).title for name, make in METHODS.items()}
+    menus: dict[str, Mapping[Any, str]] = {
+        "method": titles,
+        "beside": {"nothing": "nothing", **titles},
+        "stages": {number: str(number) for number in STAGES},
+        "microbatches": {number: str(number) for number in MICROBATCHES},
+        "link": {name: name for name in LINKS},
     }
-    text = PAGE
-    for word, value in values.items():
-        text = text.replace(word, value)
-    return text
+    found = ""
+    for name, options in menus.items():
+        shown = "".join(
+            f'<option value="{value}"{" selected" * (value == BEGIN[name])}>{title}</option>'
+            for value, title in options.items()
+        )
+        found += f'<label>{name} <select name="{name}">{shown}</select></label>\n'
+    return found
+
+
+def pictures() -> dict[str, dict[str, Any]]:
+    """Return what is shown of each method by stages, microbatches and link, joined by ``/``.
+
+    All methods of a setting have one scale of time and one of bytes, so that any two can stand one
+    under the other.  A method that cannot be had so has the sentence that says why.
+    """
+    found: dict[str, dict[str, Any]] = {name: {} for name in METHODS}
+    for stages, microbatches, (link, gbit) in product(STAGES, MICROBATCHES, LINKS.items()):
+        key, runs = f"{stages}/{microbatches}/{link}", dict[str, Timeline]()
+        for name in METHODS:
+            setting = {"stages": stages, "microbatches": microbatches, "batches": BATCHES}
+            try:
+                view = timeline.see(name, timeline.NOTHING, gbit=gbit, **setting)
+            except ValueError as error:
+                found[name][key] = str(error)
+            else:
+                runs[name] = view.timelines[0]
+        longest = max(run.trace.makespan_s for run in runs.values())
+        most_bytes = max(run.most_bytes for run in runs.values())
+        for name, run in runs.items():
+            shown = picture(run.trace, run.notes, longest=longest, most_bytes=most_bytes)
+            found[name][key] = {"picture": shown, "why": explained(run.trace, longest=longest)}
+    return found
+
+
+def _text(column: bytes) -> dict[str, str]:
+    return {"bytes": base64.b64encode(column).decode()}

@@ -1,14 +1,18 @@
 """The site's own parts; that it builds without a warning is for ``make site``."""
 
+import base64
 import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pandas as pd
 import pytest
 
+from pipekit.explore.browser.picture import picture
 from pipekit.explore.by_hand.puzzles import PUZZLES
+from pipekit.explore.timeline import see
 from pipekit.schedules.methods.by_name import METHODS
 
 
@@ -206,12 +210,23 @@ def test_the_reports_links_lead_to_pages_of_the_site(build: ModuleType, checkout
     assert (checkout / "s/report/fast/speed.csv").read_text() == "a,b"
 
 
-def test_the_slider_has_a_picture_and_a_sentence_for_each_place(
+def test_the_page_without_a_kernel_shows_what_the_explorer_does_or_says_why_not(
     build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build.play, "MICROBATCHES", range(4, 6))
-    monkeypatch.setattr(build.play, "SHOWN", ("gpipe", "pipedream"))
-    page = build.play.page(tmp_path)
-    keys = ["gpipe-4", "gpipe-5", "pipedream-4", "pipedream-5"]
-    assert sorted(path.stem for path in (tmp_path / "play").iterdir()) == keys
-    assert all(f"'{key}': 'bubble" in page for key in keys)
+    monkeypatch.setattr(build.play, "STAGES", (4,))
+    monkeypatch.setattr(build.play, "MICROBATCHES", (4,))
+    monkeypatch.setattr(build.play, "METHODS", {n: METHODS[n] for n in ("gpipe", "dualpipe")})
+    assert '<option value="gpipe" selected>GPipe</option>' in build.play.page(tmp_path)
+    gpipe, dualpipe = (written(tmp_path / f"play/{name}.js") for name in ("gpipe", "dualpipe"))
+    assert gpipe.keys() == dualpipe.keys() == {"4/4/free", "4/4/10 Gbit/s"}
+    assert all("at least one a stage" in reason for reason in dualpipe.values())
+    sent = gpipe["4/4/10 Gbit/s"]["picture"]["columns"]["end"]["bytes"]
+    (run,) = see("gpipe", "nothing", stages=4, microbatches=4, batches=2, gbit=10).timelines
+    assert base64.b64decode(sent) == picture(run.trace)["columns"]["end"]
+
+
+def written(script: Path) -> dict[str, Any]:
+    """Return what a script hands to the page."""
+    start = f'pipekitPictures("{script.stem}", '
+    found: dict[str, Any] = json.loads(script.read_text().removeprefix(start).removesuffix(");\n"))
+    return found
