@@ -71,7 +71,7 @@ def see(
                 "ms a sample": 1e3 * found["seconds"],
                 "loss (nats)": found["loss"],
                 "± over seeds": found["std"],
-                "memory (GiB)": gib,
+                "memory (GB)": found["memory_bytes"] / 1e9,
                 "fits": fits.map({True: "yes", False: "no"}),
             }
         ),

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,16 @@ CELLS = """async path => {
     return [...panel.content.model.cells].map(cell => cell.sharedModel.toJSON())
         .filter(cell => cell.cell_type === 'code');
 }"""
+FRAMES = """() => new Promise(resolve =>
+    requestAnimationFrame(() => requestAnimationFrame(resolve)))"""
+SETTLED = """notebook => [...notebook.querySelectorAll('.pipekit-timeline, .pipekit-chart')].every(box => {
+    const canvas = box.querySelector(':scope > canvas');
+    if (!canvas) return box.clientWidth === Number(box.dataset.width);
+    return box.clientWidth === Number(canvas.dataset.width)
+        && getComputedStyle(box).color === canvas.dataset.color;
+})"""
+"""Whether every picture was painted as wide as its box is, and in the colour of the page's text."""
+WIDTHS = {"laptop": 1280, "phone": 390}
 PAINTED = ".pipekit-timeline > canvas[data-painted], .pipekit-chart[data-painted]"
 
 
@@ -77,6 +87,10 @@ class Lab:
     def show(self, path: str) -> Locator:
         """Bring an opened notebook to the front and return it."""
         self.page.evaluate(EXECUTE, ["docmanager:open", {"path": path}])
+        return self.front()
+
+    def front(self) -> Locator:
+        """Return the notebook that is seen."""
         return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
 
     def painted(self, notebook: Locator) -> None:
@@ -91,23 +105,47 @@ class Lab:
         self.painted(notebook)
         return notebook
 
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds of the page."""
+        deadline = time.monotonic() + CELLS_S
+        while not holds():
+            assert time.monotonic() < deadline, "it has not come to be"
+            self.page.wait_for_timeout(20)
+
+    def settled(self, notebook: Locator) -> None:
+        """Wait until a notebook's pictures are those of the page's width and theme."""
+        self.page.evaluate(FRAMES)
+        self.until(lambda: notebook.evaluate(SETTLED))
+
     def photographed(self, name: str, folder: Path) -> None:
-        """Take a picture of the page in both themes."""
+        """Take pictures of the page in both themes, as wide as a laptop's and as a phone's."""
+        notebook, size = self.front(), self.page.viewport_size
+        assert size is not None
         for theme in ("Dark", "Light"):
             self.theme(theme)
-            self.page.wait_for_timeout(1000)  # a busy machine paints late
-            self.page.screenshot(path=folder / f"{name}_{theme.lower()}.png", scale="css")
+            for device, width in WIDTHS.items():
+                self.page.set_viewport_size({**size, "width": width})
+                picture = notebook.locator(PAINTED).first
+                if device == "phone":
+                    picture.evaluate("each => each.scrollIntoView()")
+                self.settled(notebook)
+                path = folder / f"{name}_{theme.lower()}_{device}.png"
+                self.page.screenshot(path=path, scale="css")
+        self.page.set_viewport_size(size)
+        self.settled(notebook)
+        notebook.locator(".jp-Cell").first.scroll_into_view_if_needed()
 
     def cells(self, path: str) -> list[dict[str, Any]]:
         """Return the code cells with their outputs, when the last of them has run."""
-        deadline = time.monotonic() + CELLS_S
-        while True:
-            cells: list[dict[str, Any]] = self.page.evaluate(CELLS, path)
+        cells: list[dict[str, Any]] = []
+
+        def ended() -> bool:
+            cells[:] = self.page.evaluate(CELLS, path)
             failed = any(o["output_type"] == "error" for cell in cells for o in cell["outputs"])
-            if failed or cells[-1]["execution_count"]:
-                return cells
-            assert time.monotonic() < deadline, f"{path} has not ended"
-            self.page.wait_for_timeout(200)
+            return failed or bool(cells[-1]["execution_count"])
+
+        self.until(ended)
+        return cells
 
     def theme(self, name: str) -> None:
         """Change to JupyterLab's "Light" or "Dark" theme."""

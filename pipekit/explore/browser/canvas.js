@@ -154,6 +154,7 @@ function render({ model, el }) {
     canvas.dataset.painted = Number(canvas.dataset.painted ?? 0) + 1;
     canvas.dataset.bars = s.bars.start.length;
     canvas.dataset.explained = Boolean(s.why);
+    Object.assign(canvas.dataset, { width: s.width, color: s.color, measured: measured(s) });
   }
 
   const last = () => s.bars.end.reduce((best, end, i) => (end > s.bars.end[best] ? i : best), 0);

@@ -30,6 +30,7 @@ async function render({ model, el }) {
     const { data, layout } = JSON.parse(figure);
     await Plotly.react(box, data, { width, ...layout }, { displaylogo: false });
     performance.measure("pipekit chart", { start: began, end: performance.now() });
+    box.dataset.width = width;
     box.dataset.painted = Number(box.dataset.painted ?? 0) + 1;
   }
 

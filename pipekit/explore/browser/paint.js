@@ -197,13 +197,15 @@ function paintChain(s, chain) { // events, each of which waited for the one befo
   pen.stroke();
 }
 
+const measured = (s) => (s.measured ? `${tidied(Math.abs(s.measured[1] - s.measured[0]))} ${s.picture.unit}` : "");
+
 function paintMeasured(s) {
   const { pen } = s, [from, to] = [...s.measured].sort((a, b) => a - b), x = xOf(s, from), end = xOf(s, to);
   pen.globalAlpha = 0.15;
   pen.fillStyle = s.color;
   pen.fillRect(x, 0, end - x, s.height);
   pen.globalAlpha = 1;
-  const text = `${tidied(to - from)} ${s.picture.unit}`, y = s.height - AXIS_PX - 4;
+  const text = measured(s), y = s.height - AXIS_PX - 4;
   pen.font = `bold ${FONT_PX + 1}px ${FONT}`;
   pen.textAlign = "center";
   pen.textBaseline = "bottom";

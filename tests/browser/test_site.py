@@ -1,0 +1,77 @@
+"""The site's page on which the explorer of timelines is alive, opened from a folder."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed: pip install -e '.[dev]'")
+
+from playwright.sync_api import Page, expect
+
+from pipekit.schedules.methods.by_name import METHODS
+from tests.browser.jupyterlab import CELLS_S, WIDTHS, Lab
+
+pytestmark = pytest.mark.browser
+
+SHOWN = "flush", "gpipe", "dualpipe"
+HTML = "<!doctype html><meta charset=utf-8><meta name=viewport content=width=device-width>"
+
+
+@pytest.fixture(scope="module")
+def page(lab: Lab, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    spec = importlib.util.spec_from_file_location("play", repository / "docs/site/play.py")
+    assert spec is not None
+    assert spec.loader is not None
+    play = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(play)
+    play.METHODS = {name: METHODS[name] for name in SHOWN}  # type: ignore[attr-defined]
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "play.html").write_text(HTML + play.body(folder / "_static"), encoding="utf-8")
+    browser = lab.page.context.browser
+    assert browser is not None
+    page = browser.new_page(viewport={"width": WIDTHS["laptop"], "height": 1000})
+    page.set_default_timeout(1000 * CELLS_S)
+    page.on("pageerror", lambda error: lab.errors.append(str(error)))
+    page.goto((folder / "play.html").as_uri())
+    yield page
+    page.close()
+
+
+def titled(page: Page, *starts: str) -> None:
+    """Wait until the timelines of these methods are painted, explained."""
+    for number, start in enumerate(starts):
+        title = page.locator(".pipekit-title").nth(number)
+        expect(title).to_contain_text(start, timeout=1000 * CELLS_S)
+    expect(page.locator("canvas[data-explained=true]")).to_have_count(len(starts))
+
+
+def test_two_methods_stand_on_one_axis_without_a_kernel(page: Page, screenshots: Path) -> None:
+    titled(page, "PipeDream-Flush: bubble 27.3 %", "GPipe: bubble 27.3 %")
+    for device, width in reversed(WIDTHS.items()):  # it stays as wide as a laptop
+        page.set_viewport_size({"width": width, "height": 1000})
+        canvas = page.locator(".pipekit-timeline > canvas").first
+        expect(canvas).to_have_attribute("data-width", str(canvas.evaluate("e => e.clientWidth")))
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.screenshot(path=screenshots / f"site_{device}.png", scale="css")
+
+
+def test_a_setting_that_cannot_be_is_refused_and_another_is_shown(page: Page) -> None:
+    page.locator("select[name=microbatches]").select_option("4")
+    page.locator("select[name=method]").select_option("dualpipe")
+    expect(page.locator("#told")).to_contain_text("at least one a stage")
+    titled(page, "GPipe")
+    page.locator("select[name=microbatches]").select_option("16")
+    titled(page, "DualPipe", "GPipe")
+    assert "method=dualpipe&beside=gpipe&stages=4&microbatches=16&link=free" in page.url
+
+
+def test_a_click_says_why_and_both_play_together(page: Page) -> None:
+    first, second = (page.locator(".pipekit-timeline > canvas").nth(n) for n in range(2))
+    first.click(position={"x": 330, "y": 20})
+    expect(page.locator(".pipekit-tip:visible")).to_contain_text("worker 0")
+    first.press("Escape")
+    painted = int(second.get_attribute("data-painted") or 0)
+    first.press(",")
+    expect(second).not_to_have_attribute("data-painted", str(painted))
