@@ -172,11 +172,6 @@ class Schedule:
         """Whether there is any backward pass: without one, the schedule is inference."""
         return any(OPS[task.op].own for task in self._distinct())
 
-    def stage_of(self, worker: int) -> int:
-        """Return the stage that a worker begins with (its only one, in the papers' methods)."""
-        tasks = self.workers[worker]
-        return tasks[0].stage if tasks else worker
-
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the table as CSV, one row a task, and write it to ``path`` if one is given."""
         written = csv.write(self)

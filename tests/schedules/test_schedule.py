@@ -75,7 +75,7 @@ def test_its_counts() -> None:
     assert schedule.microbatches == 8
     assert schedule.batches == (range(4), range(4, 8))
     assert schedule.trains
-    assert [schedule.stage_of(w) for w in range(3)] == [0, 1, 2]
+    assert [tasks[0].stage for tasks in schedule.workers] == [0, 1, 2]
 
 
 def test_batches_of_the_methods() -> None:
@@ -106,11 +106,6 @@ def test_an_empty_one() -> None:
     schedule = Schedule(())
     assert (schedule.stages, schedule.microbatches, schedule.batches) == (0, 0, ())
     assert not schedule.trains
-
-
-def test_a_worker_has_the_stage_it_begins_with() -> None:
-    assert parse("worker 0 stage 1 | F0\nworker 1 stage 0 | F0").stage_of(0) == 1
-    assert Schedule(((), ())).stage_of(1) == 1
 
 
 def test_its_repr_is_one_line_of_counts() -> None:

@@ -9,8 +9,13 @@ from typing import Any
 import torch
 
 from pipekit.clusters import Cluster, local
-from pipekit.engine import Pipeline
-from pipekit.papers.prediction.runs import MethodCase, TrainedModel, by_reference, profiled
+from pipekit.papers.prediction.runs import (
+    MethodCase,
+    TrainedModel,
+    by_reference,
+    pipeline_of,
+    profiled,
+)
 from pipekit.planning import plan
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
@@ -46,15 +51,7 @@ def compared(
     links = by_reference(case.stages) if transport == "threads" else local(case.stages)
     costs = profiled(model, case.stages, passes)
     split = plan(costs, links, "balance")
-    pipeline = Pipeline(
-        model.module,
-        case.schedule,
-        balance=split,
-        optimizer=model.optimizer,
-        loss=model.loss,
-        devices=["cpu"] * case.stages,
-        transport=transport,
-    )
+    pipeline = pipeline_of(model, case, split, transport)
     batches = model.batches(case.microbatches, case.batches)
     pipeline.train(batches)  # to warm up
     plain, rows = [], []

@@ -107,7 +107,7 @@ def measured_row(
     profile taken just before it, of so many passes. Stages take equal time unless split.
     """
     split = split or _equal_stages(profiled(model, case.stages, passes), case.stages)
-    pipeline = _pipeline(model, case, split)
+    pipeline = pipeline_of(model, case, split)
     pipeline.train(model.batches(case.microbatches, case.batches))  # to warm up
     return _median([_predict_and_run(model, case, split, pipeline, passes) for _ in range(repeats)])
 
@@ -157,7 +157,7 @@ def memory_traces(
     split = _equal_stages(costs, case.stages, recompute)
     states, batches = model.optimizer_states, model.batches(case.microbatches, case.batches)
     simulated = simulate(case.schedule(case.batches), costs, split, optimizer_states=states)
-    return simulated, _pipeline(model, case, split).train(batches, memory=True).trace
+    return simulated, pipeline_of(model, case, split).train(batches, memory=True).trace
 
 
 def memory_row(
@@ -185,7 +185,7 @@ def every_split(model: TrainedModel, case: MethodCase, repeats: int) -> pd.DataF
     costs = profiled(model, 2, passes=30)
     choice = plan(costs, flat(2, math.inf), method="pipedream", replicate=False)
     splits = [Plan.by_hand([n, len(costs) - n], rows=costs.rows) for n in range(1, len(costs))]
-    pipelines = [(split, _pipeline(model, case, split)) for split in splits]
+    pipelines = [(split, pipeline_of(model, case, split)) for split in splits]
     for _, pipeline in pipelines:
         pipeline.train(model.batches(case.microbatches, case.batches))  # to warm up
     rounds = [
@@ -227,11 +227,10 @@ def verdicts(
     return table.assign(reached=table["found"] <= table["at most"])
 
 
-def _equal_stages(costs: Profile, stages: int, recompute: Recompute = "never") -> Plan:
-    return plan(costs, flat(stages, math.inf), "balance", recompute=recompute)
-
-
-def _pipeline(model: TrainedModel, case: MethodCase, split: Plan) -> Pipeline:
+def pipeline_of(
+    model: TrainedModel, case: MethodCase, split: Plan, transport: str = "threads"
+) -> Pipeline:
+    """Return the pipeline that trains a model by a method, cut as a plan says."""
     return Pipeline(
         model.module,
         case.schedule,
@@ -239,7 +238,12 @@ def _pipeline(model: TrainedModel, case: MethodCase, split: Plan) -> Pipeline:
         optimizer=model.optimizer,
         loss=model.loss,
         devices=["cpu"] * case.stages,
+        transport=transport,
     )
+
+
+def _equal_stages(costs: Profile, stages: int, recompute: Recompute = "never") -> Plan:
+    return plan(costs, flat(stages, math.inf), "balance", recompute=recompute)
 
 
 def _counts_agree(schedule: Schedule, versions: Any, in_flight: Any) -> bool:

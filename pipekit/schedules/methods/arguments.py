@@ -25,8 +25,3 @@ def require_positive(**counts: int) -> None:
             f"{told} are {size:,} passes each way, some {bytes_text(300 * size)} to write "
             f"out, and {MOST:,} are the most: run fewer batches at a time"
         )
-
-
-def split_batches(microbatches: int, batches: int) -> list[range]:
-    """Return the microbatches of each of ``batches`` batches of ``microbatches``."""
-    return [range(b * microbatches, (b + 1) * microbatches) for b in range(batches)]

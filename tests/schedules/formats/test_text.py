@@ -108,7 +108,7 @@ def test_a_row_may_say_its_stage() -> None:
         worker 1 stage 0 | F0 . . . B0^
         worker 0 stage 1 | .  F0 B0^
         """)
-    assert [schedule.stage_of(w) for w in (0, 1)] == [1, 0]
+    assert [tasks[0].stage for tasks in schedule.workers] == [1, 0]
     check(schedule)
 
 

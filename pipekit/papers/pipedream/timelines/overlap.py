@@ -15,7 +15,6 @@ from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.cause_names import TOO_FEW_IN_FLIGHT
 from pipekit.papers.pipedream.steady_state import (
     seconds_a_minibatch,
-    shortest,
     steady,
     with_links_as_stages,
 )
@@ -33,8 +32,6 @@ ADMISSIONS: Mapping[str, Sequence[int] | None] = {NOAM: None, LINKS_AS_STAGES: M
 
 MARGIN = 2
 """How much longer the runs fill and drain than for NOAM in flight; see :func:`.window`."""
-LEAST_MINIBATCHES = shortest(STRAIGHT, MARGIN)
-"""Of each run: fewer leave none to count."""
 
 MESSAGE_BYTES = 1e6
 
