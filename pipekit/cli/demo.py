@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from pipekit.engine import Run
 
 STAGES, MICROBATCHES, BATCH_ROWS, LEARNING_RATE = 2, 4, 50, 0.002
+BALANCE = 7, 7
+"""Layers of each stage, which take about equally long on a CPU."""
 DRAWN_BATCHES = 4
 """Of the timelines: more make bars too narrow to read."""
 
@@ -75,6 +77,7 @@ def _trained(method: str, seed: int) -> "tuple[Run, float]":
     pipeline = pipekit.Pipeline(
         workload.build(),
         lambda batches: METHODS[method](STAGES, MICROBATCHES, batches),
+        balance=BALANCE,
         optimizer=partial(torch.optim.Adam, lr=LEARNING_RATE),
         loss=workload.loss,
         seed=seed,

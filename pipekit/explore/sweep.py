@@ -1,0 +1,121 @@
+"""A sweep's table as a heatmap: two columns are the axes, the mean of a third is in the cells."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+import numpy as np
+import pandas as pd
+
+from pipekit import plots
+from pipekit.explore.page.controls import choice
+from pipekit.explore.page.explorer import explore
+from pipekit.explore.page.view import Plot, View
+
+EVERY = "all rows"
+MOST_STEPS = 24
+"""Different values of a column that can be an axis."""
+BETTER = {"less": "idxmin", "more": "idxmax"}
+
+
+def see(
+    table: pd.DataFrame,
+    label: str,
+    value: str,
+    across: str,
+    down: str,
+    only: str = EVERY,
+    better: str = "less",
+) -> View:
+    """Return a cell for each pair of settings, with the mean over all rows of the table there.
+
+    Args:
+        table: a row a result, such as the CSV that a grid of experiments leaves.
+        label: what its numbers are: measured, emulated, simulated or exact.
+        value: the column of the numbers.
+        across: the column whose values are the steps to the right.
+        down: likewise, downwards.
+        only: the rows that count: :data:`EVERY`, or "column = value".
+        better: "less" or "more": which cell is framed.
+
+    Raises:
+        ValueError: both axes are the same column, or no row has a number.
+    """
+    if across == down:
+        raise ValueError(f"both axes are {across!r}: choose another column for one of them")
+    chosen = table
+    if only != EVERY:
+        column, _, wanted = only.partition(" = ")
+        chosen = table[table[column].astype(str) == wanted]
+    found = chosen[np.isfinite(chosen[value])]  # a training that diverged has no number
+    if found.empty:
+        raise ValueError(f"no row with {only} has a number in {value!r}")
+    cells = found.groupby([across, down])[value].agg(["mean", "std", "count"]).reset_index()
+    best = cells.loc[getattr(cells["mean"], BETTER[better])()]
+    every = pd.MultiIndex.from_product([cells[across].unique(), cells[down].unique()])
+    full = cells.set_index([across, down]).reindex(every.set_names([across, down])).reset_index()
+    figure = plots.grid(
+        full,
+        across,
+        down,
+        "mean",
+        best=(best[across], best[down]),
+        title=f"{value}, mean of {only}",
+        label=label,
+        unit=value,
+        missing="no run",
+    )
+    text = (
+        f"{better.capitalize()} is better: {best['mean']:.4g} at {across} {best[across]}, "
+        f"{down} {best[down]} (mean of {best['count']:.0f} rows); {len(found)} of {len(table)} "
+        "rows are drawn."
+    )
+    return View(text=text, plots={"sweep": Plot(figure, full)}, table=cells, caption=only)
+
+
+def controls(table: pd.DataFrame) -> dict[str, widgets.ValueWidget]:
+    """Return the controls of :func:`see`."""
+    axes, values = columns(table)
+    rows = [f"{column} = {each}" for column in axes for each in sorted(table[column].unique())]
+    return {
+        "value": choice("value", values),
+        "across": choice("across", axes),
+        "down": choice("down", axes),
+        "only": choice("only", [EVERY, *rows]),
+        "better": choice("better", BETTER),
+    }
+
+
+def columns(table: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """Return the columns that can be axes, and those that hold numbers.
+
+    Raises:
+        ValueError: there are not two axes, or no numbers.
+    """
+    steps = table.nunique()
+    whole = table.dropna(axis="columns").columns
+    axes = [name for name in whole if 2 <= steps[name] <= MOST_STEPS]
+    values = [name for name in table.select_dtypes("number") if steps[name] > 1]
+    if len(axes) < 2 or not values:
+        raise ValueError(
+            f"a sweep's table needs two columns with 2 to {MOST_STEPS} different values, and one "
+            f"of numbers; this one has {', '.join(table.columns)}"
+        )
+    return axes, values
+
+
+def sweep(interactive: bool, results_dir: str, table: str | Path, label: str, **start: Any) -> None:
+    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`.
+
+    Args:
+        interactive: False where nobody moves a slider, as under papermill.
+        results_dir: the folder for the static figures.
+        table: the CSV file.
+        label: what its numbers are: measured, emulated, simulated or exact.
+        start: where to begin; by default the last column of numbers over the first two axes.
+    """
+    rows = pd.read_csv(table)
+    axes, values = columns(rows)
+    begun = {"value": values[-1], "across": axes[0], "down": axes[1]} | start
+    explore(partial(see, rows, label, **begun), partial(controls, rows), interactive, results_dir)
