@@ -40,13 +40,20 @@ def steps(page: str) -> dict[str, str]:
 
 def main(
     output: Annotated[Path, typer.Option(help="The folder for the table and its origin.")],
+    environment: Annotated[
+        Path | None, typer.Option(help="An installed .venv to take, in place of a new one.")
+    ] = None,
 ) -> None:
     """Clone, install, and run each step in turn; stop at the first that fails."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "pipekit"
         subprocess.run(["git", "clone", "--quiet", REPOSITORY, clone], check=True)
-        commands = {INSTALL: "make .venv/.installed", **steps((clone / PAGE).read_text())}
+        commands = steps((clone / PAGE).read_text())
+        if environment is None:
+            commands = {INSTALL: "make .venv/.installed", **commands}
+        else:
+            (clone / ".venv").symlink_to(environment.resolve())
         for step, command in commands.items():
             print(f"== {step}", flush=True)
             rows.append({"step": step, "cpu_s": round(cpu_seconds(command, clone), 1)})
@@ -64,13 +71,16 @@ def cpu_seconds(command: str, folder: Path) -> float:
     Raises:
         subprocess.CalledProcessError: one of them failed.
     """
-    path = f"{folder / '.venv/bin'}{os.pathsep}{os.environ['PATH']}"
-    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    settings = {
+        "PATH": f"{folder / '.venv/bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(folder),  # whatever checkout the environment was installed from
+        "MAKEFLAGS": "-o .venv/.installed" if (folder / ".venv").is_symlink() else "",
+    }
     before = _children()
     subprocess.run(
         ["bash", "-ec", command],
         cwd=folder,
-        env={**environment, "PATH": path},
+        env=os.environ | settings,
         stdout=sys.stderr,
         check=True,
     )
