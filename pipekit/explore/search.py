@@ -69,9 +69,9 @@ def see(
     )
     timelines = [Timeline(_trace(found.schedule, *setting), title="found")]
     if best is not None:
-        gain = 1 - found.makespan_s / best.makespan_s
+        gain = 100 * (1 - found.makespan_s / best.makespan_s)
         text += (
-            f", {gain:.1%} less than the best named method that fits, {best.schedule.title}: "
+            f", {gain:.1f} % less than the best named method that fits, {best.schedule.title}: "
             f"{units.written(best.makespan_s, units.SECONDS)}"
         )
         timelines.append(Timeline(_trace(best.schedule, *setting)))

@@ -36,7 +36,8 @@ function render({ model, el }) {
   const sending = button(tools, "Transfers", () => change("transfers", !model.get("transfers")));
   button(tools, "SVG", () => download(new Blob([exported(svgPen)], { type: "image/svg+xml" }), "timeline.svg"));
   button(tools, "PNG", () => exported(canvasPen).toBlob((blob) => download(blob, "timeline.png")));
-  element(tools, "span", "pipekit-hint").textContent = HINT;
+  const hint = element(tools, "span", "pipekit-hint");
+  hint.textContent = HINT;
   const tip = element(box, "div", "pipekit-tip");
   const context = canvas.getContext("2d");
   canvas.tabIndex = 0;
@@ -55,6 +56,7 @@ function render({ model, el }) {
     title.textContent = picture.title;
     canvas.setAttribute("aria-label", picture.title);
     sending.hidden = !s.sent;
+    hint.hidden = !picture.legend; // once is enough on a page
     tip.hidden = true;
     explain();
     fit();
@@ -221,7 +223,7 @@ function render({ model, el }) {
     show(lines, event);
   }
 
-  function show(lines, { offsetX: x, offsetY: y }) {
+  function show(lines, { offsetX: x, offsetY: y }, isBelow = false) { // all bars, which are drawn on, or the mouse
     tip.hidden = !lines;
     if (!lines) return;
     const [first, ...rest] = lines;
@@ -230,13 +232,13 @@ function render({ model, el }) {
     for (const line of rest) element(tip, "div").textContent = line;
     const left = x + 16 + tip.offsetWidth > s.width ? x - tip.offsetWidth - 12 : x + 16;
     tip.style.left = `${Math.max(0, left)}px`;
-    tip.style.top = `${canvas.offsetTop + y + 14}px`;
+    tip.style.top = `${canvas.offsetTop + (isBelow ? s.height - AXIS_PX / 2 : y + 14)}px`;
   }
 
   function pin(event) { // a click says why, all the way, until the next one
     const [lines, about] = pinned ? [null, -1] : told(event);
     pinned = lines && about >= 0 ? { event: about } : null;
-    if (pinned) show([...lines, ...reasons(about)], event);
+    if (pinned) show([...lines, ...reasons(about)], event, true);
     else tip.hidden = true;
     ask();
   }

@@ -41,7 +41,7 @@ def picture(
         notes: what to write beside each worker's row, if anything; it may have several lines.
         title: in place of the trace's name.
         longest: makespan of the longest trace with which this one is to share its time axis.
-        legend: whether to name the ops.
+        legend: whether to name the ops, and the keys.
         most_bytes: the top of the memory's scale, or 0 to leave the memory out.
         capacity: of a worker, in bytes: a dashed line.
         memory_px: how high a worker's bytes are at most.
