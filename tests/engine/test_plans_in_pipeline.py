@@ -1,5 +1,7 @@
 """A plan goes into the pipeline as it is: layers, recomputation, links."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -13,12 +15,12 @@ MODEL = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
 BATCH = [(torch.ones(4, 4), torch.ones(4, 4))]
 
 
-def pipeline(schedule: Schedule | None = None, **options: object) -> Pipeline:
-    arguments: dict[str, object] = {
+def pipeline(schedule: Schedule | None = None, **options: Any) -> Pipeline:
+    arguments: dict[str, Any] = {
         "optimizer": lambda p: torch.optim.SGD(p, lr=0.1),
         "loss": nn.MSELoss(),
     }
-    return Pipeline(MODEL, schedule or gpipe(2, 2), **(arguments | options))  # type: ignore[arg-type]
+    return Pipeline(MODEL, schedule or gpipe(2, 2), **(arguments | options))
 
 
 def test_a_plans_layers_and_recomputation_are_those_of_the_run() -> None:
@@ -68,7 +70,7 @@ def test_recomputation_and_slow_links_change_no_weight() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(options: dict[str, object], message: str) -> None:
+def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pipeline(**options)
 
