@@ -35,6 +35,12 @@ MID_SHARE = 48 / 68
 VGG16_EPOCHS = 74
 """Epochs that the makers of VGG16 trained for (Simonyan and Zisserman 2014, section 3.1)."""
 
+FEW_UPDATES = "BSP's global minibatch, which is large beside 4,000 images"
+"""What makes BSP need more epochs than PipeDream, unlike the paper's on 1.3 million images."""
+
+HALF_AS_LARGE = "half as large: the epochs of BSP on 4 workers"
+"""What is done instead."""
+
 
 @dataclass(frozen=True)
 class TimeToAccuracy:
@@ -124,8 +130,11 @@ class TimeToAccuracy:
                 f"of times is {paper}"
             )
             value = [statistics.distance_in_std(*needed), one.seconds]
-            if all(map(math.isfinite, value)):  # else a seed did not get to the target
-                found.append(Finding.simulated(claim, value, note, f"figure{number}.svg"))
+            half = epochs.loc[epochs["method"] == BSP, "epochs"]
+            nearer = [statistics.distance_in_std(needed[0], half), one.seconds]
+            if all(map(math.isfinite, [*value, *nearer])):  # else a seed missed the target
+                made = Finding.simulated(claim, value, note, f"figure{number}.svg")
+                found.append(made.because(FEW_UPDATES, nearer, changed=HALF_AS_LARGE))
         return found
 
     def figure12_findings(self) -> list[Finding]:

@@ -122,6 +122,10 @@ def test_times_are_epochs_times_hours(
     assert [each.claim[10:16] for each in figures] == ["fig10a", "fig11a", "fig11b"]
     assert [each.value[1] for each in figures] == [4, 4, 4]
     assert figures[0].value[0] == figures[1].value[0] > 2  # standard deviations of the epochs
+    sooner_bsp = course[course["method"] == "PipeDream 7-1"].assign(method=BSP)
+    others = pd.concat([course[course["method"] != BSP], sooner_bsp])
+    alike = TimeToAccuracy(others, 80.0, epochs=4).eight_machine_findings()
+    assert [each.causes[0].value for each in alike] == [[0, 4]] * 3, "as if 4 workers needed none"
     order, sooner = times.figure12_findings()
     assert order.value == [1, times.mid_ratios[BSP].time, times.mid_ratios[ASP].time]
     assert sooner.value == times.mid_ratios[ASP].time
