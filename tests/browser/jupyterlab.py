@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 from playwright.sync_api import ConsoleMessage, Locator, Page, sync_playwright
 
-START_S, CELLS_S = 60, 60
+START_S, CELLS_S = 300, 300  # they only end a hang
 QUIET = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
 OPEN = """async ({path, kernel}) => {
     const options = kernel ? {kernel: {id: kernel}} : {};

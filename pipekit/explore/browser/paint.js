@@ -110,10 +110,11 @@ function paintKind(s, style, kind, leastPx) {
     } else {
       if (!isPlain) pen.fillStyle = colorOf(s, i);
       if (long >= EDGED_PX) {
+        const exact = long; // bars of one length all have a number, or none has
         [x, long] = [snap(s, x), snap(s, x + long) - snap(s, x)];
         edged.push([x, y, long, high]);
         if (long >= HATCHED_PX) hatched.push([x, y, long, high]);
-        if (long >= LEAST_FONT_PX) labelled.push([i, x, y, long]);
+        if (exact >= LEAST_FONT_PX) labelled.push([i, x, y, exact]);
       }
     }
     pen.fillRect(x, y, long, high);
