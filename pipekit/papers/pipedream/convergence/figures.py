@@ -133,7 +133,10 @@ class TimeToAccuracy:
             half = epochs.loc[epochs["method"] == BSP, "epochs"]
             nearer = [statistics.distance_in_std(needed[0], half), one.seconds]
             if all(map(math.isfinite, [*value, *nearer])):  # else a seed missed the target
-                made = Finding.simulated(claim, value, note, f"figure{number}.svg")
+                errors = statistics.error_of_distance(value[0], len(half)), 0.0
+                made = Finding(
+                    claim, value, "simulated", note, f"figure{number}.svg", known_error=errors
+                )
                 found.append(made.because(FEW_UPDATES, nearer, changed=HALF_AS_LARGE))
         return found
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
@@ -137,10 +137,13 @@ class StatisticalEfficiency:
             f"{need[STASHING]:.2f} and {need[VERTICAL_SYNC]:.2f} epochs to "
             f"{self.target:g} %"
         )
-        equals = [sync.from_bsp, loss_apart]
+        equals, seeds = [sync.from_bsp, loss_apart], len(stashed)
+        found = Finding.measured("pipedream-vsync-equals-bsp", equals, differ, figure)
+        negligible = Finding.measured("pipedream-vsync-negligible", apart, on_the_way, figure)
+        losses, others = (statistics.error_of_distance(far, seeds) for far in (loss_apart, apart))
         return [
-            Finding.measured("pipedream-vsync-equals-bsp", equals, differ, figure),
-            Finding.measured("pipedream-vsync-negligible", apart, on_the_way, figure),
+            replace(found, known_error=(0.0, losses)),
+            replace(negligible, known_error=others),
         ]
 
 

@@ -81,6 +81,15 @@ def distance_in_std(a: pd.Series, b: pd.Series) -> float:
     return float(abs(a.mean() - b.mean()) / pooled) if pooled else math.inf
 
 
+def error_of_distance(distance: float, seeds: int) -> float:
+    """Return by what part of itself a distance in standard deviations may be wrong.
+
+    Half of its 95 % confidence interval: between the means of two samples of n it has a variance of
+    2 / n + d^2 / 4n (Hedges and Olkin, Statistical Methods for Meta-Analysis, 1985, section 5).
+    """
+    return 1.96 * math.sqrt(2 / seeds + distance**2 / (4 * seeds)) / distance if distance else 0.0
+
+
 def _mean(values: pd.Series) -> float:
     """Return the mean, not a number if any value is not."""
     return float(values.mean(skipna=False))

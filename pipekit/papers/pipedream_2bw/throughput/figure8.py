@@ -160,10 +160,11 @@ class Figure8:
         holds = steps > 0 and larger and bool(self.across_servers.all())
         note = (
             f"rises with the batch: {steps > 0}; b = 32 above b = 1: {larger}; d = 4 below d = "
-            f"8 at {self._below}. Equal blocks leave the logits (two more blocks) on the last "
-            "stage: 8 stages of 3 blocks suffer more than 4 of 6. Without their time d = 4 "
-            f"would have {without[4, 1] / without[8, 1]:.2f} of the throughput of d = 8 at "
-            f"{table.index[-1]} sequences, in place of {last['(4, 1)'] / last['(8, 1)']:.2f}"
+            f"8 at {self._below}. The logits on the last stage explain little: without their time "
+            f"d = 4 would have {without[4, 1] / without[8, 1]:.2f} of the throughput of d = 8 at "
+            f"{table.index[-1]} sequences, in place of {last['(4, 1)'] / last['(8, 1)']:.2f}. With "
+            "d = 8 replicas share a server and activations cross the network (3.3), at every "
+            "microbatch; with d = 4 sums cross it, too, once a batch, and long batches hide them"
         )
         return [
             Finding.simulated("2bw-fig8-throughput-vs-batch", holds, note, figure),

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -7,6 +8,7 @@ from pipekit.papers.pipedream.convergence.statistics import (
     distance_in_std,
     each_seed,
     epochs_to,
+    error_of_distance,
     largest_lr,
     summary,
 )
@@ -84,3 +86,13 @@ def test_a_distance_is_counted_in_pooled_deviations() -> None:
         4 / math.sqrt(2)
     )
     assert math.isinf(distance_in_std(pd.Series([1.0, 1.0]), pd.Series([2.0, 2.0])))
+
+
+@pytest.mark.parametrize("apart", [0.5, 2.0, 6.0])
+def test_a_distance_of_few_seeds_is_wrong_by_no_more_in_95_of_100(apart: float) -> None:
+    draw, seeds, within = np.random.default_rng(0), 20, 0
+    for _ in range(500):
+        one, other = draw.normal(0, 1, seeds), draw.normal(apart, 1, seeds)
+        found = distance_in_std(pd.Series(one), pd.Series(other))
+        within += abs(found - apart) <= found * error_of_distance(found, seeds)
+    assert within / 500 == pytest.approx(0.95, abs=0.04)
