@@ -85,6 +85,7 @@ def emulate(
         links=links(table.steps),
         sums=table.sums,
         sum_order=table.sum_order,
+        made=(0,) * checked.stages,
         loss=torch.nn.MSELoss(),  # what takes its place are the last stage's zeros
         clip_norm=math.inf if validate else None,
         validate_later=validate == "later",

@@ -1,6 +1,6 @@
 """What the user passes in, checked before any worker starts; each error says the remedy."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import le
 from typing import Any, Protocol, cast, get_args
@@ -250,8 +250,19 @@ class _First:
 
 def require_steps(steps: int | None) -> None:
     """Raise ValueError unless it is a number of batches, or None."""
-    if steps is not None and steps < 1:
-        raise ValueError(f"steps must be at least 1 batch, or None for all, not {steps}")
+    if steps is not None and (not isinstance(steps, int) or steps < 1):
+        raise ValueError(f"steps must be at least 1 batch, or None for all, not {steps!r}")
+
+
+def require_batches(batches: object) -> None:
+    """Raise TypeError unless these can be batches, one after another."""
+    if isinstance(batches, Mapping):
+        raise TypeError("one batch is no iterable of batches: put it into a list")
+    if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
+        raise TypeError(
+            f"batches must be an iterable, e.g. a list of (input, target) or a DataLoader, not "
+            f"{type(batches).__name__}"
+        )
 
 
 def require_watchers(observers: Watchers, transport: str) -> None:

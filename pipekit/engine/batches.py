@@ -105,29 +105,52 @@ class Needs(NamedTuple):
     @classmethod
     def of(cls, *workers: Sequence[Step]) -> Self:
         """Return what the steps of workers need: the first stage inputs, the last one targets."""
-        endless = any(isinstance(steps, EndlessSteps) for steps in workers)
+        if any(isinstance(steps, EndlessSteps) for steps in workers):
+            return cls(_Endless(workers, "receives"), _Endless(workers, "sends"))
         inputs, targets = set[int](), set[int]()
         for steps in workers:
             forwards = [step for step in distinct(steps) if step.task.op is Op.FORWARD]
             inputs |= _numbers(steps, [step for step in forwards if not step.receives])
             targets |= _numbers(steps, [step for step in forwards if not step.sends])
-        if endless:  # each stage is on one worker, which has all microbatches
-            return cls(_All() if inputs else frozenset(), _All() if targets else frozenset())
         return cls(frozenset(inputs), frozenset(targets))
 
 
-class _All(frozenset[int]):
-    """Every microbatch that there will ever be."""
+class _Endless(frozenset[int]):
+    """Microbatches of tables without end: those that leave some remainders.
+
+    Args:
+        workers: their steps; of the forwards those count that have no messages.
+        messages: of which kind, "receives" or "sends".
+    """
+
+    _parts: tuple[tuple[int, frozenset[int]], ...]
+
+    def __new__(cls, workers: Sequence[Sequence[Step]], messages: str) -> Self:
+        found = super().__new__(cls)
+        found._parts = tuple(
+            (steps.microbatches, numbers)
+            for steps in workers
+            if isinstance(steps, EndlessSteps)
+            and (
+                numbers := frozenset(
+                    step.task.microbatch % steps.microbatches
+                    for step in steps.unit
+                    if step.task.op is Op.FORWARD and not getattr(step, messages)
+                )
+            )
+        )
+        return found
 
     def __contains__(self, microbatch: object) -> bool:
-        return True
+        assert isinstance(microbatch, int)
+        return any(microbatch % size in numbers for size, numbers in self._parts)
 
     def __bool__(self) -> bool:
-        return True
+        return bool(self._parts)
 
     def isdisjoint(self, others: Iterable[Any]) -> bool:
-        """Return False: it has them all."""
-        return False
+        """Return whether none of the others is one of them."""
+        return not any(other in self for other in others)
 
 
 def _numbers(pattern: Sequence[Step], steps: Iterable[Step]) -> set[int]:

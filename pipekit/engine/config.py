@@ -1,6 +1,6 @@
 """What all workers of a run have in common."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ class RunConfig:
         links: the pairs of workers of which the first sends the second messages between stages.
         sums: what each update of each stage sums.
         sum_order: (stage, update) of the sums over several workers, in the order of all workers.
+        made: updates of each stage in its table before the run.
         loss: of the last stage's output and the target; a number a microbatch.
         mean_loss: whether the loss is a mean over rows, so that a batch's microbatches count by
             their rows, and the batches of an update alike.
@@ -96,7 +97,8 @@ class RunConfig:
     stage_workers: tuple[tuple[int, ...], ...]
     links: frozenset[tuple[int, int]]
     sums: Sequence[Sequence[Sum]]
-    sum_order: tuple[tuple[int, int], ...]
+    sum_order: Iterable[tuple[int, int]]
+    made: tuple[int, ...]
     loss: Loss
     mean_loss: bool = True
     training: bool = True

@@ -93,10 +93,12 @@ class Window:
     Attributes:
         begin: its first microbatch.
         batch_size: microbatches of each batch.
+        goes_on: whether others go on where it ends.
     """
 
     begin: int
     batch_size: int
+    goes_on: bool = False
 
     def batches(self, end: int) -> list[range]:
         """Return the microbatches of each batch, for a run that ends before one."""

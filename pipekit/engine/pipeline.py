@@ -245,9 +245,10 @@ class Pipeline:
                 first.  With False, the call goes on where the last such one has ended: its
                 microbatches read the versions which they would read were both calls one, so that
                 two calls with 3 batches equal one with 6.  For methods that flush after each batch
-                this is the same; PipeDream and 2BW keep their older versions in memory for it.  At
-                the end of each call all its batches are done on all stages, also in
-                :meth:`state_dict`.
+                this is the same; PipeDream and 2BW keep their older versions in memory for it, one
+                more on the last stage of parallel pipelines.  At the end of each call all its
+                batches are done on all stages, also in :meth:`state_dict`.  Where updates of
+                replicas average batches, a call takes whole rounds of these.
             trace: whether to record what every worker does.
             memory: whether to follow what lies in every worker's memory, for
                 :func:`pipekit.measure_memory`; it takes time.

@@ -10,7 +10,7 @@ from pipekit.schedules.lowering.boundaries import (
     steps_after,
     until,
 )
-from pipekit.schedules.lowering.endless import EndlessSteps, endless
+from pipekit.schedules.lowering.endless import EndlessSteps, EndlessTurns, endless
 from pipekit.schedules.lowering.lower import (
     FIRST_TIE,
     MAIN,
@@ -60,6 +60,7 @@ __all__ = [
     "SENDERS",
     "Boundary",
     "EndlessSteps",
+    "EndlessTurns",
     "Message",
     "Op",
     "OpRule",

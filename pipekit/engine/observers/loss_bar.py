@@ -53,7 +53,7 @@ class LossBar:
         on_batch: called with each batch, or None.
         done: batches that count already.
         rows: of each batch, of those that have been read from these on.
-        stop: called when ``on_batch`` returns True.
+        stop: called when ``on_batch`` returns True, or with what it has raised.
         begin: the first microbatch.
     """
 
@@ -65,7 +65,7 @@ class LossBar:
         on_batch: OnBatch | None = None,
         done: int = 0,
         rows: Sequence[int] = (),
-        stop: Callable[[], None] = lambda: None,
+        stop: Callable[[Exception | None], None] = lambda error: None,
         begin: int = 0,
     ) -> None:
         self._on_batch, self._begin = on_batch, time.perf_counter()
@@ -111,8 +111,12 @@ class LossBar:
             seconds = time.perf_counter() - self._begin
             of_update = update.learning_rates, update.gradient_norm
             done = BatchDone(batch, self._totals[batch], seconds, self._rows[batch], *of_update)
-            if self._on_batch(done) is True:
-                self._stop()
+            try:
+                if self._on_batch(done) is True:
+                    self._stop(None)
+            except Exception as error:  # the weights are to stay whole
+                self._on_batch = None
+                self._stop(error)
 
     def __enter__(self) -> "LossBar":
         return self

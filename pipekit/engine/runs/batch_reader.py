@@ -99,10 +99,15 @@ class BatchReader:
         if self._select:
             return self._select(batch)
         if isinstance(batch, Mapping):
-            if isinstance(self._names, str):
-                return batch[self._names]
-            names = batch if self._names is None else self._names
-            return {name: batch[name] for name in names if name in batch}
+            one = self._names if isinstance(self._names, str) else None
+            names = [one] if one else batch if self._names is None else self._names
+            taken = {name: batch[name] for name in names if name in batch}
+            if not taken:
+                raise ValueError(
+                    f"a batch has the entries {[*batch]} and the model takes {[*names]}: say by "
+                    f"inputs= which of the batch's entries these are"
+                )
+            return taken[one] if one else taken
         return batch[0] if self._positions is None else tuple(batch[: self._positions])
 
     def require_long(self, batches: Any, parts: Sequence[int], offset: int = 0) -> None:

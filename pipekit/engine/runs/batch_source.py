@@ -24,7 +24,8 @@ class BatchSource:
         begin: the run's first microbatch in its table.
 
     Attributes:
-        error: what reading a batch has raised, if the run ends before this batch.
+        error: what reading a batch has raised, if the run ends before this batch; or that for
+            which it was stopped.
         rows: of each batch that was read.
         sizes: as they were given.
         total: likewise.
@@ -53,9 +54,13 @@ class BatchSource:
         """Whether there is any place where the run may end early."""
         return bool(self._ends)
 
-    def stop(self) -> None:
-        """Read no more: the run ends where it may, and the batches on their way are finished."""
-        self._stopped = True
+    def stop(self, error: Exception | None = None) -> None:
+        """Read no more: the run ends where it may, and the batches on their way are finished.
+
+        Args:
+            error: why, if it is to be raised then.
+        """
+        self._stopped, self.error = True, self.error or error
 
     def __iter__(self) -> Iterator[Batch | End]:
         """Yield the batches, and an :class:`End` where the run ends early.

@@ -149,9 +149,15 @@ class ModelStages:
             self.balance = point.about["balance"]
 
     def of_worker(
-        self, worker: int, stage_workers: Sequence[Sequence[int]]
+        self, worker: int, stage_workers: Sequence[Sequence[int]], goes_on: bool = False
     ) -> Iterator[StageConfig]:
-        """Yield what the stages of a worker are made of."""
+        """Yield what the stages of a worker are made of.
+
+        Args:
+            worker: its number.
+            stage_workers: the workers that have each stage.
+            goes_on: whether the run goes on where the last one has ended, buffers included.
+        """
         for config in self._configs:
             workers = stage_workers[config.index]
             if worker == workers[0]:
@@ -159,7 +165,8 @@ class ModelStages:
             elif worker in workers:
                 replica = self._replicas.get((worker, config.index))
                 # Weights and running statistics are the same on all; other buffers may not be.
-                if replica is None or any(True for _ in config.module.buffers()):
+                other = not goes_on and any(True for _ in config.module.buffers())
+                if replica is None or other:
                     replica = copy.deepcopy(config)
                 yield replica
 

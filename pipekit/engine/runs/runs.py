@@ -109,6 +109,8 @@ class Runs:
         arguments.require_every(every, checkpoints, keep)
         arguments.require_watchers(observers, self._transport)
         arguments.require_steps(steps)
+        arguments.require_batches(batches)
+        arguments.require_callable(**({"on_batch": on_batch} if on_batch is not None else {}))
         if self._seed is None and checkpoints is not None:
             raise ValueError("checkpoints need a seed: what a generator gives is not in them")
         require_choice("short_batches", short_batches, ("refuse", "fewer"))
@@ -209,10 +211,12 @@ class Runs:
         """
         size = len(self._tables.example.batches[0])
         if not restart:
-            self._workers.require_endless(folder)
+            known = arguments.length(batches)
+            fewer = None if known is None else min(known, steps or known)
+            self._workers.require_endless(folder, fewer)
             if self._next is None:
                 self._base = self._progress.position.microbatches
-            return Window(self._next or 0, size)
+            return Window(self._next or 0, size, goes_on=True)
         if folder or self._progress.resume_point or not self._workers.can_end:
             return None
         count = arguments.length(batches) if steps is None else None
@@ -230,6 +234,7 @@ class Runs:
     ) -> list[Report]:
         """Run the layers forward; the last stage's worker calls a function of output and target."""
         arguments.require_watchers(observers, self._transport)
+        arguments.require_batches(batches)
         counted = arguments.sized(batches)
         schedule = self._tables.inference(len(counted))
         self.require_sound()

@@ -1,7 +1,7 @@
 """A pipeline's schedules: made for a number of batches, checked, and lowered to workers' steps."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from pipekit.host.garbage import not_collected
 from pipekit.schedules import (
     Boundary,
     EndlessSteps,
+    EndlessTurns,
     Op,
     Schedule,
     ScheduleError,
@@ -42,14 +43,16 @@ class Table:
         steps: of each worker.
         sums: what each update of each stage sums.
         sum_order: in which order the workers sum, where stages are on several.
+        round: of one without end, the batches after which a run may end, or a multiple.
         validations: of each worker, if updates are validated later.
     """
 
     schedule: Schedule
     steps: Sequence[Sequence[Step]]
     sums: Sequence[Sequence[Sum]]
-    sum_order: tuple[tuple[int, int], ...]
+    sum_order: Iterable[tuple[int, int]]
     validations: Sequence[Validation] = ()
+    round: int = 1
 
     @classmethod
     def of(
@@ -79,20 +82,26 @@ class Table:
 
     @classmethod
     def endless(
-        cls, schedule: Callable[[int], Schedule], skips: Skips, ties: Skips = ()
+        cls,
+        schedule: Callable[[int], Schedule],
+        skips: Skips,
+        ties: Skips = (),
+        joint_updates: bool = False,
+        goes_on: bool = False,
     ) -> "Table":
         """Return a table that repeats itself without end.
 
         Args:
             schedule: returns that for a number of batches.
-            skips, ties: those of :meth:`of`.
+            skips, ties, joint_updates: those of :meth:`of`.
+            goes_on: whether a run by it may go on where another one has ended.
 
         Raises:
             ScheduleError: it does not repeat itself.
         """
-        steps, whole = endless(schedule, skips, ties)
-        every = tuple(_Every(stage[0]) for stage in sums(whole))
-        return cls(whole, steps, every, ())
+        found = endless(schedule, skips, ties, joint_updates, goes_on)
+        every = tuple(_Every(stage[0]) for stage in sums(found.whole))
+        return cls(found.whole, found.steps, every, found.turns, round=found.round)
 
     def steps_after(self, boundary: Boundary | None) -> Sequence[Sequence[Step]]:
         """Return what each worker does if the run is taken up again after a boundary."""
@@ -108,6 +117,18 @@ class Table:
         """Return what each worker of a table without end does from a microbatch on."""
         endless_steps = (steps for steps in self.steps if isinstance(steps, EndlessSteps))
         return [replace(steps, begin=microbatch) for steps in endless_steps]
+
+    def sums_from(self, microbatch: int) -> Iterable[tuple[int, int]]:
+        """Return the sums of a table without end from a microbatch on, maybe with some before."""
+        order = self.sum_order
+        batch_size = len(self.schedule.batches[0])
+        rounds = microbatch // (batch_size * self.round)
+        return replace(order, skip=rounds) if isinstance(order, EndlessTurns) else order
+
+    def made_before(self, microbatch: int) -> tuple[int, ...]:
+        """Return the updates of each stage of a table without end before a microbatch."""
+        batches = microbatch // len(self.schedule.batches[0])
+        return tuple(batches // stage[0].batches for stage in self.sums)
 
     def part(self, window: Window, end: int) -> Schedule:
         """Return what a run did of a table without end, if it ended before a microbatch."""
@@ -175,7 +196,7 @@ class Tables:
         _check(self.example)
         self._schedules: dict[int, Schedule] = {}
         self._last: dict[bool, Table] = {}  # the last one lowered, of those that train or do not
-        self._endless: dict[tuple[Skips, Skips], Table] = {}  # by skips and ties between stages
+        self._endless: dict[tuple[Skips, Skips, bool, bool], Table] = {}
         self._ends: tuple[Schedule, tuple[int, ...]] | None = None  # of the last run
 
     def schedule(self, batches: int) -> Schedule:
@@ -220,12 +241,18 @@ class Tables:
             self._ends = schedule, (0, *cuts[:-1])
         return Cuts(tuple(cut for cut in self._ends[1] if cut >= begin))
 
-    def endless(self, skips: Skips = (), ties: Skips = ()) -> Table:
+    def endless(
+        self,
+        skips: Skips = (),
+        ties: Skips = (),
+        joint_updates: bool = False,
+        goes_on: bool = False,
+    ) -> Table:
         """Return the table that has no end; see :meth:`Table.endless`."""
-        key = tuple(skips), tuple(ties)
+        key = tuple(skips), tuple(ties), joint_updates, goes_on
         if key not in self._endless:
             with not_collected():
-                self._endless[key] = Table.endless(self._made, skips, ties)
+                self._endless[key] = Table.endless(self._made, *key)
         return self._endless[key]
 
     def delays(self) -> list[int]:
@@ -245,9 +272,9 @@ class Tables:
         return delays
 
     def repeats(self) -> bool:
-        """Return whether there is a table without end."""
+        """Return whether there is a table without end, of which a run may have any batches."""
         try:
-            return bool(self.endless().steps)
+            return self.endless().round == 1
         except ScheduleError:
             return False
 

@@ -18,7 +18,7 @@ from pipekit.engine.observers.loss_bar import LossBar, OnBatch
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.runs.batch_source import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
-from pipekit.engine.runs.tables import Tables, links
+from pipekit.engine.runs.tables import Table, Tables, links
 from pipekit.engine.transports.by_name import Runner
 from pipekit.engine.work import Report, WorkerAssignment
 from pipekit.schedules import Schedule, ScheduleError, Step
@@ -107,7 +107,7 @@ class Workers:
     def _ends(self, schedule: Schedule, resume: ResumeConfig | None, window: Window | None) -> Ends:
         """Return where a run may end early."""
         if window:
-            return EachBatch(window.begin, window.batch_size)
+            return EachBatch(window.begin, window.batch_size * self._endless(window).round)
         if not schedule.trains or not self.can_end:
             return Cuts()
         return self._tables.ends(schedule, resume.boundary.microbatches if resume else 0)
@@ -180,9 +180,11 @@ class Workers:
             settings: more of the run's configuration.
         """
         if window:
-            table = self._tables.endless(self._model.skip_ends, self._model.tie_ends)
-            self._require_joint(table.schedule)
+            table = self._endless(window)
+            schedule = table.schedule
+            self._require_joint(schedule)
             steps: Sequence[Sequence[Step]] = table.steps_from(window.begin)
+            order, made = table.sums_from(window.begin), table.made_before(window.begin)
         else:
             table = self._tables.table(
                 schedule,
@@ -192,12 +194,15 @@ class Workers:
                 self._validate_later and training,
             )
             steps = table.steps_after(resume.boundary if resume else None)
+            order = table.sum_order
+            made = resume.boundary.versions if resume else (0,) * schedule.stages
         config = RunConfig(
             workers=len(self._devices),
             stage_workers=schedule.stage_workers,
             links=links(steps),
             sums=table.sums,
-            sum_order=table.sum_order,
+            sum_order=order,
+            made=made,
             loss=loss,
             mean_loss=is_mean(loss),
             training=training,
@@ -216,7 +221,8 @@ class Workers:
         )
         assignments = []
         for worker, own in enumerate(steps):
-            stages = list(self._model.of_worker(worker, schedule.stage_workers))
+            later = bool(window and window.begin)  # than the beginning of the table
+            stages = list(self._model.of_worker(worker, schedule.stage_workers, goes_on=later))
             assignments.append(
                 WorkerAssignment(
                     index=worker,
@@ -231,14 +237,19 @@ class Workers:
 
     def part(self, window: Window, end: int) -> Callable[[], Schedule]:
         """Return what makes the table of a run that had a part of the one without end."""
-        table = self._tables.endless(self._model.skip_ends, self._model.tie_ends)
-        return partial(table.part, window, end)
+        return partial(self._endless(window).part, window, end)
 
-    def require_endless(self, folder: Path | None) -> None:
+    def _endless(self, window: Window) -> Table:
+        """Return the table without end of which a run has a part."""
+        model, joint = self._model, bool(self._joint_reasons())
+        return self._tables.endless(model.skip_ends, model.tie_ends, joint, window.goes_on)
+
+    def require_endless(self, folder: Path | None, batches: int | None) -> None:
         """Raise ValueError or ScheduleError unless a run may go on where another one has ended.
 
         Args:
             folder: of the run's checkpoints, or None.
+            batches: of the run, or None: nobody knows.
         """
         remedy = "leave restart=True, or give one call all batches"
         reasons = {
@@ -251,9 +262,15 @@ class Workers:
             if given:
                 raise ValueError(f"restart=False: {reason}: {remedy}")
         try:
-            self._tables.endless()
+            whole = self._tables.endless(goes_on=True).round
         except ScheduleError as error:
             raise ScheduleError(f"restart=False: {error}: {remedy}") from None
+        if whole > 1 and (batches is None or batches % whole):
+            raise ValueError(
+                f"restart=False: updates of stages on several workers average batches, and those "
+                f"of all stages come round every {whole}: give each call a multiple of {whole} "
+                f"batches, with a length (not {batches or 'a stream'})"
+            )
 
     def require_short(self) -> None:
         """Raise ValueError unless microbatches may have no rows."""
@@ -282,7 +299,9 @@ class Workers:
         return [reason for reason, given in reasons.items() if given]
 
 
-def _refuse_to_stop() -> None:
+def _refuse_to_stop(error: Exception | None) -> None:
+    if error:
+        raise error
     raise RuntimeError(
         "on_batch cannot stop these workers, which are started by torchrun, or whose GPUs talk by "
         "NCCL, or whose updates are validated later: use transport='threads' and "

@@ -89,7 +89,7 @@ class UpdateSynchronizer:
         self._pending = 0  # the update that is to be validated, if any
         self._turns.begin(
             {index: reducer.submit for index, reducer in self._reducers.items()},
-            {index: self._first_update(index) for index in self._reducers},
+            {index: 1 + config.made[index] for index in self._reducers},
         )
 
     def waiting_bytes(self) -> int:
@@ -169,8 +169,7 @@ class UpdateSynchronizer:
             weights = self._stages[index].weights
             channel = self._transport.channel(members)
             all_reduce = DirectAllReduce(members, self._worker, channel)
-            behind = len(self._config.sums[index]) * len(weights.buckets())
-            work = partial(average, weights.modules[0], index, members, all_reduce, behind)
+            work = partial(average, weights.modules[0], index, members, all_reduce)
             synchronize(self._device)  # of this thread, before that one begins, and the other way
             self._comm().submit(work).result()
             self._comm().submit(partial(synchronize, self._device)).result()
@@ -235,7 +234,7 @@ class UpdateSynchronizer:
             self._comm(),
             self._device,
             self._turns.advance,
-            self._first_update(index),
+            1 + config.made[index],
         )
 
     def _comm(self) -> CommThread:
@@ -244,11 +243,6 @@ class UpdateSynchronizer:
             name = f"pipekit sums of worker {self._worker}"
             self._comm_thread = CommThread(name, self._device, self._config.workers)
         return self._comm_thread
-
-    def _first_update(self, stage: int) -> int:
-        """Return the first update of a stage that this run makes."""
-        resume = self._config.resume
-        return 1 + (resume.boundary.versions[stage] if resume else 0)
 
     def _tie(self, number: int, tie: Tie) -> TiedGradients:
         """Return what shares the gradients of weights that stages share, of which some are here."""

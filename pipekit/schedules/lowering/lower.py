@@ -100,7 +100,9 @@ class Step(NamedTuple):
         )
 
 
-def lower(schedule: Schedule, skips: Skips = (), ties: Skips = ()) -> tuple[Sequence[Step], ...]:
+def lower(
+    schedule: Schedule, skips: Skips = (), ties: Skips = (), cut_every: int | None = None
+) -> tuple[Sequence[Step], ...]:
     """Return every worker's steps for a schedule that :func:`check` has accepted.
 
     Args:
@@ -109,12 +111,14 @@ def lower(schedule: Schedule, skips: Skips = (), ties: Skips = ()) -> tuple[Sequ
             there goes straight from the one to the other (torchgpipe, section 3.3).
         ties: stages that share a weight, of which nothing passes in a forward: each has a copy.
             Its gradient comes back as a skip connection's does.
+        cut_every: microbatches between two places where a run may end and another go on from
+            there, or None; see :func:`weight_slots`.
 
     Raises:
         ScheduleError: a backward would read a version that no longer lies where its forward read.
     """
     if schedule.period:
-        first = lower(schedule.period, skips, ties)
+        first = lower(schedule.period, skips, ties, cut_every)
         # Else a repetition begins with its version where the one before it has left it.
         if all(step.slot == 0 for steps in first for step in steps):
             return tuple(map(alike, schedule.workers, first))
@@ -123,8 +127,9 @@ def lower(schedule: Schedule, skips: Skips = (), ties: Skips = ()) -> tuple[Sequ
     lowered: list[Sequence[Step]] = []
     for tasks in schedule.workers:
         last_of_batches, last_of_updates = batch_ends(tasks, schedule), update_ends(tasks, schedule)
+        slots = weight_slots(tasks, cut_every).slots
         steps = []
-        for position, (task, slot) in enumerate(zip(tasks, weight_slots(tasks).slots, strict=True)):
+        for position, (task, slot) in enumerate(zip(tasks, slots, strict=True)):
             op, stage, k, _ = task
             steps.append(
                 Step(

@@ -19,7 +19,7 @@ class WeightSlots(NamedTuple):
     alive: list[int]
 
 
-def weight_slots(tasks: Sequence[Task]) -> WeightSlots:
+def weight_slots(tasks: Sequence[Task], cut_every: int | None = None) -> WeightSlots:
     """Give out a worker's weight slots, as a compiler gives out registers.
 
     A version lives from its update (0: from the start) to its last reader, and while it is the
@@ -29,6 +29,9 @@ def weight_slots(tasks: Sequence[Task]) -> WeightSlots:
 
     Args:
         tasks: one worker's list, with versions that :func:`check` accepts.
+        cut_every: whether a run may end before a microbatch of which the number is a multiple, and
+            another one go on from there: no update before it then writes over a version that
+            passes behind it read, also if they come first in the list.
 
     Raises:
         ScheduleError: a backward would read a version that does not lie where its forward's did.
@@ -38,9 +41,14 @@ def weight_slots(tasks: Sequence[Task]) -> WeightSlots:
         for position, task in enumerate(tasks)
         if OPS[task.op].is_pass
     }
+    last_span: dict[tuple[int, int], int] = {}  # between two cuts, by stage and version
+    for task in tasks:
+        if cut_every and OPS[task.op].is_pass:
+            key = task.stage, task.version
+            last_span[key] = max(last_span.get(key, 0), task.microbatch // cut_every)
     newest = {task.stage: 0 for task in tasks}
     slot_of = {(stage, 0): 0 for stage in newest}
-    free: dict[int, list[int]] = {stage: [] for stage in newest}
+    free: dict[int, list[tuple[int, int]]] = {stage: [] for stage in newest}  # from a span on
     used = dict.fromkeys(newest, 1)
     forward_slot: dict[tuple[int, int], int] = {}
     result = WeightSlots([], [])
@@ -50,9 +58,12 @@ def weight_slots(tasks: Sequence[Task]) -> WeightSlots:
         if not rule.is_pass:
             old = stage, newest[stage]
             if last_reader.get(old, -1) < position:
-                slot = slot_of.pop(old)
-            elif free[stage]:
-                slot = free[stage].pop()
+                free[stage].append((last_span.get(old, 0), slot_of.pop(old)))
+            span = microbatch // cut_every if cut_every else 0
+            ready = [entry for entry in free[stage] if entry[0] <= span]
+            if ready:
+                free[stage].remove(ready[-1])
+                slot = ready[-1][1]
             else:
                 slot, used[stage] = used[stage], used[stage] + 1
             slot_of[stage, version] = slot
@@ -71,7 +82,9 @@ def weight_slots(tasks: Sequence[Task]) -> WeightSlots:
             if rule.adds_gradient:
                 del forward_slot[stage, microbatch]
             if last_reader[stage, version] == position and version != newest[stage]:
-                free[stage].append(slot_of.pop((stage, version)))
+                free[stage].append(
+                    (last_span.get((stage, version), 0), slot_of.pop((stage, version)))
+                )
         result.slots.append(slot)
         result.alive.append(len(slot_of))
     return result

@@ -1,6 +1,8 @@
 """Batches without a length, read as they are needed; calls that go on where the last one ended."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -159,17 +161,86 @@ def test_what_cannot_go_on(
         pipe.train(data(2), restart=False, **arguments)
 
 
-def two_one(batches: int) -> pk.Schedule:
-    return schedules.pipedream([2, 1], batches)
+SHARED: dict[str, tuple[Callable[[int], pk.Schedule], list[int], list[int]]] = {
+    "pipedream": (partial(schedules.pipedream, [2, 1]), [1, 2], [2, 4, 6]),
+    "pipedream of 2 and 3": (partial(schedules.pipedream, [2, 3]), [1, 2], [6, 6]),
+    "2bw": (lambda n: schedules.replicate(schedules.two_bw(2, 2, n), 2), [1, 2], [1, 3, 2]),
+    "flush": (lambda n: schedules.replicate(schedules.flush(2, 2, n), 2), [1, 2], [1, 3]),
+    "chimera": (lambda n: schedules.chimera(2, 4, n), [1, 2], [1, 3]),
+    "data parallel": (lambda n: schedules.replicate(schedules.flush(1, 2, n), 2), [3], [1, 3]),
+}
+"""Schedules with stages on several workers, balances, and the batches of calls."""
 
 
-def replicated() -> pk.Pipeline:
-    return pk.Pipeline(mlp(6, 6, 3), two_one, balance=[1, 1], optimizer=sgd, loss=nn.MSELoss())
+def shared(name: str, **options: Any) -> pk.Pipeline:
+    schedule, balance, _ = SHARED[name]
+    how: dict[str, Any] = {"optimizer": OPTIMIZERS["adam"], "loss": nn.MSELoss()} | options
+    return pk.Pipeline(mlp(6, 6, 6, 3), schedule, balance=balance, **how)
+
+
+@pytest.mark.parametrize(
+    ("name", "transport"),
+    [*((name, "threads") for name in SHARED), ("pipedream", "distributed"), ("2bw", "distributed")],
+)
+def test_stages_on_several_workers_go_on(name: str, transport: str) -> None:
+    parts = SHARED[name][2]
+    batches = data(sum(parts))
+    whole = shared(name)
+    expected = whole.train(batches).losses
+    pipe, losses, rest = shared(name, transport=transport), list[float](), iter(batches)
+    for part in parts:
+        losses += pipe.train([*islice(rest, part)], restart=False).losses
+        pipe.evaluate(batches[:1])
+    assert losses == expected
+    assert different(pipe.state_dict(), whole.state_dict()) == []
+    pipe.close()
+
+
+def test_clipped_gradients_of_parallel_pipelines_go_on() -> None:
+    batches, (whole, pipe) = data(5), (shared("2bw", clip_norm=0.01) for _ in range(2))
+    expected = whole.train(batches).losses
+    assert [
+        loss
+        for part in (batches[:2], batches[2:])
+        for loss in pipe.train(part, restart=False).losses
+    ] == expected
+    assert different(pipe.state_dict(), whole.state_dict()) == []
+
+
+def test_running_statistics_of_replicas_go_on_but_for_the_averages_rounding() -> None:
+    """Each call ends with their average over the workers, a long one only once."""
+    method = SHARED["2bw"][0]
+    whole, pipe = (
+        pk.Pipeline(mixed(), method, balance=[3, 5], optimizer=sgd, loss=nn.MSELoss())
+        for _ in range(2)
+    )
+    whole.train(data(5))
+    pipe.train(data(5)[:2], restart=False)
+    pipe.train(data(5)[2:], restart=False)
+    names = ["1.running_mean", "1.running_var"]
+    ours, theirs = pipe.state_dict(), whole.state_dict()
+    assert {*different(ours, theirs)} <= {*names}
+    for name in names:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("batches", "given"), [(data(3), 3), (iter(data(4)), "a stream")], ids=["odd", "a stream"]
+)
+def test_calls_that_end_within_a_round_of_updates_are_refused(batches: Any, given: object) -> None:
+    pipe = shared("pipedream")
+    with pytest.raises(ValueError, match=f"a multiple of 2 batches, with a length .not {given}"):
+        pipe.train(batches, restart=False)
+    pipe.train(data(3), steps=2, restart=False)
 
 
 def test_a_table_that_must_know_its_end_cannot_go_on() -> None:
+    def schedule(batches: int) -> pk.Schedule:
+        return schedules.two_bw(2, 4, batches, flush_after=[batches // 2])
+
+    pipe = pk.Pipeline(mlp(6, 6, 6, 3), schedule, balance=[1, 2], optimizer=sgd, loss=nn.MSELoss())
     with pytest.raises(pk.ScheduleError, match="has to know how many batches there are"):
-        replicated().train(data(2), restart=False)
+        pipe.train(data(2), restart=False)
 
 
 # --- streams -------------------------------------------------------------------------------------
@@ -253,7 +324,7 @@ def test_steps_are_the_most_batches_of_any_loader(steps: int, trained: int) -> N
 def test_stages_on_several_workers_read_a_stream_at_once_or_as_far_as_steps() -> None:
     """Their table has to know its end: the last update averages what is left."""
     for arguments in ({"batches": iter(data(5))}, {"batches": iter(data(9)), "steps": 5}):
-        pipe, plain = replicated(), replicated()
+        pipe, plain = shared("pipedream"), shared("pipedream")
         assert pipe.train(**arguments).losses == plain.train(data(5)).losses
         assert different(pipe.state_dict(), plain.state_dict()) == []
 

@@ -353,3 +353,30 @@ def test_where_it_cannot_be_it_is_refused(options: dict[str, Any]) -> None:
     arguments = {"stages": 1, "seed": None} | options
     with pytest.raises(ValueError, match="one stage on one worker"):
         pipeline(mixed(), "flush", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"batches": 5}, TypeError, "must be an iterable, e.g. a list of .input, target."),
+        ({"batches": None}, TypeError, "a DataLoader, not NoneType"),
+        ({"batches": {"x": torch.ones(4, 6)}}, TypeError, "put it into a list"),
+        ({"steps": 2.0}, ValueError, "at least 1 batch, or None for all, not 2.0"),
+        ({"steps": "3"}, ValueError, "at least 1 batch, or None for all, not '3'"),
+        ({"on_batch": True}, TypeError, "on_batch must be a function, not bool"),
+    ],
+)
+def test_arguments_are_refused_before_training(arguments: Any, error: Any, message: str) -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1])
+    with pytest.raises(error, match=message):
+        pipe.train(**({"batches": data(2)} | arguments))
+    pipe.train(data(1))
+
+
+@pytest.mark.parametrize("inputs", ["tokens", ("tokens", "mask"), None])
+def test_a_batch_without_what_the_model_takes_is_told_of(inputs: Any) -> None:
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], inputs=inputs)
+    batch = {"ids": torch.ones(4, 6)} if inputs else {}
+    names = r"\['tokens'" if inputs else r"\[\]"
+    with pytest.raises(ValueError, match=f"the model takes {names}.*say by inputs="):
+        pipe.train([batch])

@@ -14,10 +14,12 @@ AVERAGED = ("running_mean", "running_var")
 COUNT = "num_batches_tracked"
 
 
+_FIRST = -(1 << 32)
+"""The number of the first sum: those of gradients are above."""
+
+
 @torch.no_grad()
-def average(
-    module: nn.Module, stage: int, members: Sequence[int], all_reduce: AllReduce, first: int
-) -> None:
+def average(module: nn.Module, stage: int, members: Sequence[int], all_reduce: AllReduce) -> None:
     """Give the norms of a stage the same statistics on all of its workers, at the end of a run.
 
     Each worker's running averages estimate the same mean and variance, and their mean does so
@@ -28,7 +30,6 @@ def average(
         stage: its number.
         members: the workers that have it, in order.
         all_reduce: with these; all of them call this.
-        first: the number of the first sum, which no earlier one of the stage has.
     """
     norms = [each for each in module.modules() if isinstance(each, _NormBase)]
     found = (norm._buffers.get(name) for norm in norms for name in (*AVERAGED, COUNT))
@@ -38,7 +39,7 @@ def average(
         own: list[Tensor | None] = [buffers[n] for n in bucket.parameters]
         each = [
             all_reduce.sum(
-                ReduceKey(stage, first + number * len(members) + place, [worker]), bucket.flat(own)
+                ReduceKey(stage, _FIRST + number * len(members) + place, [worker]), bucket.flat(own)
             ).numbers
             for place, worker in enumerate(members)
         ]

@@ -1,7 +1,6 @@
 """Whose turn it is among a worker's sums of gradients."""
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 
 class SumTurns:
@@ -12,13 +11,14 @@ class SumTurns:
 
     Args:
         order: the sums over several workers as (stage, update), as
-            :func:`pipekit.schedules.sum_order` gives them.
+            :func:`pipekit.schedules.sum_order` gives them; maybe without end.
     """
 
     def __init__(self, order: Iterable[tuple[int, int]]) -> None:
         self._order = order
         self._submit: dict[int, Callable[[int], bool]] = {}
-        self._due: deque[tuple[int, int]] = deque()
+        self._due: Iterator[tuple[int, int]] = iter(())
+        self._next: tuple[int, int] | None = None
 
     def begin(self, submit: dict[int, Callable[[int], bool]], first: dict[int, int]) -> None:
         """Make the first sums, those that need nothing of this worker.
@@ -29,19 +29,18 @@ class SumTurns:
             first: the first update of each that is to be summed.
         """
         self._submit = submit
-        self._due = deque((s, u) for s, u in self._order if s in submit and u >= first[s])
+        self._due = ((s, u) for s, u in self._order if s in submit and u >= first[s])
+        self._next = next(self._due, None) if submit else None
         self.advance()
 
     def advance(self) -> None:
         """Start all sums whose turn it is, after gradients have come."""
-        due = self._due
-        while due:
-            stage, update = due[0]
+        while self._next:
+            stage, update = self._next
             if not self._submit[stage](update):
                 return
-            due.popleft()
+            self._next = next(self._due, None)
 
     def end(self) -> None:
         """Start no more."""
-        self._due.clear()
-        self._submit = {}
+        self._next, self._submit = None, {}
