@@ -10,10 +10,10 @@ every pass is watched: a layer may begin to draw in the midst of a training.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -156,12 +156,60 @@ def _registered() -> list[Library]:
         operator = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
         if namespace not in libraries:
             libraries[namespace] = Library(namespace, "IMPL")
-        libraries[namespace].impl(operator, partial(_caught, operator), _KEY_NAME)
+        caught = partial(_caught, operator, _switches(operator._schema))
+        libraries[namespace].impl(operator, caught, _KEY_NAME)
     return [everything, *libraries.values()]
 
 
-def _caught(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+class _Switch(NamedTuple):
+    """An argument with which an operator that may draw draws nothing.
+
+    Attributes:
+        place: among the arguments.
+        name: likewise.
+        off: the value with which nothing is drawn.
+        default: of the argument; None: it has none.
+    """
+
+    place: int
+    name: str
+    off: float
+    default: Any
+
+    def is_off(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether the argument has the value with which nothing is drawn."""
+        given = args[self.place] if self.place < len(args) else kwargs.get(self.name, self.default)
+        return given is not None and given == self.off
+
+
+def _switches(schema: Any) -> list[_Switch]:
+    """Return the switches among an operator's arguments.
+
+    Dropout in evaluation, attention without dropout and the like are most of what is caught, and
+    borrowing a generator for each of them would take longer than what they compute.
+    """
+    off = {"train": False, "training": False, "dropout_p": 0.0}
+    if schema.name.removesuffix("_") in _RETURN_THEIR_INPUT:
+        off["p"] = 0.0
+    return [
+        _Switch(place, each.name, off[each.name], each.default_value)
+        for place, each in enumerate(schema.arguments)
+        if each.name in off
+    ]
+
+
+_RETURN_THEIR_INPUT = frozenset(
+    f"aten::{kind}dropout" for kind in ("", "alpha_", "feature_", "feature_alpha_")
+)
+"""Operators that draw nothing where nothing is to be dropped; the native one draws all the same."""
+
+
+def _caught(
+    operator: Callable[..., Any], switches: Sequence[_Switch], *args: Any, **kwargs: Any
+) -> Any:
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_KEY)):
+        if any(switch.is_off(args, kwargs) for switch in switches):
+            return operator(*args, **kwargs)
         if _thread.catching is not None:
             return _thread.catching.run(operator, *args, **kwargs)
         tensors = (each for each in args if isinstance(each, Tensor))

@@ -61,6 +61,45 @@ def test_other_operators_do_not_draw() -> None:
     assert not seeded.drew
 
 
+SWITCHED_OFF: dict[str, Callable[[Tensor], Tensor]] = {
+    "dropout of nothing": nn.Dropout(0.0),
+    "dropout of nothing, in place": lambda x: nn.functional.dropout(x.clone(), 0.0, inplace=True),
+    "channels of nothing": lambda x: nn.Dropout2d(0.0)(x[None]),
+    "alpha dropout in evaluation": nn.AlphaDropout(0.5).eval(),
+    "rrelu in evaluation": nn.RReLU().eval(),
+    "native dropout in evaluation": lambda x: torch.native_dropout(x, 0.5, False)[0],
+    "attention": lambda x: nn.functional.scaled_dot_product_attention(x, x, x),
+    "attention, said": lambda x: nn.functional.scaled_dot_product_attention(x, x, x, None, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHED_OFF)
+def test_what_draws_nothing_by_its_arguments_borrows_no_generator(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.arange(24.0).view(2, 3, 4)
+    before = torch.get_rng_state()
+    expected = SWITCHED_OFF[name](x)
+    assert torch.equal(torch.get_rng_state(), before), "torch itself draws nothing"
+
+    def run(*_: object) -> None:
+        raise AssertionError("a generator was borrowed")
+
+    monkeypatch.setattr(Seeded, "run", run)
+    with Seeded(5, CPU):
+        assert torch.equal(SWITCHED_OFF[name](x), expected)
+
+
+def test_native_dropout_of_nothing_draws_all_the_same() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    torch.native_dropout(torch.ones(3), 0.0, True)
+    assert not torch.equal(torch.get_rng_state(), before)
+    with Seeded(5, CPU) as seeded:
+        torch.native_dropout(torch.ones(3), 0.0, True)
+    assert seeded.drew
+
+
 def test_gradients_are_those_of_the_mask() -> None:
     x = torch.ones(50, requires_grad=True)
     with Seeded(5, CPU):

@@ -120,7 +120,7 @@ def _beside_found(table: pd.DataFrame, color: str, title: str, label: str) -> go
 
 def split_curve(splits: pd.DataFrame) -> pd.DataFrame:
     """Return :func:`.runs.every_split` as rows: layers of the first stage, time, seconds."""
-    seconds = ["predicted (s)", "found (s)", "at one speed (s)"]
+    seconds = ["predicted (s)", "found (s)"]
     layers = splits.assign(**{"layers of the first stage": range(1, len(splits) + 1)})
     found = f"{splits['batches'].iloc[0]} minibatches (s)"
     return layers.melt("layers of the first stage", seconds, "time", found)

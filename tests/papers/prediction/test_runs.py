@@ -90,7 +90,7 @@ def test_every_cut_is_run_and_one_is_the_planners(task: TrainedModel) -> None:
 def test_the_verdict_on_a_miss_is_a_miss() -> None:
     good = pd.DataFrame({"error": [0.01, -0.01], "counts agree": [True, True]})
     bad = pd.DataFrame({"error": [0.01, -0.5], "counts agree": [True, False]})
-    splits = pd.DataFrame({"at one speed (s)": [1.0, 1.04], "chosen": [False, True]})
+    splits = pd.DataFrame({"found (s)": [1.0, 1.04], "chosen": [False, True]})
     assert prediction.verdicts(good, good, good, splits)["reached"].all()
     reached = prediction.verdicts(good, bad, good, splits).set_index("what")["reached"]
     assert not reached["measured seconds, mean error"]
