@@ -88,11 +88,13 @@ def work(case: dict[str, Any], repeats: int, result: Path) -> None:
     rows = microbatches if case["method"] == "PipeDream-Flush" else 1
     batch = torch.zeros(rows, 1), torch.zeros(rows, numbers)
     pipeline.train([batch] * max(replicas))  # connections are made at the first use
-    found: dict[str, list[float]] = {"bandwidth": [], "seconds": []}
+    found: dict[str, list[Any]] = {"bandwidth": [], "seconds": [], "passes": []}
     for _ in range(repeats):
         found["bandwidth"].append(link_bandwidth())
         frame = pipeline.train([batch] * case["batches"]).trace.frame
         found["seconds"].append(float(frame["end_s"].max() - frame["start_s"].min()))
+        took = (frame["end_s"] - frame["start_s"]).groupby([frame["stage"], frame["op"]]).mean()
+        found["passes"].append([took[stage].to_dict() for stage in range(len(layers))])
     if dist.get_rank() == 0:
         result.write_text(json.dumps(found))
     dist.barrier()

@@ -13,7 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from pipekit.clusters.namespaces import available, require_namespaces, run
+from pipekit.clusters.namespaces import (
+    CONGESTION_CONTROL,
+    PACKET_BYTES,
+    available,
+    require_namespaces,
+    run,
+)
 from pipekit.clusters.rates import burst_bytes, bytes_per_second
 
 LIMIT_S = 100
@@ -62,6 +68,13 @@ def test_the_environment_is_torchruns(capfd: pytest.CaptureFixture[str]) -> None
         "[0] 0 0 2 2 10.0.0.1 29500",
         "[1] 1 1 2 2 10.0.0.1 29500",
     ]
+
+
+@needs_namespaces
+def test_links_do_not_depend_on_the_hosts_tcp(capfd: pytest.CaptureFixture[str]) -> None:
+    script = "cat /proc/sys/net/ipv4/tcp_congestion_control /sys/class/net/eth0/mtu"
+    assert run(["sh", "-c", script], 1) == 0
+    assert capfd.readouterr().out.split() == ["[0]", CONGESTION_CONTROL, "[0]", str(PACKET_BYTES)]
 
 
 @needs_namespaces

@@ -160,12 +160,11 @@ def profiled(model: TrainedModel, stages: int, passes: int) -> Profile:
 def middle(profiles: Sequence[Profile]) -> Profile:
     """Return the first of several profiles of a model, with the median of all of their seconds."""
     names = [item.name for item in fields(LayerProfile) if item.name.endswith("_s")]
-    layers = (
-        replace(
-            each[0], **{name: statistics.median(getattr(x, name) for x in each) for name in names}
-        )
-        for each in zip(*(profile.layers for profile in profiles), strict=True)
-    )
+    layers = []
+    for each in zip(*(costs.layers for costs in profiles), strict=True):
+        seconds = {name: [getattr(layer, name) for layer in each] for name in names}
+        medians = {name: statistics.median(s) for name, s in seconds.items() if None not in s}
+        layers.append(replace(each[0], **medians))
     return replace(profiles[0], layers=tuple(layers))
 
 

@@ -81,6 +81,16 @@ def test_peak_bytes_of_a_real_run_are_predicted() -> None:
     assert row["predicted (MB)"] == pytest.approx(row["found (MB)"], rel=0.05)
 
 
+def test_of_several_profiles_each_number_of_seconds_is_the_median() -> None:
+    costs = [
+        Profile.uniform(2, forward, backward) for forward, backward in ((1, 9), (3, 5), (2, 4))
+    ]
+    both = prediction.middle(costs)
+    assert [(x.forward_s, x.backward_s, x.backward_input_s) for x in both.layers] == [
+        (2, 5, None)
+    ] * 2
+
+
 def test_every_cut_is_run_and_one_is_the_planners(task: TrainedModel) -> None:
     table = prediction.every_split(task, MethodCase("pipedream", 2, 1, 2), repeats=1)
     assert table["balance"].tolist() == ["1-2", "2-1"]
