@@ -45,7 +45,7 @@ def main(
     ] = None,
 ) -> None:
     """Clone, install, and run each step in turn; stop at the first that fails."""
-    rows = []
+    rows, machine = [], provenance("measured", page=PAGE)  # now: the checkout may change meanwhile
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "pipekit"
         subprocess.run(["git", "clone", "--quiet", REPOSITORY, clone], check=True)
@@ -57,7 +57,6 @@ def main(
         for step, command in commands.items():
             print(f"== {step}", flush=True)
             rows.append({"step": step, "cpu_s": round(cpu_seconds(command, clone), 1)})
-    machine = provenance("measured", page=PAGE)
     write(output / "provenance.json", machine)
     kept = {key: machine[key] for key in ("utc", "label", "cores", "cpu", "commit")}
     table = pd.DataFrame(rows).assign(**kept)
