@@ -223,8 +223,8 @@ class Pipeline:
     ) -> Run:
         """Train on every batch once; the pipeline is empty again when this returns.
 
-        A run ends early if ``on_batch`` returns True, if the data or a forward raises an error, or
-        by an interrupt (Ctrl-C, a notebook's stop button; a second one ends it at once).  The
+        A run ends early if ``on_batch`` returns True, if it, the data or a forward raises an error,
+        or by an interrupt (Ctrl-C, a notebook's stop button; a second one ends it at once).  The
         batches before that are then finished on all stages, whose weights are those of the last
         whole update: :meth:`state_dict` gives them, and training may go on.  Running statistics
         may have counted rows of the batch that failed.  After an error in a backward or in an

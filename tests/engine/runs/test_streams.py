@@ -196,6 +196,20 @@ def test_stages_on_several_workers_go_on(name: str, transport: str) -> None:
     pipe.close()
 
 
+def test_parallel_pipelines_go_on_before_an_error_of_the_data() -> None:
+    batches = data(7)
+
+    def broken() -> Iterator[Any]:
+        yield from batches[:3]
+        raise OSError("the disk is gone")
+
+    pipe, whole = shared("2bw"), shared("2bw")
+    with pytest.raises(OSError, match="the disk is gone"):
+        pipe.train(broken(), restart=False)
+    assert pipe.train(batches[3:], restart=False).losses == whole.train(batches).losses[3:]
+    assert different(pipe.state_dict(), whole.state_dict()) == []
+
+
 def test_clipped_gradients_of_parallel_pipelines_go_on() -> None:
     batches, (whole, pipe) = data(5), (shared("2bw", clip_norm=0.01) for _ in range(2))
     expected = whole.train(batches).losses
