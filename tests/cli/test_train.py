@@ -37,7 +37,10 @@ def test_it_prints_a_measured_table_and_writes_what_happened(
     text = printed(f"train --model mlp {options} --output mine")
     assert "PipeDream-2BW, 2 stages" in text
     assert "test accuracy" in text
-    assert re.search(r"measured on .*; data: .*MNIST", " ".join(text.split()))
+    assert re.search(
+        r"measured: \d workers? (share|has|have) \d+ cores? of .*; data: .*MNIST",
+        " ".join(text.split()),
+    )
     row = r"│ +{} │ +\d\.\d{{4}} │ +\d+\.\d% │ +\d+\.\d\d │ +\d+%, \d+%, \d+% │ +2 2 │"
     for epoch in (1, 2):
         assert re.search(row.format(epoch), text), text
