@@ -68,7 +68,7 @@ def test_hovering_a_bar_names_its_microbatch_and_version(lab: Lab) -> None:
 
 
 def test_both_timelines_zoom_together_and_show_all_again(lab: Lab) -> None:
-    notebook = lab.show("timeline.ipynb")
+    notebook = at_its_beginning(lab)
     canvases = notebook.locator(".pipekit-timeline > canvas")
     whole = pixels(canvases)
     canvases.first.press("+")
@@ -88,7 +88,7 @@ def pixels(canvases: Locator) -> list[str]:
 
 
 def test_the_critical_path_is_shown_and_hidden_by_a_key(lab: Lab, screenshots: Path) -> None:
-    notebook = lab.show("timeline.ipynb")
+    notebook = at_its_beginning(lab)
     canvases = notebook.locator(".pipekit-timeline > canvas")
     without = pixels(canvases)
     canvases.first.press("c")
@@ -99,7 +99,7 @@ def test_the_critical_path_is_shown_and_hidden_by_a_key(lab: Lab, screenshots: P
 
 
 def test_a_run_is_shown_until_the_sliders_time_on_all_canvases(lab: Lab) -> None:
-    notebook = lab.show("timeline.ipynb")
+    notebook = at_its_beginning(lab)
     canvases = notebook.locator(".pipekit-timeline > canvas")
     whole = pixels(canvases)
     clock = notebook.locator(".pipekit-tools input").first
