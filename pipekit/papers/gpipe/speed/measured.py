@@ -54,7 +54,7 @@ def _batch(rows: int, pixels: int, seed: int) -> tuple[Tensor, Tensor]:
 def _pipeline(scenario: Scenario) -> Pipeline:
     return Pipeline(
         resnet101(),
-        scenario.schedule(),
+        scenario.schedule,
         balance=least_variance(profile_of(RESNET), scenario.stages),
         optimizer=partial(torch.optim.SGD, lr=0.01, momentum=0.9),
         loss=nn.CrossEntropyLoss(),

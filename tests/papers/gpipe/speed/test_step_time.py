@@ -104,3 +104,15 @@ def test_every_scenario_is_really_trained(monkeypatch: pytest.MonkeyPatch) -> No
     assert (plain.label, plain.workers, pipelined.workers) == ("measured", 1, 2)
     assert (pipelined.frame["op"] == "RECOMPUTE").sum() == 4
     assert pipelined.breakdown().loc["all", "recompute"] > 0
+
+
+def test_one_accelerator_is_timed_with_and_without_recomputation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 1000))
+    monkeypatch.setattr(measured, "resnet101", lambda: small)
+    monkeypatch.setattr(measured, "profile_of", lambda _: PROFILE)
+    seconds = measured.alone(rows=4, pixels=8, repeats=2, seed=0)
+    assert seconds.shape == (2, 2)
+    throughput, overhead = measured.recomputation_findings(seconds, "small")
+    assert (len(throughput.repeats), len(overhead.repeats)) == (2, 2)
