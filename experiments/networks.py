@@ -146,6 +146,7 @@ def entered(model: nn.Module, batch: Any, way: str) -> dict[str, Any]:
         "ms_plain": 1e3 * plain,
         "ms_converted": 1e3 * converted,
         "seconds_to_enter": seconds,
+        "sentence": "",
     }
 
 

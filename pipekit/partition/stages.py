@@ -32,8 +32,9 @@ def stages(
     a batch of other lengths is refused when it comes.
 
     ``way="export"``: ``torch.export`` traces the model, blocks and all, into a graph of operators
-    for any number of rows and, where the model allows it, any lengths.  What the graph would lose
-    is refused.
+    for any number of rows and, where the model allows it, any lengths.  Images keep their height
+    and width if the model takes no larger ones, or cuts them into windows or patches.  What the
+    graph would lose is refused.
 
     Tensors that are used later go along from layer to layer.  The layers are then compared with the
     unsplit model on another number of rows, and on other lengths if they may vary: outputs in

@@ -61,21 +61,54 @@ def test_one_graph_is_for_training_and_evaluation_of_all_sizes() -> None:
         layers(torch.randn(2, 1, 20, 16))  # what goes down and up again has another length then
 
 
-def test_images_that_windows_cut_keep_their_size() -> None:
-    class Windows(nn.Module):
+def fixed_windows(x: Tensor) -> Tensor:
+    return x.reshape(x.shape[0], 3, 2, 4, 2, 4).reshape(x.shape)
+
+
+def patches(x: Tensor) -> Tensor:
+    """As many as there is room for: an image of any size is cut."""
+    rows, channels, height, width = x.shape
+    across = -(-width // 2)
+    cut = x.reshape(rows * channels * (height // 2), 2, across, 2).transpose(1, 2)
+    cut = cut.reshape(rows, channels, -1, 4).transpose(1, 3) * 2
+    cut = cut.transpose(1, 3).reshape(-1, across, 2, 2).transpose(1, 2)
+    return cut.reshape(rows, channels, height, across * 2)
+
+
+@pytest.mark.parametrize("cut", [fixed_windows, patches])
+def test_images_that_are_cut_keep_their_size(cut: Callable[[Tensor], Tensor]) -> None:
+    """Else torch's solver reasons about them for a quarter of an hour, and more."""
+
+    class Cuts(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.blocks = nn.ModuleList(nn.Conv2d(3, 3, 1) for _ in range(3))
 
         def forward(self, x: Tensor) -> Tensor:
             for block in self.blocks:
-                x = block(x.reshape(x.shape[0], 3, 2, 4, 2, 4).reshape(x.shape))
+                x = block(cut(x))
             return x
 
-    layers = stages(Windows(), torch.randn(3, 3, 8, 8), way="export")
+    layers = stages(Cuts(), torch.randn(3, 3, 8, 8), way="export")
     assert layers(torch.randn(5, 3, 8, 8)).shape == (5, 3, 8, 8)
     with pytest.raises(ValueError, match=r"tensors \[rows, 3, 8, 8\]"):
         layers(torch.randn(2, 3, 16, 16))
+
+
+def test_views_that_keep_height_and_width_leave_them_free() -> None:
+    class Shuffles(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Conv2d(4, 4, 1) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                rows, _, height, width = x.shape
+                x = block(x.view(rows, 2, 2, height, width).transpose(1, 2).reshape(x.shape))
+            return x.flatten(2)
+
+    layers = stages(Shuffles(), torch.randn(3, 4, 8, 8), way="export")
+    assert layers(torch.randn(2, 4, 6, 9)).shape == (2, 4, 54)
 
 
 def shares(model: Any, x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from pipekit.layers.buffers import buffers_untouched
 from pipekit.partition.exporting.graph import GraphReader
+from pipekit.partition.exporting.images import IMAGE_DIMENSIONS, images_vary
 from pipekit.partition.exporting.lost import require_nothing_lost
 from pipekit.partition.exporting.sizes import ROWS
 from pipekit.partition.recorded.part import Part
@@ -24,9 +25,6 @@ from pipekit.partition.recording.program import Growth, Program
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import Size, values
 from pipekit.partition.recording.untouched import device_of, left_as_it_was
-
-IMAGE_DIMENSIONS = 4
-"""Rows, channels, height and width."""
 
 _ADVICE = (
     "use way='record', which leaves the blocks as they are; or, for way='export', let the model do "
@@ -39,8 +37,9 @@ def export(model: nn.Module, example: Any, blocks: Wish | None = None) -> Record
     """Return a module as a row of layers of exported operators, cut where its blocks end.
 
     ``torch.export`` traces the forward in training and in evaluation mode, with all dimensions of
-    the batch's tensors free that it can leave free; those of images, if the model takes images
-    twice as large.  Its buffers, modes and the random generators are left as they were.
+    the batch's tensors free that it can leave free; those of images, if the model takes larger
+    ones and cuts none into windows or patches.  Its buffers, modes and the random generators are
+    left as they were.
 
     Args:
         model: any module without hooks, autograd functions of its own or activation checkpointing.
@@ -57,13 +56,13 @@ def export(model: nn.Module, example: Any, blocks: Wish | None = None) -> Record
     whole = opaque(model, names)
     programs: list[Program] = []
     with left_as_it_was(model):
-        images_vary = _runs(model, pytree.tree_map(_twice_as_large, example))
+        images_free = images_vary(model, example)
         for training in (True, False):
             model.train(training)
             if training:
                 require_nothing_lost(model, example)
             args, kwargs = _arguments(batches.differentiable_copy(example))
-            exported = _exported(model, args, kwargs, rows, images_vary)
+            exported = _exported(model, args, kwargs, rows, images_free)
             reader = GraphReader(exported, model, whole, device_of(model), rows)
             with buffers_untouched(model):
                 program = reader.read(args, kwargs)
@@ -94,18 +93,21 @@ def _of_batch(template: Any, example: Any) -> Any:
 
 
 def _exported(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], rows: int, images_vary: bool
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    rows: int,
+    images_free: bool,
 ) -> torch.export.ExportedProgram:
     """Export with all dimensions free; if torch cannot, with the rows alone.
 
-    Images keep their size unless they vary: where windows of a fixed size cut them, torch's solver
-    reasons about height and width for a quarter of an hour and more.
+    Images keep their size unless they may vary (:func:`images_vary`).
     """
 
     def free(lengths: bool, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return None
-        varies = lengths and (images_vary or leaf.dim() < IMAGE_DIMENSIONS)
+        varies = lengths and (images_free or leaf.dim() < IMAGE_DIMENSIONS)
         return tuple(
             Dim.AUTO if varies or (not n and r == rows) else None for n, r in enumerate(leaf.shape)
         )
@@ -128,13 +130,6 @@ def _exported(
                 f"torch.export refuses the model in {mode} mode ({type(error).__name__}: {said}): "
                 f"use way='record', which leaves the blocks as they are"
             ) from error
-
-
-def _twice_as_large(leaf: Any) -> Any:
-    """Return an image of twice the height and width; all else as it is."""
-    if not isinstance(leaf, Tensor) or leaf.dim() < IMAGE_DIMENSIONS:
-        return leaf
-    return leaf.repeat(*[1] * (leaf.dim() - 2), 2, 2)
 
 
 def _other_lengths(model: nn.Module, example: Any, programs: list[Program]) -> Trial | None:
