@@ -27,7 +27,7 @@ from experiments.attacks import crafted
 from experiments.attacks.interrupts import batches, network
 from pipekit import Pipeline, schedules
 
-LIMIT_S = 30.0  # a try takes a tenth of a second
+LIMIT_S = 120.0  # a try takes a tenth of a second; only a hang lasts so long
 EARLIER, NAMED, UNHARMED, MADE = "earlier one used", "refused by name", "unharmed", "trained"
 """What comes of a try."""
 
