@@ -35,8 +35,8 @@ quick: $(STAMP) ## run the tests only
 	@.venv/bin/python -m compileall -q pipekit experiments # else each process compiles where none writes
 	.venv/bin/python -m pytest $(PARALLEL)
 
-long: $(STAMP) ## run the tests that take more than 5 s each (3 minutes)
-	.venv/bin/python -m pytest -m long $(PARALLEL)
+long: $(STAMP) ## run the tests that take more than 5 s each, and properties on more random cases (4 minutes)
+	.venv/bin/python -m pytest -m "long or hypothesis" $(PARALLEL)
 
 lint: $(STAMP) ## check style and types only
 	.venv/bin/ruff check .
@@ -51,7 +51,7 @@ networks: $(STAMP) ## the same networks, and five drawn at random, as a table in
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[models]'
 	.venv/bin/python -m experiments.networks --output results/runs/networks
 
-devices: $(STAMP) ## train every schedule with every feature on a simulated accelerator (5 minutes)
+devices: $(STAMP) ## train every schedule with every feature on a simulated accelerator (4 minutes)
 	.venv/bin/python -m pytest tests/device -m "devices or not devices" $(PARALLEL)
 
 gpu: $(STAMP) ## the same on the GPUs here; memory against prediction; speed beside others; profiles

@@ -27,12 +27,17 @@ torch.set_num_threads(1)
 matplotlib.use("Agg")
 
 # A shared machine may stall any single example; pytest-timeout guards the whole test.
-settings.register_profile("pipekit", deadline=None, derandomize=True)
-settings.load_profile("pipekit")
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("long", settings.get_profile("quick"), max_examples=100)
 
 
 APART = {"browser", "devices", "long", "models"}
 """Marks of tests that take long and run only where they are asked for: each has a make target."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try a property on more random cases where long tests are asked for (make long)."""
+    settings.load_profile("long" if "long" in config.getoption("-m") else "quick")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
