@@ -28,7 +28,7 @@ matplotlib.use("Agg")
 
 # A shared machine may stall any single example; pytest-timeout guards the whole test.
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=40)
-settings.register_profile("long", settings.get_profile("quick"), max_examples=100)
+settings.register_profile("properties", settings.get_profile("quick"), max_examples=200)
 
 
 APART = {"browser", "devices", "long", "models"}
@@ -36,8 +36,8 @@ APART = {"browser", "devices", "long", "models"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Try a property on more random cases where long tests are asked for (make long)."""
-    settings.load_profile("long" if "long" in config.getoption("-m") else "quick")
+    """Try properties on more random cases where they are asked for (make properties)."""
+    settings.load_profile("properties" if "hypothesis" in config.getoption("-m") else "quick")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
