@@ -2,11 +2,11 @@
 
 project = "pipekit"
 author = "pipekit contributors"
+copyright = "pipekit contributors, MIT license"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"  # follows the reader's light or dark, and fits a phone
 html_title = "pipekit"
 html_copy_source = False
-html_show_copyright = False
 html_css_files = ["site.css"]
 html_static_path = ["_static"]  # the report, and the pictures of the page with a slider
 templates_path: list[str] = []

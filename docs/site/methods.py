@@ -63,13 +63,9 @@ def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
         theirs = [c for c in claims.load().values() if c.paper == PAPERS[name]]
         stated = [c for c in theirs if c.kind == "equation"]
         text += [f"## Equations of its paper, checked ({len(stated)} of {len(theirs)} claims)"]
-        text += [
-            markdown(
-                pd.DataFrame(
-                    [{k: getattr(c, k) for k in ("where", "claim", "value")} for c in stated]
-                )
-            )
-        ]
+        # As code, since a formula's asterisks are no italics.
+        rows = [{"where": c.where, "claim": c.claim, "value": f"`{c.value}`"} for c in stated]
+        text += [markdown(pd.DataFrame(rows))]
     return "\n\n".join(text) + "\n"
 
 

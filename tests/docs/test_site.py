@@ -68,6 +68,7 @@ def test_a_method_page_has_picture_use_costs_table_and_claims(
         "worker 0 | F0",
         "def _previous",
         "of 111 claims",
+        "`b*w*d*g, m = d*g`",
     ):
         assert shown in page
 
