@@ -12,6 +12,8 @@ from pipekit.profiling import LayerProfile, Profile
 from pipekit.units import BYTES, written
 
 Floats = NDArray[np.float64]
+Members = int | Floats
+"""How many, or an array of such numbers."""
 Index = Any
 """A cut's number, or an array of them; ``first`` and ``stop`` broadcast against each other."""
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.dynamic_program.bottleneck import TIE, BottleneckProgram, Node
 from pipekit.planning.dynamic_program.objectives import Bytes, Cost, Links, Seconds
-from pipekit.planning.dynamic_program.search_space import SearchSpace
+from pipekit.planning.dynamic_program.search_space import SearchSpace, Settled
 from pipekit.planning.dynamic_program.timing import Timed, Timing, milliseconds
 from pipekit.planning.layer_ranges import LayerRanges, bytes_text
-from pipekit.plans import Plan
+from pipekit.plans import Plan, StagePlan
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
 
@@ -82,23 +82,36 @@ def pipedream(
     best = planner.best(replicate)
     if best is None:
         raise ValueError(planner.why_nothing_fits(replicate))
-    seconds, what, stages = best.timed
+    seconds, what, _ = best.timed
     return Plan(
         method="pipedream",
-        stages=stages,
+        stages=best.stages,
         microbatch_rows=profile.rows,
-        in_flight=optimal_in_flight([stage.replicas for stage in stages])[0],
+        in_flight=best.in_flight[0],
         predicted_s=seconds,
         why=f"The slowest is {what}. {planner.compared()}{planner.remark}",
-        order=best.order,
+        order=best.settled.order,
     )
 
 
 class _Candidate(NamedTuple):
-    """A plan, and the order of the layers that its stages name."""
+    """A plan with its times, and its layers in one order."""
 
     timed: Timed
-    order: tuple[int, ...]
+    settled: Settled
+
+    @property
+    def in_flight(self) -> Sequence[int]:
+        """Minibatches in flight on each replica of each stage."""
+        return optimal_in_flight([stage.replicas for stage in self.timed.stages])
+
+    @property
+    def stages(self) -> tuple[StagePlan, ...]:
+        """The stages with their times and bytes."""
+        return tuple(
+            replace(stage, memory_bytes=self.settled.memory.of(stage.first, stage.stop, in_flight))
+            for stage, in_flight in zip(self.timed.stages, self.in_flight, strict=True)
+        )
 
 
 class _Planner:
@@ -155,16 +168,10 @@ class _Planner:
         return BottleneckProgram(objective, ranges.layers, widths, replicate, bound)
 
     def _settled(self, nodes: Sequence[Node], levels: Sequence[Level]) -> _Candidate:
-        """Return the stages that a nested plan makes, with their times and bytes."""
+        """Return the stages that a nested plan makes, with their times."""
         settled = self._space.settle(nodes, self._cluster.device.memory_bytes)
         timing = Timing(settled.ranges, self._cost, self._links, settled.order)
-        timed = timing.chain(settled.nodes, levels)
-        counts = optimal_in_flight([stage.replicas for stage in timed.stages])
-        stages = tuple(
-            replace(stage, memory_bytes=settled.memory.of(stage.first, stage.stop, in_flight))
-            for stage, in_flight in zip(timed.stages, counts, strict=True)
-        )
-        return _Candidate(timed._replace(stages=stages), settled.order)
+        return _Candidate(timing.chain(settled.nodes, levels), settled)
 
     def compared(self) -> str:
         """Return what plain data parallelism and a straight pipeline would take."""

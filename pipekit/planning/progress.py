@@ -11,4 +11,6 @@ PATIENCE_S = 1.0
 
 def planning_bar(steps: Collection[T], shown: bool) -> Iterable[T]:
     """Return the steps, counted by a bar if it is wanted and they take more than a second."""
-    return progress_bar(steps, desc="planning", unit="step", disable=not shown, delay=PATIENCE_S)
+    if not shown:
+        return steps
+    return progress_bar(steps, desc="planning", unit="step", delay=PATIENCE_S)

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.planning.layer_ranges import Floats
+from pipekit.planning.layer_ranges import Floats, Members
 from pipekit.planning.progress import planning_bar
 
 TIE = 1e-9
@@ -18,6 +18,11 @@ _MOST_KEPT = 16
 """Matrices of replicated stages that are kept for use again; a large graph's takes 32 MB."""
 _ROWS = 128
 """Rows of a matrix that are looked at together."""
+_FEW_CUTS = 64
+"""Of fewer cuts, the matrices for all numbers of replicas are looked at together."""
+
+Workers = Fraction | int
+"""A number of them, for each of a group of members."""
 
 
 class _Stages(NamedTuple):
@@ -30,6 +35,21 @@ class _Stages(NamedTuple):
 
     values: Floats
     reach: NDArray[np.int64]
+
+
+class _AllStages(NamedTuple):
+    """Stages of 1, 2, ... members.
+
+    Attributes:
+        values: ``[members - 1, i, j]``, of the layers between two cuts.
+        between: ``[members - 1, j, i]``, the same where others follow: neither i nor j is the last
+            cut, and j is not the first.
+        transfers: ``[members - 1, i]``, of what passes a cut to or from so many.
+    """
+
+    values: Floats
+    between: Floats
+    transfers: Floats
 
 
 class Objective(Protocol):
@@ -50,11 +70,17 @@ class Objective(Protocol):
     def worker(self, in_flight: int) -> Floats:
         """Return the matrix of one worker, for the microbatches that it has in flight."""
 
-    def replicated(self, inner: Floats, level: int, members: int) -> Floats:
-        """Return the matrix of so many members of a level that share the minibatches."""
+    def replicated(self, inner: Floats, level: int, members: Members) -> Floats:
+        """Return the matrix of so many members of a level that share the minibatches.
 
-    def transfer(self, level: int, members: int) -> Floats:
-        """Return, for each cut, the value of what passes it to or from so many members."""
+        For an array of numbers, of shape ``(n, 1, 1)``, it returns as many matrices.
+        """
+
+    def transfer(self, level: int, members: Members) -> Floats:
+        """Return, for each cut, the value of what passes it to or from so many members.
+
+        For an array of numbers, of shape ``(n, 1)``, it returns a row for each, or one for all.
+        """
 
 
 class Node(NamedTuple):
@@ -92,6 +118,9 @@ class BottleneckProgram:
         widths: members that each level joins, innermost first.
         replicate: whether stages may be replicated.
         bound: a value that some plan is known to have: worse ones are passed over.
+
+    Attributes:
+        candidates: how many were compared: a first stage, its members, and what is behind it.
     """
 
     def __init__(
@@ -107,11 +136,13 @@ class BottleneckProgram:
         self._widths = widths
         self._top = len(widths) - 1
         self._replicate = replicate
+        self.candidates = 0
         finite = min(bound * (1 + 2 * TIE), np.finfo(float).max / 2 / prod(widths))
         # What takes so long on a member may be shared by all members of the levels outside it.
         self._bounds = [finite * prod(widths[level + 1 :]) for level in range(len(widths))]
         self._best = cache(self._solve)
         self._replicated = lru_cache(_MOST_KEPT)(self._solve_replicated)
+        self._at_once = lru_cache(_MOST_KEPT)(self._stages_at_once)
 
     def optimum(self, progress: bool = False) -> tuple[float, tuple[Node, ...]]:
         """Return the least value for all layers, and the plan that has it; infinite if none fits.
@@ -124,16 +155,16 @@ class BottleneckProgram:
             progress: whether to show a bar, if it takes more than a second.
         """
         sizes = planning_bar(range(1, self._widths[-1] + 1), progress)
-        tables = [self._best(self._top, members, Fraction(0), False) for members in sizes]
+        tables = [self._best(self._top, members, 0, False) for members in sizes]
         values = [float(table[0, -1]) for table in tables]
         limit = min(values) * (1 + TIE)
         if limit == np.inf:
             return limit, ()
         members = next(m for m, value in enumerate(values, start=1) if value <= limit)
-        nodes = self._choose(self._top, members, Fraction(0), 0, self._layers, limit, after=False)
+        nodes = self._choose(self._top, members, 0, 0, self._layers, limit, after=False)
         return values[members - 1], nodes
 
-    def _solve(self, level: int, members: int, behind: Fraction, after: bool) -> Floats:
+    def _solve(self, level: int, members: int, behind: Workers, after: bool) -> Floats:
         """Return the matrix of the best on exactly so many members.
 
         At the outermost level it has its last column only: of all layers together, only those runs
@@ -144,6 +175,8 @@ class BottleneckProgram:
         """
         if level < 0:
             return self._objective.worker(ceil(1 + behind))
+        if level == self._top and self._layers < _FEW_CUTS:
+            return self._solve_at_once(members, behind, after)
         stops = self._stops(level)
         best = np.full((self._layers + 1, len(stops)), np.inf)
         for replicas in self._replicas(members):
@@ -158,10 +191,60 @@ class BottleneckProgram:
             sent = transfer if after or not self._objective.receivers_count else received
             for column, stop in enumerate(stops):
                 behind_it = np.maximum(sent[:stop], rest[:stop, column])
-                joined = _joined(stages, behind_it, self._bounds[level])
+                joined = self._joined(stages, behind_it, self._bounds[level])
                 joined = np.maximum(joined, received[:stop])
                 np.minimum(best[:stop, column], joined, out=best[:stop, column])
         return best
+
+    def _solve_at_once(self, members: int, behind: Workers, after: bool) -> Floats:
+        """Return the same for the outermost level, of few cuts: for all replicas in one go."""
+        receivers_count = self._objective.receivers_count
+        stages = self._all_stages(members, behind)
+        best = np.full((self._layers + 1, 1), np.inf)
+        several = self._replicas(members)
+        if several[-1] == members:
+            best[:, 0] = stages.values[members - 1, :, -1]
+            if after:
+                np.maximum(best[:, 0], stages.transfers[members - 1], out=best[:, 0])
+            several = several[:-1]
+        if not several or self._layers < 2:
+            return best
+        parts = [members - replicas for replicas in several]
+        rest = np.array([self._best(self._top, n, behind, receivers_count)[:, 0] for n in parts])
+        transfers = stages.transfers[: len(parts)]
+        if after or not receivers_count:
+            rest = np.maximum(rest, transfers)
+        joined = np.maximum(stages.between[: len(parts)], rest[:, 1:-1, None])
+        self.candidates += joined.size
+        least = joined.min(axis=1)
+        if after:
+            least = np.maximum(least, transfers[:, :-2])
+        np.minimum(best[:-2, 0], least.min(axis=0), out=best[:-2, 0])
+        return best
+
+    def _all_stages(self, members: int, behind: Workers) -> _AllStages:
+        """Return the outermost level's stages, of few cuts, on 1, 2, ... of so many members.
+
+        There may be more of them.
+        """
+        if self._objective.in_flight_matters:
+            return self._at_once(members, behind)
+        return self._at_once(self._widths[-1], 0)
+
+    def _stages_at_once(self, members: int, behind: Workers) -> _AllStages:
+        replicas = self._replicas(members)
+        inner = [self._inner(self._top, members, each, behind) for each in replicas]
+        if not self._objective.in_flight_matters:  # the same for all
+            inner = inner[:1]
+        alone = np.array([self._best(*each, False) for each in inner])
+        numbers = np.array(replicas, float)[:, None]
+        values = self._objective.replicated(alone, self._top, numbers[:, :, None])
+        transfers = self._objective.transfer(self._top, numbers)
+        return _AllStages(
+            values,
+            values[:, :-2, 1:-1].transpose(0, 2, 1).copy(),
+            np.broadcast_to(transfers, (len(replicas), self._layers + 1)),
+        )
 
     def _stops(self, level: int) -> range:
         """Return the cuts at which runs of layers end that matter at a level."""
@@ -171,7 +254,7 @@ class BottleneckProgram:
         self,
         level: int,
         members: int,
-        behind: Fraction,
+        behind: Workers,
         first: int,
         stop: int,
         limit: float,
@@ -184,7 +267,7 @@ class BottleneckProgram:
         candidates = []
         receivers_count = self._objective.receivers_count
         for replicas in self._replicas(members):
-            value = self._stage(level, members, replicas, behind).values[first, : stop + 1]
+            value = self._values(level, members, replicas, behind)[first, : stop + 1]
             transfer = self._objective.transfer(level, replicas)[: stop + 1]
             if after:
                 value = np.maximum(value, transfer[first])
@@ -217,12 +300,19 @@ class BottleneckProgram:
         )
         return node, *rest_of_it
 
-    def _stage(self, level: int, members: int, replicas: int, behind: Fraction) -> _Stages:
+    def _values(self, level: int, members: int, replicas: int, behind: Workers) -> Floats:
+        """Return the matrix of a stage on the first ``replicas`` of so many members."""
+        if level == self._top and self._layers < _FEW_CUTS:
+            matrix: Floats = self._all_stages(members, behind).values[replicas - 1]
+            return matrix
+        return self._stage(level, members, replicas, behind).values
+
+    def _stage(self, level: int, members: int, replicas: int, behind: Workers) -> _Stages:
         """Return a stage, whatever its layers, on the first ``replicas`` of so many members."""
         return self._replicated(level, replicas, *self._inner(level, members, replicas, behind))
 
     def _solve_replicated(
-        self, level: int, replicas: int, inner_level: int, inner_members: int, behind: Fraction
+        self, level: int, replicas: int, inner_level: int, inner_members: int, behind: Workers
     ) -> _Stages:
         inner = self._best(inner_level, inner_members, behind, False)
         values = self._objective.replicated(inner, level, replicas)
@@ -231,40 +321,40 @@ class BottleneckProgram:
         return _Stages(values, reach)
 
     def _inner(
-        self, level: int, members: int, replicas: int, behind: Fraction
-    ) -> tuple[int, int, Fraction]:
+        self, level: int, members: int, replicas: int, behind: Workers
+    ) -> tuple[int, int, Workers]:
         """Return level, members and workers behind of what each of the replicas runs."""
         if self._objective.in_flight_matters:
             size = prod(self._widths[:level])
-            behind = ((members - replicas) * size + behind) / replicas
+            behind = Fraction((members - replicas) * size + behind) / replicas
         else:
-            behind = Fraction(0)
+            behind = 0
         return level - 1, self._widths[level - 1] if level else 1, behind
 
     def _replicas(self, members: int) -> range:
         return range(1, members + 1 if self._replicate else 2)
 
+    def _joined(self, stages: _Stages, behind: Floats, bound: float) -> Floats:
+        """Return, for each first cut, the best of a stage up to some cut and what is behind that.
 
-def _joined(stages: _Stages, behind: Floats, bound: float) -> Floats:
-    """Return, for each first cut, the best of a stage up to some cut and what is behind that.
-
-    Args:
-        stages: by their first and last cut.
-        behind: by the cut; of as many cuts as are to be looked at.
-        bound: what is worse may come back as infinite.
-    """
-    best = np.full(len(behind), np.inf)
-    useful = np.flatnonzero(behind <= bound)
-    if not len(useful):
+        Args:
+            stages: by their first and last cut.
+            behind: by the cut; of as many cuts as are to be looked at.
+            bound: what is worse may come back as infinite.
+        """
+        best = np.full(len(behind), np.inf)
+        useful = np.flatnonzero(behind <= bound)
+        if not len(useful):
+            return best
+        low, high = useful[0], useful[-1] + 1
+        rows = np.flatnonzero(stages.reach[: high - 1] > low)
+        if not len(rows):
+            return best
+        for first in range(rows[0], rows[-1] + 1, _ROWS):
+            block = slice(first, min(first + _ROWS, rows[-1] + 1))
+            columns = slice(max(low, first + 1), min(high, stages.reach[block].max()))
+            if columns.start < columns.stop:
+                joined = np.maximum(stages.values[block, columns], behind[columns])
+                self.candidates += joined.size
+                joined.min(axis=1, out=best[block])
         return best
-    low, high = useful[0], useful[-1] + 1
-    rows = np.flatnonzero(stages.reach[: high - 1] > low)
-    if not len(rows):
-        return best
-    for first in range(rows[0], rows[-1] + 1, _ROWS):
-        block = slice(first, min(first + _ROWS, rows[-1] + 1))
-        columns = slice(max(low, first + 1), min(high, stages.reach[block].max()))
-        if columns.start < columns.stop:
-            joined = np.maximum(stages.values[block, columns], behind[columns])
-            joined.min(axis=1, out=best[block])
-    return best

@@ -1,6 +1,6 @@
 """What the stages of a graph cost: any layers between two of its states."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -26,12 +26,10 @@ def graph_tables(profile: Profile, states: States) -> Tables:
         states: its states, the cuts.
     """
 
-    def total(cost: Callable[[LayerProfile], float]) -> Floats:
-        found: Floats = states.members @ np.array([cost(layer) for layer in profile.layers], float)
-        return found
-
-    parameters = total(lambda layer: layer.parameter_bytes)
-    saved = total(lambda layer: layer.saved_bytes)
+    costs = np.array([_costs(layer) for layer in profile.layers], float)
+    forward, backward, update, parameters, buffers, saved = (
+        states.members.astype(float) @ costs
+    ).T.copy()
     boundary = _crossing(states, profile.values)
     boundary[0] = profile.input_bytes
     whole_input, leaving = np.zeros((2, len(states)))
@@ -47,11 +45,11 @@ def graph_tables(profile: Profile, states: States) -> Tables:
         return PairTables(entering, unsaved, states.lowest_peaks(saved - parameters))
 
     return Tables(
-        forward_s=total(lambda layer: layer.forward_s),
-        backward_s=total(lambda layer: layer.backward_s),
-        update_s=total(lambda layer: layer.update_s),
+        forward_s=forward,
+        backward_s=backward,
+        update_s=update,
         parameter_bytes=parameters,
-        buffer_bytes=total(lambda layer: layer.buffer_bytes),
+        buffer_bytes=buffers,
         saved_bytes=saved,
         boundary_bytes=boundary,
         input_bytes=whole_input,
@@ -61,12 +59,29 @@ def graph_tables(profile: Profile, states: States) -> Tables:
     )
 
 
+def _costs(layer: LayerProfile) -> tuple[float, ...]:
+    """Return what adds up over the layers of a stage."""
+    return (
+        layer.forward_s,
+        layer.backward_s,
+        layer.update_s,
+        layer.parameter_bytes,
+        layer.buffer_bytes,
+        layer.saved_bytes,
+    )
+
+
 def _crossing(states: States, values: Sequence[ValueProfile]) -> Floats:
     """Return the bytes that cross each state: of values made within it and read behind it."""
-    crossing = np.zeros(len(states))
-    for value in values:
-        waiting = states.members[:, value.users].sum(axis=1) < len(value.users)
-        crossing += value.bytes * (_made(states, value.source) & waiting)
+    if not values:
+        return np.zeros(len(states))
+    readers = np.zeros((len(values), states.members.shape[1]))
+    for row, value in zip(readers, values, strict=True):
+        row[list(value.users)] = 1
+    waiting = readers @ ~states.members.T > 0
+    made = np.array([_made(states, value.source) for value in values])
+    sizes = np.array([[value.bytes] for value in values])
+    crossing: Floats = np.where(made & waiting, sizes, 0.0).sum(axis=0)
     return crossing
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -85,6 +86,14 @@ class SearchSpace:
             return Settled(tuple(nodes), (), self.ranges, self.memory)
         leaves = list(_leaves(nodes))
         runs = [self._states.layers_between(leaf.first, leaf.stop) for leaf in leaves]
+        if limit < inf:
+            self._fit(runs, leaves, limit)
+        order, ranges = self._in_order(_joined(runs))
+        return Settled(self._counted(nodes), order, ranges, Bytes(ranges, self._optimizer_states))
+
+    def _fit(self, runs: list[list[int]], leaves: Sequence[Node], limit: float) -> None:
+        """Reorder the layers of the stages that need more than so many bytes of a worker."""
+        assert self._states is not None
         _, ranges = self._in_order(_joined(runs))
         memory = Bytes(ranges, self._optimizer_states)
         first = 0
@@ -96,8 +105,6 @@ class SearchSpace:
                     leaf.first, leaf.stop, self._tables.pairs().lead
                 )
             first = stop
-        order, ranges = self._in_order(_joined(runs))
-        return Settled(self._counted(nodes), order, ranges, Bytes(ranges, self._optimizer_states))
 
     def _linear(self, order: tuple[int, ...]) -> tuple[tuple[int, ...], LayerRanges]:
         """Return an order, empty if it is the profile's, and the costs of the layers in it."""

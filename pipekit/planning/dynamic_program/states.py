@@ -44,9 +44,11 @@ class States:
         self._sets = sets
         # For each state those that lack one of its layers: first those that lack a late one.
         self._smaller = [[number[held] for held in sorted(without[state])] for state in sets]
-        self.members: Bools = np.array(
-            [[held >> k & 1 for k in range(layers)] for held in sets], bool
-        )
+        size = -(-layers // 8)
+        bits = np.frombuffer(b"".join(held.to_bytes(size, "little") for held in sets), np.uint8)
+        self.members: Bools = np.unpackbits(
+            bits.reshape(len(sets), size), axis=1, count=layers, bitorder="little"
+        ).astype(bool)
 
     def __len__(self) -> int:
         return len(self._sets)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,56 +10,17 @@ import plotly.graph_objects as go
 from pipekit import plots
 from pipekit.clusters import Level
 from pipekit.papers.findings import Finding
-from pipekit.planning.dynamic_program.bottleneck import BottleneckProgram, Objective
+from pipekit.planning.dynamic_program.bottleneck import BottleneckProgram
 from pipekit.planning.dynamic_program.objectives import Bytes, Seconds
-from pipekit.planning.layer_ranges import Floats, LayerRanges
+from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.profiling import Profile
 
 SIZES = [16, 32, 64, 128]
 """Layers, and machines, for which candidates are counted."""
 
 
-class _Counted(np.ndarray[Any, Any]):
-    """A matrix that counts the candidates that the dynamic program compares with it."""
-
-    counter: "_CountingObjective"
-
-    def __array_finalize__(self, source: Any) -> None:
-        if isinstance(source, _Counted):
-            self.counter = source.counter
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        plain = [np.asarray(item) for item in inputs]
-        result = getattr(ufunc, method)(*plain, **options)
-        if ufunc is not np.maximum or method != "__call__":
-            return result
-        # The program joins a stage with the best of the rest on [stop, stop]; what it compares
-        # with the transfers has a row more than there are layers.
-        if result.shape[0] <= self.counter.layers:
-            self.counter.iterations += result.size
-        return self.counter.watch(result)
-
-
-class _CountingObjective:
-    """The seconds of a plan, in matrices that count."""
-
-    def __init__(self, seconds: Objective, layers: int) -> None:
-        self._seconds, self.layers, self.iterations = seconds, layers, 0
-        self.in_flight_matters = seconds.in_flight_matters
-        self.receivers_count = seconds.receivers_count
-        self.worker, self.transfer = seconds.worker, seconds.transfer
-
-    def replicated(self, inner: Floats, level: int, members: int) -> Floats:
-        return self.watch(self._seconds.replicated(inner, level, members))
-
-    def watch(self, matrix: Floats) -> Floats:
-        counted = matrix.view(_Counted)
-        counted.counter = self
-        return counted
-
-
 def iterations(layers: int, widths: Sequence[int]) -> int:
-    """Return how many candidates the planner's dynamic program looks at, by an instrumented run.
+    """Return how many candidates the planner's dynamic program looks at, by a run.
 
     A candidate is a first stage, so many machines for it, and a place where the rest begins. The
     layers are all alike; ``widths`` are members of each level of links, innermost first.
@@ -69,9 +29,9 @@ def iterations(layers: int, widths: Sequence[int]) -> int:
     levels = [Level(f"level {n}", width, 10.0) for n, width in enumerate(widths)]
     spans = LayerRanges(profile)
     seconds = Seconds(spans, levels, "paper", Bytes(spans, 0), math.inf)
-    objective = _CountingObjective(seconds, layers)
-    BottleneckProgram(objective, layers, widths).optimum()
-    return objective.iterations
+    program = BottleneckProgram(seconds, layers, widths)
+    program.optimum()
+    return program.candidates
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
