@@ -31,6 +31,11 @@ def require_callable(**functions: object) -> None:
             raise TypeError(f"{name} must be a function, not {type(function).__name__}")
 
 
+def require_callable_if_given(**functions: object) -> None:
+    """Raise TypeError for the first that is neither None nor can be called."""
+    require_callable(**{name: each for name, each in functions.items() if each is not None})
+
+
 def require_timeout(timeout: float | None) -> None:
     """Raise ValueError unless it is a number of seconds, or None."""
     if timeout is not None and not timeout > 0:

@@ -142,6 +142,7 @@ class Pipeline:
         skips.require_matched(list(layers))
         require_choice("transport", transport, transports.NAMES)
         arguments.require_callable(optimizer=optimizer, loss=loss)
+        arguments.require_callable_if_given(groups=groups, lr_scheduler=lr_scheduler)
         require_choice("autocast", autocast, DTYPES)
         require_choice("validate", validate, arguments.VALIDATE)
         require_choice("lr_step", lr_step, ("update", "call"))

@@ -231,6 +231,12 @@ class Passes:
             loss = target.loss(output.main, target.target)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise TypeError("the loss must return a tensor with one number for each microbatch")
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise ValueError(
+                "the loss does not depend on anything that is trained: compute it from the model's "
+                "output by torch's functions, without .item(), .detach() or torch.tensor(...), and "
+                "leave some parameters with requires_grad"
+            )
         return StageIO(loss * target.weight if target.weight != 1.0 else loss, {})
 
     def _run(self, slot: int, x: StageIO, microbatch: int, keep: bool = True) -> StageIO:

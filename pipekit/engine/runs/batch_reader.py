@@ -71,7 +71,8 @@ class BatchReader:
             batch = dict(batch)
         elif not isinstance(batch, (tuple, list)) or not batch:
             raise ValueError(
-                f"batch {number} is not a pair (input, target), a longer tuple, or a dict"
+                f"batch {number} is not a pair (input, target), a longer tuple, or a dict; put a "
+                f"tensor alone into a tuple, (x,)"
             )
         elif len(batch) == 2 and not self._select:
             inputs, targets = leaves(batch[0]), leaves(batch[1])

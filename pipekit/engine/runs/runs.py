@@ -110,7 +110,7 @@ class Runs:
         arguments.require_watchers(observers, self._transport)
         arguments.require_steps(steps)
         arguments.require_batches(batches)
-        arguments.require_callable(**({"on_batch": on_batch} if on_batch is not None else {}))
+        arguments.require_callable_if_given(on_batch=on_batch)
         if self._seed is None and checkpoints is not None:
             raise ValueError("checkpoints need a seed: what a generator gives is not in them")
         require_choice("short_batches", short_batches, ("refuse", "fewer"))

@@ -26,10 +26,19 @@ def grouped(parameters: Mapping[str, nn.Parameter], groups: Groups) -> list[dict
     Args:
         parameters: by their names in the unsplit model.
         groups: gives the options of each.
+
+    Raises:
+        TypeError: what it gives is no dict.
     """
     found: list[tuple[dict[str, Any], list[nn.Parameter]]] = []
     for name, parameter in parameters.items():
-        options = dict(groups(name, parameter))
+        given = groups(name, parameter)
+        if not isinstance(given, Mapping):
+            raise TypeError(
+                f"groups returned a {type(given).__name__} for {name}: return a dict of the "
+                f"optimizer's options, e.g. {{'weight_decay': 0.0}}, or {{}} for those of all"
+            )
+        options = dict(given)
         members = next((members for known, members in found if known == options), None)
         if members is None:
             found.append((options, members := []))

@@ -199,6 +199,43 @@ def test_mistakes_name_the_remedy() -> None:
         two_stages(widths(), lr_step="epoch")
 
 
+@pytest.mark.parametrize(("given", "kind"), [(None, "NoneType"), (0.1, "float"), ([], "list")])
+def test_groups_are_told_what_to_return(given: Any, kind: str) -> None:
+    pipe = two_stages(widths(), groups=lambda name, parameter: given)
+    with pytest.raises(TypeError, match=rf"returned a {kind} for .*weight: return a dict"):
+        pipe.train(data(1))
+
+
+@pytest.mark.parametrize("name", ["groups", "lr_scheduler"])
+def test_what_is_no_function_is_refused_at_once(name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be a function, not dict"):
+        two_stages(widths(), **{name: {"weight_decay": 0.0}})
+
+
+def constant(output: Tensor, target: Tensor) -> Tensor:
+    return torch.tensor(3.0)
+
+
+def detached(output: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.mse_loss(output.detach(), target)
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("loss", [constant, detached])
+def test_a_loss_that_trains_nothing_is_refused(loss: Any, transport: str) -> None:
+    """As in a plain loop, where its backward() raises; no weights change."""
+    pipe = two_stages(widths(), loss=loss, transport=transport)
+    with pytest.raises(ValueError, match="loss does not depend on anything that is trained"):
+        pipe.train(data(2))
+    assert different(pipe.state_dict(), widths().state_dict()) == []
+
+
+def test_a_recomputed_loss_that_trains_nothing_is_refused() -> None:
+    pipe = two_stages(widths(), loss=constant, recompute="always")
+    with pytest.raises(ValueError, match="loss does not depend on anything that is trained"):
+        pipe.train(data(2))
+
+
 # --- weights in and out --------------------------------------------------------------------------
 
 
