@@ -8,6 +8,7 @@ top.
 
 import math
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -23,10 +24,11 @@ from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Table, Tables, links
 from pipekit.engine.transports.threads import ThreadRunner
 from pipekit.engine.work import WorkerAssignment
+from pipekit.partition.ties import Tie, tie_ends, tie_ways
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import Schedule
-from pipekit.simulation.costs import skips_of, stage_costs
+from pipekit.schedules import FIRST_TIE, Schedule
+from pipekit.simulation.costs import StageCosts, skips_of, stage_costs, ties_of
 
 _CPU = torch.device("cpu")
 
@@ -45,8 +47,8 @@ def emulate(
 
     Messages between stages have the profiled bytes; skips go straight to their stages, as ever.
     Weights and their gradients are not there, so that a model of any size can be emulated: the
-    gradients that the workers of a stage sum only have the profiled shape, and take their time on
-    the links.
+    gradients that the workers of a stage sum, or that stages share, only have the profiled shape,
+    and take their time on the links.
 
     Args:
         schedule: the table.
@@ -76,9 +78,8 @@ def emulate(
     if validate:
         arguments.require_joint_updates(checked, "validate")
     skips = [(skip.source, skip.destination) for skip in skips_of(costs)]
-    table = Table.of(
-        checked, skips, joint_updates=bool(validate), validate_later=validate == "later"
-    )
+    ties = _ties(costs)
+    table = Table.of(checked, skips, tie_ends(ties), bool(validate), validate == "later")
     config = RunConfig(
         workers=workers,
         stage_workers=checked.stage_workers,
@@ -87,6 +88,7 @@ def emulate(
         sum_order=table.sum_order,
         made=(0,) * checked.stages,
         loss=torch.nn.MSELoss(),  # what takes its place are the last stage's zeros
+        ties=ties,
         clip_norm=math.inf if validate else None,
         validate_later=validate == "later",
         trace=True,
@@ -105,6 +107,11 @@ def emulate(
                 for task in pair
                 if task.stage == index
             ),
+            {
+                FIRST_TIE - number: list(cost.ties.values())[way.copy].bytes
+                for number, way in enumerate(tie_ways(ties))
+                if way.late == index
+            },
         )
         for index, cost in enumerate(costs)
     ]
@@ -144,3 +151,15 @@ def _batch(microbatches: int) -> Batch:
     """Return a batch of one number a microbatch, to be fed like any other."""
     rows = torch.zeros(microbatches, 1)
     return Batch(rows, rows, microbatches, ((1,),), microbatches)
+
+
+def _ties(costs: Sequence[StageCosts]) -> tuple[Tie, ...]:
+    """Return what stages share, each standing among its stages' ties."""
+
+    def place(number: int, stage: int) -> tuple[int, ...]:
+        return (list(costs[stage].ties).index(number),)
+
+    return tuple(
+        Tie(tie.layers, tuple(place(number, stage) for stage in tie.layers))
+        for number, tie in enumerate(ties_of(costs))
+    )

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -42,12 +42,15 @@ class EmulatedStageConfig:
         cost: the seconds and bytes of its passes.
         overlap: what passes that run together with another one take, as a share of their seconds.
         overlapped: (op, microbatch) of these.
+        copies: bytes of the gradients of weights that go back to an earlier stage with a copy, by
+            the number on which they go.
     """
 
     index: int
     cost: StageCosts
     overlap: float = 1.0
     overlapped: frozenset[tuple[Op, int]] = frozenset()
+    copies: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def recompute(self) -> Recompute:
@@ -70,18 +73,19 @@ class EmulatedStage:
     Attributes:
         weights: they have a shape only.
         scaler: None: there are no losses to scale.
-        numbers: none: no parameter is there.
+        numbers: of the weights that it shares with other stages, which count for no norm.
     """
 
     def __init__(self, config: EmulatedStageConfig) -> None:
         self._config, self._cost, self._waiter = config, config.cost, Waiter()
         self.weights = EmulatedWeights(config.cost, self._waiter)
         self.scaler = None
-        self.numbers: Sequence[int | None] = ()
+        self.numbers: Sequence[int | None] = [None] * len(config.cost.ties)
         self._output = _numbers(config.cost.whole.output_bytes)
         self._input = _numbers(config.cost.input_bytes)
         self._stashes = {n: _numbers(skip.bytes) for n, skip in config.cost.stashes.items()}
         self._pops = {n: _numbers(skip.bytes) for n, skip in config.cost.pops.items()}
+        self._pops |= {n: _numbers(size) for n, size in config.copies.items()}
 
     def prepare(self, slots: int, loss_versions: Sequence[int] = (), keep: bool = False) -> None:
         """Make ready for a run that needs ``slots`` weight slots."""
@@ -161,20 +165,22 @@ class EmulatedStage:
 class EmulatedWeights:
     """Weights of which there is only the shape, and whose update is a wait.
 
-    It is a :class:`pipekit.engine.updates.weights.Weights`; its trained parameters are layers.
+    It is a :class:`pipekit.engine.updates.weights.Weights`; its trained parameters are layers, and
+    its ``parameters`` what it shares with other stages.
 
     Args:
         cost: of the stage.
         waiter: of the stage.
     """
 
-    parameters: Sequence[Sequence[Tensor]] = ()
     optimizer = None
     kept_bytes = 0
 
     def __init__(self, cost: StageCosts, waiter: Waiter) -> None:
         self._cost, self._waiter = cost, waiter
         self._newest = 0
+        shared = [torch.empty(_numbers(t.bytes), device="meta") for t in cost.ties.values()]
+        self.parameters: Sequence[Sequence[Tensor]] = [shared]
         self._listeners: list[Callable[[int], None]] = []
         self.modules: list[nn.Module] = [nn.Identity()]
 
@@ -201,8 +207,8 @@ class EmulatedWeights:
         return []
 
     def gradients(self, update: int) -> Gradients:
-        """Return nothing: there are no gradients."""
-        return []
+        """Return nothing of what it shares with other stages: there are no gradients."""
+        return [None] * len(self._cost.ties)
 
     def update(self, slot: int, gradients: Gradients) -> None:
         """Wait as long as an update takes, and a copy if it goes to another slot."""

@@ -101,7 +101,9 @@ def analytic(
         memory_efficiency=memory_efficiency,
     )
     values = found.values
-    return Contents(layers, rows, tree_bytes(x), record, found.skips, values, bool(values))
+    return Contents(
+        layers, rows, tree_bytes(x), record, found.skips, values, bool(values), found.ties
+    )
 
 
 def _stand_in_model(model: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
+from pipekit.profiling.layer_profile import renumbered
 from pipekit.profiling.profile import Profile
 from pipekit.profiling.values import ValueProfile
 
@@ -54,7 +55,9 @@ def _chain(profile: Profile, cuts: Sequence[int]) -> Profile:
         output = sum(value.bytes for value in sent)
         saved = all(value.saved for value in sent)
         layers.append(replace(whole, output_bytes=output, saves_output=saved))
-    return replace(profile, layers=tuple(layers), skips=(), values=(), relayed=False)
+    number = [place for place, ends in enumerate(pairwise(cuts)) for _ in range(*ends)]
+    ties = renumbered(profile.ties, number)
+    return replace(profile, layers=tuple(layers), skips=(), values=(), relayed=False, ties=ties)
 
 
 def _short_branches(profile: Profile, cuts: Sequence[int]) -> Profile:
@@ -94,4 +97,5 @@ def _short_branches(profile: Profile, cuts: Sequence[int]) -> Profile:
         or not value.users
         or {run_of[user] for user in value.users} != {run_of[value.source]}
     ]
-    return replace(profile, layers=tuple(layers), skips=(), values=tuple(values))
+    ties = renumbered(profile.ties, [number[run] for run in run_of])
+    return replace(profile, layers=tuple(layers), skips=(), values=tuple(values), ties=ties)

@@ -1,7 +1,7 @@
 """What one layer of a model costs, and one skip connection."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -126,6 +126,42 @@ class SkipProfile:
             )
 
 
+@dataclass(frozen=True)
+class TieProfile:
+    """Weights that several layers share, as the embeddings of input and output.
+
+    Attributes:
+        layers: those that have them, in order.
+        bytes: of the weights; they are among the ``parameter_bytes`` of the first of these layers.
+
+    Raises:
+        ValueError: there are fewer than two layers, or the bytes are negative or not finite.
+    """
+
+    layers: tuple[int, ...]
+    bytes: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(sorted(set(self.layers))))
+        if len(self.layers) < 2:
+            raise ValueError(f"weights are shared by two layers or more, not by {self.layers}")
+        if not 0 <= self.bytes < math.inf:
+            raise ValueError(
+                f"shared weights: bytes must be 0 or a positive number, not {self.bytes}"
+            )
+
+
+def renumbered(ties: Iterable[TieProfile], number: Sequence[int]) -> tuple[TieProfile, ...]:
+    """Return what layers share once they have other numbers, which several may have in common.
+
+    Args:
+        ties: between them.
+        number: of each.
+    """
+    places = ((tie, {number[layer] for layer in tie.layers}) for tie in ties)
+    return tuple(TieProfile(tuple(at), tie.bytes) for tie, at in places if len(at) > 1)
+
+
 class Contents(NamedTuple):
     """The arguments of :class:`pipekit.Profile`, in their order: estimated, or read from a file."""
 
@@ -136,6 +172,7 @@ class Contents(NamedTuple):
     skips: tuple[SkipProfile, ...] = ()
     values: tuple[ValueProfile, ...] = ()
     relayed: bool = False
+    ties: tuple[TieProfile, ...] = ()
 
 
 def combined(layers: Sequence[LayerProfile]) -> LayerProfile:

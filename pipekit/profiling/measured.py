@@ -121,7 +121,7 @@ def profile(
         ours.append(_Loss(loss, None if target is None else _copied(target, where)))
     watch = Stopwatch(where)
     with random_states_put_back(where), torch.enable_grad():
-        found, skips, values = sizes(ours, tree_map(torch.clone, x), autocast)
+        found, skips, values, ties = sizes(ours, tree_map(torch.clone, x), autocast)
         with background_load(ours, x, others, autocast):
             threads = torch.get_num_threads()
             for repeat in progress_bar(
@@ -163,7 +163,7 @@ def profile(
         **_largest_spread(alone, watch),
         **_hardware(where, threads),
     )
-    return Profile(layers, rows, tree_bytes(sample), record, skips, values, bool(values))
+    return Profile(layers, rows, tree_bytes(sample), record, skips, values, bool(values), ties)
 
 
 def _with_times(layer: LayerProfile, number: int, watch: Stopwatch) -> LayerProfile:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from pipekit.profiling import graph_txt
-from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, combined
+from pipekit.profiling.layer_profile import (
+    LayerProfile,
+    SkipProfile,
+    TieProfile,
+    combined,
+    renumbered,
+)
 from pipekit.profiling.values import ValueProfile, hops
 from pipekit.reading import read_json
 
@@ -44,10 +50,12 @@ class Profile:
             value goes from its source to its first user, from there to the second, and so on.
         relayed: whether values go from layer to layer, past those that do not read them, too, as
             those of a recorded model (:func:`pipekit.stages`) do.
+        ties: weights that several layers share.
 
     Raises:
         ValueError: there is no layer, or no row, or a skip's or a value's ends are not layers in
-            order, or ``input_bytes`` is negative or not finite.
+            order, or weights are shared by layers that are not there, or ``input_bytes`` is
+            negative or not finite.
     """
 
     layers: tuple[LayerProfile, ...]
@@ -57,11 +65,13 @@ class Profile:
     skips: tuple[SkipProfile, ...] = ()
     values: tuple[ValueProfile, ...] = ()
     relayed: bool = False
+    ties: tuple[TieProfile, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
         object.__setattr__(self, "skips", tuple(self.skips))
         object.__setattr__(self, "values", tuple(self.values))
+        object.__setattr__(self, "ties", tuple(self.ties))
         if not self.layers:
             raise ValueError("a profile needs at least one layer")
         if not 1 <= self.rows <= _MOST_ROWS:
@@ -77,6 +87,11 @@ class Profile:
         for value in self.values:
             if not 0 <= max(value.source or 0, *value.users, 0) < len(self):
                 raise ValueError(f"{value} needs layers that are not among the {len(self)}")
+        for tie in self.ties:
+            if not 0 <= tie.layers[0] <= tie.layers[-1] < len(self):
+                raise ValueError(
+                    f"weights cannot be shared by layers {list(tie.layers)} of {len(self)}"
+                )
         if self.values:
             self._let_values_travel()
 
@@ -186,7 +201,9 @@ class Profile:
             )
             for value in self.values
         )
-        return replace(self, layers=tuple(self.layers[layer] for layer in order), values=values)
+        layers = tuple(self.layers[layer] for layer in order)
+        ties = renumbered(self.ties, [place[layer] for layer in range(len(self))])
+        return replace(self, layers=layers, values=values, ties=ties)
 
     def as_chain(self) -> "Profile":
         """Return the same layers for planners that keep to the order in which they stand."""
@@ -279,6 +296,8 @@ class Profile:
             "layers": [asdict(layer) for layer in self.layers],
             "skips": [asdict(skip) for skip in self.skips],
         }
+        if self.ties:
+            record["ties"] = [asdict(tie) for tie in self.ties]
         if self.values:
             values = [asdict(value) for value in self.values]
             record |= {"skips": [], "values": values, "relayed": self.relayed}
@@ -287,7 +306,7 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Profile":
-        """Read back what :meth:`save` wrote; a file without skips or values has none.
+        """Read back what :meth:`save` wrote; a file without skips, values or ties has none.
 
         Raises:
             ValueError: the file is not a profile; the message says where it is not.

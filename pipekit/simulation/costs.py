@@ -6,7 +6,8 @@ from functools import cached_property
 
 from pipekit.bucketing import buckets
 from pipekit.plans import Plan, Recompute
-from pipekit.profiling import LayerProfile, Profile, SkipProfile
+from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
+from pipekit.profiling.layer_profile import renumbered
 from pipekit.schedules import OPS, Op, Schedule
 
 
@@ -23,6 +24,8 @@ class StageCosts:
         pops: the skip connections from other stages that end here, by number; their ends are
             stages.
         stashes: those to other stages that begin here.
+        ties: the weights that it shares with other stages, by number; for layers they have stages.
+        copied_bytes: of those of which an earlier stage has a copy, too.
     """
 
     whole: LayerProfile
@@ -32,6 +35,8 @@ class StageCosts:
     workers: tuple[int, ...]
     pops: Mapping[int, SkipProfile]
     stashes: Mapping[int, SkipProfile]
+    ties: Mapping[int, TieProfile]
+    copied_bytes: float
 
     @cached_property
     def received_bytes(self) -> float:
@@ -107,6 +112,7 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
         profile if plan.microbatch_rows == profile.rows else profile.scaled(plan.microbatch_rows)
     )
     costs, skips = [], _between(profile, plan.balance)
+    ties = _ties_between(profile, plan.balance)
     for index, (stage, workers) in enumerate(zip(plan.stages, schedule.stage_workers, strict=True)):
         if stage.replicas != len(workers):
             raise ValueError(
@@ -122,6 +128,8 @@ def stage_costs(schedule: Schedule, profile: Profile, plan: Plan | None) -> list
                 workers,
                 {number: skip for number, skip in enumerate(skips) if skip.destination == index},
                 {number: skip for number, skip in enumerate(skips) if skip.source == index},
+                {number: tie for number, tie in enumerate(ties) if index in tie.layers},
+                sum(tie.bytes for tie in ties if index in tie.layers[1:]),
             )
         )
     return costs
@@ -131,6 +139,21 @@ def skips_of(costs: Sequence[StageCosts]) -> list[SkipProfile]:
     """Return the skip connections between stages, each at its number."""
     numbered = {number: skip for cost in costs for number, skip in cost.stashes.items()}
     return [numbered[number] for number in range(len(numbered))]
+
+
+def ties_of(costs: Sequence[StageCosts]) -> list[TieProfile]:
+    """Return the weights that stages share, each at its number."""
+    numbered = {number: tie for cost in costs for number, tie in cost.ties.items()}
+    return [numbered[number] for number in range(len(numbered))]
+
+
+def _ties_between(profile: Profile, balance: Sequence[int]) -> list[TieProfile]:
+    """Return the weights that stages share, with stages for layers; those of the same as one."""
+    stage_of = [stage for stage, layers in enumerate(balance) for _ in range(layers)]
+    shared: dict[tuple[int, ...], float] = {}
+    for tie in renumbered(profile.ties, stage_of):
+        shared[tie.layers] = shared.get(tie.layers, 0.0) + tie.bytes
+    return [TieProfile(stages, size) for stages, size in shared.items()]
 
 
 def _between(profile: Profile, balance: Sequence[int]) -> list[SkipProfile]:

@@ -17,16 +17,17 @@ import pandas as pd
 
 from pipekit.clusters import Cluster
 from pipekit.clusters.traffic import Flow, Traffic
-from pipekit.schedules import OPS, RECEIVERS, SENDERS, Op, Payload, Schedule, sums
+from pipekit.schedules import OPS, RECEIVERS, SENDERS, Op, Schedule, sums
 from pipekit.schedules.dependencies import NOBODY, NOTHING
 from pipekit.schedules.lowering.lower import update_ends
 from pipekit.simulation.costs import StageCosts
-from pipekit.simulation.work import Route, Times, recomputed, routes, seconds
+from pipekit.simulation.sums_in_order import SumsInOrder
+from pipekit.simulation.tied_sums import TiedSums
+from pipekit.simulation.work import WEIGHTS, Route, Times, recomputed, routes, seconds
 from pipekit.traces import TRANSFERS
 
 _UNKNOWN = -1.0
 _START, _END, _DESTINATION = map(TRANSFERS.index, ("start_s", "end_s", "destination"))
-_PURPOSE = {payload: payload.value for payload in Payload}  # .value takes as long as a send
 
 
 def run(
@@ -90,16 +91,17 @@ class _Run:
             if costs[tasks[position].stage].buckets
         }
         self.sums = sums(schedule)
+        self.tied = TiedSums(costs)
         self.updates = schedule.updates
         self.waits, self.busy = waits, sum(map(bool, schedule.workers))
         # When each worker came to an update, by its number; workers that wait for all of them.
         self.arrived: dict[int, dict[int, float]] = defaultdict(dict)
         self.waiting: dict[int, list[int]] = defaultdict(list)
-        self.in_order = [_SumsInOrder(cost) for cost in costs]
+        self.in_order = [SumsInOrder(cost) for cost in costs]
         # When the last task that adds a gradient for an update began, and its op, of each worker.
         self.last: dict[tuple[int, int], list[tuple[float, Op]]] = defaultdict(list)
         # A heap: when a worker's task ends, (when, worker, ()); when gradients can be summed, or
-        # are, (when, NOBODY, (stage, update, bucket)).
+        # are, (when, NOBODY, (stage, update, bucket)); when a tie's are, (number, update) there.
         self.events: list[tuple[float, int, tuple[int, ...]]] = []
         self.starts: list[list[float]] = [[] for _ in range(workers)]
         self.ends: list[list[float]] = [[] for _ in range(workers)]
@@ -116,6 +118,9 @@ class _Run:
                 traffic.finish_next()
                 continue
             now, worker, summed = heapq.heappop(events)
+            if len(summed) == 2:
+                self._end_share(*summed, now)
+                continue
             if summed:
                 self._sum(now, *summed)
                 continue
@@ -141,6 +146,8 @@ class _Run:
                 ready = _UNKNOWN if self.unsent[partner] else max(ready, self.arrival[partner])
         else:
             ready = self._summed(stage, version)
+            if ready != _UNKNOWN and self.tied.concern(worker):
+                ready = self._shared(worker, version, max(self.free[worker], ready))
             if self.waits and ready != _UNKNOWN:
                 self._arrive(worker, version, max(self.free[worker], ready))
         if number in self.waits and ready != _UNKNOWN:
@@ -190,13 +197,13 @@ class _Run:
 
     def _send(self, route: Route, microbatch: int, worker: int, now: float) -> None:
         """Send what a worker's task has computed."""
-        payload, source, destination, size = route
+        payload, source, destination, size, purpose = route
         number = self.graph.receivers[payload][destination][microbatch]
         receiver = self.graph.worker_of[number]
         if receiver == worker:
             self._received(number, now)
             return
-        row = [worker, receiver, _PURPOSE[payload], source, microbatch, now, now, size]
+        row = [worker, receiver, purpose, source, microbatch, now, now, size]
         self.transfers.append(row)
         if self.traffic is None:
             self._received(number, now)
@@ -225,6 +232,40 @@ class _Run:
         if not self.costs[stage].buckets:
             return 0.0
         return pending.done[version] if version < len(pending.done) else _UNKNOWN
+
+    def _shared(self, worker: int, update: int, now: float) -> float:
+        """Return when a worker has what it shares for an update, if that is known."""
+        for number in self.tied.come(worker, update, now):
+            self._share(number, update, now)
+        return self.tied.done.get((worker, update), _UNKNOWN)
+
+    def _share(self, number: int, update: int, now: float) -> None:
+        """Give the sum of one tie's gradients to all workers that have a copy."""
+        tie = self.tied.ties[number]
+        last = self.updates[tie.stage][update - 1][-1]
+        rows = [
+            [source, destination, WEIGHTS, tie.stage, last, now, now, size]
+            for (source, destination), size in tie.sent.items()
+        ]
+        self.transfers += rows
+        if self.traffic is None:
+            heapq.heappush(self.events, (now, NOBODY, (number, update)))
+        else:
+            then = partial(self._arrived_share, number, update, rows)
+            self.traffic.all_reduce(tie.members, tie.bytes, now, then)
+
+    def _arrived_share(self, number: int, update: int, rows: list[list[Any]], flow: Flow) -> None:
+        for row in rows:
+            row[_START], row[_END] = flow.start, flow.end
+        heapq.heappush(self.events, (flow.arrival, NOBODY, (number, update)))
+
+    def _end_share(self, number: int, update: int, now: float) -> None:
+        """Go on with the ties behind one, and with the workers that have had their last."""
+        for following in self.tied.end(number, update, now):
+            self._share(following, update, now)
+        for worker in self.tied.ties[number].members:
+            if (worker, update) in self.tied.done:
+                self._advance(worker)
 
     def _computing(self, stage: int, update: int, op: Op, start: float) -> None:
         """Note the start of a last backward; once all have theirs, it is known what comes when."""
@@ -262,7 +303,7 @@ class _Run:
         size = cost.bucket_bytes(cost.buckets[bucket])
         last = self.updates[stage][update - 1][-1]
         rows = [
-            [source, destination, "weights", stage, last, now, now, each]
+            [source, destination, WEIGHTS, stage, last, now, now, each]
             for source, destination, each in self.traffic.pairs(cost.workers, size)
         ]
         self.transfers += rows
@@ -273,31 +314,3 @@ class _Run:
         for row in rows:
             row[_START], row[_END] = flow.start, flow.end
         heapq.heappush(self.events, (flow.arrival, NOBODY, summed))
-
-
-class _SumsInOrder:
-    """The sums of one stage's gradients: one at a time, in an order that its workers agree on.
-
-    Attributes:
-        ready: (update, bucket) of those that can be summed.
-        running: likewise, that is being summed.
-        done: when each update's were all summed; version 0 needs none.
-    """
-
-    def __init__(self, cost: StageCosts) -> None:
-        self._buckets = len(cost.buckets)
-        self.ready: set[tuple[int, int]] = set()
-        self.running: tuple[int, int] | None = None
-        self.done = [0.0]
-        self._bucket = 0
-
-    def following(self) -> tuple[int, int]:
-        """Return (update, bucket) of the next sum."""
-        return len(self.done), self._bucket
-
-    def finished(self, now: float) -> None:
-        """Note that a sum is done."""
-        self._bucket += 1
-        if self._bucket == self._buckets:
-            self._bucket = 0
-            self.done.append(now)

@@ -58,7 +58,7 @@ def _transfers(schedule: Schedule, sent: Sequence[Route], ends: Sequence[float])
     graph = schedule.dependencies
     worker_of, when = np.array(graph.worker_of), np.array(ends)
     frames = []
-    for payload, source, destination, size in sent:
+    for payload, source, destination, size, purpose in sent:
         senders = np.array(graph.senders[payload][source])
         receivers = np.array(graph.receivers[payload][destination])
         microbatches = np.flatnonzero(worker_of[senders] != worker_of[receivers])
@@ -68,7 +68,7 @@ def _transfers(schedule: Schedule, sent: Sequence[Route], ends: Sequence[float])
                 {
                     "source": worker_of[senders],
                     "destination": worker_of[receivers],
-                    "purpose": payload.value,
+                    "purpose": purpose,
                     "stage": source,
                     "microbatch": microbatches,
                     "start_s": when[senders],

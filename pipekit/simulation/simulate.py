@@ -33,7 +33,8 @@ def simulate(
 
     Every microbatch is taken to have as many rows as the plan says, or the profile.  A backward in
     two parts takes the seconds that the profile has for them (``profile.split_label`` says whether
-    these are assumed).
+    these are assumed).  Weights that stages share (``profile.ties``) send the gradients that the
+    engine sends, a microbatch's back and an update's sum to all; their copies take no memory here.
 
     Args:
         schedule: the table.
@@ -70,7 +71,7 @@ def simulate(
     overlap = overlap if schedule.overlaps else None
     waits = validation_waits(schedule, validate == "later") if validate else {}
     free = cluster is None and overlap is None and not waits
-    if free and not any(cost.buckets for cost in costs):
+    if free and not any(cost.buckets or cost.ties for cost in costs):
         times = longest_path.run(schedule, costs)
     else:
         times = events.run(schedule, costs, cluster, overlap, waits)
@@ -119,10 +120,11 @@ def _tasks(schedule: Schedule) -> pd.DataFrame:
 
 def _bytes_sent(costs: list[StageCosts]) -> dict[Op, list[float]]:
     """Return what a task of each op and stage sends on to other stages."""
+    back = [cost.received_bytes + cost.copied_bytes for cost in costs]
     sent = {
         None: [0.0] * len(costs),
         Payload.ACTIVATION: [*(cost.sent_bytes for cost in costs[:-1]), 0.0],
-        Payload.GRADIENT: [0.0, *(cost.received_bytes for cost in costs[1:])],
+        Payload.GRADIENT: [0.0, *back[1:]],
     }
     return {op: sent[rule.sends] for op, rule in OPS.items()}
 

@@ -1,6 +1,7 @@
 """What is known of every task before any is timed: how long it computes, to whom it sends."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import pandas as pd
@@ -8,7 +9,11 @@ import pandas as pd
 from pipekit.schedules import OPS, Op, Payload, Schedule
 from pipekit.schedules.lowering.lower import batch_ends, runs_again
 from pipekit.schedules.lowering.weight_slots import weight_slots
-from pipekit.simulation.costs import StageCosts, skips_of
+from pipekit.simulation.costs import StageCosts, skips_of, ties_of
+
+_ACTIVATION, _GRADIENT = Payload.ACTIVATION.value, Payload.GRADIENT.value
+WEIGHTS = "weights"
+"""The purpose of what is sent of the weights' gradients."""
 
 
 class Times(NamedTuple):
@@ -31,16 +36,18 @@ class Route(NamedTuple):
     """What the tasks of one stage send of one payload to those of another.
 
     Attributes:
-        payload: an activation, or its gradient.
+        payload: an activation, or its gradient; that of weights that stages share goes with it.
         source: the stage that sends.
         destination: the stage that receives.
         size: bytes of a microbatch.
+        purpose: as in :attr:`pipekit.traces.Trace.transfers`.
     """
 
     payload: Payload
     source: int
     destination: int
     size: float
+    purpose: str
 
 
 def seconds(schedule: Schedule, costs: Sequence[StageCosts]) -> list[float]:
@@ -80,12 +87,19 @@ def recomputed(schedule: Schedule, costs: Sequence[StageCosts]) -> bytearray:
 
 
 def routes(schedule: Schedule, costs: Sequence[StageCosts]) -> list[Route]:
-    """Return what stages send to one another: to neighbours, then over skip connections."""
+    """Return what stages send to one another: to neighbours, over skip connections, and for ties.
+
+    Of weights that stages share, each one with a copy sends a microbatch's gradient to the one
+    before (:mod:`pipekit.partition.ties`).
+    """
     pairs = [(stage, stage + 1, costs[stage].whole.output_bytes) for stage in range(len(costs) - 1)]
     pairs += [(skip.source, skip.destination, skip.bytes) for skip in skips_of(costs)]
     found = []
     for early, late, size in pairs:
-        found.append(Route(Payload.ACTIVATION, early, late, size))
+        found.append(Route(Payload.ACTIVATION, early, late, size, _ACTIVATION))
         if schedule.trains:
-            found.append(Route(Payload.GRADIENT, late, early, size))
+            found.append(Route(Payload.GRADIENT, late, early, size, _GRADIENT))
+    for tie in ties_of(costs) if schedule.trains else ():
+        for early, late in pairwise(tie.layers):
+            found.append(Route(Payload.GRADIENT, late, early, tie.bytes, WEIGHTS))
     return found

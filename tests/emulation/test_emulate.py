@@ -3,6 +3,7 @@
 What a machine adds to it in real time, no test decides.
 """
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from pipekit.emulation import stage
 from pipekit.emulation.stage import Waiter
 from pipekit.engine.arguments import VALIDATE
 from pipekit.plans import Plan
-from pipekit.profiling import LayerProfile, Profile, SkipProfile
+from pipekit.profiling import LayerProfile, Profile, SkipProfile, TieProfile
 from pipekit.schedules import (
     Schedule,
     check,
@@ -104,6 +105,24 @@ def test_an_update_takes_its_seconds() -> None:
         frame = emulate(pipedream(1, 3), Profile((layer,))).trace.frame
     updates = frame[frame["op"] == "UPDATE"]
     assert (updates["end_s"] - updates["start_s"]).to_list() == pytest.approx([10 * MS] * 3)
+
+
+@pytest.mark.parametrize("schedule", [gpipe(3, 3, 2), two_bw(3, 3, 3)], ids=["gpipe", "2bw"])
+def test_updates_wait_for_the_gradients_that_stages_share(schedule: Schedule) -> None:
+    """A worker's first update waits for all that have a copy; there are two ties, of 2 and of 3."""
+    layers = [LayerProfile("layer", s * MS, 2 * s * MS, 4.0, 96.0, update_s=MS) for s in (1, 3, 2)]
+    ties = TieProfile((0, 2), 48.0), TieProfile((0, 1, 2), 24.0)
+    profile = Profile(tuple(layers), ties=ties)
+    with own_time():
+        run = emulate(schedule, profile)
+    simulated = simulate(schedule, profile)
+    assert_the_same(run.trace, simulated)
+    assert simulated.transfers is not None
+    assert bytes_by_link(run.traffic) == bytes_by_link(simulated.transfers)
+    first = simulated.frame.query("op == 'UPDATE' and version == 1")
+    assert first["start_s"].nunique() == 1
+    alone = simulate(schedule, replace(profile, ties=()))
+    assert alone.frame.query("op == 'UPDATE' and version == 1")["start_s"].nunique() == 3
 
 
 def test_a_late_wait_shortens_the_next_so_that_the_mean_is_right(

@@ -14,7 +14,7 @@ from pipekit.layers.skips import Name, Skip, call, links, require_matched
 from pipekit.partition.recorded.graph import Passed
 from pipekit.partition.recorded.sequence import RecordedSequence
 from pipekit.partition.recorded.stage import gives
-from pipekit.profiling.layer_profile import LayerProfile, SkipProfile
+from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, TieProfile
 from pipekit.profiling.layer_runs.layer_passes import Input, layer_name, run_backward, run_forward
 from pipekit.profiling.layer_runs.storages import Storages, storage_of
 from pipekit.profiling.layer_runs.work import CountWork, Work
@@ -46,11 +46,13 @@ class Sizes(NamedTuple):
         layers: one by one, in order.
         skips: from layer to layer.
         values: of a recorded model whose layers can run in several orders; else none.
+        ties: the trained parameters that layers share.
     """
 
     layers: list[LayerSizes]
     skips: tuple[SkipProfile, ...]
     values: tuple[ValueProfile, ...] = ()
+    ties: tuple[TieProfile, ...] = ()
 
 
 class _Passed(NamedTuple):
@@ -130,7 +132,7 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Si
     values: tuple[ValueProfile, ...] = ()
     if isinstance(model, RecordedSequence):
         values = _values(model.passed, found, handed, storages)
-    return Sizes(layers, tuple(costs), values)
+    return Sizes(layers, tuple(costs), values, _ties(model))
 
 
 def _values(
@@ -189,6 +191,20 @@ def dtype_of(model: nn.Module, x: Tree) -> str:
     """Return the dtype of the first floating-point tensor, say "float32"; "" if there is none."""
     tensors = [*model.parameters(), *leaves(x)]
     return next((str(t.dtype).removeprefix("torch.") for t in tensors if t.is_floating_point()), "")
+
+
+def _ties(model: nn.Sequential) -> tuple[TieProfile, ...]:
+    """Return the trained parameters that layers share, those of the same layers as one."""
+    users: dict[nn.Parameter, list[int]] = {}
+    for number, layer in enumerate(model):
+        for parameter in layer.parameters():
+            if parameter.requires_grad:
+                users.setdefault(parameter, []).append(number)
+    shared: dict[tuple[int, ...], int] = {}
+    for parameter, layers in users.items():
+        if len(layers) > 1:
+            shared[tuple(layers)] = shared.get(tuple(layers), 0) + parameter.nbytes
+    return tuple(TieProfile(layers, size) for layers, size in shared.items())
 
 
 def _held(model: nn.Sequential) -> list[tuple[int, int]]:

@@ -1,0 +1,141 @@
+"""Weights that stages share: simulated and emulated runs send the bytes that the engine sends."""
+
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit import Pipeline, Plan, Profile, emulate, models, profile, schedules, simulate
+from pipekit.clusters import V100, flat
+from pipekit.losses.token_loss import token_loss
+from pipekit.profiling import LayerProfile, TieProfile, ValueProfile, merged
+from pipekit.traces import Trace
+
+ROWS, SEQUENCE, WORDS = 4, 6, 12
+
+
+def gpt() -> nn.Sequential:
+    """The head has the token embeddings; what stands in the midst has weights of its own."""
+    torch.manual_seed(0)
+    return models.gpt(2, 12, 2, vocabulary=WORDS, sequence=SEQUENCE, tied=True)
+
+
+def shared_by_three() -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(WORDS, WORDS) for _ in range(4)))
+    model[1].weight = model[3].weight = model[0].weight
+    model[3].bias = model[0].bias
+    return model
+
+
+def tokens() -> tuple[Tensor, Tensor]:
+    ids = torch.randint(WORDS, (ROWS, SEQUENCE), generator=torch.Generator().manual_seed(0))
+    return ids, ids
+
+
+def numbers() -> tuple[Tensor, Tensor]:
+    return torch.randn(ROWS, WORDS), torch.randn(ROWS, WORDS)
+
+
+CASES = [(gpt, tokens, token_loss), (shared_by_three, numbers, nn.functional.mse_loss)]
+
+
+@pytest.mark.parametrize("method", [schedules.flush, schedules.two_bw, schedules.zb_h1])
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize(("make", "batch", "loss"), CASES, ids=["gpt", "three"])
+def test_as_many_bytes_are_simulated_as_the_engine_sends(
+    make: Any, batch: Any, loss: Any, stages: int, method: Any
+) -> None:
+    model, (x, y) = make(), batch()
+    m, batches = 4, 3
+    balance = [1] * (stages - 1) + [len(model) - stages + 1]
+    schedule = method(stages, m, batches)
+    run = Pipeline(
+        model, schedule, balance=balance, optimizer=partial(torch.optim.SGD, lr=0.1), loss=loss
+    ).train([(x, y)] * batches)
+    costs = Profile.analytic(model, x[:1], V100)
+    plan = Plan.by_hand(balance)
+    assert "weights" in {purpose for *_, purpose in crossed(run.traffic)}
+    for cluster in (None, flat(stages, 1e9)):
+        trace = simulate(schedule, costs, plan, cluster)
+        assert crossed(trace.transfers) == crossed(run.traffic)
+        assert sent(trace) == sent(run.trace)
+        emulated = emulate(schedule, costs, plan, cluster)
+        assert crossed(emulated.traffic) == crossed(run.traffic)
+        assert sent(emulated.trace) == sent(run.trace)
+
+
+def test_a_profile_names_what_layers_share() -> None:
+    shared = Profile.analytic(shared_by_three(), numbers()[0], V100)
+    weight, bias = 4.0 * WORDS * WORDS, 4.0 * WORDS
+    assert shared.ties == (TieProfile((0, 1, 3), weight), TieProfile((0, 3), bias))
+    measured = profile(shared_by_three(), numbers()[0], repeats=1, others=0, tolerance=math.inf)
+    assert measured.ties == shared.ties
+    assert [layer.parameter_bytes for layer in shared.layers] == [
+        weight + bias,
+        bias,
+        weight + bias,
+        0,
+    ]
+
+
+def test_ties_are_saved_scaled_and_put_in_order(tmp_path: Path) -> None:
+    layers = tuple(LayerProfile(name, 1, 2) for name in "abc")
+    values = ValueProfile(0, (2,), 8.0), ValueProfile(1, (2,), 8.0), ValueProfile(2, (), 8.0)
+    graph = Profile(layers, values=values, ties=(TieProfile((1, 2), 4.0),))
+    graph.save(tmp_path / "graph.json")
+    assert Profile.load(tmp_path / "graph.json") == graph
+    assert graph.scaled(3).ties == graph.ties
+    assert graph.in_order([1, 0, 2]).ties == (TieProfile((0, 2), 4.0),)
+
+
+def test_layers_that_are_merged_share_what_they_shared() -> None:
+    #   0 -> 1 -> 4 -> 5,  0 -> 2 -> 3 -> 4
+    reads = {0: (1, 2), 1: (4,), 2: (3,), 3: (4,), 4: (5,), 5: ()}
+    values = tuple(ValueProfile(source, users, 8.0) for source, users in reads.items())
+    ties = TieProfile((0, 3), 4.0), TieProfile((2, 3), 8.0), TieProfile((1, 2, 5), 16.0)
+    graph = Profile(tuple(LayerProfile(str(k), 1, 2) for k in reads), values=values, ties=ties)
+    chain = merged(graph)  # 0, 1 to 4, 5
+    assert chain.ties == (TieProfile((0, 1), 4.0), TieProfile((1, 2), 16.0))
+    branches = merged(graph, "branches")  # 0, 1, 2 to 3, 4, 5
+    assert branches.ties == (TieProfile((0, 2), 4.0), TieProfile((1, 2, 4), 16.0))
+
+
+@pytest.mark.parametrize(
+    ("ties", "message"),
+    [
+        (((1,), 4.0), "two layers or more"),
+        (((1, 1), 4.0), "two layers or more"),
+        (((0, 1), -1.0), "0 or a positive number, not -1"),
+        (((0, 3), 4.0), r"layers \[0, 3\] of 3"),
+        (((-1, 2), 4.0), r"layers \[-1, 2\] of 3"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(ties: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(Profile.uniform(3), ties=(TieProfile(*ties),))
+
+
+def test_within_a_stage_nothing_is_sent() -> None:
+    tied = replace(Profile.uniform(3), ties=(TieProfile((1, 2), 4.0),))
+    schedule, plan = schedules.flush(2, 2), Plan.by_hand([1, 2])
+    trace, plain = (simulate(schedule, each, plan) for each in (tied, Profile.uniform(3)))
+    assert crossed(trace.transfers) == crossed(plain.transfers)
+
+
+def crossed(table: pd.DataFrame | None) -> dict[Any, float]:
+    assert table is not None
+    return dict(table.groupby(["source", "destination", "purpose"])["bytes"].sum().items())
+
+
+def sent(trace: Trace) -> list[list[Any]]:
+    """What each task sent."""
+    names = ["worker", "stage", "op", "microbatch", "version", "bytes"]
+    found: list[list[Any]] = trace.frame[names].to_numpy().tolist()
+    return found
