@@ -71,6 +71,23 @@ def test_as_many_bytes_are_simulated_as_the_engine_sends(
         assert sent(emulated.trace) == sent(run.trace)
 
 
+def test_so_it_is_where_stages_are_on_several_workers() -> None:
+    """Their own sums come on top, and are sent over links only."""
+    model, (x, y) = gpt(), tokens()
+    schedule = schedules.replicate(schedules.flush(2, 2, 3), 2)
+    balance = [1, len(model) - 1]
+    run = Pipeline(
+        model,
+        schedule,
+        balance=balance,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        loss=token_loss,
+    ).train([(x, y)] * 3)
+    costs = Profile.analytic(model, x[:1], V100)
+    plan = Plan.by_hand(balance, replicas=[2, 2])
+    assert crossed(simulate(schedule, costs, plan, flat(4, 1e9)).transfers) == crossed(run.traffic)
+
+
 def test_a_profile_names_what_layers_share() -> None:
     shared = Profile.analytic(shared_by_three(), numbers()[0], V100)
     weight, bias = 4.0 * WORDS * WORDS, 4.0 * WORDS
