@@ -7,7 +7,9 @@ import pickle
 from mmap import mmap
 from typing import Any, NamedTuple
 
-from pipekit.engine.transports.processes.pickles import dumps
+from torch import Tensor
+
+from pipekit.engine.transports.processes.pickles import Unpickler, as_tensor, dumps
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 
 _ALIGNMENT = 64
@@ -17,11 +19,12 @@ class Parcel(NamedTuple):
     """A value on its way.
 
     Attributes:
-        text: the value's bytes, without the numbers of its tensors.
+        text: the value's bytes, without the numbers of its tensors; None: they are those of the
+            last value.
         places: where these lie in the sender's buffer: start and size.
     """
 
-    text: bytes
+    text: bytes | None
     places: tuple[tuple[int, int], ...]
 
 
@@ -34,9 +37,16 @@ class Sender:
 
     def __init__(self, buffer: SharedBuffer) -> None:
         self._buffer, self._start, self._room = buffer, 0, 0
+        self._last: tuple[bytes, list[int]] = b"", []
 
-    def parcel(self, value: object) -> Parcel:
-        """Return a value on its way; the one before has to have been unpacked."""
+    def parcel(self, value: object, again: bool = False) -> Parcel:
+        """Return a value on its way; the one before has to have been unpacked.
+
+        Args:
+            value: what is sent.
+            again: whether the last one is to be overwritten where it came to, if nothing but the
+                numbers of its tensors has changed.
+        """
         parts: list[pickle.PickleBuffer] = []
         text = dumps(value, parts.append)
         numbers = [part.raw() for part in parts]
@@ -49,7 +59,9 @@ class Sender:
             start = self._start + offset
             memory[start : start + each.nbytes] = each
             places.append((start, each.nbytes))
-        return Parcel(text, tuple(places))
+        this = text, [each.nbytes for each in numbers]
+        same, self._last = this == self._last, this
+        return Parcel(None if again and same else text, tuple(places))
 
     def _memory(self, size: int) -> mmap:
         if size > self._room:
@@ -57,9 +69,31 @@ class Sender:
         return self._buffer.map(self._start)
 
 
-def unpacked(parcel: Parcel, buffer: SharedBuffer) -> Any:
-    """Return the value of a parcel, copied out of its sender's buffer."""
-    first = parcel.places[0][0] if parcel.places else 0
-    memory = memoryview(buffer.map(first))
-    numbers = [memory[start : start + size] for start, size in parcel.places]
-    return pickle.loads(parcel.text, buffers=numbers)
+class Receiver:
+    """Takes the values of one sender.
+
+    Args:
+        buffer: the sender's.
+    """
+
+    def __init__(self, buffer: SharedBuffer) -> None:
+        self._buffer = buffer
+        self._last: Any = None
+        self._tensors: list[Tensor] = []  # of the last value, in the order of their numbers
+
+    def unpacked(self, parcel: Parcel) -> Any:
+        """Return the value of a parcel, copied out of its sender's buffer.
+
+        If it is the last one but for its numbers, and is to overwrite it, these go where the last
+        one's are: new memory takes longer to come by than to fill.
+        """
+        first = parcel.places[0][0] if parcel.places else 0
+        memory = memoryview(self._buffer.map(first))
+        numbers = [memory[start : start + size] for start, size in parcel.places]
+        if parcel.text is None:
+            for tensor, each in zip(self._tensors, numbers, strict=True):
+                tensor.copy_(as_tensor(each, tensor.dtype, tensor.shape))
+        else:
+            reader = Unpickler(parcel.text, numbers)
+            self._last, self._tensors = reader.load(), reader.tensors
+        return self._last

@@ -17,7 +17,7 @@ from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
-from pipekit.engine.transports.processes.handing_over import unpacked
+from pipekit.engine.transports.processes.handing_over import Parcel, Receiver
 from pipekit.engine.transports.processes.member import Member, WorkerDied
 from pipekit.engine.transports.processes.shared_mailbox import (
     Endpoint,
@@ -30,6 +30,7 @@ from pipekit.engine.transports.processes.worker_process import (
     ProcessReport,
 )
 from pipekit.engine.transports.watchdog import LOOK_S, Watchdog
+from pipekit.engine.work import Report
 
 Opened = TypeVar("Opened", Endpoint, SharedBuffer)
 
@@ -71,6 +72,7 @@ class WorkerPool:
         self._mailboxes = SharedMailboxes(workers, self._endpoints)
         self.standings = Standings(workers)
         self._members: list[Member] = []
+        self._receivers: list[Receiver] = []  # of each worker's stages
         self._runs = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._feeder: Feeder | None = None
@@ -153,6 +155,7 @@ class WorkerPool:
             self._feeder.close()
         # A notebook keeps the last traceback, and with it this object: it must not keep the memory.
         self._mailboxes.close()
+        self._receivers.clear()
         self.standings.detach()
         for opened in self._opened:
             opened.close()
@@ -172,6 +175,7 @@ class WorkerPool:
             own = endpoints_for(index, self._endpoints)
             sums = endpoints_for(index, self._sums_endpoints)
             self._members.append(Member(index, own, sums, shared))
+            self._receivers.append(Receiver(self._endpoints[index].buffer))
 
     def _noted(self, opened: Opened) -> Opened:
         """Note what is to be closed in the end."""
@@ -182,7 +186,8 @@ class WorkerPool:
         self, feeder: Feeder, on_news: Listener | None, watchdog: Watchdog | None
     ) -> list[ProcessReport]:
         """Return all reports, or raise what went wrong first."""
-        done: dict[int, ProcessReport] = {}
+        done: dict[int, Report] = {}
+        stages: dict[int, Parcel] = {}  # which may overwrite the last ones once all have come
         aborted: str | None = None
         deadline: float | None = None
         reports: dict[Any, int] = {m.reports: i for i, m in enumerate(self._members)}
@@ -209,15 +214,21 @@ class WorkerPool:
                 elif kind == "news" and on_news is not None:
                     on_news(value)
                 elif kind == "done":
-                    done[index] = _with_traceback(unpacked(value, self._endpoints[index].buffer))
-                    error = done[index].report.error
+                    report, stages[index] = value
+                    receiver = Receiver(self._endpoints[index].buffer)  # keeps no report
+                    done[index] = _with_traceback(receiver.unpacked(report))
+                    error = done[index].error
                     if watchdog and error is not None:
                         watchdog.ends_by(error)
             for index in [i for s, i in sentinels.items() if s in ready]:
                 member = self._members[index]
                 if member.reports not in reports or not member.reports.poll():
                     raise WorkerDied(f"worker {index}'s process ended in mid-run {member.why()}")
-        return [done[index] for index in range(self._workers)]
+        with deferred_interrupts():  # one between two stages would leave them at different updates
+            return [
+                ProcessReport(done[index], receiver.unpacked(stages[index]))
+                for index, receiver in enumerate(self._receivers)
+            ]
 
 
 def _require_few(workers: int, with_sums: bool) -> None:
@@ -233,11 +244,11 @@ def _require_few(workers: int, with_sums: bool) -> None:
         )
 
 
-def _with_traceback(done: ProcessReport) -> ProcessReport:
+def _with_traceback(report: Report) -> Report:
     """Return a report whose error, if it has one, says where in its worker it came from."""
-    if done.report.error is not None:
-        _with_cause(done.report.error, done.report.traceback)
-    return done
+    if report.error is not None:
+        _with_cause(report.error, report.traceback)
+    return report
 
 
 def _with_cause(error: BaseException, text: str) -> BaseException:

@@ -126,10 +126,14 @@ def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[str, byt
             data = tasks.recv_bytes()
         except EOFError:
             return None
-        report = worker.run(pickle.loads(data))
+        task: ProcessTask = pickle.loads(data)
+        report = worker.run(task)
         stages = [(stage.module, stage.state, stage.slots) for stage in report.stages]
-        done = ProcessReport(replace(report, stages=[]), stages)
-        return "done", pickle.dumps(("done", worker.sender.parcel(done)))
+        parcels = (
+            worker.sender.parcel(replace(report, stages=[])),
+            worker.stage_sender.parcel(stages, again=task.kept),
+        )
+        return "done", pickle.dumps(("done", parcels))
     except Aborted as error:
         return "aborted", cloudpickle.dumps(("aborted", str(error)))
     except BaseException as error:
@@ -143,12 +147,14 @@ class _WorkerProcess:
         connections: what it was started with.
 
     Attributes:
-        sender: of what it hands its parent.
+        sender: of the reports that it hands its parent.
+        stage_sender: of the stages that go with them.
     """
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self.sender = Sender(connections.endpoints[connections.index].buffer)
+        buffer = connections.endpoints[connections.index].buffer
+        self.sender, self.stage_sender = Sender(buffer), Sender(buffer)
         self._mailboxes = SharedMailboxes(connections.index, connections.endpoints)
         self._sums_mailbox: Mailbox | None = None
         if connections.sums_endpoints:

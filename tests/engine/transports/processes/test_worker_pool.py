@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,27 @@ def test_processes_are_kept_from_call_to_call() -> None:
         seen.append(set(worker_processes()))
     assert len(seen[0]) == 2
     assert seen[0] == seen[1] == seen[2]
+
+
+def test_what_a_caller_has_taken_is_not_overwritten_by_later_calls() -> None:
+    """The workers' weights overwrite those of the last call where they lie."""
+    options: dict[str, Any] = {"optimizer": partial(torch.optim.SGD, lr=0.1, momentum=0.9)}
+    kept = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed", **options)
+    expected = pipeline(mlp(6, 6, 3), "flush", [1, 1], **options)
+    taken = []
+    for _ in range(3):
+        kept.train(data(2))
+        expected.train(data(2))
+        taken.append((kept.state_dict(), kept.optimizer_state()))
+        state, there = (pipe.state_dict() for pipe in (kept, expected))
+        assert different(state, there) == []
+    again = pipeline(mlp(6, 6, 3), "flush", [1, 1], **options)
+    for state, optimizer in taken:
+        again.train(data(2))
+        assert different(state, again.state_dict()) == []
+        for name, entry in again.optimizer_state().items():
+            buffers = (each["state"]["momentum_buffer"] for each in (optimizer[name], entry))
+            assert torch.equal(*buffers)
 
 
 def test_they_are_ended_by_close_and_others_started_by_the_next_call() -> None:
