@@ -93,9 +93,12 @@ def _short_branches(profile: Profile, cuts: Sequence[int]) -> Profile:
             value.saved,
         )
         for value in profile.values
-        if value.source is None
-        or not value.users
-        or {run_of[user] for user in value.users} != {run_of[value.source]}
+        if value.source is None or _leaves(value, runs[run_of[value.source]])
     ]
     ties = renumbered(profile.ties, [number[run] for run in run_of])
     return replace(profile, layers=tuple(layers), skips=(), values=tuple(values), ties=ties)
+
+
+def _leaves(value: ValueProfile, run: Sequence[int]) -> bool:
+    """Return whether a run's value is read behind it, or is what its last layer ends with."""
+    return not set(value.users) <= set(run) if value.users else value.source == run[-1]
