@@ -111,8 +111,8 @@ def of_two_workers(
 ) -> list[pd.DataFrame]:
     """Return the profile runs of two equal workers at the same time: processes of one core each.
 
-    Each of ``rounds`` makes two runs, of which the first two are of both processes.  ``build`` is a
-    function of a module, as both processes call it.
+    Each of ``rounds`` makes two runs, of which the first two are of both processes; a run's
+    ``attrs["worker"]`` says whose it is.  ``build`` is a function of a module, as both call it.
     """
     before = dict(os.environ)
     os.environ.update(KEEP_MEMORY)
@@ -188,8 +188,9 @@ def quantities_findings(
 
 
 def steadiness_findings(runs: list[pd.DataFrame]) -> list[Finding]:
-    """Return how much profile runs vary, each in itself and the first two from each other."""
-    varied, apart = variation(runs[0]), differences(*runs[:2])
+    """Return how much profile runs vary, each in itself and between the two workers."""
+    one, other = ([run for run in runs if run.attrs["worker"] == w] for w in _workers(runs))
+    varied, apart = variation(runs[0]), differences(one[0], other[0])
     middle = (
         f"CPU time of {len(runs[0])} minibatches after {WARM_UP}, two workers at once, "
         f"{len(runs)} runs; in the middle 95 % of minibatches "
@@ -197,16 +198,21 @@ def steadiness_findings(runs: list[pd.DataFrame]) -> list[Finding]:
         f"±{varied['ci'].median():.1%} (median over layers)"
     )
     layers = (
-        f"two CPU processes at once; {apart.idxmax()}, among the {len(apart)} layers that take "
+        f"two CPU processes at once, mean of {min(len(one), len(other))} pairs of runs; first "
+        f"{apart.idxmax()}, among the {len(apart)} layers that take "
         f"at least {LEAST_SHARE:.0%} of the time; median {apart.median():.3f}. Cause unknown; "
         "cores of one machine share its memory, and other programs run on it"
     )
     each = [float(variation(run)["cv"].median()) for run in runs]
-    most = float(apart.max())
+    most = [float(differences(*pair).max()) for pair in zip(one, other, strict=False)]
     return [
         Finding.measured("pipedream-profiler-low-variance", fmean(each), middle).over(each),
-        Finding.measured("pipedream-single-gpu-profile-enough", most, layers),
+        Finding.measured("pipedream-single-gpu-profile-enough", fmean(most), layers).over(most),
     ]
+
+
+def _workers(runs: list[pd.DataFrame]) -> list[int]:
+    return sorted({run.attrs["worker"] for run in runs})
 
 
 def backward_finding(wholes: pd.DataFrame, costs: Profile) -> Finding:
@@ -225,4 +231,6 @@ def _profile_run(
 ) -> pd.DataFrame:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    return profile_run(build(), sample, minibatches)
+    run = profile_run(build(), sample, minibatches)
+    run.attrs["worker"] = os.getpid()
+    return run

@@ -87,6 +87,7 @@ def test_two_workers_profile_the_same_layers() -> None:
     runs = profile_runs.of_two_workers(image_mlp, IMAGES, minibatches=3)
     assert [len(run) for run in runs] == [3, 3]
     assert list(runs[0]) == list(runs[1])
+    assert runs[0].attrs["worker"] != runs[1].attrs["worker"]
 
 
 def test_whole_passes_are_the_fastest_forward_and_backward(
@@ -106,10 +107,13 @@ def test_whole_passes_are_the_fastest_forward_and_backward(
 def test_findings_are_medians_and_extremes_over_layers() -> None:
     one = pd.DataFrame({"a": [1.0, 3.0], "b": [6.0, 6.0], "c": [4.0, 4.0]})
     other = pd.DataFrame({"a": [2.0, 2.0], "b": [9.0, 9.0], "c": [4.0, 4.0]})
-    steady, alike = profile_runs.steadiness_findings([one, other])
+    again = one.copy()
+    one.attrs["worker"], other.attrs["worker"], again.attrs["worker"] = 1, 2, 1
+    steady, alike = profile_runs.steadiness_findings([one, other, again, other])
     assert steady.value == 0
     assert alike.value == pytest.approx(3 / 7.5)
-    assert alike.note.startswith("two CPU processes at once; b, among the 3 layers")
+    assert alike.repeats == pytest.approx([3 / 7.5, 3 / 7.5])
+    assert "mean of 2 pairs of runs; first b, among the 3 layers" in alike.note
     costs = pk.Profile(
         (pk.profiling.LayerProfile("0 A", 2, 1), pk.profiling.LayerProfile("1 B", 1, 2))
     )
