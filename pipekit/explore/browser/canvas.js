@@ -431,7 +431,8 @@ function render({ model, el }) {
 
   const resized = new ResizeObserver(fit);
   resized.observe(box);
-  box.addEventListener("transitionend", ask); // the theme's colours have changed
+  // The theme's colours have changed, even if the page was rearranged meanwhile.
+  for (const end of ["transitionend", "transitioncancel"]) box.addEventListener(end, ask);
   const followed = {
     "change:picture": load, "change:why": explain, "change:colored": () => { name(); ask(); },
     "change:view": ask, "change:until": ask, "change:critical": ask, "change:transfers": ask,
