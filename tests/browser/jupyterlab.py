@@ -59,7 +59,7 @@ class Lab:
         self.hosts: set[str] = set()
         self._kernel: str | None = None
         page.on("console", self._note)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("pageerror", lambda error: self.errors.append(error.stack or str(error)))
         page.on("request", lambda request: self._ask(request.url))
         page.on("websocket", lambda socket: self._ask(socket.url))
 

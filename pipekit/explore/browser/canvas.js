@@ -431,8 +431,10 @@ function render({ model, el }) {
 
   const resized = new ResizeObserver(fit);
   resized.observe(box);
-  // The theme's colours have changed, even if the page was rearranged meanwhile.
-  for (const end of ["transitionend", "transitioncancel"]) box.addEventListener(end, ask);
+  // The theme's colours have changed: pages say so at their body, but not all when it is done.
+  box.addEventListener("transitionend", ask);
+  const themed = new MutationObserver(ask);
+  themed.observe(document.body, { attributes: true });
   const followed = {
     "change:picture": load, "change:why": explain, "change:colored": () => { name(); ask(); },
     "change:view": ask, "change:until": ask, "change:critical": ask, "change:transfers": ask,
@@ -441,6 +443,7 @@ function render({ model, el }) {
   load();
   return () => {
     resized.disconnect();
+    themed.disconnect();
     clearTimeout(waiting);
     for (const [event, act] of Object.entries(followed)) model.off(event, act);
   };
