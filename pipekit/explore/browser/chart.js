@@ -19,23 +19,9 @@ async function render({ model, el }) {
   box.className = "pipekit-chart";
   el.append(box);
   const Plotly = await plotly(model);
-  let width, isDrawing = false, isStale = false;
+  let width;
 
-  async function draw() { // one after the other: Plotly removes what another call has removed
-    isStale = true;
-    if (isDrawing) return;
-    isDrawing = true;
-    try {
-      while (isStale) {
-        isStale = false;
-        await paint();
-      }
-    } finally {
-      isDrawing = false;
-    }
-  }
-
-  async function paint() {
+  async function draw() {
     width = box.clientWidth;
     if (!width) return; // not on the page yet
     const began = performance.now();
