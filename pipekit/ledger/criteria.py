@@ -48,6 +48,28 @@ class Term:
         """Whether the condition compares with a target."""
         return self.word in ("within", "equal", "same order")
 
+    def bounds_of(self, number: int) -> list[float | None]:
+        """Return the bounds of the value's number at an index, from 0; None where it has none."""
+        return [bound[number] if isinstance(bound, tuple) else bound for bound in self.bounds]
+
+    def in_words(self, bounds: Sequence[float | None], aim: str) -> str:
+        """Return what it asks of one number, say "between 0.8 and 1.2" or "within 15 % of 7.04".
+
+        Args:
+            bounds: those that hold for the number, None where there is none.
+            aim: what ``within`` compares with.
+        """
+        shown = ["" if bound is None else f"{bound:.4g}" for bound in bounds]
+        if self.word == "between":
+            low, high = shown
+            if low and high:
+                return f"between {low} and {high}"
+            return f"at least {low}" if low else f"at most {high}"
+        (limit,) = shown
+        if self.word == "within":
+            return f"within {limit}{' %' * self.percent} of {aim}"
+        return f"{self.word} {limit}"
+
     def __str__(self) -> str:
         if self.word == "values":
             return f"{self.bounds[0]:g} values"
@@ -204,11 +226,10 @@ def _failure(term: Term, values: Sequence[float], targets: Sequence[Any]) -> str
     if sizes - {len(values)}:
         return f"{len(values)} numbers where {min(sizes)} are asked for"
     for i, value in enumerate(values):
-        bounds = [bound[i] if isinstance(bound, tuple) else bound for bound in term.bounds]
+        bounds = term.bounds_of(i)
         if not _met(term, value, bounds, targets[i]):
-            limits = " ".join("any" if b is None else f"{b:.4g}" for b in bounds)
-            aim = f" of {targets[i]:.4g}" if term.word == "within" else ""
-            return f"{value:.4g} is not {term.word} {limits}{'%' * term.percent}{aim}"
+            aim = f"{targets[i]:.4g}" if term.word == "within" else ""
+            return f"{value:.4g} is not {term.in_words(bounds, aim)}"
     return ""
 
 

@@ -112,7 +112,7 @@ class TestRecord:
     def test_a_wrong_value_misses_and_says_why(self, tmp_path: Path) -> None:
         outcome = claims.record(SPEEDUP, 2.0, "emulated", results_dir=tmp_path)
         assert outcome.status is Status.MISS
-        assert repr(outcome).endswith("2 is not within 15% of 7.04")
+        assert repr(outcome).endswith("2 is not within 15 % of 7.04")
 
     @pytest.mark.parametrize(
         ("given", "kept"),

@@ -69,8 +69,10 @@ class TestEachForm:
     @pytest.mark.parametrize(
         ("check", "value", "target", "why"),
         [
-            ("within 15%", 9.0, 7.04, "9 is not within 15% of 7.04"),
-            ("between 0 [1, null]", [2, 0], None, "2 is not between 0 1"),
+            ("within 15%", 9.0, 7.04, "9 is not within 15 % of 7.04"),
+            ("between 0 [1, null]", [2, 0], None, "2 is not between 0 and 1"),
+            ("between 0 [null, 1]", [-1, 0], None, "-1 is not at least 0"),
+            ("between [null, 0] 1", [2, 0], None, "2 is not at most 1"),
             ("above 0 and below 1", -1, None, "-1 is not above 0"),
             ("increasing", [1, 0.5], None, "[1, 0.5] is not increasing"),
             ("6 values and decreasing", [2, 1], None, "2 numbers where 6 values are asked for"),

@@ -86,7 +86,7 @@ class TestPage:
         ):
             assert shown in passed
         missed = shown_text(card(page, RATIO))
-        for shown in ("✘ miss", "0.9 is not within 20% of 2.99; 0.9 is not above 1"):
+        for shown in ("✘ miss", "0.9 is not within 20 % of 2.99; 0.9 is not above 1"):
             assert shown in missed
         assert "Cause: links of the printed bandwidth" in missed
         assert "✔" not in missed

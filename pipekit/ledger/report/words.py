@@ -1,6 +1,6 @@
 """A claim's criterion in plain words."""
 
-from pipekit.ledger.criteria import Bound, Term, parse
+from pipekit.ledger.criteria import Term, parse
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import show
 
@@ -45,25 +45,12 @@ def _term(term: Term, aim: str) -> str:
 
 def _each(term: Term, aim: str) -> list[str]:
     """Return a bound's words, once for all values or for each value that has one."""
-    lists = [bound for bound in term.bounds if isinstance(bound, tuple)]
-    if not lists:
-        return [_bounded(term, list(term.bounds), aim)]
-    phrases = []
-    for n in range(len(lists[0])):
-        bounds = [bound[n] if isinstance(bound, tuple) else bound for bound in term.bounds]
-        if any(bound is not None for bound in bounds):
-            phrases.append(f"value {n + 1} {_bounded(term, bounds, aim)}")
-    return phrases
-
-
-def _bounded(term: Term, bounds: list[Bound] | list[float | None], aim: str) -> str:
-    shown = [f"{bound:g}" if isinstance(bound, float) else "" for bound in bounds]
-    if term.word == "between":
-        low, high = shown
-        if low and high:
-            return f"between {low} and {high}"
-        return f"at least {low}" if low else f"at most {high}"
-    (limit,) = shown
-    if term.word == "within":
-        return f"within {limit}{' %' if term.percent else ''} of {aim}"
-    return f"{term.word} {limit}"
+    numbers = {len(bound) for bound in term.bounds if isinstance(bound, tuple)}
+    if not numbers:
+        return [term.in_words(term.bounds_of(0), aim)]
+    each = [term.bounds_of(n) for n in range(min(numbers))]
+    return [
+        f"value {n} {term.in_words(bounds, aim)}"
+        for n, bounds in enumerate(each, 1)
+        if any(bound is not None for bound in bounds)
+    ]
