@@ -7,6 +7,7 @@ _NOTEBOOKS = (
     "ipykernel",
     "ipywidgets",
     "jupyter_client",
+    "nbconvert",
     "nbformat",
     "papermill",
     "traitlets",

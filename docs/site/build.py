@@ -19,6 +19,9 @@ import gallery
 import methods
 import play
 import report
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
 
 import pipekit
 from pipekit.schedules.methods.by_name import METHODS
@@ -134,7 +137,9 @@ def code_page(path: Path) -> str:
     name = path.relative_to(ROOT).as_posix()
     page = f"source/{name}.md"
     language = {".py": "python", ".yaml": "yaml", ".yml": "yaml"}.get(path.suffix, "text")
-    shown = f"``````{language}\n{path.read_text(encoding='utf-8')}\n``````\n"
+    text = path.read_text(encoding="utf-8")
+    code = highlight(text, get_lexer_by_name(language), HtmlFormatter(lineanchors="line"))
+    shown = f"``````{{raw}} html\n{code}\n``````\n"  # Sphinx's own blocks have no lines to link to
     write(f"source/{name}", f"---\norphan: true\n---\n# {name}\n\n{shown}")
     return page
 

@@ -6,6 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from pipekit.ledger.batches.article import anchor
 from pipekit.ledger.batches.experiment import load_all
 
 TITLES = {
@@ -51,7 +52,10 @@ def pages(root: Path, source: Path) -> dict[str, str | None]:
 
 
 def folded(cells: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield a notebook's cells, with neighbours whose code is folded away as one."""
+    """Yield a notebook's cells, with neighbours whose code is folded away as one.
+
+    Before each other cell of code stands what the report's links lead to.
+    """
     for hidden, group in groupby(cells, key=_is_hidden):
         members = list(group)
         if hidden:
@@ -60,8 +64,12 @@ def folded(cells: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
             metadata = {"tags": ["hide-input"]}
             one = {"source": "\n\n".join(sources), "outputs": outputs, "metadata": metadata}
             yield {**members[0], **one}
-        else:
-            yield from members
+            continue
+        for cell in members:
+            if cell["cell_type"] == "code":
+                place = f'<div id="{anchor(cell["id"])}"></div>'
+                yield {"cell_type": "markdown", "metadata": {}, "source": place}
+            yield cell
 
 
 def first_figure(notebook: Mapping[str, Any]) -> str | None:

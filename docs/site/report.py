@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 NO_RUN = "<!doctype html><title>No report</title><p>No run is here yet: <code>make papers</code>"
-_HREF = re.compile(r'href="([^"#]+)"')
+_HREF = re.compile(r'href="([^"#]+)(#[^"]*)?"')
 
 
 def page(root: Path, static: Path, gallery: Mapping[str, str], code: Callable[[Path], str]) -> str:
@@ -28,7 +28,7 @@ def page(root: Path, static: Path, gallery: Mapping[str, str], code: Callable[[P
     def target(link: re.Match[str]) -> str:
         path = Path(link[1])
         to = None
-        if path.suffix == ".ipynb":
+        if path.suffix in (".ipynb", ".html"):
             to = path.stem in gallery and f"../gallery/{gallery[path.stem]}.html"
         elif path.suffix == ".py":  # of the checkout that ran: shown as it is here
             here = root / "pipekit" / link[1].partition("/pipekit/")[2]
@@ -37,6 +37,6 @@ def page(root: Path, static: Path, gallery: Mapping[str, str], code: Callable[[P
             to = Path("report", *path.parts[-2:]).as_posix()
             (static / to).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(run / path, static / to)
-        return f'href="{to}"' if to else ""
+        return f'href="{to}{link[2] or ""}"' if to else ""
 
     return _HREF.sub(target, newest[-1].read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 import base64
 import importlib.util
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,7 +40,11 @@ def test_links_lead_to_pages_of_the_site(build: ModuleType, repository: Path) ->
     assert (
         "[c](/source/pipekit/oracle/train.py.md) [d](#here) [e](https://x) [f](/play.md)" in shown
     )
-    assert "def train(" in (build.SOURCE / "source/pipekit/oracle/train.py.md").read_text()
+    source = (repository / "pipekit/oracle/train.py").read_text().splitlines()
+    number = source.index("def train(") + 1
+    shown = (build.SOURCE / "source/pipekit/oracle/train.py.md").read_text()
+    (line,) = re.findall(rf'<a id="line-{number}".*', shown)
+    assert "def train(" in re.sub("<[^>]+>", "", line)
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +165,8 @@ def checkout(tmp_path: Path) -> Path:
     )
     (run / "fast/speed.csv").write_text("a,b")
     (run / "report.html").write_text(
-        '<a href="fast.ipynb">1</a><a href="fast/speed.csv">2</a><a href="#c">3</a>'
-        '<a href="../../../pipekit/oracle.py">4</a><a href="gone.ipynb">5</a>'
+        '<a href="fast.html#cell-id=x">1</a><a href="fast/speed.csv">2</a><a href="#c">3</a>'
+        '<a href="../../../pipekit/oracle.py#line-7">4</a><a href="gone.ipynb">5</a>'
     )
     return tmp_path
 
@@ -195,9 +200,11 @@ def test_code_that_is_folded_away_is_one_cell_and_names_no_folder_of_the_machine
     build: ModuleType, checkout: Path
 ) -> None:
     build.gallery.pages(checkout, checkout)
-    _, folded, drawn = json.loads((checkout / "gallery/a.ipynb").read_text())["cells"]
+    cells = json.loads((checkout / "gallery/a.ipynb").read_text())["cells"]
+    _, folded, place, drawn = cells
     assert 'results_dir: str = "x"\n\nresults_dir = "results/runs' in folded["source"]
     assert folded["metadata"]["tags"] == ["hide-input"]
+    assert place["source"] == '<div id="cell-id=x"></div>'  # the report links to it
     assert drawn["outputs"]
 
 
@@ -205,7 +212,8 @@ def test_the_reports_links_lead_to_pages_of_the_site(build: ModuleType, checkout
     (checkout / "pipekit").mkdir()
     (checkout / "pipekit/oracle.py").touch()
     page = build.report.page(checkout, checkout / "s", {"fast": "a"}, lambda path: "source/o.py.md")
-    for link in ("../gallery/a.html", "report/fast/speed.csv", "#c", "../source/o.py.html"):
+    cell, line = "../gallery/a.html#cell-id=x", "../source/o.py.html#line-7"
+    for link in (cell, "report/fast/speed.csv", "#c", line):
         assert f'href="{link}"' in page
     assert page.count("href") == 4
     assert (checkout / "s/report/fast/speed.csv").read_text() == "a,b"

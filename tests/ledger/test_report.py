@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Path:
     (files / "bars.svg").write_text(SVG)
     (files / "bars.csv").write_text("speedup")
     said = [{"output_type": "stream", "text": [f"pass: {SPEEDUP}: paper 7.04 x\n"]}]
-    cells = [{"cell_type": "markdown"}, {"cell_type": "code", "outputs": said}]
+    cells = [{"cell_type": "markdown"}, {"cell_type": "code", "outputs": said, "id": "cell-b"}]
     (files.parent / "table1.ipynb").write_text(json.dumps({"cells": cells}))
     kept: dict[str, Any] = {"results_dir": files, "figure": "bars.svg"}
     claims.record(SPEEDUP, 7.0, "simulated", **kept, seed=11)
@@ -161,7 +161,7 @@ class TestPage:
     def test_links_lead_to_the_executed_cell_the_numbers_and_the_line_of_code(
         self, page: str, run: Path
     ) -> None:
-        links = dict(re.findall(r'<a href="([^"#]+)">([^<]+)</a>', card(page, SPEEDUP)))
+        links = dict(re.findall(r'<a href="([^"#]+)[^"]*">([^<]+)</a>', card(page, SPEEDUP)))
         for href in links:
             assert (run / href).exists()
         notebook, numbers, code = links.values()
@@ -170,6 +170,12 @@ class TestPage:
         path, _, line = code.partition(":")
         source = (Path(pipekit.__file__).parents[1] / path).read_text().splitlines()[int(line) - 1]
         assert "-pp-speedup" in source
+
+    def test_a_cell_is_shown_on_the_notebooks_page_where_there_is_one(self, run: Path) -> None:
+        (run / "table1.html").touch()
+        page = write(claims.outcomes(run), run).read_text(encoding="utf-8")
+        link = '<a href="table1.html#cell-id=cell-b">table1.ipynb, cell 2</a>'
+        assert link in card(page, SPEEDUP)
 
     def test_a_notebook_that_cannot_be_read_is_linked_all_the_same(self, run: Path) -> None:
         (run / "table1.ipynb").write_text("no JSON")

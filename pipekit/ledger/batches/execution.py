@@ -21,6 +21,7 @@ from nbformat.sign import NotebookNotary
 from papermill.exceptions import strip_color
 from traitlets import default
 
+from pipekit.ledger.batches import article
 from pipekit.ledger.batches.experiment import NotebookJob
 from pipekit.ledger.batches.runs import NotebookResult
 from pipekit.progress import RELAY
@@ -31,8 +32,9 @@ def execute(
 ) -> NotebookResult:
     """Execute a notebook; whatever it does ends in the result.
 
-    What it prints goes to ``<executed>.log`` as well, line by line, for whoever watches; how far a
-    long cell is goes to :func:`told`.
+    Beside the executed copy lies its page for browsers (:mod:`.article`). What it prints goes to
+    ``<executed>.log`` as well, line by line, for whoever watches; how far a long cell is goes to
+    :func:`told`.
 
     Args:
         job: the notebook and its parameters.
@@ -45,13 +47,13 @@ def execute(
     def started_cell(cell: nbformat.NotebookNode, cell_index: int) -> None:
         on_cell(cell_index)
 
-    notebook = job.notebook.resolve()
+    given = job.notebook.resolve()
     started = time.perf_counter()
     error = None
     try:
         with executed.with_suffix(".log").open("w", encoding="utf-8") as log:
             papermill.execute_notebook(
-                notebook,
+                given,
                 executed,
                 {**job.parameters, "scale": scale, "results_dir": str(files)},
                 kernel_name="python3",
@@ -60,7 +62,7 @@ def execute(
                 progress_bar=False,
                 # The kernel's working directory.  papermill's own `cwd` changes this whole
                 # process's, and so that of the notebooks in the other threads.
-                resources={"metadata": {"path": str(notebook.parent)}},
+                resources={"metadata": {"path": str(given.parent)}},
                 execution_timeout=job.cell_timeout_s,
                 on_cell_start=started_cell,
                 stdout_file=log,
@@ -71,8 +73,11 @@ def execute(
     seconds = time.perf_counter() - started
     told(executed).unlink(missing_ok=True)
     if executed.exists():
-        # Jupyter shows widgets and scripts of signed notebooks only.
-        NotebookNotary().sign(nbformat.read(executed, as_version=4))
+        notebook = nbformat.read(executed, as_version=4)
+        article.fold_what_was_injected(notebook)
+        nbformat.write(notebook, executed)
+        NotebookNotary().sign(notebook)  # Jupyter shows widgets and scripts of signed ones only
+        article.write(executed)
     return NotebookResult(job.name, executed, files, round(seconds, 2), error)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from pipekit.ledger.batches.article import anchor
 from pipekit.ledger.outcomes import Record
 from pipekit.reading import parse_json, read_text
 
@@ -30,9 +31,7 @@ def links(record: Record, folder: Path) -> list[Link]:
     found = []
     executed = record.folder.with_suffix(".ipynb")
     if executed.exists():
-        cell = _cells(executed).get(record.id)
-        place = "" if cell is None else f", cell {cell}"
-        found.append(_link(executed, folder, f"{executed.name}{place}"))
+        found.append(_cell(executed, record.id, folder))
     if record.figure is not None:
         numbers = record.folder / Path(record.figure).with_suffix(".csv").name
         if numbers.exists():
@@ -40,24 +39,36 @@ def links(record: Record, folder: Path) -> list[Link]:
     source = _source(record.id)
     if source is not None:
         path, line = source
-        found.append(_link(path, folder, f"{path.relative_to(_PAPERS.parents[1])}:{line}"))
+        name = path.relative_to(_PAPERS.parents[1])
+        found.append(_link(path, folder, f"{name}:{line}", f"#line-{line}"))
     return found
 
 
-def _link(path: Path, folder: Path, text: str) -> Link:
-    return Link(Path(os.path.relpath(path, folder.resolve())).as_posix(), text)
+def _link(path: Path, folder: Path, text: str, fragment: str = "") -> Link:
+    return Link(Path(os.path.relpath(path, folder.resolve())).as_posix() + fragment, text)
+
+
+def _cell(executed: Path, claim: str, folder: Path) -> Link:
+    """Return a link to the cell of a claim, on the notebook's page if it has one."""
+    page = executed.with_suffix(".html")
+    shown = page if page.exists() else executed
+    if claim not in _cells(executed):
+        return _link(shown, folder, executed.name)
+    number, id = _cells(executed)[claim]
+    fragment = f"#{anchor(id)}" if shown is page else ""
+    return _link(shown, folder, f"{executed.name}, cell {number}", fragment)
 
 
 @functools.cache
-def _cells(executed: Path) -> Mapping[str, int]:
-    """Return the number, from 1, of the cell of a notebook that printed each claim's outcome."""
-    cells: dict[str, int] = {}
+def _cells(executed: Path) -> Mapping[str, tuple[int, str]]:
+    """Return the number, from 1, and the id of the cell that printed each claim's outcome."""
+    cells: dict[str, tuple[int, str]] = {}
     with suppress(ValueError):  # somebody else's change: the notebook is linked all the same
         notebook = parse_json(read_text(executed), _Notebook)
         for number, cell in enumerate(notebook.cells, 1):
             for output in cell.outputs:
-                for id in re.findall(r"(?m)^[a-z ]+: ([^\s:]+): ", "".join(output.text)):
-                    cells.setdefault(id, number)
+                for claim in re.findall(r"(?m)^[a-z ]+: ([^\s:]+): ", "".join(output.text)):
+                    cells.setdefault(claim, (number, cell.id))
     return cells
 
 
@@ -66,6 +77,7 @@ class _Output(BaseModel):
 
 
 class _Cell(BaseModel):
+    id: str = ""
     outputs: list[_Output] = []
 
 

@@ -71,6 +71,7 @@ def test_one_failure_does_not_stop_the_others_and_all_is_recorded(
         assert result.notebook == batch.folder / f"{result.name}.ipynb"
         assert NotebookNotary().check_signature(copy)
     assert "ZeroDivisionError" in (batch.folder / "bad.ipynb").read_text()
+    assert "parameters of this run" in (batch.folder / "good.html").read_text()
     assert (batch.folder / "good.log").read_text() == "seen\n"
 
     record = json.loads((batch.folder / "provenance.json").read_text())
