@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling import Profile
 from pipekit.units import BYTES, written
 
 Floats = NDArray[np.float64]
@@ -16,6 +17,9 @@ Members = int | Floats
 """How many, or an array of such numbers."""
 Index = Any
 """A cut's number, or an array of them; ``first`` and ``stop`` broadcast against each other."""
+SUMS = ("forward_s", "backward_s", "update_s", "parameter_bytes", "buffer_bytes", "saved_bytes")
+"""The costs of a layer that add up over the layers of a stage."""
+_sums_of = attrgetter(*SUMS)
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,9 @@ def chain_tables(profile: Profile) -> Tables:
     """Return the tables of layers that run in the order of their numbers."""
     layers = profile.layers
     cuts = len(layers) + 1
-    saved = _cumulative(layers, lambda layer: layer.saved_bytes)
-    parameters = _cumulative(layers, lambda layer: layer.parameter_bytes)
+    totals = np.zeros((cuts, len(SUMS)))
+    np.cumsum(layer_costs(profile), axis=0, out=totals[1:])
+    sums = dict(zip(SUMS, totals.T.copy(), strict=True))
     entering: Floats = np.array([profile.input_bytes, *(layer.output_bytes for layer in layers)])
     boundary = entering.copy()
     popped, unsaved_stashed = np.zeros((2, cuts, cuts))
@@ -90,19 +95,16 @@ def chain_tables(profile: Profile) -> Tables:
         if not skip.saved:
             unsaved_stashed[: skip.source + 1, behind] += skip.bytes
     return Tables(
-        forward_s=_cumulative(layers, lambda layer: layer.forward_s),
-        backward_s=_cumulative(layers, lambda layer: layer.backward_s),
-        update_s=_cumulative(layers, lambda layer: layer.update_s),
-        parameter_bytes=parameters,
-        buffer_bytes=_cumulative(layers, lambda layer: layer.buffer_bytes),
-        saved_bytes=saved,
+        **sums,
         boundary_bytes=boundary,
         input_bytes=entering,
         unsaved_output=np.array(
             [0.0, *(0.0 if layer.saves_output else layer.output_bytes for layer in layers)]
         ),
         possible=np.arange(cuts)[:, None] < np.arange(cuts),
-        pairs=lambda: PairTables(popped, unsaved_stashed, _largest_within(saved - parameters)),
+        pairs=lambda: PairTables(
+            popped, unsaved_stashed, _largest_within(sums["saved_bytes"] - sums["parameter_bytes"])
+        ),
     )
 
 
@@ -137,6 +139,7 @@ class LayerRanges:
         self._forward = tables.forward_s
         self._backward = tables.backward_s
         self._update = tables.update_s
+        self._compute = tables.forward_s + tables.backward_s + tables.update_s
         self._parameters = tables.parameter_bytes
         self._buffers = tables.buffer_bytes
         self._saved = tables.saved_bytes
@@ -147,6 +150,22 @@ class LayerRanges:
     @cached_property
     def _pairs(self) -> PairTables:
         return self._tables.pairs()  # only once asked for: without a limit memory does not matter
+
+    @cached_property
+    def every_compute_s(self) -> Floats:
+        """Seconds of forward, backward and update by ``[first, stop]``; infinite if impossible."""
+        seconds = self.compute_s(*self.every())
+        seconds[~self.possible] = np.inf
+        return seconds
+
+    @cached_property
+    def every_parameter_bytes(self) -> Floats:
+        """Bytes of the trained parameters by ``[first, stop]``, possible or not."""
+        return self.parameter_bytes(*self.every())
+
+    def compute_s(self, first: Index, stop: Index) -> Floats:
+        """Return the sum of T_l: forward, backward, and the optimizer's step each minibatch."""
+        return self._compute[stop] - self._compute[first]
 
     def forward_s(self, first: Index, stop: Index) -> Floats:
         """Return seconds of the forward."""
@@ -217,16 +236,17 @@ class LayerRanges:
         return numbers[:, None], numbers[None, :]
 
 
-def _cumulative(layers: tuple[LayerProfile, ...], cost: Callable[[LayerProfile], float]) -> Floats:
-    return np.concatenate([[0.0], np.cumsum([cost(layer) for layer in layers])])
+def layer_costs(profile: Profile) -> Floats:
+    """Return what adds up over the layers of a stage: :data:`SUMS` of each layer."""
+    return np.array([_sums_of(layer) for layer in profile.layers], float)
 
 
 def _largest_within(values: Floats) -> Floats:
     """Return the largest of values i to j at ``[i, j]``, and 0 where j < i."""
-    table = np.zeros((len(values), len(values)))
-    for i in range(len(values)):
-        table[i, i:] = np.maximum.accumulate(values[i:])
-    return table
+    numbers = np.arange(len(values))
+    inside = numbers[:, None] <= numbers
+    largest = np.maximum.accumulate(np.where(inside, values, -np.inf), axis=1)
+    return np.where(inside, largest, 0.0)
 
 
 def bytes_text(size: float) -> str:

@@ -7,7 +7,14 @@ from typing import NamedTuple
 
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.dynamic_program.bottleneck import TIE, BottleneckProgram, Node
-from pipekit.planning.dynamic_program.objectives import Bytes, Cost, Links, Seconds
+from pipekit.planning.dynamic_program.objectives import (
+    Bytes,
+    Cost,
+    Links,
+    Seconds,
+    stage_seconds,
+    sync_seconds,
+)
 from pipekit.planning.dynamic_program.search_space import SearchSpace, Settled
 from pipekit.planning.dynamic_program.timing import Timed, Timing, milliseconds
 from pipekit.planning.layer_ranges import LayerRanges, bytes_text
@@ -139,11 +146,7 @@ class _Planner:
         """Return the best plan that fits, or None."""
         found = []
         for levels in self._hierarchies():
-            bound = math.inf
-            if self._few_cuts is not None:
-                bound, _ = self._program(self._few_cuts, levels, replicate).optimum()
-            program = self._program(self._ranges, levels, replicate, bound)
-            _, nodes = program.optimum(self._progress)
+            _, nodes = self._bounded_program(levels, replicate).optimum(self._progress)
             if nodes:
                 found.append(self._settled(nodes, levels))
         if not found:
@@ -154,6 +157,13 @@ class _Planner:
             key=lambda candidate: candidate.timed.workers,
         )
 
+    def _bounded_program(self, levels: Sequence[Level], replicate: bool) -> BottleneckProgram:
+        """Return the program for all cuts, which knows what is possible with few of them."""
+        bound = math.inf
+        if self._few_cuts is not None:
+            bound = self._program(self._few_cuts, levels, replicate).least()
+        return self._program(self._ranges, levels, replicate, bound)
+
     def _program(
         self,
         ranges: LayerRanges,
@@ -161,7 +171,9 @@ class _Planner:
         replicate: bool,
         bound: float = math.inf,
     ) -> BottleneckProgram:
-        memory = Bytes(ranges, self._optimizer_states)
+        memory = self._memory
+        if ranges is not self._ranges:
+            memory = Bytes(ranges, self._optimizer_states)
         limit = self._cluster.device.memory_bytes
         objective = Seconds(ranges, levels, self._cost, memory, limit, self._links)
         widths = [level.width for level in levels]
@@ -175,17 +187,21 @@ class _Planner:
 
     def compared(self) -> str:
         """Return what plain data parallelism and a straight pipeline would take."""
-        node: tuple[Node, ...] = ()
+        layers = self._ranges.layers
+        parameters = self._ranges.parameter_bytes(0, layers)
+        everywhere = self._ranges.compute_s(0, layers)
         for level in self._cluster.levels:
-            node = (Node(0, self._ranges.layers, level.width, node),)
-        everywhere = self._settled(node, self._cluster.levels).timed.seconds
-        straight = self.best(replicate=False)
+            sync = sync_seconds(parameters, level.width, level)
+            everywhere = stage_seconds(self._cost, everywhere, sync, level.width)
+        straight = min(
+            self._bounded_program(levels, replicate=False).least() for levels in self._hierarchies()
+        )
         memory = self._cluster.device.memory_bytes
-        fits = memory == math.inf or self._memory.of(0, self._ranges.layers, 1) <= memory
+        fits = memory == math.inf or self._memory.of(0, layers, 1) <= memory
         return (
             f"Data parallelism on all {self._cluster.workers} workers would take "
-            f"{milliseconds(everywhere)}{'' if fits else ' (but does not fit)'}, a straight "
-            f"pipeline {milliseconds(straight.timed.seconds) if straight else '(does not fit)'}."
+            f"{milliseconds(float(everywhere))}{'' if fits else ' (but does not fit)'}, a straight "
+            f"pipeline {'(does not fit)' if straight == math.inf else milliseconds(straight)}."
         )
 
     def why_nothing_fits(self, replicate: bool) -> str:

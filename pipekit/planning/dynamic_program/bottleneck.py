@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pipekit.planning.dynamic_program.outermost import Outermost
 from pipekit.planning.layer_ranges import Floats, Members
 from pipekit.planning.progress import planning_bar
 
@@ -19,7 +20,7 @@ _MOST_KEPT = 16
 _ROWS = 128
 """Rows of a matrix that are looked at together."""
 _FEW_CUTS = 64
-"""Of fewer cuts, the matrices for all numbers of replicas are looked at together."""
+"""Of fewer cuts, all numbers of the outermost level's replicas are looked at together."""
 
 Workers = Fraction | int
 """A number of them, for each of a group of members."""
@@ -35,21 +36,6 @@ class _Stages(NamedTuple):
 
     values: Floats
     reach: NDArray[np.int64]
-
-
-class _AllStages(NamedTuple):
-    """Stages of 1, 2, ... members.
-
-    Attributes:
-        values: ``[members - 1, i, j]``, of the layers between two cuts.
-        between: ``[members - 1, j, i]``, the same where others follow: neither i nor j is the last
-            cut, and j is not the first.
-        transfers: ``[members - 1, i]``, of what passes a cut to or from so many.
-    """
-
-    values: Floats
-    between: Floats
-    transfers: Floats
 
 
 class Objective(Protocol):
@@ -118,9 +104,6 @@ class BottleneckProgram:
         widths: members that each level joins, innermost first.
         replicate: whether stages may be replicated.
         bound: a value that some plan is known to have: worse ones are passed over.
-
-    Attributes:
-        candidates: how many were compared: a first stage, its members, and what is behind it.
     """
 
     def __init__(
@@ -136,13 +119,15 @@ class BottleneckProgram:
         self._widths = widths
         self._top = len(widths) - 1
         self._replicate = replicate
-        self.candidates = 0
         finite = min(bound * (1 + 2 * TIE), np.finfo(float).max / 2 / prod(widths))
         # What takes so long on a member may be shared by all members of the levels outside it.
         self._bounds = [finite * prod(widths[level + 1 :]) for level in range(len(widths))]
         self._best = cache(self._solve)
         self._replicated = lru_cache(_MOST_KEPT)(self._solve_replicated)
         self._at_once = lru_cache(_MOST_KEPT)(self._stages_at_once)
+        self._outermost = None
+        if layers < _FEW_CUTS:
+            self._outermost = Outermost(self._all_stages, layers + 1, widths[-1])
 
     def optimum(self, progress: bool = False) -> tuple[float, tuple[Node, ...]]:
         """Return the least value for all layers, and the plan that has it; infinite if none fits.
@@ -154,15 +139,24 @@ class BottleneckProgram:
         Args:
             progress: whether to show a bar, if it takes more than a second.
         """
-        sizes = planning_bar(range(1, self._widths[-1] + 1), progress)
-        tables = [self._best(self._top, members, 0, False) for members in sizes]
-        values = [float(table[0, -1]) for table in tables]
+        values = self._values(progress)
         limit = min(values) * (1 + TIE)
         if limit == np.inf:
             return limit, ()
         members = next(m for m, value in enumerate(values, start=1) if value <= limit)
         nodes = self._choose(self._top, members, 0, 0, self._layers, limit, after=False)
         return values[members - 1], nodes
+
+    def least(self) -> float:
+        """Return the least value for all layers; infinite if none fits."""
+        return min(self._values())
+
+    def _values(self, progress: bool = False) -> list[float]:
+        """Return the value of the best plan on exactly 1, 2, ... members of the outermost level."""
+        sizes = planning_bar(range(1, self._widths[-1] + 1), progress)
+        if self._outermost is not None:
+            return [self._outermost.least(members) for members in sizes]
+        return [float(self._best(self._top, members, 0, False)[0, -1]) for members in sizes]
 
     def _solve(self, level: int, members: int, behind: Workers, after: bool) -> Floats:
         """Return the matrix of the best on exactly so many members.
@@ -174,9 +168,7 @@ class BottleneckProgram:
         ``after``: whether they receive from other members of the level, and that counts.
         """
         if level < 0:
-            return self._objective.worker(ceil(1 + behind))
-        if level == self._top and self._layers < _FEW_CUTS:
-            return self._solve_at_once(members, behind, after)
+            return self._objective.worker(1 + ceil(behind))
         stops = self._stops(level)
         best = np.full((self._layers + 1, len(stops)), np.inf)
         for replicas in self._replicas(members):
@@ -196,55 +188,28 @@ class BottleneckProgram:
                 np.minimum(best[:stop, column], joined, out=best[:stop, column])
         return best
 
-    def _solve_at_once(self, members: int, behind: Workers, after: bool) -> Floats:
-        """Return the same for the outermost level, of few cuts: for all replicas in one go."""
-        receivers_count = self._objective.receivers_count
-        stages = self._all_stages(members, behind)
-        best = np.full((self._layers + 1, 1), np.inf)
-        several = self._replicas(members)
-        if several[-1] == members:
-            best[:, 0] = stages.values[members - 1, :, -1]
-            if after:
-                np.maximum(best[:, 0], stages.transfers[members - 1], out=best[:, 0])
-            several = several[:-1]
-        if not several or self._layers < 2:
-            return best
-        parts = [members - replicas for replicas in several]
-        rest = np.array([self._best(self._top, n, behind, receivers_count)[:, 0] for n in parts])
-        transfers = stages.transfers[: len(parts)]
-        if after or not receivers_count:
-            rest = np.maximum(rest, transfers)
-        joined = np.maximum(stages.between[: len(parts)], rest[:, 1:-1, None])
-        self.candidates += joined.size
-        least = joined.min(axis=1)
-        if after:
-            least = np.maximum(least, transfers[:, :-2])
-        np.minimum(best[:-2, 0], least.min(axis=0), out=best[:-2, 0])
-        return best
+    def _all_stages(self, members: int) -> Floats:
+        """Return the outermost level's stages on 1, 2, ... of so many members, or of more."""
+        return self._at_once(members if self._objective.in_flight_matters else self._widths[-1])
 
-    def _all_stages(self, members: int, behind: Workers) -> _AllStages:
-        """Return the outermost level's stages, of few cuts, on 1, 2, ... of so many members.
-
-        There may be more of them.
-        """
-        if self._objective.in_flight_matters:
-            return self._at_once(members, behind)
-        return self._at_once(self._widths[-1], 0)
-
-    def _stages_at_once(self, members: int, behind: Workers) -> _AllStages:
+    def _stages_at_once(self, members: int) -> Floats:
+        """Return ``[replicas - 1, stop, first]``, with what each stage receives and sends."""
         replicas = self._replicas(members)
-        inner = [self._inner(self._top, members, each, behind) for each in replicas]
+        inner = [self._inner(self._top, members, each, 0) for each in replicas]
         if not self._objective.in_flight_matters:  # the same for all
             inner = inner[:1]
         alone = np.array([self._best(*each, False) for each in inner])
         numbers = np.array(replicas, float)[:, None]
         values = self._objective.replicated(alone, self._top, numbers[:, :, None])
         transfers = self._objective.transfer(self._top, numbers)
-        return _AllStages(
-            values,
-            values[:, :-2, 1:-1].transpose(0, 2, 1).copy(),
-            np.broadcast_to(transfers, (len(replicas), self._layers + 1)),
-        )
+        transfers = np.broadcast_to(transfers, (len(replicas), self._layers + 1))
+        stages = values.transpose(0, 2, 1).copy()
+        sent, received = stages[:, :-1], stages[:, :, 1:]
+        if self._objective.receivers_count:
+            np.maximum(received, transfers[:, None, 1:], out=received)
+            sent = sent[:, :, 1:]
+        np.maximum(sent, transfers[:, :-1, None], out=sent)
+        return stages
 
     def _stops(self, level: int) -> range:
         """Return the cuts at which runs of layers end that matter at a level."""
@@ -264,10 +229,43 @@ class BottleneckProgram:
         """Return a plan for the layers between two cuts of which nothing exceeds the limit."""
         if level < 0:
             return ()
+        if level == self._top and self._outermost is not None:
+            end, replicas = self._outermost.first_stage(members, first, limit)
+        else:
+            end, replicas = self._first_stage(level, members, behind, first, stop, limit, after)
+        inner_level, inner_members, inner_behind = self._inner(level, members, replicas, behind)
+        inner_limit = self._best(inner_level, inner_members, inner_behind, False)[first, end]
+        inside = self._choose(
+            inner_level,
+            inner_members,
+            inner_behind,
+            first,
+            end,
+            inner_limit * (1 + TIE),
+            after=False,
+        )
+        node = Node(first, end, replicas, inside)
+        if replicas == members:
+            return (node,)
+        after = self._objective.receivers_count
+        rest = self._choose(level, members - replicas, behind, end, stop, limit, after=after)
+        return node, *rest
+
+    def _first_stage(
+        self,
+        level: int,
+        members: int,
+        behind: Workers,
+        first: int,
+        stop: int,
+        limit: float,
+        after: bool,
+    ) -> tuple[int, int]:
+        """Return where the first stage of such a plan ends, and its replicas."""
         candidates = []
         receivers_count = self._objective.receivers_count
         for replicas in self._replicas(members):
-            value = self._values(level, members, replicas, behind)[first, : stop + 1]
+            value = self._stage(level, members, replicas, behind).values[first, : stop + 1]
             transfer = self._objective.transfer(level, replicas)[: stop + 1]
             if after:
                 value = np.maximum(value, transfer[first])
@@ -281,31 +279,7 @@ class BottleneckProgram:
                 possible = np.flatnonzero(worst[:stop] <= limit).tolist()
             candidates += [(-end, replicas) for end in possible[-1:]]
         longest, replicas = min(candidates)
-        inner_level, inner_members, inner_behind = self._inner(level, members, replicas, behind)
-        inner_limit = self._best(inner_level, inner_members, inner_behind, False)[first, -longest]
-        inside = self._choose(
-            inner_level,
-            inner_members,
-            inner_behind,
-            first,
-            -longest,
-            inner_limit * (1 + TIE),
-            after=False,
-        )
-        node = Node(first, -longest, replicas, inside)
-        if replicas == members:
-            return (node,)
-        rest_of_it = self._choose(
-            level, members - replicas, behind, -longest, stop, limit, after=receivers_count
-        )
-        return node, *rest_of_it
-
-    def _values(self, level: int, members: int, replicas: int, behind: Workers) -> Floats:
-        """Return the matrix of a stage on the first ``replicas`` of so many members."""
-        if level == self._top and self._layers < _FEW_CUTS:
-            matrix: Floats = self._all_stages(members, behind).values[replicas - 1]
-            return matrix
-        return self._stage(level, members, replicas, behind).values
+        return -longest, replicas
 
     def _stage(self, level: int, members: int, replicas: int, behind: Workers) -> _Stages:
         """Return a stage, whatever its layers, on the first ``replicas`` of so many members."""
@@ -327,6 +301,8 @@ class BottleneckProgram:
         if self._objective.in_flight_matters:
             size = prod(self._widths[:level])
             behind = Fraction((members - replicas) * size + behind) / replicas
+            if level == 0:
+                behind = ceil(behind)  # a worker's minibatches in flight are whole
         else:
             behind = 0
         return level - 1, self._widths[level - 1] if level else 1, behind
@@ -355,6 +331,5 @@ class BottleneckProgram:
             columns = slice(max(low, first + 1), min(high, stages.reach[block].max()))
             if columns.start < columns.stop:
                 joined = np.maximum(stages.values[block, columns], behind[columns])
-                self.candidates += joined.size
                 joined.min(axis=1, out=best[block])
         return best

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipekit.planning.dynamic_program.states import States
-from pipekit.planning.layer_ranges import Floats, PairTables, Tables
-from pipekit.profiling import LayerProfile, Profile, ValueProfile
+from pipekit.planning.layer_ranges import SUMS, Floats, PairTables, Tables, layer_costs
+from pipekit.profiling import Profile, ValueProfile
 
 
 def graph_tables(profile: Profile, states: States) -> Tables:
@@ -26,10 +26,8 @@ def graph_tables(profile: Profile, states: States) -> Tables:
         states: its states, the cuts.
     """
 
-    costs = np.array([_costs(layer) for layer in profile.layers], float)
-    forward, backward, update, parameters, buffers, saved = (
-        states.members.astype(float) @ costs
-    ).T.copy()
+    totals = states.members.astype(float) @ layer_costs(profile)
+    sums = dict(zip(SUMS, totals.T.copy(), strict=True))
     boundary = _crossing(states, profile.values)
     boundary[0] = profile.input_bytes
     whole_input, leaving = np.zeros((2, len(states)))
@@ -41,16 +39,12 @@ def graph_tables(profile: Profile, states: States) -> Tables:
     @cache
     def pairs() -> PairTables:
         none = np.zeros((len(states), len(states)))
+        height = sums["saved_bytes"] - sums["parameter_bytes"]
         entering, unsaved = (none, none) if profile.relayed else _between(profile, states)
-        return PairTables(entering, unsaved, states.lowest_peaks(saved - parameters))
+        return PairTables(entering, unsaved, states.lowest_peaks(height))
 
     return Tables(
-        forward_s=forward,
-        backward_s=backward,
-        update_s=update,
-        parameter_bytes=parameters,
-        buffer_bytes=buffers,
-        saved_bytes=saved,
+        **sums,
         boundary_bytes=boundary,
         input_bytes=whole_input,
         unsaved_output=leaving,
@@ -59,29 +53,15 @@ def graph_tables(profile: Profile, states: States) -> Tables:
     )
 
 
-def _costs(layer: LayerProfile) -> tuple[float, ...]:
-    """Return what adds up over the layers of a stage."""
-    return (
-        layer.forward_s,
-        layer.backward_s,
-        layer.update_s,
-        layer.parameter_bytes,
-        layer.buffer_bytes,
-        layer.saved_bytes,
-    )
-
-
 def _crossing(states: States, values: Sequence[ValueProfile]) -> Floats:
     """Return the bytes that cross each state: of values made within it and read behind it."""
-    if not values:
-        return np.zeros(len(states))
+    made = _with_input(states)[:, [-1 if v.source is None else v.source for v in values]]
     readers = np.zeros((len(values), states.members.shape[1]))
-    for row, value in zip(readers, values, strict=True):
-        row[list(value.users)] = 1
-    waiting = readers @ ~states.members.T > 0
-    made = np.array([_made(states, value.source) for value in values])
-    sizes = np.array([[value.bytes] for value in values])
-    crossing: Floats = np.where(made & waiting, sizes, 0.0).sum(axis=0)
+    rows = np.repeat(np.arange(len(values)), [len(value.users) for value in values])
+    readers[rows, [user for value in values for user in value.users]] = 1
+    read = states.members.astype(float) @ readers.T
+    waiting = read < readers.sum(axis=1)
+    crossing: Floats = (made & waiting) @ np.array([value.bytes for value in values], float)
     return crossing
 
 
@@ -97,10 +77,11 @@ def _between(profile: Profile, states: States) -> tuple[Floats, Floats]:
     read_within: list[Any] = [none]
     held_before: list[Any] = [none]
     left_behind: list[Any] = [none]
+    there = _with_input(states)
     for value in profile.values:
         if not value.users:
             continue
-        made = _made(states, value.source)
+        made = there[:, -1 if value.source is None else value.source]
         read = states.members[:, value.users].sum(axis=1)
         for users in range(len(value.users)):
             there_before.append(value.bytes * (made & (read == users)))
@@ -116,8 +97,10 @@ def _between(profile: Profile, states: States) -> tuple[Floats, Floats]:
     return entering, unsaved
 
 
-def _made(states: States, source: int | None) -> NDArray[np.bool_]:
-    """Return whether each state has a value; the input is there once anything has run."""
-    if source is None:
-        return np.arange(len(states)) > 0
-    return states.members[:, source]
+def _with_input(states: States) -> NDArray[np.bool_]:
+    """Return whether each state has what each layer made; the last column is the model's input.
+
+    That is there once anything has run.
+    """
+    anything = np.arange(len(states)) > 0
+    return np.column_stack([states.members, anything])

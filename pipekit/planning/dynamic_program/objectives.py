@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -71,27 +70,24 @@ class Seconds:
         limit: float,
         links: Links = "one",
     ) -> None:
-        first, stop = ranges.every()
         self._ranges, self._levels, self._cost = ranges, levels, cost
         self._memory, self._limit = memory, limit
         self.receivers_count = links == "each"
-        self._parameters = ranges.parameter_bytes(first, stop)
-        self._compute = compute_seconds(ranges, first, stop) + _impossible(ranges)
         self.in_flight_matters = False
         if limit < np.inf:
             fullest = memory.worker(math.prod(level.width for level in levels))
             self.in_flight_matters = bool((fullest[fullest < np.inf] > limit).any())
-        self.worker = cache(self._worker)
 
-    def _worker(self, in_flight: int) -> Floats:
+    def worker(self, in_flight: int) -> Floats:
+        """Return the matrix of one worker: compute, or infinite if its memory does not hold it."""
         if self._limit == np.inf:
-            return self._compute
+            return self._ranges.every_compute_s
         fits = self._memory.worker(in_flight) <= self._limit
-        return np.where(fits, self._compute, np.inf)
+        return np.where(fits, self._ranges.every_compute_s, np.inf)
 
     def replicated(self, inner: Floats, level: int, members: Members) -> Floats:
         """Return the matrix of a stage on so many members of a level."""
-        sync = sync_seconds(self._parameters, members, self._levels[level])
+        sync = sync_seconds(self._ranges.every_parameter_bytes, members, self._levels[level])
         return stage_seconds(self._cost, inner, sync, members)
 
     def transfer(self, level: int, members: Members = 1) -> Floats:
@@ -113,14 +109,15 @@ class Bytes:
     def __init__(self, ranges: LayerRanges, optimizer_states: float) -> None:
         self._ranges = ranges
         self._optimizer_states = optimizer_states
-        self.worker = cache(self._worker)
 
     def of(self, first: int, stop: int, in_flight: int) -> float:
         """Return the bytes on one worker with these layers."""
         return float(self._bytes(first, stop, in_flight))
 
-    def _worker(self, in_flight: int) -> Floats:
-        return self._bytes(*self._ranges.every(), in_flight) + _impossible(self._ranges)
+    def worker(self, in_flight: int) -> Floats:
+        """Return the matrix of one worker's bytes."""
+        size = self._bytes(*self._ranges.every(), in_flight)
+        return np.where(self._ranges.possible, size, np.inf)
 
     def _bytes(self, first: Floats | int, stop: Floats | int, in_flight: int) -> Floats:
         return self._ranges.worker_bytes(
@@ -140,17 +137,3 @@ class Bytes:
     def transfer(self, level: int, members: Members) -> Floats:
         """Return zeros: links hold nothing."""
         return np.zeros(self._ranges.layers + 1)
-
-
-def compute_seconds(ranges: LayerRanges, first: Floats | int, stop: Floats | int) -> Floats:
-    """Return the sum of T_l: forward, backward, and the optimizer's step after each minibatch."""
-    return (
-        ranges.forward_s(first, stop)
-        + ranges.backward_s(first, stop)
-        + ranges.update_s(first, stop)
-    )
-
-
-def _impossible(ranges: LayerRanges) -> Floats:
-    """Return a matrix that is infinite where two cuts have no stage between them, else zero."""
-    return np.where(ranges.possible, 0.0, np.inf)

@@ -1,7 +1,7 @@
 """Where a profile may be cut, and how cuts become stages of consecutive layers."""
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
@@ -47,22 +47,17 @@ class SearchSpace:
     def __init__(self, profile: Profile, optimizer_states: float) -> None:
         self._profile, self._optimizer_states = profile, optimizer_states
         self._states, self.remark = None, ""
-        if profile.values:
+        if profile.values and not _is_chain(profile):
             try:
                 self._states = States(profile)
             except TooManyStates as error:
                 self.remark = f" Only cuts in the order of the layers were looked at: {error}."
         if self._states is None:
             self._tables = chain_tables(profile)
-            in_turn = list(range(len(profile) + 1))
         else:
             self._tables = graph_tables(profile, self._states)
-            in_turn = self._states.in_turn
         self.ranges = LayerRanges(self._tables)
         self.memory = Bytes(self.ranges, optimizer_states)
-        few = np.linspace(0, len(profile), min(len(in_turn), _FEW_CUTS)).round().astype(int)
-        self._few = [in_turn[cut] for cut in few]
-        self._in_order = cache(self._linear)
 
     def few_cuts(self) -> LayerRanges | None:
         """Return the costs of layers between some cuts, in the profile's own order.
@@ -71,7 +66,12 @@ class SearchSpace:
         """
         if self.ranges.layers < _MANY_CUTS:
             return None
-        return LayerRanges(self._tables.at(self._few))
+        layers = len(self._profile)
+        few = np.linspace(0, layers, min(layers + 1, _FEW_CUTS)).round().astype(int).tolist()
+        if self._states is not None:
+            in_turn = self._states.in_turn
+            few = [in_turn[count] for count in few]
+        return LayerRanges(self._tables.at(few))
 
     def settle(self, nodes: Sequence[Node], limit: float) -> Settled:
         """Return a nested plan with its layers in one order.
@@ -106,7 +106,7 @@ class SearchSpace:
                 )
             first = stop
 
-    def _linear(self, order: tuple[int, ...]) -> tuple[tuple[int, ...], LayerRanges]:
+    def _in_order(self, order: tuple[int, ...]) -> tuple[tuple[int, ...], LayerRanges]:
         """Return an order, empty if it is the profile's, and the costs of the layers in it."""
         if order == tuple(range(len(order))):
             order = ()
@@ -120,6 +120,12 @@ class SearchSpace:
             Node(int(sizes[first]), int(sizes[stop]), members, self._counted(inside))
             for first, stop, members, inside in nodes
         )
+
+
+def _is_chain(profile: Profile) -> bool:
+    """Return whether each layer reads what the one before it makes, so that no order is another."""
+    edges = {(value.source, user) for value in profile.values for user in value.users}
+    return all(edge in edges for edge in pairwise(range(len(profile))))
 
 
 def _leaves(nodes: Sequence[Node], groups: int = 1) -> Iterator[Node]:

@@ -40,10 +40,7 @@ class States:
         sets = sorted(without, key=lambda held: (held.bit_count(), -held))
         if len(sets) > MOST_STATES:
             raise TooManyStates(_too_many(len(sets), layers))
-        number = {held: place for place, held in enumerate(sets)}
-        self._sets = sets
-        # For each state those that lack one of its layers: first those that lack a late one.
-        self._smaller = [[number[held] for held in sorted(without[state])] for state in sets]
+        self._sets, self._without = sets, without
         size = -(-layers // 8)
         bits = np.frombuffer(b"".join(held.to_bytes(size, "little") for held in sets), np.uint8)
         self.members: Bools = np.unpackbits(
@@ -78,16 +75,24 @@ class States:
     @property
     def in_turn(self) -> list[int]:
         """The states passed if the layers run in the order of their numbers."""
-        number = {held: place for place, held in enumerate(self._sets)}
-        return [number[(1 << count) - 1] for count in range(self.members.shape[1] + 1)]
+        return [self._number[(1 << count) - 1] for count in range(self.members.shape[1] + 1)]
+
+    @cached_property
+    def _number(self) -> dict[int, int]:
+        return {held: place for place, held in enumerate(self._sets)}
+
+    @cached_property
+    def _smaller(self) -> list[list[int]]:
+        """For each state those that lack one of its layers: first those that lack a late one."""
+        number = self._number
+        return [[number[held] for held in sorted(self._without[state])] for state in self._sets]
 
     @cached_property
     def within(self) -> Bools:
         """``[states, states]``: whether the first is a part of the second, and not all of it."""
-        words = np.packbits(self.members, axis=1)
-        found: Bools = np.ones((len(self), len(self)), bool)
-        for word in words.T:  # of eight layers
-            found &= word[:, None] & ~word == 0
+        held = self.members.astype(np.float32)
+        lacking = held @ (1 - held).T  # layers of the first that the second has not
+        found: Bools = lacking == 0
         np.fill_diagonal(found, val=False)
         return found
 

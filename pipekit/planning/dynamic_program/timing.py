@@ -10,7 +10,6 @@ from pipekit.planning.dynamic_program.bottleneck import Node
 from pipekit.planning.dynamic_program.objectives import (
     Cost,
     Links,
-    compute_seconds,
     stage_seconds,
     sync_seconds,
     transfer_seconds,
@@ -73,7 +72,7 @@ class Timing:
         if inside:
             inner = self.chain(inside, below)
         else:
-            seconds = float(compute_seconds(self._ranges, first, stop))
+            seconds = float(self._ranges.compute_s(first, stop))
             inner = Timed(seconds, "", (StagePlan(first, stop, 1, predicted_s=seconds),))
         total = self._seconds(first, stop, inner.seconds, members, level)
         stages = tuple(
