@@ -1,9 +1,10 @@
 """PipeDream's dynamic program: which layers on how many workers, over levels of links."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cached_property, lru_cache
 from math import ceil, prod
+from sys import float_info
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -119,15 +120,11 @@ class BottleneckProgram:
         self._widths = widths
         self._top = len(widths) - 1
         self._replicate = replicate
-        finite = min(bound * (1 + 2 * TIE), np.finfo(float).max / 2 / prod(widths))
+        finite = min(bound * (1 + 2 * TIE), float_info.max / 2 / prod(widths))
         # What takes so long on a member may be shared by all members of the levels outside it.
         self._bounds = [finite * prod(widths[level + 1 :]) for level in range(len(widths))]
-        self._best = cache(self._solve)
-        self._replicated = lru_cache(_MOST_KEPT)(self._solve_replicated)
-        self._at_once = lru_cache(_MOST_KEPT)(self._stages_at_once)
-        self._outermost = None
-        if layers < _FEW_CUTS:
-            self._outermost = Outermost(self._all_stages, layers + 1, widths[-1])
+        self._known: dict[tuple[int, int, Workers, bool], Floats] = {}
+        self._outermost = Outermost(layers + 1, widths[-1]) if layers < _FEW_CUTS else None
 
     def optimum(self, progress: bool = False) -> tuple[float, tuple[Node, ...]]:
         """Return the least value for all layers, and the plan that has it; infinite if none fits.
@@ -155,8 +152,15 @@ class BottleneckProgram:
         """Return the value of the best plan on exactly 1, 2, ... members of the outermost level."""
         sizes = planning_bar(range(1, self._widths[-1] + 1), progress)
         if self._outermost is not None:
-            return [self._outermost.least(members) for members in sizes]
+            return [self._outermost.least(size, self._all_stages(size)) for size in sizes]
         return [float(self._best(self._top, members, 0, False)[0, -1]) for members in sizes]
+
+    def _best(self, level: int, members: int, behind: Workers, after: bool) -> Floats:
+        """Return what :meth:`_solve` returns, which is done once."""
+        key = (level, members, behind, after)
+        if key not in self._known:
+            self._known[key] = self._solve(*key)
+        return self._known[key]
 
     def _solve(self, level: int, members: int, behind: Workers, after: bool) -> Floats:
         """Return the matrix of the best on exactly so many members.
@@ -190,7 +194,13 @@ class BottleneckProgram:
 
     def _all_stages(self, members: int) -> Floats:
         """Return the outermost level's stages on 1, 2, ... of so many members, or of more."""
-        return self._at_once(members if self._objective.in_flight_matters else self._widths[-1])
+        if self._objective.in_flight_matters:
+            return self._stages_at_once(members)
+        return self._same_stages
+
+    @cached_property
+    def _same_stages(self) -> Floats:
+        return self._stages_at_once(self._widths[-1])
 
     def _stages_at_once(self, members: int) -> Floats:
         """Return ``[replicas - 1, stop, first]``, with what each stage receives and sends."""
@@ -201,8 +211,7 @@ class BottleneckProgram:
         alone = np.array([self._best(*each, False) for each in inner])
         numbers = np.array(replicas, float)[:, None]
         values = self._objective.replicated(alone, self._top, numbers[:, :, None])
-        transfers = self._objective.transfer(self._top, numbers)
-        transfers = np.broadcast_to(transfers, (len(replicas), self._layers + 1))
+        transfers = self._objective.transfer(self._top, numbers).reshape(-1, self._layers + 1)
         stages = values.transpose(0, 2, 1).copy()
         sent, received = stages[:, :-1], stages[:, :, 1:]
         if self._objective.receivers_count:
@@ -230,7 +239,8 @@ class BottleneckProgram:
         if level < 0:
             return ()
         if level == self._top and self._outermost is not None:
-            end, replicas = self._outermost.first_stage(members, first, limit)
+            stages = self._all_stages(members)
+            end, replicas = self._outermost.first_stage(members, stages, first, limit)
         else:
             end, replicas = self._first_stage(level, members, behind, first, stop, limit, after)
         inner_level, inner_members, inner_behind = self._inner(level, members, replicas, behind)
@@ -284,6 +294,11 @@ class BottleneckProgram:
     def _stage(self, level: int, members: int, replicas: int, behind: Workers) -> _Stages:
         """Return a stage, whatever its layers, on the first ``replicas`` of so many members."""
         return self._replicated(level, replicas, *self._inner(level, members, replicas, behind))
+
+    @cached_property
+    def _replicated(self) -> Callable[..., _Stages]:
+        """:meth:`_solve_replicated`, of which a few results are kept."""
+        return lru_cache(_MOST_KEPT)(self._solve_replicated)
 
     def _solve_replicated(
         self, level: int, replicas: int, inner_level: int, inner_members: int, behind: Workers
