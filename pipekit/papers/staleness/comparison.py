@@ -21,6 +21,8 @@ from pipekit.papers.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED, VALIDA
 OWN, SYNCS = "own rate", "flush's rate"
 SETTING = ["proxy", "optimizer"]
 UNTRAINED = VALIDATIONS[0]
+ENOUGH_SEEDS = 5
+"""Of a complete arm; where no arm has as many, as many as any has."""
 
 
 def load(file: Path) -> pd.DataFrame:
@@ -38,7 +40,7 @@ def judged(trainings: pd.DataFrame) -> pd.DataFrame:
 
     Columns as in :func:`.sweep.frame`, and ``at`` (:data:`OWN` or :data:`SYNCS`: a training may be
     both) and ``arm``.  Only complete arms: tuned, not at the border of the rates that were tried,
-    and judged on as many seeds as any.
+    and judged on enough seeds (:data:`ENOUGH_SEEDS`).
     """
     rates = chosen(trainings)
     parts = []
@@ -53,7 +55,7 @@ def judged(trainings: pd.DataFrame) -> pd.DataFrame:
                 parts.append(rows.assign(at=at, arm=arm_name(method, stages)))
     found = pd.concat(parts, ignore_index=True)
     counts = found.groupby([*ARM, "at"])["seed"].transform("nunique")
-    return found[counts == counts.max()].reset_index(drop=True)
+    return found[counts >= min(ENOUGH_SEEDS, counts.max())].reset_index(drop=True)
 
 
 def summary(trainings: pd.DataFrame) -> pd.DataFrame:

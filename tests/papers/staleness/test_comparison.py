@@ -6,7 +6,7 @@ import pytest
 
 from pipekit.papers.staleness import comparison
 from pipekit.papers.staleness.comparison import OWN, SYNCS
-from pipekit.papers.staleness.sweep import FINAL, VALIDATIONS, chosen
+from pipekit.papers.staleness.sweep import FINAL, FIRST_TUNING_SEED, VALIDATIONS, chosen
 from tests.papers.staleness.trainings_table import parabola, trainings
 
 ARMS = [("flush", 1), ("2bw", 2), ("pipedream", 4), ("no-stashing", 4), ("spectrain", 4)]
@@ -57,6 +57,15 @@ def test_an_arm_at_the_border_of_its_rates_is_not_judged_at_its_own() -> None:
 def test_an_arm_with_too_few_seeds_is_left_out(table: pd.DataFrame) -> None:
     short = table[~((table["method"] == "pipedream") & (table["seed"] == 2))]
     assert "pipedream" not in set(comparison.judged(short)["method"])
+
+
+def test_an_arm_with_five_seeds_is_kept_beside_one_with_more(table: pd.DataFrame) -> None:
+    flush = table[(table["method"] == "flush") & (table["seed"] < FIRST_TUNING_SEED)]
+    longer = pd.concat([table, flush.assign(seed=flush["seed"] + 5)])
+    rows = comparison.judged(longer)
+    assert {"flush", "pipedream", "2bw"} <= set(rows["method"])
+    (pair,) = comparison.against(longer, "pipedream", "flush")
+    assert pair.found.seeds == 5
 
 
 def test_a_judging_seed_that_diverges_has_learnt_nothing(table: pd.DataFrame) -> None:
