@@ -37,6 +37,7 @@ from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedM
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
 from pipekit.host.garbage import not_collected
+from pipekit.host.memory import keep_freed_memory
 from pipekit.host.operator_threads import share_cores
 
 
@@ -104,6 +105,7 @@ class Connections:
 def main(connections: Connections) -> None:
     """Be a worker process, until the parent ends it or a run fails."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
+    keep_freed_memory()
     gc.freeze()  # what is imported stays: Python looks at it no more whenever many steps are made
     threading.Thread(target=_end_with_parent, args=(connections.lifeline,), daemon=True).start()
     worker = _WorkerProcess(connections)

@@ -1,0 +1,20 @@
+"""Memory that a process keeps when tensors are freed, so that the next ones find its pages there.
+
+GNU's allocator gives the free top of its heap back to the system, from a threshold on that grows
+with the largest tensor freed.  What a stage computes comes and goes with every microbatch: in a
+fresh process a backward of a small convolutional network met 700 pages that were not there.
+"""
+
+import ctypes
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
+_KEPT_BYTES = 2**30  # at the top of the heap
+_LARGEST_BYTES = 2**25  # of a tensor on the heap; the most that the allocator takes
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep up to 1 GiB of freed memory; elsewhere than on Linux, do nothing."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_MMAP_THRESHOLD, _LARGEST_BYTES)
+        library.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
