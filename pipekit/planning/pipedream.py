@@ -144,16 +144,18 @@ class _Planner:
 
     def best(self, replicate: bool) -> _Candidate | None:
         """Return the best plan that fits, or None."""
-        found = []
-        for levels in self._hierarchies():
-            _, nodes = self._bounded_program(levels, replicate).optimum(self._progress)
-            if nodes:
-                found.append(self._settled(nodes, levels))
-        if not found:
+        programs = [
+            (self._bounded_program(levels, replicate), levels) for levels in self._hierarchies()
+        ]
+        least = min(program.least(self._progress) for program, _ in programs) * (1 + TIE)
+        if least == math.inf:
             return None
-        least = min(candidate.timed.seconds for candidate in found) * (1 + TIE)
         return min(
-            (candidate for candidate in found if candidate.timed.seconds <= least),
+            (
+                self._settled(program.plan(), levels)
+                for program, levels in programs
+                if program.least() <= least
+            ),
             key=lambda candidate: candidate.timed.workers,
         )
 
@@ -209,10 +211,10 @@ class _Planner:
         program = BottleneckProgram(
             self._memory, self._ranges.layers, [self._cluster.workers], replicate
         )
-        least, _ = program.optimum(self._progress)
+        least = bytes_text(program.least(self._progress))
         return (
             f"no plan fits the {bytes_text(self._cluster.device.memory_bytes)} of a worker: on up "
-            f"to {self._cluster.workers} workers, give each at least {bytes_text(least)}"
+            f"to {self._cluster.workers} workers, give each at least {least}"
         )
 
     def _hierarchies(self) -> list[Sequence[Level]]:

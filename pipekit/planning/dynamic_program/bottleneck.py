@@ -21,22 +21,28 @@ _MOST_KEPT = 16
 _ROWS = 128
 """Rows of a matrix that are looked at together."""
 _FEW_CUTS = 64
-"""Of fewer cuts, all numbers of the outermost level's replicas are looked at together."""
+"""Fewer cuts are looked at together, at the outermost level for all numbers of replicas."""
 
 Workers = Fraction | int
 """A number of them, for each of a group of members."""
 
 
-class _Stages(NamedTuple):
+class _Stages:
     """Stages of so many members.
 
     Attributes:
         values: ``[i, j]``, of the layers between two cuts.
-        reach: for each i, the number after the last j for which that is within the bound, or 0.
     """
 
-    values: Floats
-    reach: NDArray[np.int64]
+    def __init__(self, values: Floats, bound: float) -> None:
+        self.values = values
+        self._bound = bound
+
+    @cached_property
+    def reach(self) -> NDArray[np.int64]:
+        """For each i, the number after the last j whose value is within the bound, or 0."""
+        within = self.values[:, ::-1] <= self._bound
+        return np.where(within.any(axis=1), len(within) - within.argmax(axis=1), 0)
 
 
 class Objective(Protocol):
@@ -124,36 +130,44 @@ class BottleneckProgram:
         # What takes so long on a member may be shared by all members of the levels outside it.
         self._bounds = [finite * prod(widths[level + 1 :]) for level in range(len(widths))]
         self._known: dict[tuple[int, int, Workers, bool], Floats] = {}
+        self._candidates = 0
+        self._values: list[float] = []
         self._outermost = Outermost(layers + 1, widths[-1]) if layers < _FEW_CUTS else None
 
-    def optimum(self, progress: bool = False) -> tuple[float, tuple[Node, ...]]:
-        """Return the least value for all layers, and the plan that has it; infinite if none fits.
+    @property
+    def candidates(self) -> int:
+        """How many were compared: a first stage, its members, and what is behind it."""
+        return self._candidates + (self._outermost.candidates if self._outermost else 0)
 
-        It may leave members of the outermost level idle.  Of equal plans it takes one on the
-        fewest members; of these, one whose first stage has the most layers, then the fewest
-        replicas, then likewise for its second stage, and so on.
+    def least(self, progress: bool = False) -> float:
+        """Return the least value for all layers; infinite if none fits.
 
         Args:
             progress: whether to show a bar, if it takes more than a second.
         """
-        values = self._values(progress)
-        limit = min(values) * (1 + TIE)
+        if not self._values:
+            sizes = planning_bar(range(1, self._widths[-1] + 1), progress)
+            self._values = [self._value(members) for members in sizes]
+        return min(self._values)
+
+    def plan(self) -> tuple[Node, ...]:
+        """Return the plan that has the least value; nothing if none fits.
+
+        It may leave members of the outermost level idle.  Of equal plans it takes one on the
+        fewest members; of these, one whose first stage has the most layers, then the fewest
+        replicas, then likewise for its second stage, and so on.
+        """
+        limit = self.least() * (1 + TIE)
         if limit == np.inf:
-            return limit, ()
-        members = next(m for m, value in enumerate(values, start=1) if value <= limit)
-        nodes = self._choose(self._top, members, 0, 0, self._layers, limit, after=False)
-        return values[members - 1], nodes
+            return ()
+        members = next(m for m, value in enumerate(self._values, start=1) if value <= limit)
+        return self._choose(self._top, members, 0, 0, self._layers, limit, after=False)
 
-    def least(self) -> float:
-        """Return the least value for all layers; infinite if none fits."""
-        return min(self._values())
-
-    def _values(self, progress: bool = False) -> list[float]:
-        """Return the value of the best plan on exactly 1, 2, ... members of the outermost level."""
-        sizes = planning_bar(range(1, self._widths[-1] + 1), progress)
+    def _value(self, members: int) -> float:
+        """Return the best of all layers on exactly so many members of the outermost level."""
         if self._outermost is not None:
-            return [self._outermost.least(size, self._all_stages(size)) for size in sizes]
-        return [float(self._best(self._top, members, 0, False)[0, -1]) for members in sizes]
+            return self._outermost.least(members, self._all_stages(members))
+        return float(self._best(self._top, members, 0, False)[0, -1])
 
     def _best(self, level: int, members: int, behind: Workers, after: bool) -> Floats:
         """Return what :meth:`_solve` returns, which is done once."""
@@ -185,6 +199,11 @@ class BottleneckProgram:
                 continue
             rest = self._best(level, members - replicas, behind, self._objective.receivers_count)
             sent = transfer if after or not self._objective.receivers_count else received
+            if self._layers < _FEW_CUTS:  # [first, middle, stop]
+                joined = np.maximum(stages.values[:, :, None], np.maximum(sent[:, None], rest))
+                self._candidates += sum(middle**2 for middle in range(self._layers))
+                np.minimum(best, np.maximum(joined.min(axis=1), received[:, None]), out=best)
+                continue
             for column, stop in enumerate(stops):
                 behind_it = np.maximum(sent[:stop], rest[:stop, column])
                 joined = self._joined(stages, behind_it, self._bounds[level])
@@ -305,9 +324,7 @@ class BottleneckProgram:
     ) -> _Stages:
         inner = self._best(inner_level, inner_members, behind, False)
         values = self._objective.replicated(inner, level, replicas)
-        within = values[:, ::-1] <= self._bounds[level]
-        reach = np.where(within.any(axis=1), self._layers + 1 - within.argmax(axis=1), 0)
-        return _Stages(values, reach)
+        return _Stages(values, self._bounds[level])
 
     def _inner(
         self, level: int, members: int, replicas: int, behind: Workers
@@ -346,5 +363,6 @@ class BottleneckProgram:
             columns = slice(max(low, first + 1), min(high, stages.reach[block].max()))
             if columns.start < columns.stop:
                 joined = np.maximum(stages.values[block, columns], behind[columns])
+                self._candidates += joined.size
                 joined.min(axis=1, out=best[block])
         return best

@@ -15,16 +15,21 @@ class Outermost:
     Args:
         cuts: how many there are.
         members: most that may be asked for.
+
+    Attributes:
+        candidates: how many were compared: a first stage, its members, and what others run.
     """
 
     def __init__(self, cuts: int, members: int) -> None:
         self._best = np.full((members + 1, cuts), np.inf)  # [members, first]
         self._best[0, -1] = 0
+        self.candidates = 0
 
     def least(self, members: int, stages: Floats) -> float:
         """Return the value of all layers; those of fewer members must have been asked for."""
         stages, rest = self._parts(members, stages)
         joined = np.maximum(stages, rest[:, :, None])
+        self.candidates += min(members - 1, len(stages)) * (joined.shape[-1] - 2) ** 2
         joined.reshape(-1, joined.shape[-1]).min(axis=0, out=self._best[members])
         return float(self._best[members, 0])
 

@@ -30,7 +30,7 @@ def iterations(layers: int, widths: Sequence[int]) -> int:
     spans = LayerRanges(profile)
     seconds = Seconds(spans, levels, "paper", Bytes(spans, 0), math.inf)
     program = BottleneckProgram(seconds, layers, widths)
-    program.optimum()
+    program.plan()
     return program.candidates
 
 
