@@ -88,7 +88,7 @@ class ReleasedOptimizer:
         states = len(self._states)
         weights = self._differences(self._parameters)
         best: list[Times] = []  # [start][stop][machines - 1]
-        for start in range(1 if last else states):
+        for start in range(states + 1):  # of the last level, too, which needs the first alone
             best.append([])
             for stop in range(states):
                 best[start].append(
@@ -98,6 +98,7 @@ class ReleasedOptimizer:
                         for m in range(machines)
                     ]
                 )
+        for start in range(1 if last else states):
             for m in range(1, machines):
                 for stop in range(start, states):
                     least = best[start][stop][m]
