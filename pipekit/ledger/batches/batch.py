@@ -89,16 +89,17 @@ def run(
         )
     if earlier and not resume and not quiet:
         print(f"this is a new run; --resume continues the unfinished one, {earlier}")
-    folder = earlier if resume and earlier else runs.new(results)
-    with runs.locked(folder), places.executor(on, jobs) as place:
-        batch = BatchRun(folder, experiment)
-        try:
-            _execute_all(batch, experiment.scale, jobs, quiet, place)
-        except KeyboardInterrupt:
-            if not quiet:
-                print(f"interrupted: --resume continues {folder}")
-            raise
-        result = BatchResult(folder, batch.results)
+    with places.executor(on, jobs) as place:  # before there is a folder: nobody may answer
+        folder = earlier if resume and earlier else runs.new(results)
+        with runs.locked(folder):
+            batch = BatchRun(folder, experiment)
+            try:
+                _execute_all(batch, experiment.scale, jobs, quiet, place)
+            except KeyboardInterrupt:
+                if not quiet:
+                    print(f"interrupted: --resume continues {folder}")
+                raise
+            result = BatchResult(folder, batch.results)
     if not quiet:
         print(result)
     return result

@@ -77,7 +77,11 @@ def execute(
         article.fold_what_was_injected(notebook)
         nbformat.write(notebook, executed)
         NotebookNotary().sign(notebook)  # Jupyter shows widgets and scripts of signed ones only
-        article.write(executed)
+        try:
+            article.write(executed)
+        except Exception as failure:  # Jupyter's own templates may lie in another environment
+            with executed.with_suffix(".log").open("a", encoding="utf-8") as log:
+                log.write(f"there is no page of it for browsers: {_in_one_line(failure)}\n")
     return NotebookResult(job.name, executed, files, round(seconds, 2), error)
 
 

@@ -14,6 +14,7 @@ import yaml
 from nbformat.sign import NotebookNotary
 from tqdm.auto import tqdm
 
+from pipekit.ledger.batches import article
 from pipekit.ledger.batches.batch import run
 
 Notebook = Callable[..., Path]
@@ -144,6 +145,20 @@ def test_a_strange_kernel_of_the_user_is_not_used(
 
 
 @pytest.mark.slow
+def test_without_a_page_of_it_a_notebook_has_run_all_the_same(
+    tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_templates(executed: Path) -> Path:
+        raise ValueError(f"no template for {executed.name}")
+
+    monkeypatch.setattr(article, "write", no_templates)
+    notebook("good", "print('seen')")
+    batch = run(experiment(tmp_path, "good"), results=tmp_path / "runs", quiet=True)
+    assert batch.failed == ()
+    said = "seen\nthere is no page of it for browsers: ValueError: no template for good.ipynb\n"
+    assert (batch.folder / "good.log").read_text() == said
+
+
 def test_only_the_named_notebooks_run(tmp_path: Path, notebook: Notebook) -> None:
     notebook("bad", "1 / 0")
     notebook("good", WORKS)
@@ -334,7 +349,7 @@ def test_a_place_that_nobody_knows_is_refused(tmp_path: Path, notebook: Notebook
         run(experiment(tmp_path, "good"), on=on, results=tmp_path / "runs", quiet=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_dask_cluster_runs_the_same_batch(
     tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,3 +378,4 @@ def test_a_cluster_that_does_not_answer_is_named(
     file = experiment(tmp_path, "good")
     with pytest.raises(OSError, match=r"127\.0\.0\.1:9"):
         run(file, on="dask:tcp://127.0.0.1:9", results=tmp_path / "runs", quiet=True)
+    assert list(tmp_path.glob("runs/*")) == []
