@@ -130,7 +130,8 @@ class _Run:
             if self.partner[number] <= number:
                 self._send_all(worker, number, now)
             self._advance(worker)
-        transfers = pd.DataFrame(self.transfers, columns=TRANSFERS)
+        columns = zip(*self.transfers, strict=True) if self.transfers else [()] * len(TRANSFERS)
+        transfers = pd.DataFrame(dict(zip(TRANSFERS, columns, strict=True)))
         return Times(self.starts, self.ends, self.recomputed, transfers)
 
     def _advance(self, worker: int) -> None:

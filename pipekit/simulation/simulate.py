@@ -70,10 +70,10 @@ def simulate(
         cluster.require_room(workers)
     overlap = overlap if schedule.overlaps else None
     waits = validation_waits(schedule, validate == "later") if validate else {}
-    free = cluster is None and overlap is None and not waits
-    if free and not any(cost.buckets or cost.ties for cost in costs):
-        times = longest_path.run(schedule, costs)
-    else:
+    times = None
+    if overlap is None and not waits and not any(cost.buckets or cost.ties for cost in costs):
+        times = longest_path.run(schedule, costs, cluster)
+    if times is None:
         times = events.run(schedule, costs, cluster, overlap, waits)
     return Trace(
         _events(schedule, costs, times),

@@ -38,10 +38,10 @@ def bubbles(events: pd.DataFrame, workers: int, makespan_s: float) -> pd.DataFra
     worker = events["worker"].to_numpy()
     places = [np.flatnonzero(worker == number) for number in range(workers)]
     each = [_of(_Own(*(column[own] for column in columns)), makespan_s) for own in places]
-    busy = pd.DataFrame([one.busy for one in each], columns=COLUMNS)
-    time = pd.DataFrame([one.time for one in each], columns=COLUMNS)
-    busy.loc[ALL], time.loc[ALL] = busy.sum(), time.sum()
-    return (1.0 - busy / time.replace(0.0, math.nan)).rename_axis(index="worker")
+    busy, time = (_with_sum(rows) for rows in ([o.busy for o in each], [o.time for o in each]))
+    time[time == 0] = math.nan
+    index = pd.Index([*range(workers), ALL], name="worker")
+    return pd.DataFrame(1.0 - busy / time, index, COLUMNS)
 
 
 def describe_bubbles(shares: pd.DataFrame) -> str:
@@ -53,6 +53,11 @@ def describe_bubbles(shares: pd.DataFrame) -> str:
     names = {"makespan": "of makespan", "span": "of spans", "steady": "steady"}
     known = 100 * shares.loc[ALL].dropna()
     return "bubble " + ", ".join(f"{known[c]:z.1f} % {names[c]}" for c in COLUMNS if c in known)
+
+
+def _with_sum(rows: list[list[float]]) -> Column:
+    numbers = np.array(rows).reshape(-1, len(COLUMNS))
+    return np.vstack([numbers, numbers.sum(axis=0)])
 
 
 def _of(own: _Own, makespan_s: float) -> _Worker:

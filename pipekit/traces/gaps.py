@@ -3,11 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any
 
 import pandas as pd
 
 from pipekit.schedules import OPS, Op
+from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.ops import Payload
 from pipekit.traces.event_graph import EventGraph
 from pipekit.traces.record import RECOMPUTE
@@ -15,8 +15,8 @@ from pipekit.traces.record import RECOMPUTE
 GAPS = ["worker", "start_s", "end_s", "cause", "waits_for", "waits_for_worker", "before"]
 ROWS = ["waits_for_row", "before_row"]
 """Where the events that a gap names stand in the trace's frame; -1 where there is none."""
-Row = tuple[Any, ...]
-"""A gap: what :data:`GAPS` and :data:`ROWS` name."""
+Gap = tuple[int, float, float, "Cause", int, int]
+"""Worker, from and to when, why, and the numbers of the event waited for and of the one behind."""
 _LETTERS = {RECOMPUTE: "R", **{op.name: op.value for op in Op}}
 _LEAST = 1e-9
 """Gaps shorter than this part of the run are rounding."""
@@ -46,13 +46,31 @@ CAUSES = {
     Cause.DRAIN: "it has nothing left to do",
 }
 """Each cause in words, in the order of legends."""
+_WAITING = {
+    op.name: Cause.ACTIVATION if rule.receives is Payload.ACTIVATION else Cause.GRADIENT
+    for op, rule in OPS.items()
+} | {Op.UPDATE.name: Cause.SUM}
+"""What an event of an op waits for until that is computed."""
 
 
 def gaps(graph: EventGraph, workers: int) -> pd.DataFrame:
     """Return when workers compute nothing, and why; see :meth:`pipekit.traces.Trace.gaps`."""
     run = _Run(graph)
-    rows = [row for worker in range(workers) for row in run.gaps_of(worker)]
-    return pd.DataFrame(rows, columns=[*GAPS, *ROWS])
+    found = [gap for worker in range(workers) for gap in run.gaps_of(worker)]
+    worker, start, end, cause, source, before = zip(*found, strict=True) if found else [()] * 6
+    # NOTHING is the last place.
+    labels, workers_of, rows = [*run.labels(), ""], [*run.worker, NOTHING], [*graph.rows, NOTHING]
+    named = {each: each.value for each in Cause}
+    columns = [
+        *(worker, start, end),
+        [named[each] for each in cause],
+        [labels[each] for each in source],
+        [workers_of[each] for each in source],
+        [labels[each] for each in before],
+        [rows[each] for each in source],
+        [rows[each] for each in before],
+    ]
+    return pd.DataFrame(dict(zip([*GAPS, *ROWS], columns, strict=True)))
 
 
 def describe_gaps(found: pd.DataFrame, makespan_s: float, workers: int) -> str:
@@ -75,9 +93,13 @@ class _Run:
 
     def __init__(self, graph: EventGraph) -> None:
         self.needs, self.rows = graph.needs, graph.rows
-        columns = ["worker", "stage", "op", "microbatch", "version", "start_s", "end_s"]
-        self.worker, self.stage, self.op, self.microbatch, version, self.start, self.end = (
-            graph.frame[name].tolist() for name in columns
+        numbers = ["worker", "stage", "microbatch", "version"]
+        # Whole numbers may have become floats, where frames were joined.
+        self.worker, self.stage, self.microbatch, version = (
+            graph.frame[name].astype(int).tolist() for name in numbers
+        )
+        self.op, self.start, self.end = (
+            graph.frame[name].tolist() for name in ("op", "start_s", "end_s")
         )
         self.own: dict[int, list[int]] = defaultdict(list)
         for number, worker in enumerate(self.worker):
@@ -102,7 +124,7 @@ class _Run:
                 if all(self.start[n] >= self.end[last] - self.least for n in numbers):
                     yield from ((number, last) for number in numbers)
 
-    def gaps_of(self, worker: int) -> Iterator[Row]:
+    def gaps_of(self, worker: int) -> Iterator[Gap]:
         """Yield a worker's gaps, in order."""
         own = sorted(self.own[worker], key=self.start.__getitem__)
         until = self.first
@@ -113,64 +135,35 @@ class _Run:
                     n for n in own[place : place + 2] if self.start[n] == self.start[number]
                 ]
                 needs = [need for n in together for need in self.needs[n]]
-                latest = max(needs, key=self.end.__getitem__, default=None)
+                latest = max(needs, key=self.end.__getitem__, default=NOTHING)
                 yield from self._before(number, until, latest, is_first=not place)
             until = max(until, self.end[number])
         if self.last > until + self.least:
-            yield self._row(worker, until, self.last, Cause.DRAIN)
+            yield worker, until, self.last, Cause.DRAIN, NOTHING, NOTHING
 
-    def _before(
-        self, number: int, until: float, latest: int | None, is_first: bool
-    ) -> Iterator[Row]:
+    def _before(self, number: int, until: float, latest: int, is_first: bool) -> Iterator[Gap]:
         """Yield the gap before an event: until what it needs is computed, and until it begins."""
         worker, start = self.worker[number], self.start[number]
         if is_first:
-            yield self._row(worker, until, start, Cause.WARM_UP, latest, number)
+            yield worker, until, start, Cause.WARM_UP, latest, number
             return
         computed = until
-        if latest is not None and self.end[latest] > until + self.least:
+        if latest != NOTHING and self.end[latest] > until + self.least:
             computed = min(self.end[latest], start)
-            yield self._row(worker, until, computed, self._waiting(number), latest, number)
-        stop = self.stops.get(number)
-        if stop is not None and self.end[stop] > computed + self.least:
-            yield self._row(worker, computed, self.end[stop], Cause.GLOBAL_STOP, stop, number)
+            yield worker, until, computed, _WAITING[self.op[number]], latest, number
+        stop = self.stops.get(number, NOTHING)
+        if stop != NOTHING and self.end[stop] > computed + self.least:
+            yield worker, computed, self.end[stop], Cause.GLOBAL_STOP, stop, number
             computed = self.end[stop]
         if start > computed + self.least:
-            away = latest is not None and self.worker[latest] != worker
-            late = Cause.SUM if self.op[number] == Op.UPDATE.name else Cause.TRANSFER
-            rest = Cause.OTHER if stop is None else Cause.GLOBAL_STOP
-            cause, source = (late, latest) if away else (rest, None)
-            yield self._row(worker, computed, start, cause, source, number)
+            if latest != NOTHING and self.worker[latest] != worker:
+                late = Cause.SUM if self.op[number] == Op.UPDATE.name else Cause.TRANSFER
+                yield worker, computed, start, late, latest, number
+            else:
+                rest = Cause.OTHER if stop == NOTHING else Cause.GLOBAL_STOP
+                yield worker, computed, start, rest, NOTHING, number
 
-    def _waiting(self, number: int) -> Cause:
-        """Return what an event waits for until that is computed."""
-        rule = OPS[Op[self.op[number]]]
-        if not rule.is_pass:
-            return Cause.SUM
-        return Cause.ACTIVATION if rule.receives is Payload.ACTIVATION else Cause.GRADIENT
-
-    def _row(
-        self,
-        worker: int,
-        start: float,
-        end: float,
-        cause: Cause,
-        source: int | None = None,
-        before: int | None = None,
-    ) -> Row:
-        return (
-            worker,
-            start,
-            end,
-            cause.value,
-            "" if source is None else self._label(source),
-            -1 if source is None else int(self.worker[source]),
-            "" if before is None else self._label(before),
-            -1 if source is None else self.rows[source],
-            -1 if before is None else self.rows[before],
-        )
-
-    def _label(self, number: int) -> str:
-        """Return an event's name as a picture has it, with its stage."""
-        letter, microbatch = _LETTERS[self.op[number]], int(self.microbatch[number])
-        return f"{letter}{microbatch} of stage {int(self.stage[number])}"
+    def labels(self) -> list[str]:
+        """Return each event's name as a picture has it, with its stage."""
+        named = zip(self.op, self.microbatch, self.stage, strict=True)
+        return [f"{_LETTERS[op]}{microbatch} of stage {stage}" for op, microbatch, stage in named]

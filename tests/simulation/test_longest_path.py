@@ -1,11 +1,15 @@
-"""Where nobody waits for a link, the longest path gives what following every event gives."""
+"""Where no messages meet on a link, the longest path gives what following every event gives."""
 
+import math
+from itertools import combinations
 from typing import get_args
 
-from hypothesis import given, reject
+import pandas as pd
+from hypothesis import event, given, reject
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
+from pipekit.clusters import Cluster, Device, Level
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile, SkipProfile
 from pipekit.schedules import Schedule, gpipe, inference
@@ -45,10 +49,30 @@ def test_it_is_what_the_events_give_to_the_bit(schedule: Schedule, data: st.Data
     recompute = data.draw(st.sampled_from(get_args(Recompute)))
     plan = Plan.by_hand([1] * schedule.stages, recompute=recompute)
     costs = stage_costs(schedule, profile, plan)
-    fast, followed = longest_path.run(schedule, costs), events.run(schedule, costs, None)
-    assert fast[:3] == followed[:3]
-    in_order = [times.transfers.sort_values(TRANSFERS) for times in (fast, followed)]
-    assert_frame_equal(*(frame.reset_index(drop=True) for frame in in_order), check_dtype=False)
+    links = data.draw(st.none() | st.sampled_from([0.5, 2.0, 50.0, math.inf]))
+    latency = data.draw(st.sampled_from([0.0, 0.25]))
+    level = Level("link", len(schedule.workers), links or 1.0, latency_s=latency)
+    device = Device("any", math.inf, {}, math.inf)
+    cluster = None if links is None else Cluster("c", device, (level,))
+    followed = events.run(schedule, costs, cluster)
+    fast = longest_path.run(schedule, costs, cluster)
+    event("messages meet" if fast is None else "none meet")
+    assert (fast is None) == (cluster is not None and meet(followed.transfers))
+    if fast is not None:
+        assert fast[:3] == followed[:3]
+        in_order = [times.transfers.sort_values(TRANSFERS) for times in (fast, followed)]
+        assert_frame_equal(*(frame.reset_index(drop=True) for frame in in_order), check_dtype=False)
+
+
+def meet(transfers: pd.DataFrame) -> bool:
+    """Return whether messages of two connections are at once on a worker's way out, or in."""
+    sent = transfers[transfers["end_s"] > transfers["start_s"]].itertuples()
+    return any(
+        (one.source == other.source) != (one.destination == other.destination)
+        and one.start_s <= other.end_s
+        and other.start_s <= one.end_s
+        for one, other in combinations(sent, 2)
+    )
 
 
 def test_one_worker_sends_nothing_and_nobody_does_without_stages_behind() -> None:

@@ -1,7 +1,7 @@
 // A timeline's widget: what is shown of a picture, and what mouse, keys and buttons change of it.
 
 const HINT = "Drag pans, Ctrl + wheel or + and - zoom, 0 shows all, Shift + drag measures, a click says why; space plays, comma and full stop step, c: critical path";
-const SECONDS_OF_PLAY = 12, WHY_MS = 80, NARROW_PX = 560, LEAST_MEMORY_PX = 24, MOST_REASONS = 6;
+const SECONDS_OF_PLAY = 12, WHY_MS = 30, NARROW_PX = 560, LEAST_MEMORY_PX = 24, MOST_REASONS = 6;
 const COLORED = { op: "op", version: "weight version", stage: "stage", cause: "cause of idleness" };
 const MOST_NAMED = 12; // versions or stages in the legend
 const COLUMNS = {
