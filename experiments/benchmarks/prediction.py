@@ -2,12 +2,13 @@
 
     python experiments/benchmarks/prediction.py [--model GPT] [--repeats 5] [--output FOLDER]
 
-Three small networks by four methods on two workers, threads and processes: 24 cases.  For each, a
-plain loop, a profile and a training take turns (pipekit.papers.prediction.causes).  A machine that
-does anything else beside leaves most cases undecided.
+Three small networks by four methods on two workers, threads and processes: 24 cases, in three
+minutes.  Plain loops, a profile and trainings take turns (pipekit.papers.prediction.causes), after
+a short calibration of the host.  A machine that does anything else beside leaves cases undecided.
 """
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,7 @@ from tqdm import tqdm
 from pipekit.host.provenance import provenance
 from pipekit.papers.prediction.causes import compared, summary
 from pipekit.papers.prediction.runs import cases
-from pipekit.papers.prediction.study import trained_models
+from pipekit.papers.prediction.study import measure_hosts, trained_models
 
 METHODS = ("gpipe", "flush", "2bw", "pipedream")
 
@@ -36,14 +37,15 @@ def main(
     console = wide_console()
     record = provenance("measured", repeats=repeats, passes=passes, batches=batches)
     record["load_average_at_start"] = os.getloadavg()[0]
-    runs = [
-        (each, case, way)
-        for each in trained_models()
-        if each.name.startswith(model)
-        for case in cases(METHODS, [2], [4], batches)
-        for way in transport or ("threads", "distributed")
+    hosts = measure_hosts(transport or ("threads", "distributed"))
+    record["hosts"] = {name: asdict(host) for name, host in hosts.items()}
+    grid = cases(METHODS, [2], [4], batches)
+    models = [each for each in trained_models() if each.name.startswith(model)]
+    rows = [
+        row
+        for each in tqdm(models, unit="network")
+        for row in compared(each, grid, hosts, repeats, passes)
     ]
-    rows = [compared(*run, repeats, passes) for run in tqdm(runs, unit="case")]
     table = pd.DataFrame(rows)
     console.print(table.to_string(index=False, float_format="%.3g"))
     console.print(summary(rows))

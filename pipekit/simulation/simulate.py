@@ -9,7 +9,7 @@ from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import OPS, Op, Payload, Schedule, check
 from pipekit.schedules.lowering.validation import validation_waits
-from pipekit.simulation import events, longest_path
+from pipekit.simulation import events, longest_path, one_host
 from pipekit.simulation.bytes import memory
 from pipekit.simulation.columns import OPS_IN_ORDER, columns, once
 from pipekit.simulation.costs import StageCosts, stage_costs
@@ -28,6 +28,7 @@ def simulate(
     overlap: float | None = None,
     validate: str | None = None,
     mitigation: Mitigation | str | None = None,
+    host: one_host.Host | None = None,
 ) -> Trace:
     """Return when every task of a schedule runs, and what lies in memory when.
 
@@ -53,6 +54,9 @@ def simulate(
             depends on them; nothing turns out to be wrong.  None: there is nothing to validate.
         mitigation: as in :class:`pipekit.Pipeline`; its weight slots and tensors take memory.  The
             time in which it predicts weights or corrects gradients is not counted.
+        host: what the engine takes beside the passes where all workers are on one host
+            (:func:`pipekit.papers.prediction.calibration.measured_host`), in place of links; not
+            with replicas, ties, ``overlap`` or ``validate``.  None: nothing.
 
     Returns:
         A trace in seconds, labelled "simulated", with its transfers and its memory.
@@ -70,8 +74,13 @@ def simulate(
         cluster.require_room(workers)
     overlap = overlap if schedule.overlaps else None
     waits = validation_waits(schedule, validate == "later") if validate else {}
+    together = any(cost.buckets or cost.ties for cost in costs)
     times = None
-    if overlap is None and not waits and not any(cost.buckets or cost.ties for cost in costs):
+    if host is not None:
+        if cluster is not None or overlap is not None or waits:
+            raise ValueError("host says what one host takes: leave cluster, overlap, validate out")
+        times = one_host.run(schedule, costs, host)
+    elif overlap is None and not waits and not together:
         times = longest_path.run(schedule, costs, cluster)
     if times is None:
         times = events.run(schedule, costs, cluster, overlap, waits)

@@ -1,118 +1,143 @@
-"""Why a prediction is off: by the passes' seconds, or by what lies between passes."""
+"""Predictions beside real runs, and why one is off: by its passes, or by what lies between them."""
 
 import copy
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
-from pipekit.clusters import Cluster, local
+from pipekit.clusters import flat
+from pipekit.engine import Run
 from pipekit.papers.prediction.runs import (
     MethodCase,
     TrainedModel,
-    by_reference,
+    as_scheduled,
     pipeline_of,
     profiled,
 )
 from pipekit.planning import plan
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.profiling.measured import profile
 from pipekit.simulation import simulate
+from pipekit.simulation.one_host import Host
 from pipekit.traces import Trace
 
 REPEATS_WITHIN = 0.03
-"""A prediction is judged where the plain loop, again and again, is so near to its median."""
+"""A repeat counts where the plain loop before it and the one after it differ by so little."""
 
 
 def compared(
-    model: TrainedModel, case: MethodCase, transport: str, repeats: int, passes: int
-) -> dict[str, Any]:
-    """Predict and train a case again and again, and say what of the error comes from where.
+    model: TrainedModel,
+    cases: Sequence[MethodCase],
+    hosts: Mapping[str, Host],
+    repeats: int,
+    passes: int,
+) -> list[dict[str, Any]]:
+    """Predict and train a model by several methods again and again; return a row for each.
 
-    Each repeat is a plain loop, a profile as :func:`pipekit.profile` takes it by default, a profile
-    of the layers alone (no loss, no optimizer, nobody beside them), and a training by two workers.
+    Each repeat is a plain loop, a profile, a training of each case over each transport, and a plain
+    loop again; if the two loops differ by more than 3 %, the machine was not equally fast all the
+    time, and nobody could have predicted it.  All numbers are medians of the repeats that count.
 
-    - ``error``: of the prediction from the first profile; ``error alone``: from the other.
+    - ``error``: of the prediction from the profile and what the host takes beside passes.
+    - ``error without host``: of one from the profile alone.
     - ``error of passes``: of the prediction against one from the seconds that the run's own passes
-      and updates took; ``error between``: of that one against the run.  If the first is 0, the
-      profile is right, and the engine or the machine takes time between the tasks.
-    - ``outcome``: "undecided" where the plain loop did not repeat within 3 %.
+      and updates took; ``error between``: of that one against the run.
+    - ``outcome``: "undecided" where less than half the repeats count; then all of them are shown.
 
     Args:
-        model: what is trained.
-        case: by which method.
-        transport: "threads" or "distributed".
-        repeats: at least 1; each number is their median.
+        model: what is trained, cut in stages of equal time.
+        cases: by which methods, all on as many stages.
+        hosts: what this one takes beside passes, by transport: "threads", "distributed".
+        repeats: at least 1.
         passes: of a profile.
     """
-    links = by_reference(case.stages) if transport == "threads" else local(case.stages)
-    costs = profiled(model, case.stages, passes)
-    split = plan(costs, links, "balance")
-    pipeline = pipeline_of(model, case, split, transport)
-    batches = model.batches(case.microbatches, case.batches)
-    pipeline.train(batches)  # to warm up
-    plain, rows = [], []
-    for _ in range(repeats):
-        plain.append(plain_loop_s(model, case))
-        alone = profile(
-            model.module, model.inputs, repeats=passes, loss=None, optimizer=None, others=0
-        )
-        costs = profiled(model, case.stages, passes)
-        trace = pipeline.train(batches).trace
-        rows.append(_errors(case, split, links, costs, alone, trace))
-    pipeline.close()
-    middle = statistics.median(plain)
-    spread = max(abs(seconds / middle - 1) for seconds in plain)
-    return {
-        "model": model.name,
-        "method": case.method,
-        "transport": transport,
-        **{key: statistics.median(row[key] for row in rows) for key in rows[0]},
-        "plain loop (s)": middle,
-        "plain loop's spread": spread,
-        "outcome": "decided" if spread <= REPEATS_WITHIN else "undecided",
-        "label": "measured",
+    stages = cases[0].stages
+    split = plan(profiled(model, stages, passes), flat(stages, float("inf")), "balance")
+    batches = {case: model.batches(case.microbatches, case.batches) for case in cases}
+    pipelines = {
+        (transport, case): pipeline_of(model, case, split, transport)
+        for transport in hosts
+        for case in cases
     }
+    for (_, case), pipeline in pipelines.items():
+        pipeline.train(batches[case])  # to warm up
+    loops: list[tuple[float, float]] = []
+    found: dict[tuple[str, MethodCase], list[dict[str, Any]]] = {key: [] for key in pipelines}
+    for _ in range(repeats):
+        before, costs = plain_loop_s(model, cases[0]), profiled(model, stages, passes)
+        runs = {key: pipeline.train(batches[key[1]]) for key, pipeline in pipelines.items()}
+        loops.append((before, plain_loop_s(model, cases[0])))
+        for (transport, case), run in runs.items():
+            found[transport, case].append(_errors(case, split, hosts[transport], costs, run))
+    for pipeline in pipelines.values():
+        pipeline.close()
+    spreads = [abs(after / before - 1) for before, after in loops]
+    counts = [number for number, spread in enumerate(spreads) if spread <= REPEATS_WITHIN]
+    decided = 2 * len(counts) >= repeats
+    rows = []
+    for (transport, case), each in found.items():
+        used = [each[number] for number in counts] if decided else each
+        errors = {name: statistics.median(row[name] for row in used) for name in used[0]}
+        rows.append(
+            {
+                "model": model.name,
+                **asdict(case),
+                "transport": transport,
+                **errors,
+                "counts agree": bool(errors["counts agree"]),
+                "balance": "-".join(map(str, split.balance)),
+                "repeats that count": len(counts),
+                "plain loop (s)": statistics.median(before for before, _ in loops),
+                "outcome": "decided" if decided else "undecided",
+                "label": "measured",
+            }
+        )
+    return rows
 
 
-def _errors(
-    case: MethodCase, split: Plan, links: Cluster, costs: Profile, alone: Profile, trace: Trace
-) -> dict[str, float]:
-    schedule = case.schedule(case.batches)
-    predicted, from_alone = (
-        simulate(schedule, each, split, links).makespan_s for each in (costs, alone)
-    )
-    own = simulate(schedule, as_it_ran(trace), Plan.by_hand([1] * case.stages), links).makespan_s
+def _errors(case: MethodCase, split: Plan, host: Host, costs: Profile, run: Run) -> dict[str, Any]:
+    schedule, trace = case.schedule(case.batches), run.trace
+    predicted, bare = (simulate(schedule, costs, split, host=h).makespan_s for h in (host, Host()))
+    hand_made = Plan.by_hand([1] * case.stages, rows=costs.rows)
+    passes = as_it_ran(trace, costs, split)
+    own = simulate(schedule, passes, hand_made, host=replace(host, pass_s=0.0)).makespan_s
     found = trace.makespan_s
     return {
         "predicted (s)": predicted,
         "found (s)": found,
         "error": predicted / found - 1,
-        "error alone": from_alone / found - 1,
+        "error without host": bare / found - 1,
         "error of passes": predicted / own - 1,
         "error between": own / found - 1,
+        "counts agree": as_scheduled(split, schedule, run)["counts agree"],
     }
 
 
-def as_it_ran(trace: Trace) -> Profile:
-    """Return a layer for each stage that takes what its passes took on average in a run."""
+def as_it_ran(trace: Trace, costs: Profile, split: Plan) -> Profile:
+    """Return a layer for each stage that takes what its passes took on average in a run.
+
+    Args:
+        trace: of the run.
+        costs: of the layers, which say what stages send.
+        split: which layers each stage has.
+    """
     frame = trace.frame.assign(seconds=trace.frame["end_s"] - trace.frame["start_s"])
     mean = frame.groupby(["stage", "op"])["seconds"].mean()
-    stages = sorted(frame["stage"].unique())
-    return Profile(
-        tuple(
-            LayerProfile(
-                f"stage {stage}",
-                forward_s=float(mean[stage, "FORWARD"]),
-                backward_s=float(mean[stage, "BACKWARD"]),
-                update_s=float(mean.get((stage, "UPDATE"), 0.0)),
-            )
-            for stage in stages
+    layers = (
+        LayerProfile(
+            f"stage {number}",
+            forward_s=float(mean[number, "FORWARD"]),
+            backward_s=float(mean[number, "BACKWARD"]),
+            update_s=float(mean.get((number, "UPDATE"), 0.0)),
+            output_bytes=costs.boundary_bytes(stage.stop) if stage.stop < len(costs) else 0.0,
         )
+        for number, stage in enumerate(split.stages)
     )
+    return Profile(tuple(layers), rows=costs.rows)
 
 
 def plain_loop_s(model: TrainedModel, case: MethodCase) -> float:

@@ -1,6 +1,7 @@
 """How good predictions are, as a study: what is run, and how its tables are drawn."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 
 import pandas as pd
@@ -14,18 +15,20 @@ from pipekit.clusters import V100, flat
 from pipekit.datasets import mnist
 from pipekit.models import convnet, gpt, token_loss
 from pipekit.papers.costs import published
+from pipekit.papers.prediction.calibration import measured_host
+from pipekit.papers.prediction.causes import compared
 from pipekit.papers.prediction.runs import (
     MethodCase,
     TrainedModel,
     cases,
     emulated_row,
-    measured_row,
     memory_row,
     slower_than_best,
 )
 from pipekit.plans import Recompute
 from pipekit.profiling import Profile
 from pipekit.progress import text_bar
+from pipekit.simulation.one_host import Host
 
 ROWS = {"vgg16": 32}
 """Of a published network's microbatch; the others have 2."""
@@ -72,13 +75,32 @@ def emulate_all(
 
 
 def measure_all(
-    models: Sequence[TrainedModel], grid: Sequence[MethodCase], repeats: int, passes: int
+    models: Sequence[TrainedModel],
+    grid: Sequence[MethodCase],
+    hosts: Mapping[str, Host],
+    repeats: int,
+    passes: int,
 ) -> pd.DataFrame:
-    """Return a measured row for each model and method; see :func:`.runs.measured_row`."""
-    runs = text_bar(
-        [(model, case) for model in models for case in grid], desc="measuring", unit="case"
+    """Return a row for each model, method and transport; see :func:`.causes.compared`."""
+    bar = text_bar(models, desc="measuring", unit="model")
+    return pd.DataFrame(
+        [row for model in bar for row in compared(model, grid, hosts, repeats, passes)]
     )
-    return pd.DataFrame([measured_row(model, case, repeats, passes=passes) for model, case in runs])
+
+
+def measure_hosts(transports: Iterable[str]) -> dict[str, Host]:
+    """Return what this host takes beside passes, by transport."""
+    bar = text_bar(list(transports), desc="calibrating", unit="transport")
+    return {transport: measured_host(transport) for transport in bar}
+
+
+def hosts_table(hosts: Mapping[str, Host]) -> pd.DataFrame:
+    """Return :func:`measure_hosts` as a table, a row a transport."""
+    rows = [
+        {"transport": transport, **asdict(host), "label": "measured"}
+        for transport, host in hosts.items()
+    ]
+    return pd.DataFrame(rows)
 
 
 def weigh_all(
@@ -109,7 +131,8 @@ def emulated_figure(table: pd.DataFrame) -> go.Figure:
 
 def measured_figure(table: pd.DataFrame) -> go.Figure:
     """Draw :func:`measure_all`."""
-    title = f"Simulated and measured differ by {table['error'].abs().mean():.1%} on average"
+    decided = table[table["outcome"] == "decided"]
+    title = f"Simulated and measured differ by {decided['error'].abs().mean():.1%} on average"
     return _beside_found(table, "model", title, "simulated, measured")
 
 

@@ -5,10 +5,12 @@ import torch
 from torch import nn
 
 from pipekit import Profile, schedules, simulate
+from pipekit.papers.prediction import causes
 from pipekit.papers.prediction.causes import as_it_ran, compared, summary
 from pipekit.papers.prediction.runs import MethodCase, TrainedModel
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile
+from pipekit.simulation.one_host import Host
 
 
 def test_a_run_whose_passes_are_known_is_simulated_as_it_was() -> None:
@@ -20,17 +22,16 @@ def test_a_run_whose_passes_are_known_is_simulated_as_it_was() -> None:
     )
     schedule = schedules.flush(2, 4, 3)
     trace = simulate(schedule, costs)
-    again = as_it_ran(trace)
+    again = as_it_ran(trace, costs, Plan.by_hand([1, 1]))
     assert [(x.forward_s, x.backward_s, x.update_s) for x in again.layers] == [
         (x.forward_s, x.backward_s, x.update_s) for x in costs.layers
     ]
     assert simulate(schedule, again, Plan.by_hand([1, 1])).makespan_s == trace.makespan_s
 
 
-@pytest.mark.filterwarnings("ignore:the layers' times add up")
-def test_the_two_parts_make_up_the_error() -> None:
+def small() -> TrainedModel:
     torch.manual_seed(0)
-    model = TrainedModel(
+    return TrainedModel(
         "small",
         nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)),
         torch.rand(8, 32),
@@ -39,11 +40,27 @@ def test_the_two_parts_make_up_the_error() -> None:
         torch.optim.SGD,
         0,
     )
-    row = compared(model, MethodCase("flush", 2, 2, 2), "threads", repeats=1, passes=1)
-    parts = (1 + row["error of passes"]) * (1 + row["error between"])
-    assert parts == pytest.approx(1 + row["error"])
-    assert row["outcome"] == "decided"  # of one repeat there is no spread
-    assert row["error between"] < 0  # a worker takes time between its tasks
+
+
+@pytest.mark.parametrize(("loops", "counted"), [([1, 1.02, 1, 1.5], 1), ([1, 2, 1, 2], 0)])
+def test_the_two_parts_make_up_the_error(
+    loops: list[float], counted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeat counts if the plain loops before and after it are equally long."""
+    seconds = iter(loops)
+    monkeypatch.setattr(causes, "plain_loop_s", lambda *_: next(seconds))
+    cases, hosts = [MethodCase("flush", 2, 2, 2)], {"threads": Host(task_s=1e-3)}
+    (row,) = compared(small(), cases, hosts, repeats=2, passes=1)
+    assert row["repeats that count"] == counted
+    assert row["outcome"] == ("decided" if counted else "undecided")
+    if counted:  # one: else these would be medians, each of another repeat
+        parts = (1 + row["error of passes"]) * (1 + row["error between"])
+        assert parts == pytest.approx(1 + row["error"])
+        assert row["error"] == row["predicted (s)"] / row["found (s)"] - 1
+        # Each batch has a forward, two on the other stage, and the way back: 7 tasks in a row.
+        bare = (1 + row["error without host"]) * row["found (s)"]
+        assert row["predicted (s)"] - bare == pytest.approx(2 * 7e-3, abs=3e-3)
+    assert row["counts agree"]
 
 
 def test_the_summary_counts_decided_cases_only() -> None:

@@ -1,8 +1,5 @@
 """Predictions beside runs: what the tables hold.  How good they are, no test decides."""
 
-import time
-from dataclasses import replace
-
 import pandas as pd
 import pytest
 import torch
@@ -13,6 +10,7 @@ from pipekit.models import convnet
 from pipekit.papers.prediction import runs as prediction
 from pipekit.papers.prediction.runs import MethodCase, TrainedModel, cases
 from pipekit.profiling import Profile
+from pipekit.simulation.one_host import Host
 from tests.emulation.own_time import own_time
 
 
@@ -49,30 +47,6 @@ def test_an_emulated_row_compares_the_same_schedule_on_the_same_links() -> None:
     assert (row["label"], row["links"], row["counts agree"]) == ("emulated", "0.008 Gbit/s", True)
 
 
-@pytest.mark.parametrize("method", ["gpipe", "pipedream", "2bw"])
-def test_a_measured_row_is_of_a_real_run(
-    task: TrainedModel, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The profile is given, so that the prediction can be computed by hand."""
-    costs = replace(Profile.uniform(3, 0.5, 1.0), rows=4)
-    monkeypatch.setattr(prediction, "profiled", lambda *_: costs)
-    (case,) = cases([method], [2], [2], 2)
-    start = time.perf_counter()
-    row = prediction.measured_row(task, case, repeats=1, passes=1)
-    took = time.perf_counter() - start
-    slower = max(int(part) for part in row["balance"].split("-"))
-    assert row["predicted (s)"] >= 4 * slower * 1.5  # 4 microbatches on the slower stage
-    assert 0 < row["found (s)"] < took
-    assert row["error"] == row["predicted (s)"] / row["found (s)"] - 1
-    assert row["label"] == "measured"
-    assert row["counts agree"]
-
-
-def test_of_several_repeats_the_one_with_the_median_error_counts() -> None:
-    rows = [{"error": error} for error in (0.3, -0.2, 0.1)]
-    assert prediction._median(rows) == {"error": 0.1}
-
-
 def test_peak_bytes_of_a_real_run_are_predicted() -> None:
     images, digits = torch.rand(8, 1, 28, 28), torch.randint(10, (8,))
     task = TrainedModel("c", convnet(), images, digits, nn.CrossEntropyLoss(), torch.optim.Adam, 2)
@@ -92,17 +66,19 @@ def test_of_several_profiles_each_number_of_seconds_is_the_median() -> None:
 
 
 def test_every_cut_is_run_and_one_is_the_planners(task: TrainedModel) -> None:
-    table = prediction.every_split(task, MethodCase("pipedream", 2, 1, 2), repeats=1)
+    table = prediction.every_split(task, MethodCase("pipedream", 2, 1, 2), Host(), repeats=1)
     assert table["balance"].tolist() == ["1-2", "2-1"]
     assert table["chosen"].sum() == 1
 
 
 def test_the_verdict_on_a_miss_is_a_miss() -> None:
-    good = pd.DataFrame({"error": [0.01, -0.01], "counts agree": [True, True]})
-    bad = pd.DataFrame({"error": [0.01, -0.5], "counts agree": [True, False]})
+    outcomes = ["decided", "decided", "undecided"]
+    good = pd.DataFrame({"error": [0.01, -0.01, 0.9], "counts agree": True, "outcome": outcomes})
+    bad = good.assign(**{"error": [0.01, -0.5, 0.9], "counts agree": [True, False, True]})
     splits = pd.DataFrame({"found (s)": [1.0, 1.04], "chosen": [False, True]})
-    assert prediction.verdicts(good, good, good, splits)["reached"].all()
-    reached = prediction.verdicts(good, bad, good, splits).set_index("what")["reached"]
+    assert prediction.verdicts(good[:2], good, good[:2], splits)["reached"].all()
+    reached = prediction.verdicts(good[:2], bad, good[:2], splits).set_index("what")["reached"]
     assert not reached["measured seconds, mean error"]
+    assert not reached["measured seconds, worst error"]
     assert not reached["runs whose counts are not the schedule's"]
     assert reached["peak bytes, worst error"]

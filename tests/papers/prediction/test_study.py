@@ -30,7 +30,7 @@ def test_the_title_has_the_distance_of_the_planners_cut() -> None:
     assert figure.layout.yaxis.title.text == "48 minibatches (s)"
     assert len(study.split_curve(splits)) == 4
     measured = pd.DataFrame({"predicted (s)": [1.0], "found (s)": [2.0]})
-    figure = study.measured_figure(measured.assign(error=[-0.5], model="m"))
+    figure = study.measured_figure(measured.assign(error=[-0.5], model="m", outcome="decided"))
     assert "differ by 50.0%" in figure.layout.title.text
 
 

@@ -1,0 +1,84 @@
+"""Workers of one host: what they take beside their passes, and beside one another."""
+
+import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
+
+from pipekit import Profile, schedules, simulate
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile, TieProfile
+from pipekit.schedules import Schedule
+from pipekit.simulation import longest_path
+from pipekit.simulation.costs import stage_costs
+from pipekit.simulation.one_host import Host, run
+from tests.schedules.strategies import training_methods
+
+seconds = st.floats(0.125, 9, allow_subnormal=False)
+
+
+@given(training_methods, st.sampled_from(["never", "always"]), st.data())
+def test_a_host_that_takes_nothing_changes_nothing(
+    schedule: Schedule, recompute: str, data: st.DataObject
+) -> None:
+    if any(len(workers) > 1 for workers in schedule.stage_workers):
+        reject()
+    layers = tuple(
+        LayerProfile(f"{n}", data.draw(seconds), data.draw(seconds), update_s=data.draw(seconds))
+        for n in range(schedule.stages)
+    )
+    plan = Plan.by_hand([1] * schedule.stages, recompute=recompute)
+    costs = stage_costs(schedule, Profile(layers), plan)
+    found, judge = run(schedule, costs, Host()), longest_path.run(schedule, costs)
+    for ours, theirs in zip(found[:3], judge[:3], strict=True):
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine == pytest.approx(other)
+    assert len(found.transfers) == len(judge.transfers)
+
+
+def test_one_microbatch_takes_all_parts_one_after_the_other() -> None:
+    """F0 -> F1 -> B1 -> B0, two messages, of 10 bytes each; each worker then updates."""
+    costs = Profile(tuple(LayerProfile(n, 1, 2, output_bytes=10, update_s=4) for n in "ab"))
+    host = Host(
+        task_s=0.5,
+        batch_s=0.25,
+        send_s=0.125,
+        send_byte_s=0.1,
+        receive_s=0.0625,
+        receive_byte_s=0.2,
+        wake_s=8,
+        pass_s=16,
+    )
+    message = 0.125 + 1 + 8 + 0.0625 + 2
+    trace = simulate(schedules.gpipe(2, 1), costs, host=host)
+    forward, backward, update = 1 + 16 + 0.5 + 0.25, 2 + 16 + 0.5, 4 + 0.5
+    before_first_pass = 0.5 + 0.25
+    end = 2 * forward + 2 * backward + update + 2 * message - before_first_pass
+    assert trace.makespan_s == pytest.approx(end)
+    assert trace.transfers is not None
+    assert (trace.transfers["end_s"] - trace.transfers["start_s"]).tolist() == [1.125, 1.125]
+
+
+def test_nobody_is_waked_for_what_is_there() -> None:
+    """The second stage takes ten times as long: it waits for the first microbatch alone."""
+    costs = Profile((LayerProfile("a", 1, 1), LayerProfile("b", 10, 10)))
+    trace = simulate(schedules.gpipe(2, 3), costs, host=Host(wake_s=0.5))
+    last = trace.frame[trace.frame["stage"] == 1]
+    assert last["start_s"].tolist() == [1.5, 11.5, 21.5, 31.5, 41.5, 51.5, 61.5]
+
+
+def test_what_was_not_measured_is_refused() -> None:
+    costs = Profile.uniform(2)
+    replicated = schedules.pipedream([2, 1], 4)
+    plan = Plan.by_hand([1, 1], replicas=[2, 1])
+    with_weights = Profile.uniform(2, parameter_bytes=4)
+    with pytest.raises(ValueError, match="without replicas and ties"):
+        simulate(replicated, with_weights, plan, host=Host())
+    tied = Profile(costs.layers, ties=(TieProfile((0, 1), 4),))
+    with pytest.raises(ValueError, match="without replicas and ties"):
+        simulate(schedules.gpipe(2, 2), tied, host=Host())
+    with pytest.raises(ValueError, match="leave cluster, overlap, validate out"):
+        simulate(schedules.gpipe(2, 2), costs, validate="first", host=Host())
+    with pytest.raises(ValueError, match="task_s must be 0 or a positive number"):
+        Host(task_s=-1)
+    with pytest.raises(ValueError, match="wake_s must be 0 or a positive number"):
+        Host(wake_s=float("nan"))
