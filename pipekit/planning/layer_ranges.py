@@ -154,9 +154,7 @@ class LayerRanges:
     @cached_property
     def every_compute_s(self) -> Floats:
         """Seconds of forward, backward and update by ``[first, stop]``; infinite if impossible."""
-        seconds = self.compute_s(*self.every())
-        seconds[~self.possible] = np.inf
-        return seconds
+        return np.where(self.possible, self.compute_s(*self.every()), np.inf)
 
     @cached_property
     def every_parameter_bytes(self) -> Floats:

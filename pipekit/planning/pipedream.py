@@ -144,10 +144,8 @@ class _Planner:
 
     def best(self, replicate: bool) -> _Candidate | None:
         """Return the best plan that fits, or None."""
-        programs = [
-            (self._bounded_program(levels, replicate), levels) for levels in self._hierarchies()
-        ]
-        least = min(program.least(self._progress) for program, _ in programs) * (1 + TIE)
+        programs = self._programs(replicate)
+        least = min(program.least() for program, _ in programs) * (1 + TIE)
         if least == math.inf:
             return None
         return min(
@@ -158,6 +156,21 @@ class _Planner:
             ),
             key=lambda candidate: candidate.timed.workers,
         )
+
+    def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
+        """Return the programs of the hierarchies that may have the best plan.
+
+        A plan takes no less than if its workers shared all the compute evenly.
+        """
+        programs = []
+        compute, least = self._ranges.compute_s(0, self._ranges.layers), math.inf
+        for levels in self._hierarchies():
+            evenly = compute / math.prod(level.width for level in levels)
+            if evenly <= least * (1 + TIE):
+                program = self._bounded_program(levels, replicate)
+                least = min(least, program.least(self._progress))
+                programs.append((program, levels))
+        return programs
 
     def _bounded_program(self, levels: Sequence[Level], replicate: bool) -> BottleneckProgram:
         """Return the program for all cuts, which knows what is possible with few of them."""
@@ -195,9 +208,7 @@ class _Planner:
         for level in self._cluster.levels:
             sync = sync_seconds(parameters, level.width, level)
             everywhere = stage_seconds(self._cost, everywhere, sync, level.width)
-        straight = min(
-            self._bounded_program(levels, replicate=False).least() for levels in self._hierarchies()
-        )
+        straight = min(program.least() for program, _ in self._programs(replicate=False))
         memory = self._cluster.device.memory_bytes
         fits = memory == math.inf or self._memory.of(0, layers, 1) <= memory
         return (

@@ -35,7 +35,7 @@ def sync_seconds(
     The 4 (m - 1) / m |w| bytes are what a worker sends and receives in a round together: the
     paper lets both directions share its link's bandwidth.
     """
-    return 4 * (replicas - 1) / replicas * parameter_bytes / level.used_bandwidth
+    return 4 * (replicas - 1) / (replicas * level.used_bandwidth) * parameter_bytes
 
 
 def transfer_seconds(
