@@ -20,16 +20,16 @@ from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.simulation.one_host import Host
 
-_WIDTH, _ROWS = 640, 64
+_WIDTH, _ROWS = 640, 16  # weights that fill caches, in passes of about a millisecond
 _FIRST, _LAST = 3, 5  # linear layers of each stage: the last never waits for another forward
-_COPIES = 1, 8  # of the values that a message has
+_COPIES = 1, 32  # of the values that a message has
 _CASE = MethodCase("gpipe", 2, 4, 8)
 
 
 def measured_host(transport: str, repeats: int = 5) -> Host:
     """Measure this host by two stages of linear layers, in some ten seconds.
 
-    They train by GPipe's schedule, once with messages of 160 kB and once of 1.3 MB.  In it the
+    They train by GPipe's schedule, once with messages of 41 kB and once of 1.3 MB.  In it the
     second stage, which is the slower one, waits for nothing between its forwards, nor before its
     first backward, and the first stage waits before each of its own.  So the medians of the gaps
     between tasks give what tasks, messages and waking take; what the passes take more than in the

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-import torch
-
 from pipekit.clusters import flat
 from pipekit.engine import Run
 from pipekit.papers.prediction.runs import (
@@ -21,6 +19,7 @@ from pipekit.papers.prediction.runs import (
 from pipekit.planning import plan
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling.layer_runs.background_load import background_load
 from pipekit.simulation import simulate
 from pipekit.simulation.one_host import Host
 from pipekit.traces import Trace
@@ -40,7 +39,9 @@ def compared(
 
     Each repeat is a plain loop, a profile, a training of each case over each transport, and a plain
     loop again; if the two loops differ by more than 3 %, the machine was not equally fast all the
-    time, and nobody could have predicted it.  All numbers are medians of the repeats that count.
+    time, and nobody could have predicted it.  Beside the loops the other cores are at work, as in a
+    run: a loop alone would not notice another program on these.  All numbers are medians of the
+    repeats that count.
 
     - ``error``: of the prediction from the profile and what the host takes beside passes.
     - ``error without host``: of one from the profile alone.
@@ -141,12 +142,10 @@ def as_it_ran(trace: Trace, costs: Profile, split: Plan) -> Profile:
 
 
 def plain_loop_s(model: TrainedModel, case: MethodCase) -> float:
-    """Return the seconds of the same training in a plain loop, by one operator thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        module = copy.deepcopy(model.module).train()
-        optimizer = model.optimizer(list(module.parameters()))
+    """Return the seconds of the same training in a plain loop, beside as many as in a run."""
+    module = copy.deepcopy(model.module).train()
+    optimizer = model.optimizer(list(module.parameters()))
+    with background_load(model.module, model.inputs, case.stages - 1):
         start = time.perf_counter()
         for _ in range(case.batches):
             optimizer.zero_grad()
@@ -155,8 +154,6 @@ def plain_loop_s(model: TrainedModel, case: MethodCase) -> float:
                 (loss / case.microbatches).backward()
             optimizer.step()
         return time.perf_counter() - start
-    finally:
-        torch.set_num_threads(threads)
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
