@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipekit.clusters import Cluster
+from pipekit.clusters import Cluster, flat
 from pipekit.clusters.traffic import Flow, Traffic
 from pipekit.schedules import OPS, RECEIVERS, SENDERS, Op, Schedule, sums
 from pipekit.schedules.dependencies import NOBODY, NOTHING
@@ -76,8 +76,8 @@ class _Run:
                 self.routes[op][route.source].append(route)
             for op in RECEIVERS[route.payload]:
                 messages[op][route.destination] += 1
-        self.traffic = None if cluster is None else Traffic(cluster)
         workers = len(schedule.workers)
+        self.traffic = Traffic(cluster or flat(workers, math.inf))
         self.following, self.stops = self.graph.first[:-1], self.graph.first[1:]
         self.free, self.computing = [0.0] * workers, [False] * workers
         # Of each task: how many of its messages are not there, and when the last of the others was.
@@ -113,8 +113,8 @@ class _Run:
         for worker in range(len(self.free)):
             self._advance(worker)
         events, traffic = self.events, self.traffic
-        while events or (traffic is not None and traffic.soonest < math.inf):
-            if traffic is not None and (not events or traffic.soonest <= events[0][0]):
+        while events or traffic.soonest < math.inf:
+            if not events or traffic.soonest <= events[0][0]:
                 traffic.finish_next()
                 continue
             now, worker, summed = heapq.heappop(events)
@@ -206,11 +206,7 @@ class _Run:
             return
         row = [worker, receiver, purpose, source, microbatch, now, now, size]
         self.transfers.append(row)
-        if self.traffic is None:
-            self._received(number, now)
-            self._go_on(receiver, number)
-        else:
-            self.traffic.send(worker, receiver, size, now, partial(self._arrived, number, row))
+        self.traffic.send(worker, receiver, size, now, partial(self._arrived, number, row))
 
     def _arrived(self, number: int, row: list[Any], flow: Flow) -> None:
         """Note that a task's message is there."""
@@ -249,11 +245,8 @@ class _Run:
             for (source, destination), size in tie.sent.items()
         ]
         self.transfers += rows
-        if self.traffic is None:
-            heapq.heappush(self.events, (now, NOBODY, (number, update)))
-        else:
-            then = partial(self._arrived_share, number, update, rows)
-            self.traffic.all_reduce(tie.members, tie.bytes, now, then)
+        then = partial(self._arrived_share, number, update, rows)
+        self.traffic.all_reduce(tie.members, tie.bytes, now, then)
 
     def _arrived_share(self, number: int, update: int, rows: list[list[Any]], flow: Flow) -> None:
         for row in rows:
@@ -297,9 +290,6 @@ class _Run:
 
     def _begin_sum(self, stage: int, update: int, bucket: int, now: float) -> None:
         """Send a bucket's gradients over the links, and go on with the sums when they are there."""
-        if self.traffic is None:
-            heapq.heappush(self.events, (now, NOBODY, (stage, update, bucket)))
-            return
         cost = self.costs[stage]
         size = cost.bucket_bytes(cost.buckets[bucket])
         last = self.updates[stage][update - 1][-1]

@@ -216,6 +216,17 @@ def test_a_layer_is_reduced_while_the_layers_before_it_go_backward() -> None:
     assert trace.transfers["bytes"].sum() == 4 * (2 - 1) / 2 * 200, "4 (m - 1) |w| / m, both ways"
 
 
+def test_without_a_cluster_a_sum_is_listed_too_and_takes_no_time() -> None:
+    layer = LayerProfile("layer", 1.0, 2.0, parameter_bytes=100)
+    plan = Plan.by_hand([2], replicas=[2])
+    trace = simulate(replicate(flush(1, 1), 2), Profile((layer, layer)), plan)
+    assert trace.makespan_s == 2 + 4
+    assert trace.transfers is not None
+    assert trace.transfers["purpose"].eq("weights").all()
+    assert trace.transfers["bytes"].sum() == 4 * (2 - 1) / 2 * 200
+    assert trace.transfers["start_s"].equals(trace.transfers["end_s"])
+
+
 def test_with_free_links_pipelines_side_by_side_take_the_time_of_one() -> None:
     profile = Profile.uniform(3, parameter_bytes=10)
     one, four = two_bw(3, 4, 3), replicate(two_bw(3, 4, 3), 4)
