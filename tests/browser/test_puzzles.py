@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, expect
 from pipekit.explore.by_hand.puzzles import PUZZLES, Puzzle
 from pipekit.schedules import OPS, Task
 from pipekit.schedules.replay import replay
-from tests.browser.jupyterlab import CELLS_S, Lab
+from tests.browser.jupyterlab import CELLS_S, WIDTHS, Lab
 
 pytestmark = pytest.mark.browser
 
@@ -46,6 +46,18 @@ def test_a_puzzle_is_played_to_its_end_and_trained_with(
     game.locator(".pipekit-chart .g-gtitle", has_text="Trained with it").wait_for()
     expect(game.get_by_text("Solved")).to_be_visible()
     lab.photographed(f"puzzle_{puzzle.name[0]}", screenshots)
+
+
+def test_on_a_phone_every_button_says_all_of_its_text(lab: Lab, game: Locator) -> None:
+    lab.page.set_viewport_size({"width": WIDTHS["phone"], "height": 1000})
+    try:
+        lab.show("puzzles.ipynb")
+        expect(game.get_by_text("Show the best known", exact=True)).to_be_visible()
+        buttons = game.locator(".widget-button").filter(visible=True)
+        cut = "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)"
+        assert buttons.evaluate_all(cut) == []
+    finally:
+        lab.page.set_viewport_size({"width": WIDTHS["laptop"], "height": 1000})
 
 
 def label(puzzle: Puzzle, worker: int, task: Task) -> str:

@@ -59,7 +59,7 @@ class PuzzleBoard(OwnSchedule):
         ]
         self._history: list[str] = []
         text = super().controls_box()
-        return widgets.VBox([menu, self._task, self._tasks, widgets.HBox(actions), text])
+        return widgets.VBox([menu, self._task, self._tasks, _row(actions), text])
 
     @property
     def puzzle(self) -> Puzzle:
@@ -72,9 +72,7 @@ class PuzzleBoard(OwnSchedule):
         board = self.puzzle.board(self.values()["picture"])
         self._task.value = f"<p>{self.puzzle.task}</p>"
         self._tasks.children = [
-            widgets.HBox(
-                [widgets.Label(f"worker {worker}"), *(self._placing(worker, t) for t in left)]
-            )
+            _row([widgets.Label(f"worker {worker}"), *(self._placing(worker, t) for t in left)])
             for worker, left in enumerate(self.puzzle.left(board))
         ]
         self._button.disabled = not self.puzzle.is_complete(board)
@@ -129,6 +127,11 @@ def puzzles(interactive: bool, results_dir: str, **start: Any) -> None:
         waits_for="torch is loaded",
         **start,
     )
+
+
+def _row(members: list[widgets.Widget]) -> widgets.HBox:
+    """Return widgets side by side, on several lines where a page is narrow."""
+    return widgets.HBox(members, layout={"flex_flow": "row wrap"})
 
 
 def _button(text: str, pressed: Any, width: str = "auto") -> widgets.Button:
