@@ -32,6 +32,9 @@ that slows workers down: six that send and receive 25 MB/s each take two cores f
 CONGESTION_CONTROL = "reno"
 """The one that every Linux has and lets every namespace have, so that links do not depend on the
 host's choice.  BBR takes the pauses between messages for a slow link."""
+SLOW_START_AFTER_IDLE = 0
+"""A connection goes on after a pause as it was before, as clusters often have it; by default Linux
+has it find the link's rate anew, for each message that comes after a pass."""
 
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 
@@ -142,8 +145,12 @@ def _cables(workers: int, link: str | None) -> Iterator[str]:
         yield f"ip link add {ends[0]} type veth peer name {ends[1]}"
         yield f"ip link set port{rank} master switch up"
         yield f"ip -n {rank} link set lo up; ip -n {rank} link set {INTERFACE} up"
-        control = "/proc/sys/net/ipv4/tcp_congestion_control"
-        yield f"ip netns exec {rank} sh -c 'echo {CONGESTION_CONTROL} > {control}'"
+        for setting, value in (
+            ("congestion_control", CONGESTION_CONTROL),
+            ("slow_start_after_idle", SLOW_START_AFTER_IDLE),
+        ):
+            file = f"/proc/sys/net/ipv4/tcp_{setting}"
+            yield f"ip netns exec {rank} sh -c 'echo {value} > {file}'"
         address = f"{_address(rank)}/{NETWORK.prefixlen}"
         yield f"ip -n {rank} address add {address} dev {INTERFACE}"
         if link is not None:

@@ -87,10 +87,11 @@ class _MailboxChannel:
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
 
-    def exchange(self, sends: Sequence[Part], receives: Sequence[Part]) -> list[FlatBucket]:
+    def exchange(self, sends: Sequence[Part], receives: Sequence[Part | None]) -> list[FlatBucket]:
         for part in sends:
             self._mailbox.put(part.worker, part_key(part.key), part.content)
-        return [FlatBucket(*self._mailbox.wait(part_key(part.key))) for part in receives]
+        expected = [part_key(part.key) for part in receives if part]
+        return [FlatBucket(*self._mailbox.wait(key)) for key in expected]
 
     def finish(self, stage: int, number: int, size: int) -> None:
         """Return at once: what was sent lies with its receiver."""

@@ -121,7 +121,7 @@ class _SlowChannel:
         self._channel, self._members, self._tied = channel, members, tied
         self._calendar = calendar
 
-    def exchange(self, sends: Sequence[Part], receives: Sequence[Part]) -> list[FlatBucket]:
+    def exchange(self, sends: Sequence[Part], receives: Sequence[Part | None]) -> list[FlatBucket]:
         return self._channel.exchange(sends, receives)
 
     def finish(self, stage: int, number: int, size: int) -> None:

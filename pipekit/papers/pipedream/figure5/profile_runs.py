@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from inspect import signature
 from statistics import fmean
 
@@ -63,25 +64,32 @@ def profile_run(
     a column a layer.  The claim is of an idle host, on which these are the clock's; on any other
     they leave out what its other programs take.
     """
+    rows = [_minibatch(model, sample) for _ in range(WARM_UP + minibatches)]
+    return _run(rows, model)
+
+
+def _minibatch(model: nn.Sequential, sample: Tensor) -> list[float]:
+    """Return the CPU seconds of each layer, forward and backward together."""
+    x: Tree = sample
+    seconds, pending = [], []
+    for number, layer in enumerate(model):
+        entered = Input(x, editable=False)
+        start = time.process_time()
+        x = run_forward(layer, layer_name(layer, number), entered.tree)
+        seconds.append(time.process_time() - start)
+        pending.append((entered, x))
+    gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(x)]
+    for number in reversed(range(len(model))):
+        entered, y = pending[number]
+        start = time.process_time()
+        run_backward(layer_name(model[number], number), y, gradients)
+        seconds[number] += time.process_time() - start
+        gradients = entered.gradients
+    return seconds
+
+
+def _run(rows: list[list[float]], model: nn.Sequential) -> pd.DataFrame:
     names = [layer_name(layer, number) for number, layer in enumerate(model)]
-    rows = []
-    for _ in range(WARM_UP + minibatches):
-        x: Tree = sample
-        seconds, pending = [], []
-        for name, layer in zip(names, model, strict=True):
-            entered = Input(x, editable=False)
-            start = time.process_time()
-            x = run_forward(layer, name, entered.tree)
-            seconds.append(time.process_time() - start)
-            pending.append((entered, x))
-        gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(x)]
-        for number in reversed(range(len(names))):
-            entered, y = pending[number]
-            start = time.process_time()
-            run_backward(names[number], y, gradients)
-            seconds[number] += time.process_time() - start
-            gradients = entered.gradients
-        rows.append(seconds)
     return pd.DataFrame(rows[WARM_UP:], columns=names)
 
 
@@ -109,21 +117,50 @@ def variation(times: pd.DataFrame) -> pd.DataFrame:
 def of_two_workers(
     build: Callable[[], nn.Sequential], sample: Tensor, minibatches: int, rounds: int = 1
 ) -> list[pd.DataFrame]:
-    """Return the profile runs of two equal workers at the same time: processes of one core each.
+    """Return the profile runs of two equal workers: processes of one core each.
 
-    Each of ``rounds`` makes two runs, of which the first two are of both processes; a run's
+    They take turns, minibatch by minibatch, so that whatever else a machine does while one of them
+    computes it does while the other does, too.  Each of ``rounds`` makes two runs; a run's
     ``attrs["worker"]`` says whose it is.  ``build`` is a function of a module, as both call it.
     """
     before = dict(os.environ)
     os.environ.update(KEEP_MEMORY)
     try:
-        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-            how = build, sample, minibatches
-            runs = [pool.submit(_profile_run, *how) for _ in range(2 * rounds)]
-            return [run.result() for run in runs]
+        with ExitStack() as stack:
+            workers = [stack.enter_context(_worker(build, sample)) for _ in range(2)]
+            runs = []
+            for _ in range(rounds):
+                turns = [
+                    [worker.submit(_own_minibatch).result() for worker in workers]
+                    for _ in range(WARM_UP + minibatches)
+                ]
+                for number, rows in enumerate(zip(*turns, strict=True)):
+                    runs.append(_run(list(rows), build()))
+                    runs[-1].attrs["worker"] = number
+            return runs
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def _worker(build: Callable[[], nn.Sequential], sample: Tensor) -> ProcessPoolExecutor:
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, spawn, _start_worker, (build, sample))
+
+
+def _start_worker(build: Callable[[], nn.Sequential], sample: Tensor) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    global _own_minibatch_of
+    _own_minibatch_of = build(), sample
+
+
+_own_minibatch_of: tuple[nn.Sequential, Tensor]
+"""The network and minibatch of a process that is a worker."""
+
+
+def _own_minibatch() -> list[float]:
+    return _minibatch(*_own_minibatch_of)
 
 
 def differences(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
@@ -192,16 +229,15 @@ def steadiness_findings(runs: list[pd.DataFrame]) -> list[Finding]:
     one, other = ([run for run in runs if run.attrs["worker"] == w] for w in _workers(runs))
     varied, apart = variation(runs[0]), differences(one[0], other[0])
     middle = (
-        f"CPU time of {len(runs[0])} minibatches after {WARM_UP}, two workers at once, "
+        f"CPU time of {len(runs[0])} minibatches after {WARM_UP}, two workers in turns, "
         f"{len(runs)} runs; in the middle 95 % of minibatches "
         f"{varied['cv_middle'].median():.3f}; the mean's 95 % confidence interval is "
         f"±{varied['ci'].median():.1%} (median over layers)"
     )
     layers = (
-        f"two CPU processes at once, mean of {min(len(one), len(other))} pairs of runs; first "
+        f"two CPU processes in turns, mean of {min(len(one), len(other))} pairs of runs; first "
         f"{apart.idxmax()}, among the {len(apart)} layers that take "
-        f"at least {LEAST_SHARE:.0%} of the time; median {apart.median():.3f}. Cause unknown; "
-        "cores of one machine share its memory, and other programs run on it"
+        f"at least {LEAST_SHARE:.0%} of the time; median {apart.median():.3f}"
     )
     each = [float(variation(run)["cv"].median()) for run in runs]
     most = [float(differences(*pair).max()) for pair in zip(one, other, strict=False)]
@@ -224,13 +260,3 @@ def backward_finding(wholes: pd.DataFrame, costs: Profile) -> Finding:
     )
     least = float(wholes["ratio"].min())
     return Finding.measured("pipedream-backward-longer-than-forward", least, note)
-
-
-def _profile_run(
-    build: Callable[[], nn.Sequential], sample: Tensor, minibatches: int
-) -> pd.DataFrame:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    run = profile_run(build(), sample, minibatches)
-    run.attrs["worker"] = os.getpid()
-    return run
