@@ -66,8 +66,14 @@ def link_bandwidth() -> float:
     return PROBE_BYTES / sorted(seconds[1:])[PROBES // 2]
 
 
+def core_seconds() -> tuple[float, float]:
+    """Return for how long all cores of this machine were there, and idle, since it started."""
+    ticks = [float(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    return sum(ticks[:8]), ticks[3] + ticks[4]  # those of guests are among the others
+
+
 def work(case: dict[str, Any], repeats: int, result: Path) -> None:
-    """Be one of the workers; the first writes each training's seconds and the link's bandwidth."""
+    """Be one of the workers; the first writes what shared_links.py calls ``Measured``."""
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     numbers = case["message_bytes"] // 4
@@ -88,10 +94,13 @@ def work(case: dict[str, Any], repeats: int, result: Path) -> None:
     rows = microbatches if case["method"] == "PipeDream-Flush" else 1
     batch = torch.zeros(rows, 1), torch.zeros(rows, numbers)
     pipeline.train([batch] * max(replicas))  # connections are made at the first use
-    found: dict[str, list[Any]] = {"bandwidth": [], "seconds": [], "passes": []}
+    found: dict[str, list[Any]] = {"bandwidth": [], "seconds": [], "passes": [], "busy": []}
     for _ in range(repeats):
         found["bandwidth"].append(link_bandwidth())
+        before = core_seconds()
         frame = pipeline.train([batch] * case["batches"]).trace.frame
+        every, idle = (now - then for now, then in zip(core_seconds(), before, strict=True))
+        found["busy"].append(1 - idle / every)
         found["seconds"].append(float(frame["end_s"].max() - frame["start_s"].min()))
         took = (frame["end_s"] - frame["start_s"]).groupby([frame["stage"], frame["op"]]).mean()
         found["passes"].append([took[stage].to_dict() for stage in range(len(layers))])

@@ -29,12 +29,16 @@ PORT = 29500
 PACKET_BYTES = 9000
 """Of the largest packets, as in data centers ("jumbo frames").  With Ethernet's 1500 it is the host
 that slows workers down: six that send and receive 25 MB/s each take two cores for packets alone."""
-CONGESTION_CONTROL = "reno"
-"""The one that every Linux has and lets every namespace have, so that links do not depend on the
-host's choice.  BBR takes the pauses between messages for a slow link."""
-SLOW_START_AFTER_IDLE = 0
-"""A connection goes on after a pause as it was before, as clusters often have it; by default Linux
-has it find the link's rate anew, for each message that comes after a pass."""
+TCP = {
+    "congestion_control": "reno",
+    "slow_start_after_idle": "0",
+    "rmem": "4096 4194304 4194304",
+}
+"""Settings of TCP, so that links do not depend on the host's.  Reno is what every Linux has and
+lets every namespace have; BBR takes the pauses between messages for a slow link.  A connection goes
+on after a pause as it was before, as clusters often have it.  It has room for 4 MiB to receive from
+the beginning: Linux begins with 128 KiB and needs some messages to find out that they do not
+suffice where acknowledgments wait behind what is sent the other way."""
 
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 
@@ -145,10 +149,7 @@ def _cables(workers: int, link: str | None) -> Iterator[str]:
         yield f"ip link add {ends[0]} type veth peer name {ends[1]}"
         yield f"ip link set port{rank} master switch up"
         yield f"ip -n {rank} link set lo up; ip -n {rank} link set {INTERFACE} up"
-        for setting, value in (
-            ("congestion_control", CONGESTION_CONTROL),
-            ("slow_start_after_idle", SLOW_START_AFTER_IDLE),
-        ):
+        for setting, value in TCP.items():
             file = f"/proc/sys/net/ipv4/tcp_{setting}"
             yield f"ip netns exec {rank} sh -c 'echo {value} > {file}'"
         address = f"{_address(rank)}/{NETWORK.prefixlen}"

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pipekit.clusters.namespaces import (
-    CONGESTION_CONTROL,
     PACKET_BYTES,
+    TCP,
     available,
     require_namespaces,
     run,
@@ -72,9 +72,11 @@ def test_the_environment_is_torchruns(capfd: pytest.CaptureFixture[str]) -> None
 
 @needs_namespaces
 def test_links_do_not_depend_on_the_hosts_tcp(capfd: pytest.CaptureFixture[str]) -> None:
-    script = "cat /proc/sys/net/ipv4/tcp_congestion_control /sys/class/net/eth0/mtu"
+    files = [f"/proc/sys/net/ipv4/tcp_{setting}" for setting in TCP]
+    script = f"head -qn 1 {' '.join(files)} /sys/class/net/eth0/mtu"
     assert run(["sh", "-c", script], 1) == 0
-    assert capfd.readouterr().out.split() == ["[0]", CONGESTION_CONTROL, "[0]", str(PACKET_BYTES)]
+    lines = [line.removeprefix("[0] ").split() for line in capfd.readouterr().out.splitlines()]
+    assert lines == [value.split() for value in (*TCP.values(), str(PACKET_BYTES))]
 
 
 @needs_namespaces
