@@ -1,6 +1,7 @@
 """Seconds that a worker's own thread computes: whatever else a machine does has no part in them."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -18,10 +19,11 @@ K = TypeVar("K", bound=str)
 
 
 class OwnSeconds(Observer):
-    """Adds up the CPU time of a single worker's computing, in ``total``."""
+    """Adds up the CPU time of a single worker's computing by activity, in ``seconds``."""
 
     def __init__(self) -> None:
-        self.total = self._start = 0.0
+        self.seconds: Counter[str] = Counter()
+        self._start = 0.0
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
         """Mark the start."""
@@ -29,7 +31,7 @@ class OwnSeconds(Observer):
 
     def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
         """Count what the thread was charged for."""
-        self.total += time.thread_time() - self._start
+        self.seconds[activity] += time.thread_time() - self._start
 
 
 def own_seconds(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> pd.DataFrame:
@@ -38,13 +40,21 @@ def own_seconds(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> pd.Da
     Pipelines must have a single worker, whose operators have a single thread.  They train in turn,
     :data:`BATCHES` batches each round, as shared caches and a core's clock speed still count.
     """
+    rounds_by_activity = own_activities(pairs, rounds)
     return pd.DataFrame(
-        {name: _seconds(each, batch) for name, (each, batch) in pairs.items()}
-        for _ in range(rounds)
+        {name: sum(seconds.values()) for name, seconds in each.items()}
+        for each in rounds_by_activity
     )
 
 
-def _seconds(pipeline: Pipeline, batch: Batch) -> float:
+def own_activities(
+    pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int
+) -> list[dict[K, dict[str, float]]]:
+    """Return the same for each activity of a batch (:meth:`Observer.before_compute`)."""
+    return [{name: _seconds(*pair) for name, pair in pairs.items()} for _ in range(rounds)]
+
+
+def _seconds(pipeline: Pipeline, batch: Batch) -> dict[str, float]:
     own = OwnSeconds()
     pipeline.train([batch] * BATCHES, observers=[own])
-    return own.total / BATCHES
+    return {activity: seconds / BATCHES for activity, seconds in own.seconds.items()}

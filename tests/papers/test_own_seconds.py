@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipekit.engine import Pipeline
-from pipekit.papers.own_seconds import own_seconds
+from pipekit.papers.own_seconds import own_activities, own_seconds
 from pipekit.plans import Recompute
 from pipekit.schedules import gpipe
 
@@ -32,3 +32,6 @@ def test_every_pass_and_the_update_count_and_nothing_else(monkeypatch: pytest.Mo
     seconds = own_seconds(pairs, rounds=2)
     assert seconds["never"].tolist() == [4 + 4 + 1] * 2
     assert seconds["always"].tolist() == [4 + 4 + 4 + 1] * 2
+    (by_activity,) = own_activities(pairs, rounds=1)
+    each = {"FORWARD": 4, "BACKWARD": 4, "UPDATE": 1}
+    assert by_activity == {"never": each, "always": each | {"RECOMPUTE": 4}}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from inspect import signature
+from itertools import cycle
 from statistics import fmean
 
 import pandas as pd
@@ -117,30 +118,35 @@ def variation(times: pd.DataFrame) -> pd.DataFrame:
 def of_two_workers(
     build: Callable[[], nn.Sequential], sample: Tensor, minibatches: int, rounds: int = 1
 ) -> list[pd.DataFrame]:
-    """Return the profile runs of two equal workers: processes of one core each.
+    """Return the profile runs of two equal workers: processes of one core at a time.
 
-    They take turns, minibatch by minibatch, so that whatever else a machine does while one of them
-    computes it does while the other does, too.  Each of ``rounds`` makes two runs; a run's
-    ``attrs["worker"]`` says whose it is.  ``build`` is a function of a module, as both call it.
+    They take turns, minibatch by minibatch, on one core after the other, so that whatever else a
+    machine does beside one of them it does beside the other, too.  Each of ``rounds`` makes two
+    runs, of new processes: where a process lies in memory has a part in its times.  A run's
+    ``attrs["worker"]`` is 0 or 1.  ``build`` is a function of a module, as both call it.
     """
-    before = dict(os.environ)
+    return [run for _ in range(rounds) for run in _pair_of_runs(build, sample, minibatches)]
+
+
+def _pair_of_runs(
+    build: Callable[[], nn.Sequential], sample: Tensor, minibatches: int
+) -> list[pd.DataFrame]:
+    before, cores = dict(os.environ), sorted(os.sched_getaffinity(0))
     os.environ.update(KEEP_MEMORY)
     try:
         with ExitStack() as stack:
             workers = [stack.enter_context(_worker(build, sample)) for _ in range(2)]
-            runs = []
-            for _ in range(rounds):
-                turns = [
-                    [worker.submit(_own_minibatch).result() for worker in workers]
-                    for _ in range(WARM_UP + minibatches)
-                ]
-                for number, rows in enumerate(zip(*turns, strict=True)):
-                    runs.append(_run(list(rows), build()))
-                    runs[-1].attrs["worker"] = number
-            return runs
+            turns = [
+                [worker.submit(_own_minibatch, core).result() for worker in workers]
+                for _, core in zip(range(WARM_UP + minibatches), cycle(cores), strict=False)
+            ]
     finally:
         os.environ.clear()
         os.environ.update(before)
+    runs = [_run(list(rows), build()) for rows in zip(*turns, strict=True)]
+    for number, run in enumerate(runs):
+        run.attrs["worker"] = number
+    return runs
 
 
 def _worker(build: Callable[[], nn.Sequential], sample: Tensor) -> ProcessPoolExecutor:
@@ -151,16 +157,17 @@ def _worker(build: Callable[[], nn.Sequential], sample: Tensor) -> ProcessPoolEx
 def _start_worker(build: Callable[[], nn.Sequential], sample: Tensor) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    global _own_minibatch_of
-    _own_minibatch_of = build(), sample
+    global _profiled
+    _profiled = build(), sample
 
 
-_own_minibatch_of: tuple[nn.Sequential, Tensor]
-"""The network and minibatch of a process that is a worker."""
+_profiled: tuple[nn.Sequential, Tensor]
+"""The network and the minibatch of this process, if it is a worker."""
 
 
-def _own_minibatch() -> list[float]:
-    return _minibatch(*_own_minibatch_of)
+def _own_minibatch(core: int) -> list[float]:
+    os.sched_setaffinity(0, {core})
+    return _minibatch(*_profiled)
 
 
 def differences(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
@@ -235,7 +242,7 @@ def steadiness_findings(runs: list[pd.DataFrame]) -> list[Finding]:
         f"±{varied['ci'].median():.1%} (median over layers)"
     )
     layers = (
-        f"two CPU processes in turns, mean of {min(len(one), len(other))} pairs of runs; first "
+        f"two CPU processes in turns, mean of {min(len(one), len(other))} pairs; in the first "
         f"{apart.idxmax()}, among the {len(apart)} layers that take "
         f"at least {LEAST_SHARE:.0%} of the time; median {apart.median():.3f}"
     )

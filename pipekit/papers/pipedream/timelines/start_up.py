@@ -23,7 +23,7 @@ from pipekit.traces import Trace
 STRAIGHT = [1, 1, 1, 1]
 """The replicas of four stages that have a machine each, as in Figures 3, 4 and 8."""
 
-EMULATIONS = 3
+EMULATIONS = 8
 """Of what is judged by how busy emulated machines are; the median counts."""
 
 

@@ -87,17 +87,20 @@ def block_rates(
     """Return the samples a second, measured here, of one block's forward and backward (5.4).
 
     On one core, in its own seconds: what other programs take of it does not count. Rows of a
-    microbatch take turns; returned is each of ``repeats`` turns, besides one to warm up.
+    microbatch take turns, each with as many samples as the largest has, so that all turns take
+    about as long; returned is each of ``repeats`` turns, besides one to warm up.
     """
     block = Block(hidden, heads, causal=True, norm="pre")
 
     inputs = [torch.randn(count, tokens, hidden, requires_grad=True) for count in rows]
 
     def passes(x: torch.Tensor) -> None:
-        block(x).sum().backward()
+        for _ in range(max(rows) // len(x)):
+            block(x).sum().backward()
 
     took = in_turns([partial(passes, x) for x in inputs], 1 + repeats)[1:]
-    return [[float(rate) for rate in np.asarray(rows) / turn] for turn in took]
+    samples = [max(rows) // count * count for count in rows]
+    return [[float(rate) for rate in np.asarray(samples) / turn] for turn in took]
 
 
 def block_finding(rows: Sequence[int], hidden: int, tokens: int, repeats: int) -> Finding:

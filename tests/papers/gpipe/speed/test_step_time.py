@@ -113,6 +113,9 @@ def test_one_accelerator_is_timed_with_and_without_recomputation(
     monkeypatch.setattr(measured, "resnet101", lambda: small)
     monkeypatch.setattr(measured, "profile_of", lambda _: PROFILE)
     seconds = measured.alone(rows=4, pixels=8, repeats=2, seed=0)
-    assert seconds.shape == (2, 2)
+    assert list(seconds) == [*(scenario.name for scenario in measured.ALONE), "update (%)"]
+    assert seconds["update (%)"].between(0, 100, inclusive="neither").all()
+    update = measured.update_finding(seconds["update (%)"], 1, "small")
+    assert update.repeats == tuple(seconds["update (%)"])
     throughput, overhead = measured.recomputation_findings(seconds, "small")
     assert (len(throughput.repeats), len(overhead.repeats)) == (2, 2)

@@ -113,7 +113,7 @@ def test_findings_are_medians_and_extremes_over_layers() -> None:
     assert steady.value == 0
     assert alike.value == pytest.approx(3 / 7.5)
     assert alike.repeats == pytest.approx([3 / 7.5, 3 / 7.5])
-    assert "mean of 2 pairs of runs; first b, among the 3 layers" in alike.note
+    assert "mean of 2 pairs; in the first b, among the 3 layers" in alike.note
     costs = pk.Profile(
         (pk.profiling.LayerProfile("0 A", 2, 1), pk.profiling.LayerProfile("1 B", 1, 2))
     )

@@ -55,11 +55,11 @@ def test_deeper_stages_compute_less_and_pass_on_as_much() -> None:
 
 
 def test_a_rate_is_of_a_pass_of_each_turn_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passes of 1 and 2 samples take 4 and 5 s, then 2 and 8 s, then 3 and 4 s."""
+    """Two passes of 1 sample and one of 2 take 4 and 5 s, then 2 and 8 s, then 3 and 4 s."""
     now = iter([0, 4, 0, 5, 0, 2, 0, 8, 0, 3, 0, 4])
     monkeypatch.setattr(time, "thread_time", lambda: next(now))
     rates = figure8.block_rates([1, 2], hidden=16, heads=2, tokens=4, repeats=2)
-    assert rates == [[1 / 2, 2 / 8], [1 / 3, 2 / 4]]
+    assert rates == [[2 / 2, 2 / 8], [2 / 3, 2 / 4]]
 
 
 def curves() -> pd.DataFrame:
