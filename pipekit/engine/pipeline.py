@@ -56,7 +56,7 @@ class Pipeline:
         schedule: a :class:`Schedule` that fits the batches exactly, or a function from the number
             of batches to one, e.g. ``lambda n: schedules.two_bw(4, 8, n)``.
         balance: how many layers each stage gets; or a :class:`Plan`, which also says what each
-            stage recomputes; or "auto": an equal share of parameters and operations.
+            stage recomputes; or "auto": an equal share of operations.
         optimizer: makes an optimizer from a list of parameters, e.g.
             ``lambda p: torch.optim.SGD(p, lr=0.1)``; called once for every stage.
         loss: ``loss(output, target)`` of a microbatch, one number; ``loss(output, batch)`` where

@@ -35,7 +35,7 @@ class ModelStages:
     Args:
         model: layers; they become the stages' own.
         count: how many stages.
-        balance: layers of each; "auto": an equal share of parameters and operations, once a batch
+        balance: layers of each; "auto": an equal share of operations, once a batch
             is there.
         configure: returns what a stage is made of.
 
