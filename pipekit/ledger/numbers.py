@@ -16,6 +16,7 @@ then, if wanted, the rows that count and Python's format.  ``python -m pipekit.l
 ``min, max``          of the values
 ``mean, median``      likewise
 ``worst``             the largest absolute value
+``mean_size``         the mean of the absolute values
 ``over_least``        the single row's value over the least of all rows, minus 1
 ====================  ================================================================
 """
@@ -43,6 +44,7 @@ _STATISTICS: dict[str, Callable[["pd.Series[float]", "pd.Series[float]"], float]
     "mean": lambda rows, _: rows.mean(),
     "median": lambda rows, _: rows.median(),
     "worst": lambda rows, _: rows.abs().max(),
+    "mean_size": lambda rows, _: rows.abs().mean(),
     "over_least": lambda rows, every: rows.item() / every.min() - 1,
 }
 

@@ -42,6 +42,7 @@ def test_no_line_begins_with_a_mark_since_markdown_would_end_the_paragraph_there
         ("count what, where chosen = False", "2"),
         ("only found, where what = mean error, as .1%", "1.2%"),
         ("worst found, as .2f", "0.50"),
+        ("mean_size found, as .4f", "0.2541"),
         ("min found", "-0.5"),
         ("max found, as .0%", "1%"),
         ("mean found, as .3f", "-0.246"),
