@@ -391,7 +391,7 @@ class Pipeline:
         They are copies on the CPU, after all batches of the calls of :meth:`train` so far; a
         model of transformers saves them by ``model.save_pretrained(folder, state_dict=...)``.
         """
-        self._runs.require_sound()
+        self._runs.read()
         gathered = self._runner.gather(self._model.state())
         state = OrderedDict((name, gathered[name]) for name in self._model.names)
         if self._model.metadata is not None:
@@ -428,6 +428,7 @@ class Pipeline:
         What it changes (options of groups, state) stays changed.  Before the first run, which
         makes the optimizers, it is called when they are made.
         """
+        self._runs.read()
         self._model.edit(lambda optimizer, _: function(optimizer))
 
     def set_learning_rate(self, rate: float) -> None:
@@ -458,6 +459,7 @@ class Pipeline:
                 if scheduler is not None:
                     scheduler.step(*given)
 
+        self._runs.read()
         self._model.edit(step)
 
     def optimizer_state(self) -> NamedState:
@@ -467,7 +469,7 @@ class Pipeline:
             By the parameter's name in the unsplit model: its ``state`` and its group's ``options``,
             the learning rate among them.
         """
-        self._runs.require_sound()
+        self._runs.read()
         return self._runner.gather(self._model.optimizer_state())
 
     def close(self) -> None:

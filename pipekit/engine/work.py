@@ -20,7 +20,7 @@ from pipekit.engine.execution.overlapped import OverlappedTransport
 from pipekit.engine.execution.passes import PassConfig
 from pipekit.engine.execution.pipeline_io import EvaluationIO, TrainingIO
 from pipekit.engine.execution.post_validation import PostValidation, RepeatableInputs
-from pipekit.engine.execution.stage import Stage, StageConfig, StageSource, TrainedStage
+from pipekit.engine.execution.stage import ModelStage, Stage, StageSource, TrainedStage
 from pipekit.engine.execution.worker import Worker
 from pipekit.engine.observers.memory_tracker import MemoryTracker
 from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
@@ -86,7 +86,7 @@ class Report:
         traceback: of this error, as text, if it comes from another process.
     """
 
-    stages: list[StageConfig]
+    stages: Sequence[ModelStage]
     record: Record
     losses: list[tuple[int, float]]
     weight_slots: int

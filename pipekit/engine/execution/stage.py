@@ -53,6 +53,18 @@ class StageSource(Protocol):
         """Return the stage, on its device."""
 
 
+class ModelStage(StageSource, Protocol):
+    """A stage of the model between two runs, here or where it was trained."""
+
+    @property
+    def config(self) -> "StageConfig":
+        """What it is made of, as it stands."""
+
+    @property
+    def known(self) -> "StageConfig":
+        """What it was made of when somebody last read it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StageConfig:
     """What a stage in training is made of; it can be sent to another process.
@@ -119,6 +131,16 @@ class StageConfig:
     def module(self) -> nn.Sequential:
         """Its layers under their names in the unsplit model, with the newest weights."""
         return self.passes.part.module
+
+    @property
+    def config(self) -> Self:
+        """Itself: it is here."""
+        return self
+
+    @property
+    def known(self) -> Self:
+        """Itself, likewise."""
+        return self
 
     def build(self, device: torch.device) -> "Stage":
         """Return the stage, on its device."""

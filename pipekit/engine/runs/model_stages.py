@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipekit.engine.checkpoints.resume_point import ResumePoint
-from pipekit.engine.execution.stage import StageConfig
+from pipekit.engine.execution.stage import ModelStage, StageConfig
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.engine.work import Report
 from pipekit.partition.balance import balance_by_cost
@@ -63,10 +63,10 @@ class ModelStages:
         self.norm_dtype = reduce(torch.promote_types, dtypes) if dtypes else torch.float32
         self._partition: Partition | None = None
         self._tried_in_training = False
-        self._configs: list[StageConfig] = []
+        self._stages: Sequence[ModelStage] = ()
         self._edits: list[Edit] = []  # of optimizers that there are not yet
         # Of the last training, what the other workers of a stage have: (worker, stage).
-        self._replicas: dict[tuple[int, int], StageConfig] = {}
+        self._replicas: dict[tuple[int, int], ModelStage] = {}
 
     @property
     def ties(self) -> tuple[Tie, ...]:
@@ -115,7 +115,7 @@ class ModelStages:
             require_own_buffers(self._model, balance)
             self.balance = balance
         self._partition = partition(self._model, self.balance, tried).separated()
-        self._configs = [self._configure(stage) for stage in self._partition.stages]
+        self._stages = [self._configure(stage) for stage in self._partition.stages]
         self._model = nn.Sequential()  # the stages own the layers now
         if point:
             self._take_state(point)
@@ -132,7 +132,7 @@ class ModelStages:
         edited = probe(layers, sample, autocast, devices).edited_inputs
         parts = [config.passes.part for config in self._configs]
         parts = [replace(part, edits_input=part.first_layer in edited) for part in parts]
-        self._configs = [
+        self._stages = [
             replace(config, passes=replace(config.passes, part=part))
             for config, part in zip(self._configs, parts, strict=True)
         ]
@@ -150,7 +150,7 @@ class ModelStages:
 
     def of_worker(
         self, worker: int, stage_workers: Sequence[Sequence[int]], goes_on: bool = False
-    ) -> Iterator[StageConfig]:
+    ) -> Iterator[ModelStage]:
         """Yield what the stages of a worker are made of.
 
         Args:
@@ -158,16 +158,18 @@ class ModelStages:
             stage_workers: the workers that have each stage.
             goes_on: whether the run goes on where the last one has ended, buffers included.
         """
-        for config in self._configs:
-            workers = stage_workers[config.index]
+        assert self._partition
+        for stage in self._stages:
+            workers = stage_workers[stage.index]
             if worker == workers[0]:
-                yield config
+                yield stage
             elif worker in workers:
-                replica = self._replicas.get((worker, config.index))
+                replica = self._replicas.get((worker, stage.index))
                 # Weights and running statistics are the same on all; other buffers may not be.
-                other = not goes_on and any(True for _ in config.module.buffers())
+                module = self._partition.stages[stage.index].module
+                other = not goes_on and any(True for _ in module.buffers())
                 if replica is None or other:
-                    replica = copy.deepcopy(config)
+                    replica = copy.deepcopy(stage.config)
                 yield replica
 
     def take(self, reports: Sequence[Report]) -> None:
@@ -177,12 +179,21 @@ class ModelStages:
         first one's stay.
         """
         self._replicas = {
-            (worker, config.index): config
+            (worker, stage.index): stage
             for worker, report in enumerate(reports)
-            for config in report.stages
+            for stage in report.stages
         }
-        kept = {config.index: config for (_, _), config in reversed(self._replicas.items())}
-        self._configs = [kept[index] for index in sorted(kept)]
+        kept = {stage.index: stage for stage in reversed(self._replicas.values())}
+        self._stages = [kept[index] for index in sorted(kept)]
+
+    def read(self) -> None:
+        """Have all stages here.
+
+        Raises:
+            WorkerDied: the process of a worker that had some has ended.
+        """
+        for stage in (*self._stages, *self._replicas.values()):
+            _ = stage.config
 
     def state(self) -> dict[str, Tensor]:
         """Return copies of the weights and buffers that are here, by name."""
@@ -203,7 +214,7 @@ class ModelStages:
         if strict and wrong:
             where = "is not in the model" if wrong[0] in state else "is missing"
             raise ValueError(f"{len(wrong)} names differ: {wrong[0]!r} {where} (strict=False)")
-        replicas = [config.module for config in self._replicas.values()]
+        replicas = [stage.config.module for stage in self._replicas.values()]
         own = [
             (name, tensor)
             for module in dict.fromkeys([*self._modules, *replicas])
@@ -221,9 +232,13 @@ class ModelStages:
                 tensor.copy_(state[name])
         self._replace(lambda config: replace(config, slots=()) if config.slots else config)
 
-    def forget_optimizers(self) -> None:
-        """Let the optimizers, and all that goes with them, begin anew."""
-        self._replace(lambda config: replace(config, state=None))
+    def forget(self) -> None:
+        """Let go of what a run that failed has left; somebody is about to give other weights.
+
+        The optimizers, and all that goes with them, begin anew.
+        """
+        self._stages = [replace(stage.known, state=None, slots=()) for stage in self._stages]
+        self._replicas = {}
 
     def edit(self, function: Edit) -> None:
         """Let a function change every stage's optimizer; before the first run, once there are any.
@@ -248,10 +263,15 @@ class ModelStages:
 
     def _replace(self, change: Callable[[StageConfig], StageConfig]) -> None:
         """Change what each stage is made of, on each of its workers."""
-        every = {id(each): each for each in [*self._configs, *self._replicas.values()]}
-        changed = {key: change(config) for key, config in every.items()}
-        self._configs = [changed[id(config)] for config in self._configs]
+        every = {id(each): each for each in [*self._stages, *self._replicas.values()]}
+        changed = {key: change(stage.config) for key, stage in every.items()}
+        self._stages = [changed[id(stage)] for stage in self._stages]
         self._replicas = {key: changed[id(each)] for key, each in self._replicas.items()}
+
+    @property
+    def _configs(self) -> list[StageConfig]:
+        """What the stages that are here are made of."""
+        return [stage.config for stage in self._stages]
 
     @property
     def _modules(self) -> list[nn.Sequential]:
@@ -259,7 +279,7 @@ class ModelStages:
         return [config.module for config in self._configs] or [self._model]
 
     def _take_state(self, point: ResumePoint) -> None:
-        self._configs = [
+        self._stages = [
             replace(config, state=point.state_for(config), slots=()) for config in self._configs
         ]
         self._replicas = {}

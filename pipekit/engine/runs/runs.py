@@ -5,7 +5,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -237,7 +237,7 @@ class Runs:
         arguments.require_batches(batches)
         counted = arguments.sized(batches)
         schedule = self._tables.inference(len(counted))
-        self.require_sound()
+        self.read()
         read = self._reader.read if labelled else self._reader.unlabelled
         return self._workers.run(
             schedule,
@@ -253,17 +253,38 @@ class Runs:
         point = self._progress.resume(Path(checkpoints).absolute())
         if point is None:
             return 0
+        self._forget_what_failed()
         self._model.resume(point)
         self._failed, self._next = False, None
         return point.position.runs
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Take over weights and buffers; see :meth:`pipekit.Pipeline.load_state_dict`."""
+        self._forget_what_failed()
         self._model.load(state, strict)
-        self._next = None
+        self._failed, self._next = False, None
+
+    def read(self) -> None:
+        """Have all stages here, for whoever reads or changes them between runs.
+
+        Raises:
+            RuntimeError: they stand at different updates.
+            WorkerDied: the process of a worker that had some has ended.
+        """
+        self.require_sound()
+        try:
+            self._model.read()
+        except WorkerDied:
+            self._failed = True
+            raise
+
+    def _forget_what_failed(self) -> None:
+        """Let go of stages that are not whole, or not to be had, as others take their place."""
+        if not self._failed:
+            with suppress(WorkerDied):
+                self.read()
         if self._failed:
-            self._model.forget_optimizers()
-            self._failed = False
+            self._model.forget()
 
     def require_sound(self) -> None:
         """Raise RuntimeError if the stages stand at different updates."""

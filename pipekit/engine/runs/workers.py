@@ -229,7 +229,7 @@ class Workers:
                     steps=own,
                     device=self._devices[worker],
                     stages=stages if training else (),
-                    inference=() if training else [stage.passes for stage in stages],
+                    inference=() if training else [stage.config.passes for stage in stages],
                     validation=table.validations[worker] if table.validations else None,
                 )
             )

@@ -6,9 +6,8 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from operator import is_
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,10 +18,12 @@ from pipekit.engine.execution.stage import StageConfig, StageSource
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.transports.distributed.incoming import incoming
+from pipekit.engine.transports.processes.member import WorkerDied
 from pipekit.engine.transports.processes.packed_steps import pack
 from pipekit.engine.transports.processes.pickles import dumps
+from pipekit.engine.transports.processes.stages_left import StageLeft, StagesLeft
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
-from pipekit.engine.transports.processes.worker_process import ProcessReport, ProcessTask
+from pipekit.engine.transports.processes.worker_process import ProcessTask
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.work import Report, WorkerAssignment
 
@@ -39,7 +40,7 @@ class ProcessRunner:
         self._pool: WorkerPool | None = None
         self._close_pool: Callable[[], object] = lambda: None
         self._kind: Any = None  # of the pool: what a run must agree with to use it again
-        self._kept: dict[int, _Kept] = {}  # what the workers of the pool have, by their numbers
+        self._left: list[StagesLeft] = []  # what each worker of the pool has
 
     def run(
         self,
@@ -48,7 +49,7 @@ class ProcessRunner:
         batches: Iterable[Batch | End],
         on_news: Listener | None,
     ) -> list[Report]:
-        """Return the workers' reports, with their stages as they stand after the run.
+        """Return the workers' reports; their stages stay where they are until they are read.
 
         Args:
             workers: what each is to do.
@@ -77,12 +78,19 @@ class ProcessRunner:
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
             describe = partial(pool.standings.describe, workers, config.stage_workers)
             watchdog = Watchdog(pool.standings, describe, config.timeout)
-            done = pool.run(tasks, batches, heard, on_news, watchdog, config.begin)
+            if config.training:
+                self._left = []  # if the run fails, there is nothing to read
+            reports = pool.run(tasks, batches, heard, on_news, watchdog, config.begin)
             if not config.training:
-                return [each.report for each in done]
-            reports = list(map(_completed, workers, done))
-            self._kept = {n: _Kept.of(report.stages) for n, report in enumerate(reports)}
-            return reports
+                return reports
+            self._left = [
+                StagesLeft(_known(worker.stages), partial(pool.stages, worker.index))
+                for worker in workers
+            ]
+            return [
+                replace(report, stages=left.stages)
+                for report, left in zip(reports, self._left, strict=True)
+            ]
         finally:
             torch.set_num_threads(cores)
             if not pool.ready:
@@ -101,17 +109,25 @@ class ProcessRunner:
         return function()
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, once what they have of the model is here."""
         with deferred_interrupts():
-            self._close_pool()
-            self._pool = None
+            try:
+                for left in self._left:
+                    left.read()
+            except WorkerDied:
+                pass  # whoever needs it is told then
+            finally:
+                self._close_pool()
+                self._pool, self._left = None, []
 
     def _task(
         self, worker: WorkerAssignment, config: bytes, store: str | None, watched: bool
     ) -> bytes:
         """Return what a worker is to do, without the stages that it has."""
-        kept = worker.index in self._kept and self._kept[worker.index].stands_for(worker.stages)
-        rest = replace(worker, steps=(), stages=() if kept else worker.stages)
+        left = self._left[worker.index].stages if self._left else ()
+        kept = len(left) == len(worker.stages) and all(map(is_, left, worker.stages))
+        stages = () if kept else [_here(stage) for stage in worker.stages]
+        rest = replace(worker, steps=(), stages=stages)
         return dumps(ProcessTask(rest, pack(worker.steps), kept, config, store, watched))
 
     def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
@@ -121,7 +137,6 @@ class ProcessRunner:
         kind = with_sums, tuple(devices), _working_folder(), tuple(sys.path)
         if self._pool is None or not self._pool.ready or self._kind != kind:
             self.close()
-            self._kept = {}
             with deferred_interrupts():
                 self._pool, self._kind = WorkerPool(config.workers, with_sums), kind
                 # Not a method of this object, which would keep it alive.
@@ -139,42 +154,15 @@ def through_memory(devices: Sequence[torch.device]) -> bool:
     return not any(map(is_accelerator, devices))
 
 
-def _completed(worker: WorkerAssignment, done: ProcessReport) -> Report:
-    """Return a worker's report with all that its stages are made of."""
-    stages = [
-        source.trained(*trained)
-        for source, trained in zip(worker.stages, done.stages, strict=True)
-        if isinstance(source, StageConfig)
-    ]
-    return replace(done.report, stages=stages)
+def _here(stage: StageSource) -> StageSource:
+    """Return what makes a stage, without what only this process can ask."""
+    return stage.config if isinstance(stage, StageLeft) else stage
 
 
-class _Kept(NamedTuple):
-    """What a worker has of its last training.
-
-    Attributes:
-        stages: those that its report has become here.
-        tensors: of each of their tensors where it lies, and how often it was written.
-    """
-
-    stages: Sequence[StageSource]
-    tensors: list[tuple[int, int]]
-
-    @classmethod
-    def of(cls, stages: Sequence[StageSource]) -> Self:
-        """Return what a worker has whose stages here are these, as they stand."""
-        tensors = (
-            tensor
-            for stage in stages
-            if isinstance(stage, StageConfig)
-            for tensor in chain(stage.module.parameters(), stage.module.buffers())
-        )
-        return cls(stages, [(tensor.data_ptr(), tensor._version) for tensor in tensors])
-
-    def stands_for(self, wanted: Sequence[StageSource]) -> bool:
-        """Return whether the stages that a worker is to train are just those that it has."""
-        same = len(wanted) == len(self.stages) and all(map(is_, wanted, self.stages))
-        return same and self.of(wanted).tensors == self.tensors
+def _known(stages: Sequence[StageSource]) -> list[StageConfig]:
+    """Return what stages of a model are made of, as far as that is known here."""
+    known = (stage.known if isinstance(stage, StageLeft) else stage for stage in stages)
+    return [stage for stage in known if isinstance(stage, StageConfig)]
 
 
 def _working_folder() -> str | None:

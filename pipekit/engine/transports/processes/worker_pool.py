@@ -17,7 +17,7 @@ from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
-from pipekit.engine.transports.processes.handing_over import Parcel, Receiver
+from pipekit.engine.transports.processes.handing_over import unpacked
 from pipekit.engine.transports.processes.member import Member, WorkerDied
 from pipekit.engine.transports.processes.shared_mailbox import (
     Endpoint,
@@ -26,9 +26,8 @@ from pipekit.engine.transports.processes.shared_mailbox import (
     endpoints_for,
 )
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
-from pipekit.engine.transports.processes.worker_process import (
-    ProcessReport,
-)
+from pipekit.engine.transports.processes.stages_left import Content
+from pipekit.engine.transports.processes.worker_process import READ_STAGES
 from pipekit.engine.transports.watchdog import LOOK_S, Watchdog
 from pipekit.engine.work import Report
 
@@ -72,7 +71,6 @@ class WorkerPool:
         self._mailboxes = SharedMailboxes(workers, self._endpoints)
         self.standings = Standings(workers)
         self._members: list[Member] = []
-        self._receivers: list[Receiver] = []  # of each worker's stages
         self._runs = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._feeder: Feeder | None = None
@@ -104,8 +102,8 @@ class WorkerPool:
         on_news: Listener | None,
         watchdog: Watchdog | None = None,
         begin: int = 0,
-    ) -> list[ProcessReport]:
-        """Have every worker do its task; return their reports.
+    ) -> list[Report]:
+        """Have every worker do its task; return their reports, without their stages.
 
         After an error the pool is not :attr:`ready` again, and is to be closed.
 
@@ -138,6 +136,32 @@ class WorkerPool:
             self.ready = True
         return reports
 
+    def stages(self, worker: int) -> list[Content]:
+        """Return what the last training has made of a worker's stages; nothing may run now.
+
+        Raises:
+            WorkerDied: its process has ended.
+        """
+        if os.getpid() != self._parent:
+            raise RuntimeError("only the process that has trained a pipeline can read its weights")
+        member = self._members[worker]
+        with deferred_interrupts():  # one in between would leave the answer to whoever asks next
+            try:
+                member.tasks.send_bytes(READ_STAGES)
+                kind, value = pickle.loads(member.reports.recv_bytes())
+            except (EOFError, OSError) as error:
+                self.ready = False
+                raise WorkerDied(
+                    f"worker {worker}'s process ended between two calls, and its stages with it: "
+                    f"build the pipeline again and resume() from a checkpoint, or give it a state "
+                    f"that was kept, by load_state_dict()"
+                ) from error
+            if kind == "failed":
+                self.ready = False
+                raise _with_cause(*value)
+            stages: list[Content] = unpacked(value, self._endpoints[worker].buffer)
+            return stages
+
     def store(self) -> str:
         """Return the path of a file by which the processes may find one another."""
         self._folder = self._folder or tempfile.TemporaryDirectory(prefix="pipekit-")
@@ -155,7 +179,6 @@ class WorkerPool:
             self._feeder.close()
         # A notebook keeps the last traceback, and with it this object: it must not keep the memory.
         self._mailboxes.close()
-        self._receivers.clear()
         self.standings.detach()
         for opened in self._opened:
             opened.close()
@@ -175,7 +198,6 @@ class WorkerPool:
             own = endpoints_for(index, self._endpoints)
             sums = endpoints_for(index, self._sums_endpoints)
             self._members.append(Member(index, own, sums, shared))
-            self._receivers.append(Receiver(self._endpoints[index].buffer))
 
     def _noted(self, opened: Opened) -> Opened:
         """Note what is to be closed in the end."""
@@ -184,10 +206,9 @@ class WorkerPool:
 
     def _wait(
         self, feeder: Feeder, on_news: Listener | None, watchdog: Watchdog | None
-    ) -> list[ProcessReport]:
+    ) -> list[Report]:
         """Return all reports, or raise what went wrong first."""
         done: dict[int, Report] = {}
-        stages: dict[int, Parcel] = {}  # which may overwrite the last ones once all have come
         aborted: str | None = None
         deadline: float | None = None
         reports: dict[Any, int] = {m.reports: i for i, m in enumerate(self._members)}
@@ -214,9 +235,8 @@ class WorkerPool:
                 elif kind == "news" and on_news is not None:
                     on_news(value)
                 elif kind == "done":
-                    report, stages[index] = value
-                    receiver = Receiver(self._endpoints[index].buffer)  # keeps no report
-                    done[index] = _with_traceback(receiver.unpacked(report))
+                    report = unpacked(value, self._endpoints[index].buffer)
+                    done[index] = _with_traceback(report)
                     error = done[index].error
                     if watchdog and error is not None:
                         watchdog.ends_by(error)
@@ -224,11 +244,7 @@ class WorkerPool:
                 member = self._members[index]
                 if member.reports not in reports or not member.reports.poll():
                     raise WorkerDied(f"worker {index}'s process ended in mid-run {member.why()}")
-        with deferred_interrupts():  # one between two stages would leave them at different updates
-            return [
-                ProcessReport(done[index], receiver.unpacked(stages[index]))
-                for index, receiver in enumerate(self._receivers)
-            ]
+        return [done[index] for index in range(self._workers)]
 
 
 def _require_few(workers: int, with_sums: bool) -> None:

@@ -11,18 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any
 
 import cloudpickle
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.ending import Ending
-from pipekit.engine.execution.stage import StageSource, TrainedStage
+from pipekit.engine.execution.stage import StageConfig, StageSource, TrainedStage
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
 from pipekit.engine.observers.standings import Standings
 from pipekit.engine.transport import Aborted, EndingTransport
@@ -35,6 +34,7 @@ from pipekit.engine.transports.processes.handing_over import Sender
 from pipekit.engine.transports.processes.packed_steps import PackedSteps, unpack
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
+from pipekit.engine.transports.processes.stages_left import Content
 from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
 from pipekit.host.garbage import not_collected
 from pipekit.host.memory import keep_freed_memory
@@ -64,19 +64,8 @@ class ProcessTask:
     watched: bool
 
 
-@dataclass(frozen=True)
-class ProcessReport:
-    """What a worker process tells of a run.
-
-    Attributes:
-        report: the worker's, without its stages.
-        stages: of these, the layers with their newest weights, the state of the optimizer,
-            scheduler and loss scaler, and the weight slots if they are kept; the parent has the
-            rest.
-    """
-
-    report: Report
-    stages: Sequence[tuple[nn.Sequential, dict[str, Any] | None, tuple[nn.Sequential, ...]]]
+READ_STAGES = b""
+"""In place of a task: hand over the stages of the last training."""
 
 
 @dataclass(frozen=True)
@@ -110,36 +99,33 @@ def main(connections: Connections) -> None:
     threading.Thread(target=_end_with_parent, args=(connections.lifeline,), daemon=True).start()
     worker = _WorkerProcess(connections)
     while outcome := _next_outcome(connections.tasks, worker):
-        kind, report = outcome
-        if kind != "done":
+        goes_on, report = outcome
+        if not goes_on:
             # The parent may still be writing the task: it must not wait for a reader.
             connections.tasks.close()
         with contextlib.suppress(OSError):  # the parent is gone
             connections.reports.send_bytes(report)
-        if kind != "done":
+        if not goes_on:
             break
     threading.Event().wait()  # peers may still be receiving what was sent: the parent ends us
 
 
-def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[str, bytes] | None:
-    """Do the next task; return what came of it, also pickled, or None if there is none."""
+def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[bool, bytes] | None:
+    """Do the next task; return whether the worker goes on, and what came of it, pickled.
+
+    None: there is no task any more.
+    """
     try:
         try:
             data = tasks.recv_bytes()
         except EOFError:
             return None
-        task: ProcessTask = pickle.loads(data)
-        report = worker.run(task)
-        stages = [(stage.module, stage.state, stage.slots) for stage in report.stages]
-        parcels = (
-            worker.sender.parcel(replace(report, stages=[])),
-            worker.stage_sender.parcel(stages, again=task.kept),
-        )
-        return "done", pickle.dumps(("done", parcels))
+        given = worker.stages() if data == READ_STAGES else worker.run(pickle.loads(data))
+        return True, pickle.dumps(("done", worker.sender.parcel(given)))
     except Aborted as error:
-        return "aborted", cloudpickle.dumps(("aborted", str(error)))
+        return False, cloudpickle.dumps(("aborted", str(error)))
     except BaseException as error:
-        return "failed", cloudpickle.dumps(("failed", (portable(error), traceback.format_exc())))
+        return False, cloudpickle.dumps(("failed", (portable(error), traceback.format_exc())))
 
 
 class _WorkerProcess:
@@ -149,25 +135,30 @@ class _WorkerProcess:
         connections: what it was started with.
 
     Attributes:
-        sender: of the reports that it hands its parent.
-        stage_sender: of the stages that go with them.
+        sender: of what it hands its parent.
     """
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         buffer = connections.endpoints[connections.index].buffer
-        self.sender, self.stage_sender = Sender(buffer), Sender(buffer)
+        self.sender = Sender(buffer)
         self._mailboxes = SharedMailboxes(connections.index, connections.endpoints)
         self._sums_mailbox: Mailbox | None = None
         if connections.sums_endpoints:
             sums = SharedMailboxes(connections.index, connections.sums_endpoints)
             self._sums_mailbox = KeyedMailbox(sums, _trust_the_parent)
         self._random_state: Tensor | None = None
-        self._kept: tuple[Sequence[StageSource], dict[int, TrainedStage]] = (), {}
+        self._sources: Sequence[StageSource] = ()
+        self._trained: dict[int, TrainedStage] = {}
         self._runs = 0
 
+    def stages(self) -> list[Content]:
+        """Return what the last training has made of its stages."""
+        trained = (stage for stage in self._sources if isinstance(stage, StageConfig))
+        return [(stage.module, stage.state, stage.slots) for stage in trained]
+
     def run(self, task: ProcessTask) -> Report:
-        """Do what a run asks of this worker."""
+        """Do what a run asks of this worker; its report is without the stages."""
         with not_collected():
             assignment = replace(task.assignment, steps=unpack(task.steps))
         config: RunConfig = pickle.loads(task.config)
@@ -190,11 +181,10 @@ class _WorkerProcess:
         if not config.training:
             return evaluate(assignment, config, transport, feed, watched)
         if not task.kept:
-            self._kept = assignment.stages, assignment.build()
-        sources, stages = self._kept
-        assignment = replace(assignment, stages=sources)
-        report = train(assignment, stages, config, transport, feed, on_news, watched)
-        self._kept = report.stages, stages
+            self._sources, self._trained = assignment.stages, assignment.build()
+        assignment = replace(assignment, stages=self._sources)
+        report = train(assignment, self._trained, config, transport, feed, on_news, watched)
+        self._sources, report = report.stages, replace(report, stages=())
         if report.error is None:
             return report
         text = "".join(traceback.format_exception(report.error))

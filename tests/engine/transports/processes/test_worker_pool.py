@@ -68,8 +68,66 @@ def test_processes_are_kept_from_call_to_call() -> None:
     assert seen[0] == seen[1] == seen[2]
 
 
+def test_weights_come_from_the_processes_only_when_somebody_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    stages = WorkerPool.stages
+
+    def counted(pool: WorkerPool, worker: int) -> Any:
+        asked.append(worker)
+        return stages(pool, worker)
+
+    monkeypatch.setattr(WorkerPool, "stages", counted)
+    kept = pipeline(mixed(), "2bw", [4, 4], transport="distributed")
+    expected = pipeline(mixed(), "2bw", [4, 4])
+    for _ in range(4):
+        assert kept.train(data(2)).losses == expected.train(data(2)).losses
+    assert asked == []
+    assert different(kept.state_dict(), expected.state_dict()) == []
+    assert kept.evaluate(data(2)) == expected.evaluate(data(2))
+    assert asked == [0, 1], "each is asked once"
+    assert kept.train(data(2)).losses == expected.train(data(2)).losses
+    kept.close()
+    assert asked == [0, 1, 0, 1], "and once more before it ends"
+    assert different(kept.state_dict(), expected.state_dict()) == []
+    assert kept.train(data(2)).losses == expected.train(data(2)).losses
+
+
+def test_a_failed_evaluation_leaves_the_weights_that_nobody_had_read() -> None:
+    kept = pipeline(mixed(), "pipedream", [4, 4], transport="distributed")
+    expected = pipeline(mixed(), "pipedream", [4, 4])
+    for pipe in (kept, expected):
+        pipe.train(data(3))
+        with pytest.raises(ZeroDivisionError):
+            pipe.evaluate(data(2), metric=lambda output, target: 1 // 0)
+    assert different(kept.state_dict(), expected.state_dict()) == []
+    assert kept.train(data(3)).losses == expected.train(data(3)).losses
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_a_process_killed_between_calls_takes_its_weights_along(close: bool) -> None:
+    """Whoever asks for them is told, and may go on from a state that was kept."""
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed")
+    pipe.train(data(2))
+    state = pipe.state_dict()
+    pipe.train(data(3))
+    for worker in worker_processes():
+        os.kill(worker, signal.SIGKILL)
+    if close:
+        pipe.close()
+    with pytest.raises(WorkerDied, match="worker 0's process ended between two calls, and its st"):
+        pipe.state_dict()
+    for function in (pipe.state_dict, pipe.optimizer_state, lambda: pipe.evaluate(data(2))):
+        with pytest.raises(RuntimeError, match=r"load_state_dict\(\)"):
+            function()
+    again = pipeline(mlp(6, 6, 3), "flush", [1, 1])
+    for other in (pipe, again):
+        other.load_state_dict(state)  # optimizers begin anew
+    assert pipe.train(data(3)).losses == again.train(data(3)).losses
+
+
 def test_what_a_caller_has_taken_is_not_overwritten_by_later_calls() -> None:
-    """The workers' weights overwrite those of the last call where they lie."""
     options: dict[str, Any] = {"optimizer": partial(torch.optim.SGD, lr=0.1, momentum=0.9)}
     kept = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport="distributed", **options)
     expected = pipeline(mlp(6, 6, 3), "flush", [1, 1], **options)
