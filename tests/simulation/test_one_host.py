@@ -5,7 +5,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from pipekit import Profile, schedules, simulate
-from pipekit.plans import Plan
+from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, TieProfile
 from pipekit.schedules import Schedule
 from pipekit.simulation import longest_path
@@ -18,7 +18,7 @@ seconds = st.floats(0.125, 9, allow_subnormal=False)
 
 @given(training_methods, st.sampled_from(["never", "always"]), st.data())
 def test_a_host_that_takes_nothing_changes_nothing(
-    schedule: Schedule, recompute: str, data: st.DataObject
+    schedule: Schedule, recompute: Recompute, data: st.DataObject
 ) -> None:
     if any(len(workers) > 1 for workers in schedule.stage_workers):
         reject()
@@ -29,6 +29,7 @@ def test_a_host_that_takes_nothing_changes_nothing(
     plan = Plan.by_hand([1] * schedule.stages, recompute=recompute)
     costs = stage_costs(schedule, Profile(layers), plan)
     found, judge = run(schedule, costs, Host()), longest_path.run(schedule, costs)
+    assert judge is not None
     for ours, theirs in zip(found[:3], judge[:3], strict=True):
         for mine, other in zip(ours, theirs, strict=True):
             assert mine == pytest.approx(other)
