@@ -33,12 +33,13 @@ TCP = {
     "congestion_control": "reno",
     "slow_start_after_idle": "0",
     "rmem": "4096 4194304 4194304",
+    "wmem": "4096 4194304 4194304",
 }
 """Settings of TCP, so that links do not depend on the host's.  Reno is what every Linux has and
 lets every namespace have; BBR takes the pauses between messages for a slow link.  A connection goes
-on after a pause as it was before, as clusters often have it.  It has room for 4 MiB to receive from
-the beginning: Linux begins with 128 KiB and needs some messages to find out that they do not
-suffice where acknowledgments wait behind what is sent the other way."""
+on after a pause as it was before, as clusters often have it.  It has room for 4 MiB at both ends
+from the beginning: Linux begins with 128 KiB to receive and 16 to send, and needs some messages to
+find out that they do not suffice where acknowledgments wait behind what is sent the other way."""
 
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 

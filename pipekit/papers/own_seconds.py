@@ -1,7 +1,7 @@
 """Seconds that a worker's own thread computes: whatever else a machine does has no part in them."""
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ class OwnSeconds(Observer):
     """Adds up the CPU time of a single worker's computing by activity, in ``seconds``."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._start = 0.0
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
