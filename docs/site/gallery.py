@@ -68,7 +68,8 @@ def folded(cells: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         for cell in members:
             if cell["cell_type"] == "code":
                 place = f'<div id="{anchor(cell["id"])}"></div>'
-                yield {"cell_type": "markdown", "metadata": {}, "source": place}
+                id = f"place-{cell['id']}"
+                yield {"cell_type": "markdown", "id": id, "metadata": {}, "source": place}
             yield cell
 
 
