@@ -75,8 +75,8 @@ WAIT = """canvas => {
     });
 }"""
 """Follow the next key until its picture is painted with the gaps' causes, at first without."""
-PAUSE_MS = 300
-"""Between keys: nothing is left to do."""
+REST_MS = 400
+"""Without a message: then nothing is left to do."""
 
 
 class Move(NamedTuple):
@@ -135,7 +135,7 @@ def followed(lab: Lab, move: Move, keys: int) -> Iterator[dict[str, Any]]:
     handle.press("ArrowRight")  # the first one finds nothing remembered
     explained(canvas)
     for _ in range(keys):
-        lab.page.wait_for_timeout(PAUSE_MS)
+        come_to_rest(lab)
         canvas.evaluate(WAIT)
         handle.press("ArrowRight")
         seen = lab.page.evaluate("window.followed")
@@ -144,6 +144,12 @@ def followed(lab: Lab, move: Move, keys: int) -> Iterator[dict[str, Any]]:
         yield {"new": move.name, "bars": bars} | {
             name: at - seen["key"] for name, at in moments.items()
         }
+
+
+def come_to_rest(lab: Lab) -> None:
+    count = -1
+    while count != (count := lab.page.evaluate("window.messages.length")):
+        lab.page.wait_for_timeout(REST_MS)
 
 
 def followed_through(seen: dict[str, Any], messages: list[dict[str, Any]]) -> dict[str, float]:
