@@ -8,12 +8,12 @@ fresh process a backward of a small convolutional network met 700 pages that wer
 import ctypes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
-_KEPT_BYTES = 2**30  # at the top of the heap
+_KEPT_BYTES = 10**9  # at the top of the heap
 _LARGEST_BYTES = 2**25  # of a tensor on the heap; the most that the allocator takes
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep up to 1 GiB of freed memory; elsewhere than on Linux, do nothing."""
+    """Let this process keep up to 1 GB of freed memory; elsewhere than on Linux, do nothing."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         library.mallopt(_MMAP_THRESHOLD, _LARGEST_BYTES)
