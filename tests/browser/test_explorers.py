@@ -264,7 +264,7 @@ def test_a_schedule_of_ones_own_is_checked_drawn_and_trained(lab: Lab, screensho
     assert marks.count() == 0
     train.click()
     notebook.get_by_text("mine, as executed").wait_for()
-    notebook.locator(".pipekit-chart .g-gtitle", has_text="Trained with it").wait_for()
+    notebook.locator(".pipekit-chart .g-gtitle", has_text="Trained: loss").wait_for()
     lab.photographed("own_schedule", screenshots)
 
 

@@ -43,7 +43,7 @@ def test_a_puzzle_is_played_to_its_end_and_trained_with(
     game.get_by_text("Solved").wait_for()
     train.click()
     game.get_by_text(f"{puzzle.name}, as executed").wait_for(timeout=1000 * CELLS_S)
-    game.locator(".pipekit-chart .g-gtitle", has_text="Trained with it").wait_for()
+    game.locator(".pipekit-chart .g-gtitle", has_text="Trained: loss").wait_for()
     expect(game.get_by_text("Solved")).to_be_visible()
     lab.photographed(f"puzzle_{puzzle.name[0]}", screenshots)
 

@@ -44,10 +44,11 @@ def with_training(view: View, schedule: Schedule) -> View:
         x="batch",
         y="loss",
         color="run",
-        title=f"Trained with it: the loss goes from {losses[0]:.2f} to {losses[-1]:.2f}",
+        title=f"Trained: loss {losses[0]:.2f} to {losses[-1]:.2f}",
         label="measured",
         y_title="loss (nats)",
     )
+    figure.update_layout(showlegend=False)  # a phone is no wider than the only name in it
     executed = Timeline(run.trace, title=f"{schedule.title}, as executed")
     return View(view.text, [*view.timelines, executed], {"loss": Plot(figure, data)})
 
