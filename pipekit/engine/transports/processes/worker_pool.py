@@ -151,10 +151,11 @@ class WorkerPool:
                 kind, value = pickle.loads(member.reports.recv_bytes())
             except (EOFError, OSError) as error:
                 self.ready = False
+                how = "" if member.tasks.closed else f" {member.why()}"  # unknown once let go
                 raise WorkerDied(
-                    f"worker {worker}'s process ended between two calls, and its stages with it: "
-                    f"build the pipeline again and resume() from a checkpoint, or give it a state "
-                    f"that was kept, by load_state_dict()"
+                    f"worker {worker}'s process ended between two calls{how}, and its "
+                    f"stages with it: build the pipeline again and resume() from a checkpoint, or "
+                    f"give it a state that was kept, by load_state_dict()"
                 ) from error
             if kind == "failed":
                 self.ready = False
