@@ -59,6 +59,14 @@ def test_traces_that_share_an_axis_have_the_span_of_the_longest() -> None:
     assert picture(simulated(), longest=2.0)["unit"] == "s"
 
 
+def test_idleness_ends_with_the_methods_own_end_on_a_longer_axis() -> None:
+    trace = simulated()
+    longest = 2 * trace.makespan_s
+    drawn, why = picture(trace, longest=longest), explained(trace, longest=longest)
+    assert drawn["end"] == pytest.approx(drawn["span"] / 2)
+    assert column(why, "end").max() == pytest.approx(drawn["end"])
+
+
 def test_slots_stay_slots() -> None:
     drawn = picture(Trace.from_schedule(schedules.gpipe(2, 2)), ["a", "b"])
     assert (drawn["unit"], drawn["span"], drawn["notes"]) == ("slots", 9, ["a", "b"])
