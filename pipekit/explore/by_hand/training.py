@@ -48,7 +48,8 @@ def with_training(view: View, schedule: Schedule) -> View:
         label="measured",
         y_title="loss (nats)",
     )
-    figure.update_layout(showlegend=False)  # a phone is no wider than the only name in it
+    # A phone is no wider than the only name in the legend, and the room that is kept for it.
+    figure.update_layout(showlegend=False, margin_r=20)
     executed = Timeline(run.trace, title=f"{schedule.title}, as executed")
     return View(view.text, [*view.timelines, executed], {"loss": Plot(figure, data)})
 
