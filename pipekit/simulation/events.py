@@ -17,13 +17,13 @@ import pandas as pd
 
 from pipekit.clusters import Cluster, flat
 from pipekit.clusters.traffic import Flow, Traffic
-from pipekit.schedules import OPS, RECEIVERS, SENDERS, Op, Schedule, sums
+from pipekit.schedules import OPS, Op, Schedule, sums
 from pipekit.schedules.dependencies import NOBODY, NOTHING
 from pipekit.schedules.lowering.lower import update_ends
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.sums_in_order import SumsInOrder
 from pipekit.simulation.tied_sums import TiedSums
-from pipekit.simulation.work import WEIGHTS, Route, Times, recomputed, routes, seconds
+from pipekit.simulation.work import WEIGHTS, Route, Times, recomputed, routes_of_tasks, seconds
 from pipekit.traces import TRANSFERS
 
 _UNKNOWN = -1.0
@@ -69,13 +69,7 @@ class _Run:
         for number, partner in enumerate(self.partner):
             if partner != NOTHING:
                 self.seconds[number] *= overlap or 0.0
-        self.routes: dict[Op, list[list[Route]]] = {op: [[] for _ in costs] for op in Op}
-        messages = {op: [0] * len(costs) for op in Op}  # that a task of a stage receives
-        for route in routes(schedule, costs):
-            for op in SENDERS[route.payload]:
-                self.routes[op][route.source].append(route)
-            for op in RECEIVERS[route.payload]:
-                messages[op][route.destination] += 1
+        self.routes, messages = routes_of_tasks(schedule, costs)
         workers = len(schedule.workers)
         self.traffic = Traffic(cluster or flat(workers, math.inf))
         self.following, self.stops = self.graph.first[:-1], self.graph.first[1:]

@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from pipekit.schedules import OPS, RECEIVERS, SENDERS, Op, Schedule
+from pipekit.schedules import OPS, Op, Schedule
 from pipekit.simulation.costs import StageCosts
-from pipekit.simulation.work import Route, Times, recomputed, routes, seconds
+from pipekit.simulation.work import Route, Times, recomputed, routes_of_tasks, seconds
 from pipekit.traces import TRANSFERS
 
 
@@ -80,13 +80,7 @@ class _Run:
     def __init__(self, schedule: Schedule, costs: Sequence[StageCosts], host: Host) -> None:
         self.graph, self.costs, self.host = schedule.dependencies, costs, host
         self.seconds, self.again = seconds(schedule, costs), recomputed(schedule, costs)
-        self.routes: dict[Op, list[list[Route]]] = {op: [[] for _ in costs] for op in Op}
-        messages = {op: [0] * len(costs) for op in Op}  # that a task of a stage receives
-        for route in routes(schedule, costs):
-            for op in SENDERS[route.payload]:
-                self.routes[op][route.source].append(route)
-            for op in RECEIVERS[route.payload]:
-                messages[op][route.destination] += 1
+        self.routes, messages = routes_of_tasks(schedule, costs)
         # Of each task: how many of its messages are not there, when the last of the others was, and
         # what it takes to take them.
         self.unsent = [messages[op][stage] for op, stage, _, _ in self.graph.tasks]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from pipekit.schedules import OPS, Op, Payload, Schedule
+from pipekit.schedules import OPS, RECEIVERS, SENDERS, Op, Payload, Schedule
 from pipekit.schedules.lowering.lower import batch_ends, runs_again
 from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.simulation.costs import StageCosts, skips_of, ties_of
@@ -103,3 +103,17 @@ def routes(schedule: Schedule, costs: Sequence[StageCosts]) -> list[Route]:
         for early, late in pairwise(tie.layers):
             found.append(Route(Payload.GRADIENT, late, early, tie.bytes, WEIGHTS))
     return found
+
+
+def routes_of_tasks(
+    schedule: Schedule, costs: Sequence[StageCosts]
+) -> tuple[dict[Op, list[list[Route]]], dict[Op, list[int]]]:
+    """Return, by op and stage, what a task sends, and how many messages it receives."""
+    sent: dict[Op, list[list[Route]]] = {op: [[] for _ in costs] for op in Op}
+    received = {op: [0] * len(costs) for op in Op}
+    for route in routes(schedule, costs):
+        for op in SENDERS[route.payload]:
+            sent[op][route.source].append(route)
+        for op in RECEIVERS[route.payload]:
+            received[op][route.destination] += 1
+    return sent, received
