@@ -221,10 +221,11 @@ class Feed:
         """
         while not self.knows(k):
             with self._lock:
+                if self.knows(k):  # another has read it meanwhile, and maybe the end as well
+                    return
                 if self._ended:
                     raise Ended
-                if not self.knows(k):
-                    self._read()
+                self._read()
 
     def knows(self, k: int) -> bool:
         """Return whether microbatch ``k`` is here."""

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import pipekit as pk
-from pipekit.engine.batches import Batch, Feed, Needs, split
+from pipekit.engine.batches import Batch, End, Feed, Needs, split
+from pipekit.engine.ending import Ended
 from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.layers.seeded import Seeded
 from pipekit.schedules import Schedule, gpipe, lower, pipedream
@@ -149,6 +150,26 @@ def test_many_threads_read_each_batch_once() -> None:
         thread.join()
     assert read == [0, 1, 2]
     assert sorted(got) == [10, 10, 12, 12, 14, 14]
+
+
+def test_who_waits_while_another_reads_to_the_end_gets_what_is_before_it() -> None:
+    feed = Feed(iter([read_batch((torch.zeros(2, 1), torch.zeros(2, 1)), 1, 0), End()]), ALL)
+    own = feed._lock
+
+    class HeldByAnother:
+        """A lock that its first caller gets once another thread has read everything."""
+
+        def __enter__(self) -> None:
+            feed._lock = own
+            with pytest.raises(Ended):
+                feed.read_to(1)
+            own.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            own.release()
+
+    feed._lock = HeldByAnother()  # type: ignore[assignment]  # it is a lock to those who use it
+    assert feed.input(0).shape == (2, 1)
 
 
 def test_no_layer_borrows_the_generator_while_data_is_drawn() -> None:
