@@ -153,7 +153,9 @@ def test_many_threads_read_each_batch_once() -> None:
 
 
 def test_who_waits_while_another_reads_to_the_end_gets_what_is_before_it() -> None:
-    feed = Feed(iter([read_batch((torch.zeros(2, 1), torch.zeros(2, 1)), 1, 0), End()]), ALL)
+    x = torch.zeros(2, 1)
+    read: list[Batch | End] = [read_batch((x, x), 1, 0), End()]
+    feed = Feed(iter(read), ALL)
     own = feed._lock
 
     class HeldByAnother:
