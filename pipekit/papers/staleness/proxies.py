@@ -41,8 +41,9 @@ class Proxy:
 
     Attributes:
         kind: "gpt", "bert" or "images".
-        size: "small", a second or some a training; "long", the same for more updates; "large";
-            "huge", for a GPU; or "folder", images of the user's own.
+        size: "small", a second or some a training; "long", the same for more updates; "medium",
+            the large network on fewer rows; "large"; "huge", for a GPU; or "folder", images of the
+            user's own.
         width: hidden features of a token, or channels of the first convolution.
         length: T, bytes of a row; or pixels of an image's side.
         rows: of text to learn from, windows; all images are learnt from.
@@ -163,6 +164,8 @@ PROXIES: Mapping[str, Proxy] = MappingProxyType(
             Proxy("images", "long", width=8, length=12, batch_rows=32, updates=1000),
             Proxy("gpt", "small", 32, 40, batch_rows=8, updates=300, rows=2400, test_rows=256),
             Proxy("bert", "small", 32, 40, batch_rows=8, updates=400, rows=3200, test_rows=256),
+            # The large one's 7.6 million parameters, with updates that take a quarter of its rows.
+            Proxy("gpt", "medium", 320, 128, batch_rows=4, updates=400, rows=64000, test_rows=128),
             Proxy("images", "large", width=64, length=28, batch_rows=64, updates=2000),
             Proxy("gpt", "large", 320, 128, batch_rows=16, updates=4000, rows=64000, test_rows=512),
             Proxy(
