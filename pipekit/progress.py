@@ -7,53 +7,86 @@ keeps there, in words, how far it is; the runner shows that beside its own bar.
 
 import io
 import os
+import sys
+from abc import abstractmethod
 from collections.abc import Iterable
-from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
-import tqdm.auto
-import tqdm.std
+from tqdm.std import tqdm
 
 RELAY = "PIPEKIT_PROGRESS"
 """The environment variable that names the file."""
 
 
-def progress_bar(
-    steps: Iterable[Any] | None = None, *, widget: bool = True, **options: Any
-) -> "tqdm.std.tqdm[Any]":
+def progress_bar(steps: Iterable[Any] | None = None, **options: Any) -> "tqdm[Any]":
     """Return tqdm's bar, which counts the steps as they are iterated over, or by its ``update``.
+
+    It is gone when it is over.
 
     Args:
         steps: what to iterate over; None for a bar that is updated by hand.
-        widget: whether a notebook shows a widget, which a saved notebook loses; else it is text.
         options: tqdm's own, say ``desc``, ``total`` or ``disable``.
     """
     if RELAY in os.environ:
         return _Relayed(steps, **options)
-    kind: type[tqdm.std.tqdm[Any]] = tqdm.auto.tqdm if widget else tqdm.std.tqdm
-    return kind(steps, leave=False, **options)
+    if _in_notebook():
+        return _InNotebook(steps, **options)
+    return tqdm(steps, leave=False, **options)
 
 
-text_bar = partial(progress_bar, widget=False)
-"""The same without a widget: what the papers' notebooks show."""
+def _in_notebook() -> bool:
+    """Return whether a notebook's kernel runs this."""
+    ipython = sys.modules.get("IPython")  # whoever has not imported it is in none
+    shell = ipython and ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
 
 
-class _Relayed(tqdm.std.tqdm):  # type: ignore[type-arg]
-    """Keeps in a file how far it is; of bars within bars the outermost does."""
+class _Elsewhere(tqdm):  # type: ignore[type-arg]
+    """Is written to no stream: what is to be seen of it goes to :meth:`tell`."""
 
     def __init__(self, steps: Iterable[Any] | None, **options: Any) -> None:
-        self._file = Path(os.environ[RELAY])
         super().__init__(steps, file=io.StringIO(), leave=False, **options)
 
     def display(  # type: ignore[override]  # the stub says None, tqdm returns whether it showed
         self, msg: str | None = None, pos: int | None = None
     ) -> bool:
+        self.tell(is_over=msg == "")
+        return True
+
+    @abstractmethod
+    def tell(self, is_over: bool) -> None:
+        """Say how far it is, or that nothing is to be seen of it any more."""
+
+
+class _Relayed(_Elsewhere):
+    """Keeps in a file how far it is; of bars within bars the outermost does."""
+
+    def tell(self, is_over: bool) -> None:
         if self.pos == 0:  # tqdm's own number of the line that a bar has
             count = f"{self.n}" if self.total is None else f"{self.n}/{self.total}"
             words = self.desc.removesuffix(": "), count, self.unit.strip()
-            text = "" if msg == "" else " ".join(filter(None, words))  # "" once it is over
-            part = self._file.with_suffix(".part")
-            part.write_text(text, encoding="utf-8")
-            part.replace(self._file)
-        return True
+            file = Path(os.environ[RELAY])
+            part = file.with_suffix(".part")
+            part.write_text("" if is_over else " ".join(filter(None, words)), encoding="utf-8")
+            part.replace(file)
+
+
+class _InNotebook(_Elsewhere):
+    """Is one output of the cell, which is empty in the end.
+
+    A saved notebook shows a broken image in place of tqdm's own widget, and all lines that a bar
+    of text has ever had.
+    """
+
+    _shown: Any = None  # IPython's handle of the output
+
+    def tell(self, is_over: bool) -> None:
+        from IPython.display import HTML, display  # here: IPython is there by now
+
+        seen = HTML("" if is_over else f"<pre>{escape(str(self))}</pre>")
+        if self._shown is None:
+            self._shown = display(seen, display_id=True)
+        else:
+            self._shown.update(seen)

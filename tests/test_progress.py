@@ -1,9 +1,22 @@
 from pathlib import Path
 
+import nbformat
 import pytest
-import tqdm.auto
+from nbformat.v4 import new_code_cell, new_notebook
+from papermill import execute_notebook
+from tqdm.std import tqdm
 
-from pipekit.progress import RELAY, progress_bar, text_bar
+from pipekit import progress
+from pipekit.progress import RELAY, progress_bar
+
+CELL = """
+from pipekit.progress import progress_bar
+
+for _ in progress_bar(["a", "b"], desc="outer <b>", mininterval=0):
+    for _ in progress_bar(range(3), desc="inner", mininterval=0):
+        pass
+print("done")
+"""
 
 
 @pytest.fixture
@@ -23,9 +36,9 @@ def test_a_relayed_bar_says_in_a_file_how_far_it_is_and_prints_nothing(
 
 
 def test_of_bars_within_bars_the_outermost_is_told(relay: Path) -> None:
-    with text_bar(range(9), desc="outer", unit="run", mininterval=0) as outer:
+    with progress_bar(range(9), desc="outer", unit="run", mininterval=0) as outer:
         outer.update()
-        for _ in text_bar(range(3), desc="inner", mininterval=0):
+        for _ in progress_bar(range(3), desc="inner", mininterval=0):
             assert relay.read_text() == "outer 1/9 run"
 
 
@@ -34,7 +47,53 @@ def test_a_bar_that_is_not_wanted_tells_nothing(relay: Path) -> None:
     assert not relay.exists()
 
 
-def test_without_a_relay_a_bar_is_tqdms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_a_bar_is_tqdms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RELAY, raising=False)
-    assert type(progress_bar([1], disable=True)) is tqdm.auto.tqdm
-    assert type(text_bar([1], disable=True)) is tqdm.tqdm
+    assert type(progress_bar([1], disable=True)) is tqdm
+
+
+class Output:
+    """In place of IPython's handle of an output: what it showed, one after the other."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def update(self, html: object) -> None:
+        self.seen.append(str(html.data))
+
+
+def test_in_a_notebook_a_bar_is_an_output_that_is_empty_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output = Output()
+
+    def display(html: object, display_id: bool) -> Output:
+        output.update(html)
+        return output
+
+    monkeypatch.delenv(RELAY, raising=False)
+    monkeypatch.setattr(progress, "_in_notebook", lambda: True)
+    monkeypatch.setattr("IPython.display.display", display)
+    counts = []
+    for _ in progress_bar(range(2), desc="training <b>", mininterval=0):
+        counts.append(output.seen[-1])
+    assert ["0/2" in counts[0], "1/2" in counts[1]] == [True, True]
+    assert all(text.startswith("<pre>training &lt;b&gt;: ") for text in counts)
+    assert output.seen[-1] == ""
+
+
+@pytest.mark.slow
+def test_a_saved_notebook_keeps_neither_a_widget_nor_a_line_of_a_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(RELAY, raising=False)
+    given, executed = tmp_path / "given.ipynb", tmp_path / "executed.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell(CELL)]), given)
+    execute_notebook(given, executed, kernel_name="python3", language="python", progress_bar=False)
+    saved = nbformat.read(executed, as_version=4)
+    (cell,) = saved.cells
+    *bars, printed = cell.outputs
+    assert printed.text == "done\n"
+    assert {each.output_type for each in bars} == {"display_data"}
+    assert "application/vnd.jupyter.widget-view+json" not in nbformat.writes(saved)
+    assert {each.data["text/html"] for each in bars} == {""}

@@ -5,6 +5,8 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from pipekit.ledger.report import source
+
 NO_RUN = "<!doctype html><title>No report</title><p>No run is here yet: <code>make papers</code>"
 _HREF = re.compile(r'href="([^"#]+)(#[^"]*)?"')
 
@@ -28,11 +30,11 @@ def page(root: Path, static: Path, gallery: Mapping[str, str], code: Callable[[P
     def target(link: re.Match[str]) -> str:
         path = Path(link[1])
         to = None
-        if path.suffix in (".ipynb", ".html"):
-            to = path.stem in gallery and f"../gallery/{gallery[path.stem]}.html"
-        elif path.suffix == ".py":  # of the checkout that ran: shown as it is here
-            here = root / "pipekit" / link[1].partition("/pipekit/")[2]
+        if path.is_relative_to(source.FOLDER):
+            here = root / path.relative_to(source.FOLDER).with_suffix("")
             to = here.is_file() and f"../{code(here).removesuffix('.md')}.html"
+        elif path.suffix in (".ipynb", ".html"):
+            to = path.stem in gallery and f"../gallery/{gallery[path.stem]}.html"
         elif (run / path).is_file():
             to = Path("report", *path.parts[-2:]).as_posix()
             (static / to).parent.mkdir(parents=True, exist_ok=True)

@@ -49,7 +49,7 @@ def demo(
         runs.append(run)
         typer.echo(
             f"{run.schedule.name}: {ACCURACY.name} {ACCURACY.shown(score)} on 1,000 unseen images, "
-            f"{run.wall_s:.1f} s, weight versions {' and '.join(map(str, run.weight_buffers))} "
+            f"{run.wall_s:.1f} s, weight slots {' and '.join(map(str, run.weight_slots))} "
             f"(measured)"
         )
     drawn = [first_batches(run, DRAWN_BATCHES) for run in runs]

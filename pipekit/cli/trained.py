@@ -48,7 +48,7 @@ def table(epochs: Sequence[Epoch], metric: Metric, data: str) -> Table:
         *([f"test {metric.name}"] if epochs[-1].score is not None else []),
         "wall (s)",
         "bubble (makespan, spans, steady)",
-        "weight versions",
+        "weight slots",
         *(["skipped updates"] if last.loss_scales else []),
     ):
         made.add_column(heading, justify="right")
@@ -60,7 +60,7 @@ def table(epochs: Sequence[Epoch], metric: Metric, data: str) -> Table:
             *([metric.shown(score)] if score is not None else []),
             f"{run.wall_s:.2f}",
             _bubbles(run.trace) if trained else "",
-            " ".join(map(str, run.weight_buffers)),
+            " ".join(map(str, run.weight_slots)),
             *([str(len(run.skipped_updates))] if run.loss_scales else []),
         )
     return made

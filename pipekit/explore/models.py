@@ -16,7 +16,7 @@ MODELS = (
     "gpt-2.2B",
 )
 """Some of :data:`pipekit.models.PUBLISHED`."""
-ESTIMATES = "torch is loaded, and the network's costs are estimated, once"
+ESTIMATES = "loading torch and estimating the network's costs, once"
 """What the first look at a network takes time for."""
 
 

@@ -103,7 +103,7 @@ def search(interactive: bool, results_dir: str, **start: Any) -> None:
         interactive,
         results_dir,
         presets=PRESETS,
-        waits_for=f"a schedule is searched for under each of {CAPS} caps, {SECONDS} s each",
+        waits_for=f"searching for a schedule under each of {CAPS} caps, {SECONDS} s each",
         **start,
     )
 

@@ -105,7 +105,7 @@ def speed_against_staleness(
         reference_dir: the folder of the sweep's ``trainings.csv``.
         start: where to begin.
     """
-    with waiting(f"torch is loaded, and {TRAININGS} is read"):
+    with waiting(f"loading torch and reading {TRAININGS}"):
         from pipekit.papers.staleness import comparison
 
         table = comparison.summary(comparison.load(Path(reference_dir) / TRAININGS))

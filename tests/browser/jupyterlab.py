@@ -58,6 +58,7 @@ class Lab:
         self.errors: list[str] = []
         self.hosts: set[str] = set()
         self._kernel: str | None = None
+        self._begun: set[str] = set()
         page.on("console", self._note)
         page.on("pageerror", lambda error: self._fail(error.stack or str(error)))
         page.on("request", lambda request: self._ask(request.url))
@@ -104,9 +105,12 @@ class Lab:
         notebook.locator(PAINTED).first.wait_for(timeout=1000 * CELLS_S)
 
     def opened(self, name: str) -> Locator:
-        """Run an explorer's notebook, wait for its figures, and return it."""
-        self.run(f"{name}.ipynb")
-        notebook = self.show(f"{name}.ipynb")
+        """Show an explorer's notebook, run if it has not been yet, with its figures; return it."""
+        path = f"{name}.ipynb"
+        if path not in self._begun:
+            self.run(path)
+            self._begun.add(path)
+        notebook = self.show(path)
         notebook.locator(".pipekit-chart, .pipekit-timeline").first.wait_for()
         self.painted(notebook)
         return notebook

@@ -61,7 +61,7 @@ def test_an_explorer_follows_a_slider(name: str, slider: str, lab: Lab, screensh
 
 
 def test_hovering_a_bar_names_its_microbatch_and_version(lab: Lab) -> None:
-    bars = lab.show("timeline.ipynb").locator(".pipekit-timeline > canvas").first
+    bars = at_its_beginning(lab).locator(".pipekit-timeline > canvas").first
     bars.hover(position={"x": 112, "y": 20})  # the first bar of worker 0
     tip = lab.page.locator(".pipekit-tip:visible").inner_text().splitlines()
     assert tip[:4] == ["forward", "worker 0, stage 0", "microbatch 0", "reads version 0"]
@@ -188,7 +188,7 @@ def test_the_picture_is_saved_with_its_title_and_legend(lab: Lab, tmp_path: Path
 
 
 def test_a_link_leads_to_its_setting(lab: Lab) -> None:
-    notebook = lab.show("timeline.ipynb")
+    notebook = lab.opened("timeline")
     go_to(lab, "method=flush&beside=2bw&third=zb-h1&stages=3")
     shows(notebook, "^PipeDream-Flush", "^PipeDream-2BW", "^ZB-H1")
 
@@ -199,7 +199,7 @@ def go_to(lab: Lab, setting: str) -> None:
 
 def at_its_beginning(lab: Lab) -> Locator:
     """Show the timelines' explorer, PipeDream beside GPipe, whatever it has shown before."""
-    notebook = lab.show("timeline.ipynb")
+    notebook = lab.opened("timeline")
     go_to(lab, "method=gpipe&beside=nothing")  # else the titles could be those of before
     shows(notebook, "^GPipe:")
     go_to(lab, "method=pipedream&beside=gpipe")
@@ -223,7 +223,7 @@ def shows(notebook: Locator, *titles: str) -> None:
     [("timeline", ".pipekit-title"), ("planner", ".pipekit-chart .g-gtitle text")],
 )
 def test_text_stands_out_from_both_themes(name: str, text: str, theme: str, lab: Lab) -> None:
-    notebook = lab.show(f"{name}.ipynb")
+    notebook = lab.opened(name)
     lab.theme(theme)
     lab.until(lambda: contrast(notebook, text) >= 7)  # WCAG 2, level AAA
 
@@ -284,7 +284,7 @@ def test_from_a_key_to_the_new_picture_of_5000_passes(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Prints times, which decide nothing."""
-    notebook = lab.show("timeline.ipynb")
+    notebook = lab.opened("timeline")
     canvas = notebook.locator(".pipekit-timeline > canvas").first
     go_to(lab, "method=flush&beside=nothing&stages=8&microbatches=32&batches=10&ratio=0.5")
     expect(canvas).to_have_attribute("data-bars", "5200", timeout=1000 * CELLS_S)

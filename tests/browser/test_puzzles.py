@@ -49,7 +49,9 @@ def test_a_puzzle_is_played_to_its_end_and_trained_with(
 
 
 def test_on_a_phone_every_button_says_all_of_its_text(lab: Lab, game: Locator) -> None:
-    lab.page.set_viewport_size({"width": WIDTHS["phone"], "height": 1000})
+    size = lab.page.viewport_size
+    assert size is not None
+    lab.page.set_viewport_size({**size, "width": WIDTHS["phone"]})
     try:
         lab.show("puzzles.ipynb")
         expect(game.get_by_text("Show the best known", exact=True)).to_be_visible()
@@ -57,7 +59,7 @@ def test_on_a_phone_every_button_says_all_of_its_text(lab: Lab, game: Locator) -
         cut = "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)"
         assert buttons.evaluate_all(cut) == []
     finally:
-        lab.page.set_viewport_size({"width": WIDTHS["laptop"], "height": 1000})
+        lab.page.set_viewport_size(size)
 
 
 def label(puzzle: Puzzle, worker: int, task: Task) -> str:

@@ -20,7 +20,7 @@ HTML = "<!doctype html><meta charset=utf-8><meta name=viewport content=width=dev
 
 
 @pytest.fixture(scope="module")
-def page(lab: Lab, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def address(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     spec = importlib.util.spec_from_file_location("play", repository / "docs/site/play.py")
     assert spec is not None
     assert spec.loader is not None
@@ -29,12 +29,17 @@ def page(lab: Lab, repository: Path, tmp_path_factory: pytest.TempPathFactory) -
     play.METHODS = {name: METHODS[name] for name in SHOWN}  # type: ignore[attr-defined]
     folder = tmp_path_factory.mktemp("site")
     (folder / "play.html").write_text(HTML + play.body(folder / "_static"), encoding="utf-8")
+    return (folder / "play.html").as_uri()
+
+
+@pytest.fixture
+def page(lab: Lab, address: str) -> Iterator[Page]:
     browser = lab.page.context.browser
     assert browser is not None
     page = browser.new_page(viewport={"width": WIDTHS["laptop"], "height": 1000})
     page.set_default_timeout(1000 * CELLS_S)
     page.on("pageerror", lambda error: lab.errors.append(str(error)))
-    page.goto((folder / "play.html").as_uri())
+    page.goto(address)
     yield page
     page.close()
 
@@ -68,6 +73,7 @@ def test_a_setting_that_cannot_be_is_refused_and_another_is_shown(page: Page) ->
 
 
 def test_a_click_says_why_and_both_play_together(page: Page) -> None:
+    titled(page, "PipeDream-Flush", "GPipe")
     first, second = (page.locator(".pipekit-timeline > canvas").nth(n) for n in range(2))
     first.click(position={"x": 330, "y": 20})
     expect(page.locator(".pipekit-tip:visible")).to_contain_text("worker 0")

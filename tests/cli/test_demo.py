@@ -14,6 +14,6 @@ def test_two_methods_learn_and_are_drawn(printed: Callable[[str], str], tmp_path
     assert len(accuracies) == 2
     assert min(accuracies) > 80
     assert "PipeDream-Flush: " in text
-    assert "weight versions 1 and 1" in text
-    assert "weight versions 2 and 1" in text
+    assert "weight slots 1 and 1" in text
+    assert "weight slots 2 and 1" in text
     assert (tmp_path / "timelines.svg").exists()

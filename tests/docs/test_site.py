@@ -166,7 +166,7 @@ def checkout(tmp_path: Path) -> Path:
     (run / "fast/speed.csv").write_text("a,b")
     (run / "report.html").write_text(
         '<a href="fast.html#cell-id=x">1</a><a href="fast/speed.csv">2</a><a href="#c">3</a>'
-        '<a href="../../../pipekit/oracle.py#line-7">4</a><a href="gone.ipynb">5</a>'
+        '<a href="source/pipekit/oracle.py.html#line-7">4</a><a href="gone.ipynb">5</a>'
     )
     return tmp_path
 

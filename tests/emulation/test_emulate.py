@@ -59,7 +59,7 @@ def test_it_does_what_is_simulated(schedule: Schedule) -> None:
         run = emulate(schedule, profile)
     assert_the_same(run.trace, simulate(schedule, profile))
     report = check(schedule)
-    assert run.weight_buffers == report.peak_versions
+    assert run.weight_slots == report.peak_versions
     assert run.peak_in_flight == report.peak_in_flight
 
 

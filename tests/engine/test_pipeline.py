@@ -304,7 +304,7 @@ def test_buffers_and_passes_in_flight_are_counted(method: str) -> None:
         "vertical_sync": check(run.schedule).peak_versions,
         "interleaved": (2, 2),  # one of each stage
     }
-    assert run.weight_buffers == expected.get(method, (1,) * stages)
+    assert run.weight_slots == expected.get(method, (1,) * stages)
 
 
 @TRANSPORTS

@@ -171,6 +171,20 @@ class TestPage:
         source = (Path(pipekit.__file__).parents[1] / path).read_text().splitlines()[int(line) - 1]
         assert "-pp-speedup" in source
 
+    def test_the_line_of_code_is_found_on_a_page_beside_the_report(
+        self, page: str, run: Path
+    ) -> None:
+        (link,) = re.findall(r'<a href="(source/[^"]+)"', card(page, SPEEDUP))
+        href, _, line = link.partition("#")
+        code = (run / href).read_text(encoding="utf-8")
+        (shown,) = re.findall(rf'<span id="{line}">(.*)\n</span>', code)
+        assert "-pp-speedup" in unescape(shown)
+        file = Path(pipekit.__file__).parents[1] / href.removeprefix("source/").removesuffix(
+            ".html"
+        )
+        every = re.findall(r'<span id="line-\d+">(.*)\n</span>', code)
+        assert [unescape(each) for each in every] == file.read_text().splitlines()
+
     def test_a_cell_is_shown_on_the_notebooks_page_where_there_is_one(self, run: Path) -> None:
         (run / "table1.html").touch()
         page = write(claims.outcomes(run), run).read_text(encoding="utf-8")

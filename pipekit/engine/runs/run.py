@@ -33,7 +33,7 @@ class Run:
         loss_scales: of each update's losses, if they are scaled.
         skipped_updates: those whose gradient was not finite, from 1: update t makes W(t), which is
             then a copy of the weights before it.
-        weight_buffers: for each worker, the weight versions that it held in memory.
+        weight_slots: for each worker, how many weight versions it held in memory, over its stages.
         peak_in_flight: for each worker, the most microbatches that waited for their backward.
         records: what each worker has recorded, which :attr:`trace` shows as one.
         sent_bytes: of each worker by receiver and purpose, which :attr:`traffic` shows as one.
@@ -49,7 +49,7 @@ class Run:
     table: Schedule | Callable[[], Schedule] = field(repr=False)
     loss_scales: tuple[float, ...]
     skipped_updates: tuple[int, ...]
-    weight_buffers: tuple[int, ...]
+    weight_slots: tuple[int, ...]
     peak_in_flight: tuple[int, ...]
     records: Sequence[Record] = field(repr=False)
     sent_bytes: Sequence[Mapping[tuple[int, str], int]] = field(repr=False)
@@ -94,7 +94,7 @@ class Run:
             table=schedule,
             loss_scales=_known_to_all(report.loss_scales for report in reports),
             skipped_updates=_known_to_all(report.skipped for report in reports),
-            weight_buffers=tuple(report.weight_slots for report in reports),
+            weight_slots=tuple(report.weight_slots for report in reports),
             peak_in_flight=tuple(report.most_pending for report in reports),
             records=[report.record for report in reports],
             sent_bytes=[report.sent_bytes for report in reports],

@@ -132,6 +132,6 @@ def own_schedule(interactive: bool, results_dir: str, **start: Any) -> None:
         explorer=OwnSchedule,
         still=trained,
         presets=PRESETS,
-        waits_for="torch is loaded, and the network's layers are timed on this machine, once",
+        waits_for="loading torch and timing the network's layers on this machine, once",
         **start,
     )

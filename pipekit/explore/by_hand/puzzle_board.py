@@ -124,7 +124,7 @@ def puzzles(interactive: bool, results_dir: str, **start: Any) -> None:
         results_dir,
         explorer=PuzzleBoard,
         still=solved,
-        waits_for="torch is loaded",
+        waits_for="loading torch",
         **start,
     )
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
+from tqdm.std import tqdm
 
 from pipekit.ledger.batches import places, runs
 from pipekit.ledger.batches.execution import told

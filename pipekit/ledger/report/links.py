@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from pipekit.ledger.batches.article import anchor
 from pipekit.ledger.outcomes import Record
+from pipekit.ledger.report import source
 from pipekit.reading import parse_json, read_text
 
 _PAPERS = Path(__file__).parents[2] / "papers"
@@ -36,11 +37,10 @@ def links(record: Record, folder: Path) -> list[Link]:
         numbers = record.folder / Path(record.figure).with_suffix(".csv").name
         if numbers.exists():
             found.append(_link(numbers, folder, numbers.name))
-    source = _source(record.id)
-    if source is not None:
-        path, line = source
-        name = path.relative_to(_PAPERS.parents[1])
-        found.append(_link(path, folder, f"{name}:{line}", f"#line-{line}"))
+    code = named_at(record.id)
+    if code is not None:
+        path, line = code
+        found.append(Link(source.href(path, line), f"{source.name(path)}:{line}"))
     return found
 
 
@@ -85,8 +85,8 @@ class _Notebook(BaseModel):
     cells: list[_Cell]
 
 
-def _source(id: str) -> tuple[Path, int] | None:
-    """Return the line of code that names a claim.
+def named_at(id: str) -> tuple[Path, int] | None:
+    """Return the file and the line, from 1, of the code that names a claim.
 
     Some files name their claims without the paper, and ids made in a loop match their f-string:
     the one with most of the id spelt out counts.

@@ -95,7 +95,7 @@ def emulated_row(
     return {
         **_row(name, case, predicted, run.trace.makespan_s, "emulated"),
         "links": links,
-        "counts agree": _counts_agree(schedule, run.weight_buffers, run.peak_in_flight),
+        "counts agree": _counts_agree(schedule, run.weight_slots, run.peak_in_flight),
     }
 
 
@@ -103,7 +103,7 @@ def as_scheduled(split: Plan, schedule: Schedule, run: Run) -> dict[str, Any]:
     """Return how a run was split, and whether it had the versions and microbatches of the table."""
     return {
         "balance": "-".join(map(str, split.balance)),
-        "counts agree": _counts_agree(schedule, run.weight_buffers, run.peak_in_flight),
+        "counts agree": _counts_agree(schedule, run.weight_slots, run.peak_in_flight),
     }
 
 

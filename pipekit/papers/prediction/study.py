@@ -27,7 +27,7 @@ from pipekit.papers.prediction.runs import (
 )
 from pipekit.plans import Recompute
 from pipekit.profiling import Profile
-from pipekit.progress import text_bar
+from pipekit.progress import progress_bar
 from pipekit.simulation.one_host import Host
 
 ROWS = {"vgg16": 32}
@@ -70,7 +70,7 @@ def emulate_all(
         for links in (None, flat(case.stages, bandwidth))
     ]
     return pd.DataFrame(
-        [emulated_row(*run) for run in text_bar(runs, desc="emulating", unit="run")]
+        [emulated_row(*run) for run in progress_bar(runs, desc="emulating", unit="run")]
     )
 
 
@@ -82,7 +82,7 @@ def measure_all(
     passes: int,
 ) -> pd.DataFrame:
     """Return a row for each model, method and transport; see :func:`.causes.compared`."""
-    bar = text_bar(models, desc="measuring", unit="model")
+    bar = progress_bar(models, desc="measuring", unit="model")
     return pd.DataFrame(
         [row for model in bar for row in compared(model, grid, hosts, repeats, passes)]
     )
@@ -90,7 +90,7 @@ def measure_all(
 
 def measure_hosts(transports: Iterable[str]) -> dict[str, Host]:
     """Return what this host takes beside passes, by transport."""
-    bar = text_bar(list(transports), desc="calibrating", unit="transport")
+    bar = progress_bar(list(transports), desc="calibrating", unit="transport")
     return {transport: measured_host(transport) for transport in bar}
 
 
@@ -120,7 +120,9 @@ def weigh_all(
         for recompute in RECOMPUTATIONS
         if case.method != "pipedream" or recompute != "except_last"
     ]
-    return pd.DataFrame([memory_row(*run) for run in text_bar(runs, desc="weighing", unit="case")])
+    return pd.DataFrame(
+        [memory_row(*run) for run in progress_bar(runs, desc="weighing", unit="case")]
+    )
 
 
 def emulated_figure(table: pd.DataFrame) -> go.Figure:

@@ -85,8 +85,8 @@ def memory_table(trainings: Iterable[PipelineTraining]) -> pd.DataFrame:
             {
                 "method": training.name,
                 "stages": training.stages,
-                "versions (measured)": _list(run.weight_buffers),
-                "versions (exact)": _list(report.peak_versions),
+                "weight slots (measured)": _list(run.weight_slots),
+                "weight slots (exact)": _list(report.peak_versions),
                 "in flight (measured)": _list(run.peak_in_flight),
                 "in flight (exact)": _list(report.peak_in_flight),
                 "examples in flight (measured)": _list(

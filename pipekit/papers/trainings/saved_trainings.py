@@ -14,7 +14,7 @@ import torch
 from pipekit.engine.transports.processes.forkserver import forkserver
 from pipekit.host.cores import available_cores
 from pipekit.host.provenance import write
-from pipekit.progress import text_bar
+from pipekit.progress import progress_bar
 
 
 class Named(Protocol):
@@ -44,7 +44,7 @@ def train_or_load(configs: Sequence[N], train: Callable[[N], Record], folder: Pa
         ProcessPoolExecutor(
             min(available_cores(), max(1, len(missing))), forkserver(), initializer=_begin
         ) as pool,
-        text_bar(total=len(missing), desc="training", unit="run") as bar,
+        progress_bar(total=len(missing), desc="training", unit="run") as bar,
     ):
         for done in as_completed([pool.submit(_keep, each, train, folder) for each in missing]):
             done.result()

@@ -1,4 +1,4 @@
-"""What a schedule keeps in memory: weight versions and microbatches in flight, over time."""
+"""What a schedule keeps in memory: weight slots and microbatches in flight, over time."""
 
 import numpy as np
 import pandas as pd
@@ -10,16 +10,17 @@ from pipekit.schedules import Schedule, check, slots
 
 ROW_PX = 52
 PANELS = {
-    "versions": ("weight versions alive", style.PARTS["weights"].color),
+    "weight_slots": ("weight slots taken", style.PARTS["weights"].color),
     "in_flight": ("microbatches in flight", style.PARTS["activations"].color),
 }
 
 
 def in_flight_table(schedule: Schedule) -> pd.DataFrame:
-    """Return what each worker keeps, over time: worker, slot, versions, in_flight.
+    """Return what each worker keeps, over time: worker, slot, weight_slots, in_flight.
 
     A row holds from its ``slot`` to that of the worker's next row: the first from slot 0, the
-    others from the end of a task.
+    others from the end of a task. A worker with several stages has a weight slot for each version
+    of each of them.
 
     Raises:
         ScheduleError: the schedule is not executable.
@@ -30,12 +31,12 @@ def in_flight_table(schedule: Schedule) -> pd.DataFrame:
             {
                 "worker": worker,
                 "slot": np.append(0, times[:, 1]),
-                "versions": np.append(1, versions),
+                "weight_slots": np.append(len({task.stage for task in tasks}), taken),
                 "in_flight": np.append(0, flying),
             }
         )
-        for worker, (times, versions, flying) in enumerate(
-            zip(slots(schedule), report.versions, report.in_flight, strict=True)
+        for worker, (tasks, times, taken, flying) in enumerate(
+            zip(schedule.workers, slots(schedule), report.versions, report.in_flight, strict=True)
         )
     ]
     table = pd.concat(tables)
@@ -44,7 +45,7 @@ def in_flight_table(schedule: Schedule) -> pd.DataFrame:
 
 
 def in_flight(schedule: Schedule) -> go.Figure:
-    """Draw the weight versions alive and the microbatches in flight on each worker, over slots.
+    """Draw the weight slots taken and the microbatches in flight on each worker, over slots.
 
     Raises:
         ScheduleError: the schedule is not executable.
@@ -58,7 +59,7 @@ def in_flight(schedule: Schedule) -> go.Figure:
         ROW_PX,
         style.axis("time (slots)", range=[0, end]),
         [style.axis(range=[0, 1.15 * peak], tickvals=[0, peak]) for peak in peaks.values()],
-        title=f"{schedule.name}: at most {_count(peaks['versions'], 'weight version')} and "
+        title=f"{schedule.name}: at most {_count(peaks['weight_slots'], 'weight slot')} and "
         f"{_count(peaks['in_flight'], 'microbatch', 'es')} in flight (exact)",
     )
     traces = []

@@ -418,7 +418,7 @@ def test_processes_give_the_bits_of_threads(
         results.append(
             (
                 [run.losses for run in runs],
-                [run.weight_buffers for run in runs],
+                [run.weight_slots for run in runs],
                 pipe.evaluate(batches),
                 pipe.state_dict(),
             )

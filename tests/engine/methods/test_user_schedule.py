@@ -106,7 +106,7 @@ def test_two_stages_on_a_worker(rows: int, transport: str) -> None:
         expected = sum(nn.MSELoss()(model.eval()(x), y).item() for x, y in batches) / 3
     assert pipe.evaluate(batches) == pytest.approx(expected, rel=1e-6)
     assert pipe.train(batches).losses[0] < truth.losses[0]
-    assert run.weight_buffers == (2, 2), "one for each stage"
+    assert run.weight_slots == (2, 2), "one for each stage"
 
 
 def test_consecutive_stages_on_one_worker() -> None:
@@ -185,7 +185,7 @@ def test_an_update_may_sum_gradients_of_several_versions() -> None:
     pipe = pipe_for(mixed_versions, mlp(6, 3), [1], optimizer=sgd)
     pipe = pk.Pipeline(mlp(6, 3), mixed_versions(2), balance=[1], optimizer=sgd, loss=nn.MSELoss())
     run = pipe.train(batches)
-    assert run.weight_buffers == (2,)
+    assert run.weight_slots == (2,)
     old, new = mlp(6, 3), mlp(6, 3)
     stepper = sgd(list(new.parameters()))
     for model, parts in ((new, [(0, 0), (0, 1)]), (old, [(1, 0)]), (new, [(1, 1)])):

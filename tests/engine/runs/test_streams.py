@@ -93,7 +93,7 @@ def test_each_call_tells_of_its_own_part_of_the_table() -> None:
     whole = schedules.two_bw(3, 4, 6).workers
     parts = zip(*(run.schedule.workers for run in runs), strict=True)
     assert [{*one, *other} for one, other in parts] == [{*tasks} for tasks in whole]
-    assert [run.weight_buffers for run in runs] == [(2, 2, 2), (2, 2, 2)]
+    assert [run.weight_slots for run in runs] == [(2, 2, 2), (2, 2, 2)]
 
 
 @TRANSPORTS

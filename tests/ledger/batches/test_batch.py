@@ -12,7 +12,7 @@ import nbformat
 import pytest
 import yaml
 from nbformat.sign import NotebookNotary
-from tqdm.auto import tqdm
+from tqdm.std import tqdm
 
 from pipekit.ledger.batches import article
 from pipekit.ledger.batches.batch import run
@@ -218,9 +218,9 @@ def test_two_at_a_time_but_those_that_measure_times_alone(
 
 COUNTS = """
 import pathlib, time
-from pipekit.progress import text_bar
+from pipekit.progress import progress_bar
 deadline = time.monotonic() + 60
-for step in text_bar(range(3), desc="training", mininterval=0):
+for step in progress_bar(range(3), desc="training", mininterval=0):
     while step == 2 and not pathlib.Path(results_dir, "shown").exists():
         assert time.monotonic() < deadline, "the runner never showed where this cell is"
         time.sleep(0.05)

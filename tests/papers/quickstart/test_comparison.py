@@ -59,10 +59,10 @@ def test_the_memory_table_says_what_was_measured_and_what_is_exact(
     trainings: list[PipelineTraining],
 ) -> None:
     flush, pipedream = comparison.memory_table(trainings * 2).to_dict("records")
-    assert flush["versions (measured)"] == flush["versions (exact)"] == "1 1"
+    assert flush["weight slots (measured)"] == flush["weight slots (exact)"] == "1 1"
     assert flush["in flight (measured)"] == flush["in flight (exact)"] == "2 1"
     assert flush["examples in flight (measured)"] == "10 5"
-    assert pipedream["versions (measured)"] == pipedream["versions (exact)"] == "2 1"
+    assert pipedream["weight slots (measured)"] == pipedream["weight slots (exact)"] == "2 1"
     assert pipedream["examples in flight (measured)"] == "40 20"
 
 

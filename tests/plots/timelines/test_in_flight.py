@@ -17,7 +17,12 @@ def test_the_table_says_what_holds_from_each_slot_on() -> None:
         [6, 1],
         [9, 0],
     ]
-    assert (worker_0["versions"] == 1).all()
+    assert (worker_0["weight_slots"] == 1).all()
+
+
+def test_a_worker_with_two_stages_begins_with_the_weights_of_both() -> None:
+    table = in_flight_table(schedules.interleaved(4, 4, workers=2))
+    assert set(table["weight_slots"]) == {2}
 
 
 @pytest.mark.parametrize(
@@ -27,13 +32,14 @@ def test_the_table_says_what_holds_from_each_slot_on() -> None:
         schedules.flush(4, 8),
         schedules.pipedream(4, 12),
         schedules.two_bw(3, 4, 4),
+        schedules.interleaved(4, 4, workers=2),
     ],
     ids=lambda schedule: schedule.name,
 )
 def test_peaks_are_those_of_the_proof(schedule: Schedule) -> None:
     report = schedules.check(schedule)
     peaks = in_flight_table(schedule).groupby("worker").max()
-    assert tuple(peaks["versions"]) == report.peak_versions
+    assert tuple(peaks["weight_slots"]) == report.peak_versions
     assert tuple(peaks["in_flight"]) == report.peak_in_flight
 
 
@@ -50,11 +56,15 @@ def test_each_worker_has_two_panels_of_steps_to_the_end_of_the_schedule() -> Non
     [
         (
             schedules.gpipe(1, 1),
-            "GPipe: at most 1 weight version and 1 microbatch in flight (exact)",
+            "GPipe: at most 1 weight slot and 1 microbatch in flight (exact)",
         ),
         (
             schedules.two_bw(4, 4, 4),
-            "PipeDream-2BW: at most 2 weight versions and 4 microbatches in flight (exact)",
+            "PipeDream-2BW: at most 2 weight slots and 4 microbatches in flight (exact)",
+        ),
+        (  # two stages a worker, one version of each
+            schedules.interleaved(4, 4, workers=2),
+            "interleaved 1F1B: at most 2 weight slots and 5 microbatches in flight (exact)",
         ),
     ],
 )

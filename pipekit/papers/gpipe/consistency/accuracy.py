@@ -20,7 +20,7 @@ from pipekit.papers.findings import Finding
 from pipekit.papers.gpipe.consistency.gradients import OPTIMIZER, network
 from pipekit.papers.trainings.differences import relative_difference
 from pipekit.papers.trainings.training import Recipe, Training, train_pipeline, train_plain
-from pipekit.progress import text_bar
+from pipekit.progress import progress_bar
 from pipekit.schedules import gpipe
 
 Ints = Sequence[int]
@@ -100,10 +100,10 @@ class Study:
 
 def train_all(seeds: Ints, fresh: Ints, stages: Ints, microbatches: int, epochs: int) -> Study:
     """Carry out the study of 4.3.1: ``seeds`` are the baseline's, ``fresh`` those of GPipe."""
-    baseline = text_bar(seeds, desc="baseline", unit="run")
+    baseline = progress_bar(seeds, desc="baseline", unit="run")
     rows = [_row(PLAIN, 0, train_plain(recipe(seed, epochs))) for seed in baseline]
     from_split, from_unsplit = [0.0], [0.0]
-    for seed in text_bar(fresh, desc=GPIPE, unit="seed"):
+    for seed in progress_bar(fresh, desc=GPIPE, unit="seed"):
         whole = recipe(seed, epochs)
         split, unsplit = train_plain(whole, microbatches), train_plain(whole)
         for count in stages:

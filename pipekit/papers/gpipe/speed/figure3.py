@@ -25,7 +25,7 @@ from pipekit.papers.gpipe.speed.bars import (
 )
 from pipekit.papers.gpipe.speed.step_time import compute_bound
 from pipekit.papers.repeats import emulated
-from pipekit.progress import text_bar
+from pipekit.progress import progress_bar
 from pipekit.traces import Trace
 from pipekit.units import bytes_text
 
@@ -96,7 +96,7 @@ def emulate_panel(network: str, shortest_pass_ms: float, emulations: int) -> lis
     shortest_s = min(stage.forward_s for bar in panel for stage in bar.stages)
     slower = shortest_pass_ms / 1e3 / shortest_s
     traces = [
-        _emulated(bar, slower, emulations) for bar in text_bar(panel, desc=network, unit="bar")
+        _emulated(bar, slower, emulations) for bar in progress_bar(panel, desc=network, unit="bar")
     ]
     return [Panel(network, panel, slower, list(each)) for each in zip(*traces, strict=True)]
 

@@ -136,7 +136,7 @@ def findings(
     versions = set[int]().union(*(versions_a_minibatch(run, microbatches) for run in runs))
     updates = (updates_a_minibatch(run, microbatches, minibatches) for run in runs)
     unlike_one = max(set[int]().union(*updates), key=lambda n: abs(n - 1))
-    slots = max(max(run.weight_buffers) for run in trained)
+    slots = max(max(run.weight_slots) for run in trained)
     note = f"{minibatches} minibatches, four stages, two real trainings"
     kinds = f"{sum(map(len, waits))} forwards in exact, simulated, emulated and measured traces"
     return [

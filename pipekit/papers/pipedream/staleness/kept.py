@@ -103,7 +103,7 @@ def counts(runs: Mapping[str, Run]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "versions (exact)": {name: each.peak_versions for name, each in reports.items()},
-            "versions (measured)": {name: run.weight_buffers for name, run in runs.items()},
+            "versions (measured)": {name: run.weight_slots for name, run in runs.items()},
             "in flight (exact)": {name: each.peak_in_flight for name, each in reports.items()},
             "in flight (measured)": {name: run.peak_in_flight for name, run in runs.items()},
         }

@@ -12,7 +12,7 @@ from pipekit.papers.pipedream.table1.predictions import Prediction
 from pipekit.papers.pipedream.table1.rows import FITTED, TABLE1, Setting, printed_number
 from pipekit.papers.pipedream.table1.speeds import Result
 from pipekit.plans import Plan
-from pipekit.progress import text_bar
+from pipekit.progress import progress_bar
 
 CLOSE = 0.15
 """How far a predicted speedup may be from the paper's to count as met, relatively."""
@@ -100,7 +100,7 @@ class Emulator:
     def all_rows(self, predictions: Iterable[Prediction]) -> dict[Setting, Runs]:
         """Return each row's runs."""
         found = {}
-        for one in text_bar(list(predictions), desc="emulating", unit="row"):
+        for one in progress_bar(list(predictions), desc="emulating", unit="row"):
             data_parallel = speeds.data_parallel(one.profile, one.setting.workers)
             bsp = self.run(one, data_parallel, self.minibatches // 2)
             same = one.plan.config == data_parallel.config

@@ -21,7 +21,7 @@ from pipekit.papers.pipedream_2bw.systems import (
 )
 from pipekit.papers.pipedream_2bw.throughput import rates
 from pipekit.papers.repeats import Emulated, emulated
-from pipekit.progress import text_bar
+from pipekit.progress import progress_bar
 
 SMALL, LARGE = 0, 1
 """Which of a panel's two batches."""
@@ -145,7 +145,7 @@ def figure6(jobs: Panels, faster: float, emulations: int) -> list[Figure6]:
     small, large = FIGURE6["a"].batches
     timed: dict[tuple[int, str], Emulated] = {}
     for batch, job in jobs["a"].items():
-        for system in text_bar(SYSTEMS[1:], desc=f"batch {batch}"):
+        for system in progress_bar(SYSTEMS[1:], desc=f"batch {batch}"):
             if (batch, system) != (large, INTER_LAYER):
                 run = partial(_emulated_s, job, system, faster)
                 expected = batch / float(simulated["a"].loc[batch, system])

@@ -189,7 +189,7 @@ class Optimized:
                     "b": self._rows // (DEPTH * width),
                     "difference": found.difference,
                     "losses equal": found.losses_equal,
-                    "weight buffers": max(found.run.weight_buffers),
+                    "weight slots": max(found.run.weight_slots),
                     "bytes between pipelines": across,
                     "gradients summed (bytes)": weights,
                 }

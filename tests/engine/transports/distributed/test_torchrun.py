@@ -22,7 +22,7 @@ SCRIPT = """
     state = pipe.state_dict()
     if torch.distributed.get_rank() == 0:
         torch.save(([run.losses for run in runs], loss, state), sys.argv[1])
-        print([run.weight_buffers for run in runs], len(runs[0].trace.frame))
+        print([run.weight_slots for run in runs], len(runs[0].trace.frame))
     torch.distributed.destroy_process_group()
 """
 
@@ -37,7 +37,7 @@ def test_torchrun_gives_the_bits_of_threads(tmp_path: Path, repository: Path) ->
     assert losses == [run.losses for run in runs]
     assert loss == pipe.evaluate(data(3))
     assert different(state, pipe.state_dict()) == []
-    buffers = [run.weight_buffers for run in runs]
+    buffers = [run.weight_slots for run in runs]
     assert printed == f"{buffers} {len(runs[0].trace.frame)}"
 
 
