@@ -2,6 +2,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from IPython.display import HTML
 from nbformat.v4 import new_code_cell, new_notebook
 from papermill import execute_notebook
 from tqdm.std import tqdm
@@ -58,7 +59,7 @@ class Output:
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def update(self, html: object) -> None:
+    def update(self, html: HTML) -> None:
         self.seen.append(str(html.data))
 
 
@@ -67,7 +68,7 @@ def test_in_a_notebook_a_bar_is_an_output_that_is_empty_in_the_end(
 ) -> None:
     output = Output()
 
-    def display(html: object, display_id: bool) -> Output:
+    def display(html: HTML, display_id: bool) -> Output:
         output.update(html)
         return output
 
