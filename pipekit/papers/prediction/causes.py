@@ -24,8 +24,11 @@ from pipekit.simulation import simulate
 from pipekit.simulation.one_host import Host
 from pipekit.traces import Trace
 
-REPEATS_WITHIN = 0.03
-"""A repeat counts where the plain loop before it and the one after it differ by so little."""
+LOOPS_WITHIN = 0.03
+"""A run counts where the plain loops beside it and its profile differ by so little."""
+
+MOST_TURNS = 4
+"""For each run of a case that is to count, so many are made at most."""
 
 
 def compared(
@@ -37,23 +40,24 @@ def compared(
 ) -> list[dict[str, Any]]:
     """Predict and train a model by several methods again and again; return a row for each.
 
-    Each repeat is a plain loop, a profile, a training of each case over each transport, and a plain
-    loop again; if the two loops differ by more than 3 %, the machine was not equally fast all the
-    time, and nobody could have predicted it.  Beside the loops the other cores are at work, as in a
-    run: a loop alone would not notice another program on these.  All numbers are medians of the
-    repeats that count.
+    A turn is a profile and a run of each case over each transport, with a plain loop before and
+    after each of them.  A run counts if the two loops beside it and the two beside the profile
+    differ by 3 % at most: else the machine was not equally fast, and nobody could have predicted
+    it.  Beside the loops the other cores are at work, as in a run: a loop alone would not notice
+    another program on these.  Turns are made until enough runs of each case count.  Numbers are
+    medians of those that do.
 
     - ``error``: of the prediction from the profile and what the host takes beside passes.
     - ``error without host``: of one from the profile alone.
     - ``error of passes``: of the prediction against one from the seconds that the run's own passes
       and updates took; ``error between``: of that one against the run.
-    - ``outcome``: "undecided" where less than half the repeats count; then all of them are shown.
+    - ``outcome``: "undecided" where too few count; then all of them are shown.
 
     Args:
         model: what is trained, cut in stages of equal time.
         cases: by which methods, all on as many stages.
         hosts: what this one takes beside passes, by transport: "threads", "distributed".
-        repeats: at least 1.
+        repeats: how many runs of a case are to count, at least 1.
         passes: of a profile.
     """
     stages = cases[0].stages
@@ -66,38 +70,50 @@ def compared(
     }
     for (_, case), pipeline in pipelines.items():
         pipeline.train(batches[case])  # to warm up
-    loops: list[tuple[float, float]] = []
     found: dict[tuple[str, MethodCase], list[dict[str, Any]]] = {key: [] for key in pipelines}
-    for _ in range(repeats):
-        before, costs = plain_loop_s(model, cases[0]), profiled(model, stages, passes)
-        runs = {key: pipeline.train(batches[key[1]]) for key, pipeline in pipelines.items()}
-        loops.append((before, plain_loop_s(model, cases[0])))
-        for (transport, case), run in runs.items():
-            found[transport, case].append(_errors(case, split, hosts[transport], costs, run))
+    for _ in range(MOST_TURNS * repeats):
+        loops = [plain_loop_s(model, cases[0])]
+        costs = profiled(model, stages, passes)
+        loops.append(plain_loop_s(model, cases[0]))
+        for (transport, case), pipeline in pipelines.items():
+            run = pipeline.train(batches[case])
+            loops.append(plain_loop_s(model, cases[0]))
+            beside = [*loops[:2], *loops[-2:]]
+            found[transport, case].append(
+                _errors(case, split, hosts[transport], costs, run)
+                | {"plain loop (s)": beside[-2]}
+                | {"counts": max(beside) <= (1 + LOOPS_WITHIN) * min(beside)}
+            )
+        if all(_counted(runs) >= repeats for runs in found.values()):
+            break
     for pipeline in pipelines.values():
         pipeline.close()
-    spreads = [abs(after / before - 1) for before, after in loops]
-    counts = [number for number, spread in enumerate(spreads) if spread <= REPEATS_WITHIN]
-    decided = 2 * len(counts) >= repeats
-    rows = []
-    for (transport, case), each in found.items():
-        used = [each[number] for number in counts] if decided else each
-        errors = {name: statistics.median(row[name] for row in used) for name in used[0]}
-        rows.append(
-            {
-                "model": model.name,
-                **asdict(case),
-                "transport": transport,
-                **errors,
-                "counts agree": bool(errors["counts agree"]),
-                "balance": "-".join(map(str, split.balance)),
-                "repeats that count": len(counts),
-                "plain loop (s)": statistics.median(before for before, _ in loops),
-                "outcome": "decided" if decided else "undecided",
-                "label": "measured",
-            }
-        )
-    return rows
+    return [
+        {
+            "model": model.name,
+            **asdict(case),
+            "transport": transport,
+            **_medians(runs, decided := _counted(runs) >= repeats),
+            "counts agree": all(run["counts agree"] for run in runs),
+            "balance": "-".join(map(str, split.balance)),
+            "runs": len(runs),
+            "runs that count": _counted(runs),
+            "outcome": "decided" if decided else "undecided",
+            "label": "measured",
+        }
+        for (transport, case), runs in found.items()
+    ]
+
+
+def _counted(runs: Sequence[Mapping[str, Any]]) -> int:
+    return sum(run["counts"] for run in runs)
+
+
+def _medians(runs: Sequence[Mapping[str, Any]], decided: bool) -> dict[str, float]:
+    """Return the medians of the runs that count, or of all if the case is not decided."""
+    used = [run for run in runs if run["counts"] or not decided]
+    numbers = [name for name in used[0] if not name.startswith("counts")]
+    return {name: statistics.median(run[name] for run in used) for name in numbers}
 
 
 def _errors(case: MethodCase, split: Plan, host: Host, costs: Profile, run: Run) -> dict[str, Any]:

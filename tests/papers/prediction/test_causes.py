@@ -42,18 +42,27 @@ def small() -> TrainedModel:
     )
 
 
-@pytest.mark.parametrize(("loops", "counted"), [([1, 1.02, 1, 1.5], 1), ([1, 2, 1, 2], 0)])
+STEADY, LATER, NEVER = [1, 1.02, 1], [1, 1, 1.04, *[1] * 3], [1, 2, 1] * 4
+
+
+@pytest.mark.parametrize(
+    ("loops", "runs", "counted"), [(STEADY, 1, 1), (LATER, 2, 1), (NEVER, 4, 0)]
+)
 def test_the_two_parts_make_up_the_error(
-    loops: list[float], counted: int, monkeypatch: pytest.MonkeyPatch
+    loops: list[float], runs: int, counted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A repeat counts if the plain loops before and after it are equally long."""
+    """A run counts if the plain loops beside it and the profile are equally long.
+
+    There are runs until as many count as are wanted, or there were four times as many.
+    """
     seconds = iter(loops)
     monkeypatch.setattr(causes, "plain_loop_s", lambda *_: next(seconds))
     cases, hosts = [MethodCase("flush", 2, 2, 2)], {"threads": Host(task_s=1e-3)}
-    (row,) = compared(small(), cases, hosts, repeats=2, passes=1)
-    assert row["repeats that count"] == counted
+    (row,) = compared(small(), cases, hosts, repeats=1, passes=1)
+    assert (row["runs"], row["runs that count"]) == (runs, counted)
+    assert next(seconds, None) is None
     assert row["outcome"] == ("decided" if counted else "undecided")
-    if counted:  # one: else these would be medians, each of another repeat
+    if counted:  # one: else these would be medians, each of another run
         parts = (1 + row["error of passes"]) * (1 + row["error between"])
         assert parts == pytest.approx(1 + row["error"])
         assert row["error"] == row["predicted (s)"] / row["found (s)"] - 1
