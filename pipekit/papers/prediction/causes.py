@@ -25,10 +25,7 @@ from pipekit.simulation.one_host import Host
 from pipekit.traces import Trace
 
 LOOPS_WITHIN = 0.03
-"""A run counts where the plain loops beside it and its profile differ by so little."""
-
-MOST_TURNS = 4
-"""For each run of a case that is to count, so many are made at most."""
+"""A case is decided where the plain loops beside its runs and its profiles differ by so little."""
 
 
 def compared(
@@ -40,24 +37,25 @@ def compared(
 ) -> list[dict[str, Any]]:
     """Predict and train a model by several methods again and again; return a row for each.
 
-    A turn is a profile and a run of each case over each transport, with a plain loop before and
-    after each of them.  A run counts if the two loops beside it and the two beside the profile
-    differ by 3 % at most: else the machine was not equally fast, and nobody could have predicted
-    it.  Beside the loops the other cores are at work, as in a run: a loop alone would not notice
-    another program on these.  Turns are made until enough runs of each case count.  Numbers are
-    medians of those that do.
+    A repeat is a profile and a run of each case over each transport, with a plain loop before and
+    after each of them.  A case is decided if the median of the loops beside its runs and that of
+    the loops beside the profiles differ by 3 % at most: else the machine was not as fast here as
+    there, and nobody could have predicted it.  Beside the loops the other cores are at work, as in
+    a run: a loop alone would not notice another program on these.  Numbers are medians over the
+    repeats.
 
     - ``error``: of the prediction from the profile and what the host takes beside passes.
     - ``error without host``: of one from the profile alone.
     - ``error of passes``: of the prediction against one from the seconds that the run's own passes
       and updates took; ``error between``: of that one against the run.
-    - ``outcome``: "undecided" where too few count; then all of them are shown.
+    - ``loops``: by how much the loops beside the runs are slower than those beside the profiles.
+    - ``outcome``: "decided" or "undecided".
 
     Args:
         model: what is trained, cut in stages of equal time.
         cases: by which methods, all on as many stages.
         hosts: what this one takes beside passes, by transport: "threads", "distributed".
-        repeats: how many runs of a case are to count, at least 1.
+        repeats: at least 1.
         passes: of a profile.
     """
     stages = cases[0].stages
@@ -70,53 +68,43 @@ def compared(
     }
     for (_, case), pipeline in pipelines.items():
         pipeline.train(batches[case])  # to warm up
-    found: dict[tuple[str, MethodCase], list[dict[str, Any]]] = {key: [] for key in pipelines}
-    for _ in range(MOST_TURNS * repeats):
-        loops = [plain_loop_s(model, cases[0])]
-        costs = profiled(model, stages, passes)
-        loops.append(plain_loop_s(model, cases[0]))
+    profiles: list[float] = []  # seconds of the loops beside them
+    runs: dict[tuple[str, MethodCase], list[float]] = {key: [] for key in pipelines}
+    found: dict[tuple[str, MethodCase], list[dict[str, float]]] = {key: [] for key in pipelines}
+    for _ in range(repeats):
+        before, costs = plain_loop_s(model, cases[0]), profiled(model, stages, passes)
+        after = plain_loop_s(model, cases[0])
+        profiles += [before, after]
         for (transport, case), pipeline in pipelines.items():
             run = pipeline.train(batches[case])
-            loops.append(plain_loop_s(model, cases[0]))
-            beside = [*loops[:2], *loops[-2:]]
-            found[transport, case].append(
-                _errors(case, split, hosts[transport], costs, run)
-                | {"plain loop (s)": beside[-2]}
-                | {"counts": max(beside) <= (1 + LOOPS_WITHIN) * min(beside)}
-            )
-        if all(_counted(runs) >= repeats for runs in found.values()):
-            break
+            before, after = after, plain_loop_s(model, cases[0])
+            runs[transport, case] += [before, after]
+            found[transport, case].append(_errors(case, split, hosts[transport], costs, run))
     for pipeline in pipelines.values():
         pipeline.close()
-    return [
-        {
-            "model": model.name,
-            **asdict(case),
-            "transport": transport,
-            **_medians(runs, decided := _counted(runs) >= repeats),
-            "counts agree": all(run["counts agree"] for run in runs),
-            "balance": "-".join(map(str, split.balance)),
-            "runs": len(runs),
-            "runs that count": _counted(runs),
-            "outcome": "decided" if decided else "undecided",
-            "label": "measured",
-        }
-        for (transport, case), runs in found.items()
-    ]
+    rows = []
+    for (transport, case), each in found.items():
+        slower = statistics.median(runs[transport, case]) / statistics.median(profiles) - 1
+        rows.append(
+            {
+                "model": model.name,
+                **asdict(case),
+                "transport": transport,
+                **{name: statistics.median(row[name] for row in each) for name in each[0]},
+                "counts agree": all(row["counts agree"] for row in each),
+                "balance": "-".join(map(str, split.balance)),
+                "plain loop (s)": statistics.median(profiles),
+                "loops": slower,
+                "outcome": "decided" if abs(slower) <= LOOPS_WITHIN else "undecided",
+                "label": "measured",
+            }
+        )
+    return rows
 
 
-def _counted(runs: Sequence[Mapping[str, Any]]) -> int:
-    return sum(run["counts"] for run in runs)
-
-
-def _medians(runs: Sequence[Mapping[str, Any]], decided: bool) -> dict[str, float]:
-    """Return the medians of the runs that count, or of all if the case is not decided."""
-    used = [run for run in runs if run["counts"] or not decided]
-    numbers = [name for name in used[0] if not name.startswith("counts")]
-    return {name: statistics.median(run[name] for run in used) for name in numbers}
-
-
-def _errors(case: MethodCase, split: Plan, host: Host, costs: Profile, run: Run) -> dict[str, Any]:
+def _errors(
+    case: MethodCase, split: Plan, host: Host, costs: Profile, run: Run
+) -> dict[str, float]:
     schedule, trace = case.schedule(case.batches), run.trace
     predicted, bare = (simulate(schedule, costs, split, host=h).makespan_s for h in (host, Host()))
     hand_made = Plan.by_hand([1] * case.stages, rows=costs.rows)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pipekit.clusters import Cluster, flat
 from pipekit.emulation import emulate
 from pipekit.engine import Loss, OptimizerFactory, Pipeline, Run
+from pipekit.host.memory import keep_freed_memory
 from pipekit.papers.timelines import memory_of
 from pipekit.planning import plan
 from pipekit.plans import Plan, Recompute
@@ -228,7 +229,12 @@ def verdicts(
 def pipeline_of(
     model: TrainedModel, case: MethodCase, split: Plan, transport: str = "threads"
 ) -> Pipeline:
-    """Return the pipeline that trains a model by a method, cut as a plan says."""
+    """Return the pipeline that trains a model by a method, cut as a plan says.
+
+    From then on this process keeps the memory that it frees, as workers' own processes do: else the
+    first batch of each run would pay for what the loops and profiles before it gave back.
+    """
+    keep_freed_memory()
     return Pipeline(
         model.module,
         case.schedule,

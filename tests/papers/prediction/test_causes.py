@@ -42,27 +42,23 @@ def small() -> TrainedModel:
     )
 
 
-STEADY, LATER, NEVER = [1, 1.02, 1], [1, 1, 1.04, *[1] * 3], [1, 2, 1] * 4
-
-
 @pytest.mark.parametrize(
-    ("loops", "runs", "counted"), [(STEADY, 1, 1), (LATER, 2, 1), (NEVER, 4, 0)]
+    ("loops", "slower"),
+    [([1, 1.01, 1.02], 1.015 / 1.005), ([1, 1, 1.1], 1.05), ([1, 1, 9] + [1] * 6, 1)],
+    ids=["steady", "not", "a single one is not"],
 )
 def test_the_two_parts_make_up_the_error(
-    loops: list[float], runs: int, counted: int, monkeypatch: pytest.MonkeyPatch
+    loops: list[float], slower: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run counts if the plain loops beside it and the profile are equally long.
-
-    There are runs until as many count as are wanted, or there were four times as many.
-    """
-    seconds = iter(loops)
+    """A case is decided if plain loops are as long beside its runs as beside the profiles."""
+    repeats, seconds = len(loops) // 3, iter(loops)
     monkeypatch.setattr(causes, "plain_loop_s", lambda *_: next(seconds))
     cases, hosts = [MethodCase("flush", 2, 2, 2)], {"threads": Host(task_s=1e-3)}
-    (row,) = compared(small(), cases, hosts, repeats=1, passes=1)
-    assert (row["runs"], row["runs that count"]) == (runs, counted)
+    (row,) = compared(small(), cases, hosts, repeats, passes=1)
     assert next(seconds, None) is None
-    assert row["outcome"] == ("decided" if counted else "undecided")
-    if counted:  # one: else these would be medians, each of another run
+    assert row["loops"] == pytest.approx(slower - 1)
+    assert row["outcome"] == ("undecided" if slower > 1.03 else "decided")
+    if repeats == 1:  # else these are medians, each of another repeat
         parts = (1 + row["error of passes"]) * (1 + row["error between"])
         assert parts == pytest.approx(1 + row["error"])
         assert row["error"] == row["predicted (s)"] / row["found (s)"] - 1
