@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -55,7 +56,13 @@ def digits_recipe(
 def train_all(
     recipes: Iterable[Recipe], depths: Sequence[int], microbatches: int, transport: str
 ) -> Iterator[PipelineTraining]:
-    """Train by all of :data:`METHODS` at each depth, one recipe after another."""
+    """Train by all of :data:`METHODS` at each depth, one recipe after another.
+
+    Raises:
+        ScheduleError: a method cannot be at one of the depths; before the first training.
+    """
+    for stages, method in product(depths, METHODS.values()):
+        method(stages, microbatches, 1)
     for recipe in recipes:
         for stages in depths:
             for name, method in METHODS.items():

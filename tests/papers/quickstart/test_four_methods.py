@@ -4,6 +4,7 @@ import torch
 from pipekit.datasets import mnist
 from pipekit.papers.quickstart import comparison, four_methods
 from pipekit.papers.trainings.training import PipelineTraining
+from pipekit.schedules import ScheduleError
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +17,12 @@ def trainings() -> list[PipelineTraining]:
 def test_every_method_trains_at_every_depth(trainings: list[PipelineTraining]) -> None:
     assert [training.name for training in trainings] == list(four_methods.METHODS)
     assert [training.microbatches for training in trainings] == [4, 4, 1, 4]
+
+
+def test_a_depth_that_one_method_cannot_have_is_refused_before_the_first_training() -> None:
+    untouched = four_methods.train_all(iter(()), [2, 8], 4, "threads")
+    with pytest.raises(ScheduleError, match="2BW needs at least as many microbatches"):
+        next(untouched)
 
 
 def test_a_seed_gives_the_same_weights() -> None:
