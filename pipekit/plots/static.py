@@ -210,10 +210,13 @@ def _strokes(trace: Any) -> dict[str, Any]:
 
 def _filled(color: str, pattern: Any) -> dict[str, Any]:
     """Return how matplotlib fills a bar or an area."""
+    *_, alpha = fill = _rgba(color)
+    # A colour's lines are faint, for the text on it; a shade's would not be seen.
+    strength = 0.35 if alpha == 1 else 0.9
     return {
-        "facecolor": _rgba(color),
+        "facecolor": fill,
         "hatch": HATCHES[pattern.shape or ""],
-        "hatchcolor": (*_rgba(pattern.fgcolor or color)[:3], 0.35),
+        "hatchcolor": (*_rgba(pattern.fgcolor or color)[:3], strength),
     }
 
 

@@ -60,3 +60,16 @@ def test_steps_stay_steps() -> None:
 def test_other_traces_are_refused() -> None:
     with pytest.raises(ValueError, match="only draw bars and scatters statically, not 'pie'"):
         static.draw(go.Figure(go.Pie(values=[1])))
+
+
+@pytest.mark.parametrize("page", [1.0, 0.08], ids=["light", "dark"])
+def test_the_pattern_of_a_gap_is_seen_on_light_and_on_dark_pages(page: float) -> None:
+    look = style.WAITS_FOR_PASS
+    filled = static._filled(look.color, go.bar.marker.Pattern(style.pattern(look)))
+    ground = page
+    for grey, _, _, alpha in (static._rgba(style.IDLE), filled["facecolor"]):
+        ground += alpha * (grey - ground)
+    grey, _, _, alpha = filled["hatchcolor"]
+    line = ground + alpha * (grey - ground)
+    light, dark = (0.05 + shade**2.2 for shade in (max(line, ground), min(line, ground)))
+    assert light / dark >= 1.5  # WCAG 2's contrast
