@@ -12,7 +12,7 @@ An experiment file is YAML::
         full: {epochs: 10}
         alone: true                  # optional: it measures times, nothing may run beside it
         grid:                        # optional: one run for each combination, see .grid
-          lr: [0.01, 0.1]
+          lr: [0.01, 0.1]            # a scale that sets it (quick: {lr: 0.1}) does not vary it
           method: {ours: "2bw", theirs: "pipedream"}
 
 Everything is checked before anything runs, because a batch may take a night: a parameter must be
@@ -160,9 +160,11 @@ def _jobs(
             f"{where}: the name {name!r} must be usable as a file name: at most 100 letters, "
             f"digits, spaces, '-' and '_'"
         )
-    parameters = entry.get("parameters", {}) | entry.get(scale, {})
-    points = grid.points(entry.get("grid", {}), where)
-    if both := sorted(parameters.keys() & entry.get("grid", {}).keys()):
+    at_scale = entry.get(scale, {})
+    parameters = entry.get("parameters", {}) | at_scale
+    axes = {name: each for name, each in entry.get("grid", {}).items() if name not in at_scale}
+    points = grid.points(axes, where)
+    if both := sorted(parameters.keys() & axes.keys()):
         raise ValueError(f"{where}: {both[0]!r} is both in the grid and beside it: leave one out")
     try:
         json.dumps([parameters, [point.parameters for point in points]], allow_nan=False)

@@ -19,6 +19,7 @@ from pipekit.papers.staleness.claims import (
 from pipekit.papers.staleness.comparison import OWN
 from pipekit.papers.staleness.methods import METHODS
 from pipekit.papers.staleness.paired import LEVEL, holm
+from pipekit.papers.staleness.proxies import of_setting
 from pipekit.papers.staleness.sweep import ARM
 
 HELPS, HARMS = "helps", "harms"
@@ -37,6 +38,7 @@ def sentences(trainings: pd.DataFrame) -> pd.DataFrame:
     found = [(name, text) for _, name, text in sorted(told, key=lambda each: each[0])]
     found.append(("optimizers", " ".join(_on_optimizers(trainings)) or "Optimizers: not trained."))
     found.append(("mitigations", _on_mitigations(mitigations(trainings))))
+    found.append(("networks", f"The networks: {'; '.join(_on_networks(trainings))}."))
     frame = pd.DataFrame(found, columns=["name", "text"])
     frame.insert(0, "number", range(1, len(frame) + 1))
     return frame
@@ -74,18 +76,13 @@ def mitigations(trainings: pd.DataFrame) -> pd.DataFrame:
 
 
 def counts(trainings: pd.DataFrame) -> str:
-    """Return how many trainings there are, how long they took, and how short each is."""
+    """Return how many trainings there are, and how long they took."""
     hours = trainings["cpu_s"].sum() / 3600
     judged = comparison.judged(trainings)
     arms = judged.loc[judged["at"] == OWN, ARM].drop_duplicates()
-    lengths = trainings[["proxy", "updates", "batch_rows"]].drop_duplicates()
-    each = "; ".join(
-        f"{proxy}: {updates} updates of {rows} samples"
-        for proxy, updates, rows in lengths.itertuples(index=False)
-    )
     return (
-        f"{len(trainings)} trainings, {hours:.2f} hours of CPU time (measured), "
-        f"{len(arms)} complete arms ({each})"
+        f"{len(trainings):,} trainings, {hours:.2f} hours of CPU time (measured), "
+        f"{len(arms)} complete arms"
     )
 
 
@@ -122,6 +119,12 @@ def _on_optimizers(trainings: pd.DataFrame) -> Iterator[str]:
                 for row in rows.sort_values("cost").itertuples()
             )
             yield f"{arm} costs on {proxy}, in nats: {costs} (measured)."
+
+
+def _on_networks(trainings: pd.DataFrame) -> Iterator[str]:
+    for proxy, own in trainings.groupby("proxy", sort=False):
+        size = f"{len(own):,} trainings, {own['cpu_s'].sum() / 3600:.2f} hours of CPU time"
+        yield f"{proxy} ({of_setting(str(proxy)).description}; {size}, measured)"
 
 
 def _on_mitigations(table: pd.DataFrame) -> str:

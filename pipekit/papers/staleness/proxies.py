@@ -6,7 +6,7 @@ stages have something to train in each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count, islice, pairwise
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipekit.choices import require_choice
 from pipekit.datasets import (
     Batch,
     Dataset,
@@ -65,6 +66,25 @@ class Proxy:
     def name(self) -> str:
         """As it is called in tables."""
         return f"{self.kind}-{self.size}"
+
+    @property
+    def setting(self) -> str:
+        """Its name where results stand: with its updates, if they are not its own number."""
+        own = PROXIES[self.name].updates
+        return self.name if self.updates == own else f"{self.name}-{self.updates}"
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers it learns."""
+        with torch.device("meta"):
+            return sum(each.numel() for each in self.build(0).parameters())
+
+    @property
+    def description(self) -> str:
+        """How large it is, and how much a training learns from, repeats included."""
+        samples = self.updates * self.batch_rows
+        seen = f"{samples:,} images" if self.kind == "images" else f"{samples * self.length:,} bytes"
+        return f"{self.parameters:,} parameters, {self.updates:,} updates, {seen} seen"
 
     @property
     def colours(self) -> int:
@@ -133,6 +153,11 @@ class OwnImages(Proxy):
     folder: str = ""
 
     @property
+    def parameters(self) -> int:
+        """How many numbers it learns; 0: its last layer depends on a folder that is not named."""
+        return super().parameters if self.folder else 0
+
+    @property
     def colours(self) -> int:
         """Red, green and blue."""
         return 3
@@ -180,6 +205,19 @@ PROXIES: Mapping[str, Proxy] = MappingProxyType(
     }
 )
 """By name."""
+
+
+def of_setting(name: str) -> Proxy:
+    """Return the proxy of a :attr:`Proxy.setting`: ``gpt-large-200`` is gpt-large, 200 updates.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    own, _, updates = name.rpartition("-")
+    if own in PROXIES and updates.isdigit():
+        return replace(PROXIES[own], updates=int(updates))
+    require_choice("proxy", name, list(PROXIES))
+    return PROXIES[name]
 
 
 def evaluate(model: nn.Module, proxy: Proxy, tests: Sequence[Batch]) -> float:

@@ -17,7 +17,7 @@ from pipekit.papers.costs import published
 from pipekit.papers.staleness.comparison import OWN, arm_name
 from pipekit.papers.staleness.methods import METHODS, PACI_MICROBATCHES, SYNC
 from pipekit.papers.staleness.optimizers import OPTIMIZERS
-from pipekit.papers.staleness.proxies import PROXIES
+from pipekit.papers.staleness.proxies import of_setting
 from pipekit.papers.timelines import backward_ends, mean_interval
 from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan
@@ -119,7 +119,7 @@ STANDS_FOR: Mapping[str, Machines] = MappingProxyType(
 def on_paper_cluster(proxy: str, optimizer: str, stages: int = 4) -> Machines:
     """Return the network and the cluster that a proxy stands for, with an optimizer's memory."""
     states = OPTIMIZERS[optimizer].states
-    return replace(STANDS_FOR[PROXIES[proxy].kind], stages=stages, optimizer_states=states)
+    return replace(STANDS_FOR[of_setting(proxy).kind], stages=stages, optimizer_states=states)
 
 
 def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) -> pd.DataFrame:

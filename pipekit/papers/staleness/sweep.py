@@ -137,7 +137,7 @@ def parse_arms(text: str) -> tuple[tuple[str, int], ...]:
 def frame(cases: Sequence[StaleTraining], folder: Path) -> pd.DataFrame:
     """Return a row for each training; those that the folder has are not run again.
 
-    Columns: :data:`ARM`, ``rate``, ``seed``, ``updates``, ``batch_rows``, :data:`VALIDATIONS`
+    Columns: :data:`ARM` (its proxy as :attr:`.Proxy.setting` has it), ``rate``, ``seed``, ``updates``, ``batch_rows``, :data:`VALIDATIONS`
     (nats; not a number where it is not finite), ``training`` (the mean loss of the last tenth of
     the updates, at the weights that the method reads), ``by`` (oracle or engine), ``cpu_s``,
     ``commit``.
@@ -151,10 +151,10 @@ def table(records: Iterable[saved_trainings.Record]) -> pd.DataFrame:
     for record in records:
         losses = np.array(record["losses"], dtype=float)
         validations = [np.nan if loss is None else loss for _, loss in record["validations"]]
-        batch_rows = PROXIES[record["case"]["proxy"]].batch_rows
+        proxy = replace(PROXIES[record["case"]["proxy"]], updates=len(losses))
         rows.append(
             record["case"]
-            | {"updates": len(losses), "batch_rows": batch_rows}
+            | {"proxy": proxy.setting, "updates": len(losses), "batch_rows": proxy.batch_rows}
             | dict(zip(VALIDATIONS, validations, strict=True))
             | {"training": float(losses[-len(losses) // 10 :].mean())}
             | {name: record[name] for name in ("by", "cpu_s")}
@@ -176,7 +176,7 @@ def chosen(trainings: pd.DataFrame) -> dict[tuple[str, str, int, str], float]:
 
 
 def _key(case: StaleTraining) -> tuple[str, str, int, str]:
-    return case.proxy.name, case.method, case.stages, case.optimizer
+    return case.proxy.setting, case.method, case.stages, case.optimizer
 
 
 def _middle(rates: Sequence[float], number: int) -> Sequence[float]:

@@ -75,9 +75,8 @@ class StaleTraining:
         """
         if METHODS[self.method].mitigation:
             return ENGINE
-        parameters = sum(p.numel() for p in _shape(self.proxy).parameters())
         # W(t) and its stage's copy, and the gradient, in float32.
-        kept = 3 * 4 * parameters * self.proxy.updates
+        kept = 3 * 4 * self.proxy.parameters * self.proxy.updates
         return ORACLE if kept <= MOST_KEPT_BYTES else ENGINE
 
 
@@ -177,11 +176,6 @@ def _pieces(updates: int) -> list[tuple[int, int]]:
     """Return from which update to which each piece goes, the first one empty."""
     ends = [updates * point // POINTS for point in range(POINTS + 1)]
     return [(0, 0), *pairwise(ends)]
-
-
-def _shape(proxy: Proxy) -> nn.Sequential:
-    with torch.device("meta"):
-        return proxy.build(0)
 
 
 def _finite(loss: float) -> float | None:

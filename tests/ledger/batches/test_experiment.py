@@ -76,6 +76,16 @@ def test_a_grid_is_a_run_for_each_combination(tmp_path: Path, notebook: Notebook
     assert [job.name for job in experiment.only(["a-1-ours"]).jobs] == ["a-1-ours"]
 
 
+def test_what_a_scale_sets_is_not_varied_at_it(tmp_path: Path, notebook: Notebook) -> None:
+    notebook("a", parameters=GRID_PARAMETERS)
+    file = write(tmp_path, GRID.replace("    grid:", "    quick: {steps: 7}\n    grid:"))
+    assert [(job.name, job.parameters["steps"]) for job in load(file, "quick").jobs] == [
+        ("a-ours", 7),
+        ("a-theirs", 7),
+    ]
+    assert len(load(file, "full").jobs) == 4
+
+
 @pytest.mark.parametrize(
     ("grid", "why"),
     [
@@ -92,7 +102,8 @@ def test_a_grid_that_cannot_be_meant_is_refused(
     tmp_path: Path, notebook: Notebook, grid: str, why: str
 ) -> None:
     notebook("a", parameters=GRID_PARAMETERS)
-    text = f"{{name: x, notebooks: [{{notebook: a.ipynb, quick: {{scale_of: 1}}, grid: {grid}}}]}}"
+    entry = f"{{notebook: a.ipynb, parameters: {{scale_of: 1}}, grid: {grid}}}"
+    text = f"{{name: x, notebooks: [{entry}]}}"
     with pytest.raises(ValueError, match=re.escape(why)):
         load(write(tmp_path, text))
 
