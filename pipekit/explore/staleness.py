@@ -14,6 +14,8 @@ from pipekit.explore.page.explorer import explore, waiting
 from pipekit.explore.page.view import Plot, View
 
 TRAININGS = "trainings.csv"
+ALIKE = 1e-3
+"""Times that differ by less are alike, as a share."""
 CLUSTERS = ("2bw-v100", "pipedream-a", "pipedream-b")
 
 
@@ -118,9 +120,12 @@ def _text(found: pd.DataFrame, fits: pd.Series, memory_gib: float) -> str:
     if len(left_out) == len(found):
         return f"Nothing fits into {memory_gib:g} GiB (simulated)."
     best = found[fits]
-    fastest, least = (best.loc[best[column].idxmin()] for column in ("seconds", "loss"))
+    least = best.loc[best["loss"].idxmin()]
+    quickest = best["seconds"].min()
+    fastest = [*best["arm"][best["seconds"] <= (1 + ALIKE) * quickest]]
+    others = f" and {len(fastest) - 1} more are" if len(fastest) > 1 else " is"
     out = f"  Not within {memory_gib:g} GiB: {', '.join(left_out)}." if len(left_out) else ""
     return (
-        f"{fastest['arm']} is the fastest, {1e3 * fastest['seconds']:.3g} ms a sample (simulated), "
+        f"{fastest[0]}{others} the fastest, {1e3 * quickest:.3g} ms a sample (simulated), "
         f"and {least['arm']} ends lowest, at {least['loss']:.3f} nats (measured).{out}"
     )

@@ -9,8 +9,8 @@ What the equations rest on: the texts of these papers were not at hand when they
 SpecTrain's, PipeMare's and PipeOptim's are well known, but the numbers of their sections are from
 memory.  Gap-Aware's elementwise form is FTPipe's code's, error feedback that of a public
 implementation, basis rotation a detailed summary's; PACI's bound and rule are from its authors'
-page and a summary, Nesterov's settings from its authors' scripts.  XPipe (Guan et al. 2019) is left
-out: how far its passes look ahead is nowhere to be found.
+page and a summary, Nesterov's settings from its authors' scripts.  XPipe (Guan et al. 2019) is here
+for whole minibatches alone: see :class:`SpecTrain`.
 """
 
 from importlib import import_module

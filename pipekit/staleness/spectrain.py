@@ -20,11 +20,11 @@ class SpecTrain(Prediction):
 
     The paper's v is a running mean of gradients, which ``torch.optim.SGD(momentum=g,
     dampening=g)`` keeps; without ``dampening`` the learning rate is another by a factor.  With Adam
-    and AdamW it takes their step, which is XPipe's idea (Guan et al. 2019).  XPipe's own look-ahead
-    counts, those of a batch's first microbatch for all of it, are not here: neither the paper's
-    text nor its authors' code could be had, and what fairscale has of it
-    (``experimental_async_approaches.py``) divides by the microbatch's number, and rounds the rate
-    times s down to 0 in a backward.  On ``schedules.pipedream(stages, n, stashing=False)``.
+    and AdamW it takes their step, which is XPipe (Guan et al. 2019) for whole minibatches.  Of a
+    minibatch cut in T microbatches XPipe predicts for the first one, s = round((N + T - k/2 - 2)/T)
+    in forwards and round((T + floor(k/2) - 1)/T) in backwards, and lets all read that; it is known
+    from a reader's notes alone, and is not here.  On ``schedules.pipedream(stages, n,
+    stashing=False)``.
     """
 
     stashing = False

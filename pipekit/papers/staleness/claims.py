@@ -26,7 +26,7 @@ class PaperClaim:
     Attributes:
         name: ours.
         source: paper and section.
-        text: what it says.
+        text: what it says, with what was put in or left out in brackets.
         method: whose loss.
         other: beside which.
         expected: what follows for the loss: one of :data:`HIGHER`, :data:`LOWER`,
@@ -67,7 +67,7 @@ CLAIMS = (
     PaperClaim(
         "2bw",
         "PipeDream-2BW, sections 1 and 5.1",
-        "2BW has empirically similar model convergence to vanilla",
+        "[2BW] has empirically similar model convergence to vanilla weight updates",
         "2bw",
         SYNC,
         NOT_HIGHER,
@@ -75,7 +75,8 @@ CLAIMS = (
     PaperClaim(
         "pipedream",
         "PipeDream, section 3.4",
-        "PipeDream's semantics lie between those of one machine and of data parallelism",
+        "PipeDream's default semantics (weight stashing but no vertical sync) are between regular "
+        "minibatched SGD on a single machine, and data parallelism with BSP synchronization",
         "pipedream",
         SYNC,
         NOT_HIGHER,
@@ -99,7 +100,7 @@ CLAIMS = (
     PaperClaim(
         "adamw",
         _ONE_STEP,
-        "AdamW suffers from severe degradation under a one-step delay",
+        "AdamW [...] indeed suffers from severe degradation [under one-step delay]",
         "2bw",
         SYNC,
         HIGHER,
@@ -108,7 +109,7 @@ CLAIMS = (
     PaperClaim(
         "muon",
         _ONE_STEP,
-        "Muon exhibits strong robustness under a one-step delay",
+        "recent methods like Muon exhibit strong robustness under a one-step delay",
         "2bw",
         SYNC,
         NOT_HIGHER,
@@ -117,7 +118,7 @@ CLAIMS = (
     PaperClaim(
         "error-feedback",
         _ONE_STEP,
-        "the error feedback further mitigates the delay's effects",
+        "an [...] Error Feedback-inspired correction to further mitigate delay effects",
         "2bw-feedback",
         "2bw",
         LOWER,
@@ -133,7 +134,7 @@ CLAIMS = (
     PaperClaim(
         "pipemare",
         "PipeMare, abstract",
-        "similar model quality to synchronous training",
+        "similar model quality, when compared to state-of-the-art synchronous PP training",
         "pipemare",
         SYNC,
         NOT_HIGHER,
@@ -141,7 +142,7 @@ CLAIMS = (
     PaperClaim(
         "nesterov",
         "Ajanthan et al. (2025), abstract",
-        "Nesterov's method on PipeDream surpasses the synchronous baseline",
+        "[NAdam on PipeDream is] even surpassing the synchronous baseline",
         "pipedream",
         SYNC,
         LOWER,
@@ -151,7 +152,7 @@ CLAIMS = (
     PaperClaim(
         "paci",
         "PACI, abstract",
-        "matches the final perplexity of 1F1B with a flush",
+        "PACI matches the stability and final perplexity of synchronous 1F1B-flush",
         "paci",
         SYNC,
         NOT_HIGHER,

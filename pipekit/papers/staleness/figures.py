@@ -1,7 +1,7 @@
 """The sweep's figures: courses over updates, samples and simulated seconds; rates; costs."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -10,20 +10,40 @@ import plotly.graph_objects as go
 from pipekit import plots
 from pipekit.papers.staleness import comparison
 from pipekit.papers.staleness.comparison import OWN, SYNCS
-from pipekit.papers.staleness.methods import SYNC
+from pipekit.papers.staleness.methods import METHODS, SYNC
 from pipekit.papers.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED
 from pipekit.units import bytes_text
 
 RATES: Mapping[str, str] = {OWN: "each at its own rate", SYNCS: "all at the rate of no delay"}
 PAD = 0.05
 """Of an axis, beyond what is compared."""
+MOST = 0.75
+"""Of a course's later points, which are in the picture."""
 MARKER_PX = 8, 20
 """Of the least and the greatest memory."""
+DELAYS, MITIGATED = "delays", "mitigations"
 AXES: Mapping[str, str] = {
     "updates": "updates",
     "samples": "samples",
     "seconds": "seconds on the paper's cluster (simulated)",
 }
+
+
+def panels(trainings: pd.DataFrame, proxy: str, optimizer: str) -> dict[str, list[str]]:
+    """Return the methods that are drawn together, by the panel's name: a dozen are too many.
+
+    Methods as they are, and where there are any, mitigations beside what they were added to; each
+    with no delay.
+    """
+    rows = comparison.judged(trainings)
+    own = rows[(rows["proxy"] == proxy) & (rows["optimizer"] == optimizer)]
+    names = [name for name in METHODS if name in set(own["method"])]
+    mitigated = [name for name in names if comparison.plain(name) != name]
+    found = {DELAYS: [name for name in names if name not in mitigated]}
+    if mitigated:
+        beside = {SYNC, *mitigated, *map(comparison.plain, mitigated)}
+        found[MITIGATED] = [name for name in names if name in beside]
+    return found
 
 
 def course(
@@ -32,8 +52,9 @@ def course(
     optimizer: str,
     x: str = "updates",
     seconds: pd.Series | None = None,
+    methods: Sequence[str] = tuple(METHODS),
 ) -> tuple[go.Figure, pd.DataFrame]:
-    """Return the validation loss of all arms at their own rates, bands over seeds, and its numbers.
+    """Return the validation loss of arms at their own rates, bands over seeds, and its numbers.
 
     Args:
         trainings: of the sweep.
@@ -41,9 +62,12 @@ def course(
         optimizer: likewise.
         x: one of :data:`AXES`.
         seconds: of an update (:func:`.speed.update_seconds`), for the last.
+        methods: which of them, in this order.
     """
     frame = comparison.courses(trainings)
     frame = frame[(frame["proxy"] == proxy) & (frame["optimizer"] == optimizer)]
+    frame = frame[frame["method"].isin(methods)]
+    frame = frame.sort_values("method", key=lambda each: each.map(methods.index), kind="stable")
     label = "measured"
     if x == "seconds":
         assert seconds is not None
@@ -201,10 +225,10 @@ def time_to_loss(trainings: pd.DataFrame, seconds: pd.Series) -> pd.DataFrame:
 def _compared(shown: pd.DataFrame) -> list[float]:
     """Return the range of losses in which courses are compared.
 
-    It ends where the slowest arm's mean is after a third of its points: an early spike of one seed
-    would press all the others together.
+    It ends where the slowest arm's mean is for the most part, once a third of its points are over:
+    a spike of one seed would press all the others together.
     """
     means = shown.groupby(["arm", "updates"])["loss"].mean()
-    later = [own.iloc[len(own) // 3 :].max() for _, own in means.groupby("arm")]
+    later = [own.iloc[len(own) // 3 :].quantile(MOST) for _, own in means.groupby("arm")]
     low, high = shown["loss"].min(), max(later)
     return [low - PAD * (high - low), high + PAD * (high - low)]

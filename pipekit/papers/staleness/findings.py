@@ -44,6 +44,13 @@ def sentences(trainings: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
+def listed(said: pd.DataFrame) -> str:
+    """Return sentences as a numbered list in Markdown, each after its name."""
+    return "\n".join(
+        f"{each.number}. **{each.name}** {each.text}" for each in said.itertuples(False)
+    )
+
+
 def mitigations(trainings: pd.DataFrame) -> pd.DataFrame:
     """Return what each mitigation earns over the method that it was added to: a row a setting.
 
@@ -104,9 +111,19 @@ def _on_claim(table: pd.DataFrame, claim: PaperClaim) -> str:
         if len(rows):
             ends = f"{rows['excess'].min():+.3f} to {rows['excess'].max():+.3f}"
             span = f"{rows['excess'].iloc[0]:+.3f}" if len(rows) == 1 else ends
-            where = ", ".join(dict.fromkeys(rows["proxy"] + " by " + rows["optimizer"]))
-            parts.append(f"{word} in {len(rows)} of {len(own)} ({span} nats; {where})")
+            parts.append(f"{word} in {len(rows)} of {len(own)} ({span} nats; {_where(rows, own)})")
     return f"{quoted}: {'; '.join(parts)} (measured)."
+
+
+def _where(rows: pd.DataFrame, claim: pd.DataFrame) -> str:
+    """Return the settings of some comparisons, with what tells them from a claim's others."""
+    names = rows["proxy"] + " by " + rows["optimizer"]
+    if claim["stages"].nunique() > 1:
+        names = names + " on " + rows["stages"].astype(str) + " stages"
+    return "; ".join(
+        f"at {rates}: {', '.join(names[own.index])}"
+        for rates, own in rows.groupby("rates", sort=False)
+    )
 
 
 def _on_optimizers(trainings: pd.DataFrame) -> Iterator[str]:

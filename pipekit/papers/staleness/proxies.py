@@ -83,8 +83,11 @@ class Proxy:
     def description(self) -> str:
         """How large it is, and how much a training learns from, repeats included."""
         samples = self.updates * self.batch_rows
-        seen = f"{samples:,} images" if self.kind == "images" else f"{samples * self.length:,} bytes"
-        return f"{self.parameters:,} parameters, {self.updates:,} updates, {seen} seen"
+        seen = (
+            f"{samples:,} images" if self.kind == "images" else f"{samples * self.length:,} bytes"
+        )
+        size = f"{self.parameters:,} parameters, " if self.parameters else ""
+        return f"{size}{self.updates:,} updates, {seen} seen"
 
     @property
     def colours(self) -> int:

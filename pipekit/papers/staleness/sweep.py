@@ -137,10 +137,10 @@ def parse_arms(text: str) -> tuple[tuple[str, int], ...]:
 def frame(cases: Sequence[StaleTraining], folder: Path) -> pd.DataFrame:
     """Return a row for each training; those that the folder has are not run again.
 
-    Columns: :data:`ARM` (its proxy as :attr:`.Proxy.setting` has it), ``rate``, ``seed``, ``updates``, ``batch_rows``, :data:`VALIDATIONS`
-    (nats; not a number where it is not finite), ``training`` (the mean loss of the last tenth of
-    the updates, at the weights that the method reads), ``by`` (oracle or engine), ``cpu_s``,
-    ``commit``.
+    Columns: :data:`ARM` (its proxy is a :attr:`.Proxy.setting`), ``rate``, ``seed``, ``updates``,
+    ``batch_rows``, :data:`VALIDATIONS` (nats; not a number where it is not finite), ``training``
+    (the mean loss of the last tenth of the updates, at the weights that the method reads), ``by``
+    (oracle or engine), ``cpu_s``, ``commit``.
     """
     return table(saved_trainings.train_or_load(cases, train, folder))
 

@@ -49,7 +49,9 @@ def bands(
         x_title=x_title,
         y_title=y_title or y,
     )
-    for position, (_, rows) in enumerate(grouped.groupby(color, sort=False)):
+    for position, (name, rows) in enumerate(grouped.groupby(color, sort=False)):
+        # Who hides a curve, by its name in the legend, hides its band with it.
+        figure.data[position].legendgroup = str(name)
         forth, back = rows, rows.iloc[::-1]
         figure.add_scatter(
             x=[*forth[x], *back[x]],
@@ -58,6 +60,7 @@ def bands(
             fillcolor=style.faint(style.line(position)["color"], OPACITY),
             mode="lines",
             line={"width": 0},
+            legendgroup=str(name),
             showlegend=False,
             hoverinfo="skip",
         )

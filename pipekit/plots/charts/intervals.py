@@ -13,8 +13,9 @@ ROW_PX = 34
 CHARACTER_PX = 8
 SHARE = 0.6
 """Of a row, which its series divide among them."""
-PAD = 0.3
-"""Of the means' spread, on either side; what reaches further leaves the picture."""
+PAD, REACH = 0.05, 1.0
+"""Of the means' spread, on either side: of what is shown, and the most that an interval may take;
+what reaches further leaves the picture."""
 
 
 def intervals(
@@ -47,10 +48,11 @@ def intervals(
     """
     require(frame, (row, mean, low, high, color))
     names, kinds = (list(dict.fromkeys(frame[column])) for column in (row, color))
-    apart = [SHARE * ((kind + 0.5) / len(kinds) - 0.5) for kind in range(len(kinds))]
+    of_row = {name: [k for k in kinds if k in {*own[color]}] for name, own in frame.groupby(row)}
+    apart = SHARE / len(kinds)
     placed = frame.assign(
         place=[
-            names.index(name) + apart[kinds.index(kind)]
+            names.index(name) + apart * (of_row[name].index(kind) - (len(of_row[name]) - 1) / 2)
             for name, kind in zip(frame[row], frame[color], strict=True)
         ]
     )
@@ -78,8 +80,10 @@ def intervals(
     rows = [-0.5, len(names) - 0.5]
     figure.add_scatter(x=[0, 0], y=rows, line={"color": style.GREY, "width": 1}, **quiet)
     least, most = min(0.0, frame[mean].min()), max(0.0, frame[mean].max())
-    pad = PAD * ((most - least) or 1.0)
-    figure.update_xaxes(range=[least - pad, most + pad])
+    spread = (most - least) or 1.0
+    start = max(least - REACH * spread, min(0.0, frame[low].min()))
+    end = min(most + REACH * spread, max(0.0, frame[high].max()))
+    figure.update_xaxes(range=[start - PAD * spread, end + PAD * spread])
     places = [*range(len(names))]
     figure.update_yaxes(
         style.axis(tickvals=places, ticktext=names, range=rows[::-1], showgrid=False)

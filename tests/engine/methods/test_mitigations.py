@@ -64,7 +64,7 @@ def newest(n: int, _: int, batches: int) -> Schedule:
 no_stashing = partial(Case, oracle="pipedream_no_stashing", schedule=newest)
 two_bw = partial(Case, oracle="2bw", schedule=schedules.two_bw, divides=True)
 paci = partial(Case, oracle="paci", schedule=schedules.paci, divides=True)
-FLUSHES = (0, 1, 3)
+FIRST, FLUSHES = (0, 1, 2), (0, 1, 3)
 CASES: dict[str, Case] = {
     "spectrain": no_stashing(staleness.SpecTrain(), equations.SpecTrain(), optimizers=PREDICTABLE),
     "pipeoptim": no_stashing(staleness.PipeOptim(), equations.PipeOptim(), optimizers=PREDICTABLE),
@@ -91,6 +91,23 @@ CASES: dict[str, Case] = {
         None,
         schedule=partial(schedules.two_bw, flush_after=FLUSHES),
         flush_after=FLUSHES,
+    ),
+    "2bw, synchronous first": two_bw(
+        None,
+        None,
+        schedule=partial(schedules.two_bw, flush_after=FIRST),
+        flush_after=FIRST,
+    ),
+    # What they compute is judged in tests/staleness/test_optimizers.py.
+    "nesterov": Case(
+        None, None, "pipedream", stashed, optimizers={"adam": staleness.nesterov(lr=0.01)}
+    ),
+    "basis rotation": Case(
+        None,
+        None,
+        "pipedream",
+        stashed,
+        optimizers={"adam": lambda p: staleness.BasisRotation(p, lr=0.01, every=2)},
     ),
 }
 
@@ -261,7 +278,7 @@ def test_resumed_in_the_midst_it_goes_on_to_the_same_bits(
 STASHED = [n for n, case in CASES.items() if case.oracle in ("pipedream", "2bw")]
 
 
-@pytest.mark.parametrize("name", [n for n in STASHED if n != "2bw, delay warmed up"])
+@pytest.mark.parametrize("name", [n for n in STASHED if not CASES[n].flush_after])
 def test_two_calls_without_a_restart_are_one(name: str) -> None:
     batches = data(6, rows=rows(name))
     first, second = build(name), build(name)
@@ -304,6 +321,8 @@ REPLICATED = [
     Replicated("error feedback, pipedream", lambda r, _, n: schedules.pipedream(r, n)),
     Replicated("error feedback", two_bw_on, equal=True),
     Replicated("ahead", two_bw_on, equal=True),
+    Replicated("nesterov", lambda r, _, n: schedules.pipedream(r, n)),
+    Replicated("basis rotation", lambda r, _, n: schedules.pipedream(r, n)),
 ]
 
 

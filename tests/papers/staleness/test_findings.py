@@ -85,9 +85,10 @@ def test_mitigations_are_told_from_what_they_were_added_to(table: pd.DataFrame) 
 
 def test_sentences_are_as_many_of_any_trainings(table: pd.DataFrame) -> None:
     said = findings.sentences(table)
-    assert said["number"].to_list() == [*range(1, len(claims.CLAIMS) + 3)]
-    assert said["text"][0].startswith("“PipeDream's semantics lie between")
+    assert said["number"].to_list() == [*range(1, len(claims.CLAIMS) + 4)]
+    assert said["text"][0].startswith("“PipeDream's default semantics")
     assert "contradicted in 1 of 1 (+0.39" in said["text"][0]
+    assert said["text"][0].endswith("; at own rate: images-small by adamw) (measured).")
     texts = said.set_index("name")["text"]
     assert texts["paci"].endswith("not trained.")
     assert texts["mitigations"].startswith("A mitigation helps in 1 of 1 (spectrain over no-stash")
@@ -96,8 +97,45 @@ def test_sentences_are_as_many_of_any_trainings(table: pd.DataFrame) -> None:
     assert not any("<" in text for text in said["text"]), "they go into comments' marks"
 
 
+def test_settings_of_a_claim_are_told_apart(table: pd.DataFrame) -> None:
+    deep = table[table["method"].isin(["pipedream", "no-stashing"])].assign(stages=8)
+    text = findings.sentences(pd.concat([table, deep])).set_index("name")["text"]
+    both = "images-small by adamw on 4 stages, images-small by adamw on 8 stages"
+    assert f"met in 2 of 2 (+0.196 to +0.196 nats; at own rate: {both})" in text["stashing"]
+    best = {"flush": 0.5, "2bw": 0.25}
+    apart = trainings(
+        lambda method, rate, seed: 1 + abs(rate - best[method]) + seed / 1000,
+        ARMS[:2],
+        (0.125, 0.25, 0.5, 1.0),
+        seeds=5,
+    )
+    said = findings.sentences(apart).set_index("name")["text"]["2bw"]
+    assert "contradicted in 1 of 2 (+0.250 nats; at flush's rate: images-small by adamw)" in said
+    assert "met in 1 of 2 (+0.000 nats; at own rate: images-small by adamw)" in said
+
+
+def test_a_list_in_markdown_has_a_line_a_sentence(table: pd.DataFrame) -> None:
+    said = findings.sentences(table)
+    lines = findings.listed(said).splitlines()
+    assert len(lines) == len(said)
+    assert lines[0].startswith("1. **pipedream** “PipeDream's default")
+
+
 def test_counts_are_of_trainings_hours_and_complete_arms(table: pd.DataFrame) -> None:
     assert findings.counts(table) == (
         f"{len(table)} trainings, {len(table) / 100:.2f} hours of CPU time (measured), "
-        "5 complete arms (images-small: 200 updates of 32 samples)"
+        "5 complete arms"
+    )
+
+
+def test_trainings_of_another_length_stand_apart_and_say_what_they_are(table: pd.DataFrame) -> None:
+    short = table.assign(proxy="gpt-large-200", batch_rows=16)
+    both = pd.concat([table, short])
+    assert set(claims.verdicts(both)["proxy"]) == {"images-small", "gpt-large-200"}
+    assert "in 2 of 2" in findings.sentences(both)["text"][0]
+    text = findings.sentences(both).set_index("name")["text"]["networks"]
+    taken = f"{len(table)} trainings, {len(table) / 100:.2f} hours of CPU time, measured"
+    assert text == (
+        f"The networks: images-small (22,402 parameters, 200 updates, 6,400 images seen; {taken}); "
+        f"gpt-large-200 (7,603,200 parameters, 200 updates, 409,600 bytes seen; {taken})."
     )

@@ -88,6 +88,7 @@ def test_each_proxy_stands_for_a_papers_network_on_its_cluster() -> None:
     assert (found.model, found.cluster, found.stages) == ("vgg16", "pipedream-a", 8)
     assert found.optimizer_states == 1
     assert speed.on_paper_cluster("gpt-small", "adamw").optimizer_states == 2
+    assert speed.on_paper_cluster("gpt-large-200", "adamw").model == "gpt-1.3B"
 
 
 def test_the_explorer_shows_what_fits_and_says_what_does_not() -> None:
@@ -100,6 +101,7 @@ def test_the_explorer_shows_what_fits_and_says_what_does_not() -> None:
     assert [*plot.data["arm"]] == ["flush", "2bw"]
     assert view.table is not None
     assert [*view.table["fits"]] == ["yes", "yes", "no"]
+    assert "2bw and 1 more are the fastest" in explorer.see(ENDS, rows=8, memory_gib=80).text
     assert explorer.see(ENDS, rows=8, memory_gib=4).text == "Nothing fits into 4 GiB (simulated)."
     with pytest.raises(ValueError, match="no training of gpt-small with sgd on 4 stages"):
         explorer.see(ENDS, proxy="gpt-small", optimizer="sgd")
@@ -121,6 +123,29 @@ def test_an_early_spike_does_not_press_the_courses_together() -> None:
     figure, _ = figures.course(spiked, "images-small", "adamw")
     low, high = figure.layout.yaxis.range
     assert low < 1.0 < 1.7 < high < 3
+
+
+def test_a_late_spike_does_not_either() -> None:
+    spiked = TABLE.assign(validation_6=TABLE["validation_6"] + 50)
+    figure, _ = figures.course(spiked, "images-small", "adamw")
+    assert figure.layout.yaxis.range[1] < 3
+
+
+def test_mitigations_are_drawn_beside_what_they_were_added_to() -> None:
+    assert figures.panels(TABLE, "images-small", "adamw") == {
+        "delays": ["flush", "2bw", "pipedream"]
+    }
+    more = [*ARMS[:3], ("gap-aware", 4), ("vertical-sync", 4)]
+    table = trainings(lambda method, rate, seed: 1 + abs(rate - 0.5), more)
+    panels = figures.panels(table, "images-small", "adamw")
+    assert panels == {
+        "delays": ["flush", "2bw", "pipedream", "vertical-sync"],
+        "mitigations": ["flush", "pipedream", "gap-aware"],
+    }
+    figure, numbers = figures.course(table, "images-small", "adamw", methods=panels["mitigations"])
+    names = [trace.name for trace in figure.data if trace.showlegend is not False]
+    assert names == ["flush", "pipedream, 4 stages", "gap-aware, 4 stages"]
+    assert set(numbers["method"]) == {*panels["mitigations"]}
 
 
 def test_costs_are_drawn_with_their_intervals_beside_zero() -> None:

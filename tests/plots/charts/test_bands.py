@@ -22,6 +22,8 @@ def test_each_series_is_its_mean_in_a_band_from_least_to_greatest() -> None:
     assert named == {"a": [5.0, 5.0], "b": [9.0, 9.0]}
     outlines = [list(trace.y) for trace in figure.data if trace.showlegend is False]
     assert outlines == [[10.0, 10.0, 1.0, 1.0], [14.0, 14.0, 5.0, 5.0]]
+    together = [trace.legendgroup for trace in figure.data]
+    assert together == ["a", "b", "a", "b"], "a band is hidden with its curve"
 
 
 def test_lines_are_seen_through_the_bands_also_statically() -> None:
