@@ -85,6 +85,7 @@ def emulate(
         stage_workers=checked.stage_workers,
         links=links(table.steps),
         sums=table.sums,
+        stops=table.stops,
         sum_order=table.sum_order,
         made=(0,) * checked.stages,
         loss=torch.nn.MSELoss(),  # what takes its place are the last stage's zeros

@@ -189,6 +189,7 @@ class Feed:
         self._batches, self._begin = iter(batches), begin
         self._needs, self._caller = needs, caller or ThreadStreams()
         self._count, self._end, self._ended = count, end, False
+        self._error: Exception | None = None
         self._lock = threading.Lock()
         self._inputs: dict[int, tuple[Tree, Sequence[torch.Event]]] = {}
         self._targets: dict[int, tuple[FedTarget, Sequence[torch.Event]]] = {}
@@ -218,6 +219,7 @@ class Feed:
 
         Raises:
             Ended: the batches end before it.
+            Exception: what reading them has raised, to everybody who wants more.
         """
         while not self.knows(k):
             with self._lock:
@@ -225,7 +227,13 @@ class Feed:
                     return
                 if self._ended:
                     raise Ended
-                self._read()
+                if self._error:  # the batches are at their end then, and would say no more
+                    raise self._error
+                try:
+                    self._read()
+                except Exception as error:
+                    self._error = error
+                    raise
 
     def knows(self, k: int) -> bool:
         """Return whether microbatch ``k`` is here."""

@@ -64,6 +64,7 @@ class RunConfig:
         stage_workers: the workers that have each stage.
         links: the pairs of workers of which the first sends the second messages between stages.
         sums: what each update of each stage sums.
+        stops: for each stage on several workers, the microbatch behind those of each update.
         sum_order: (stage, update) of the sums over several workers, in the order of all workers.
         made: updates of each stage in its table before the run.
         loss: of the last stage's output and the target; a number a microbatch.
@@ -97,6 +98,7 @@ class RunConfig:
     stage_workers: tuple[tuple[int, ...], ...]
     links: frozenset[tuple[int, int]]
     sums: Sequence[Sequence[Sum]]
+    stops: Sequence[Sequence[int]]
     sum_order: Iterable[tuple[int, int]]
     made: tuple[int, ...]
     loss: Loss

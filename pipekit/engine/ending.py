@@ -5,6 +5,7 @@ a microbatch does everything for those before it and nothing for the others.
 """
 
 import sys
+import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,10 +27,12 @@ class Ending:
 
     def __init__(self) -> None:
         self.microbatch = sys.maxsize
+        self._lock = threading.Lock()
 
     def at(self, microbatch: int) -> None:
         """Let the run end before a microbatch, or before an earlier one, if that is known."""
-        self.microbatch = min(self.microbatch, microbatch)
+        with self._lock:  # workers may fail at the same time, in different batches
+            self.microbatch = min(self.microbatch, microbatch)
 
     def until(self, steps: Iterable[Step]) -> Iterator[Step]:
         """Yield the steps that are part of the run, as far as it is known when each comes."""
@@ -45,26 +48,31 @@ class Ends(Protocol):
 
     def __bool__(self) -> bool: ...
 
-    def last(self, microbatch: int) -> int | None:
-        """Return where it may end at the latest so that a microbatch is no part of it."""
+    def before(self, microbatch: int) -> int | None:
+        """Return where it may end if this microbatch fails: before its batch.
+
+        None: it may not.  One that is further back does not do, as updates of some stages may have
+        seen a batch between.
+        """
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """It may end before these microbatches, in order."""
+    """It may end before these batches, in order, which are given by their microbatches."""
 
-    cuts: tuple[int, ...] = ()
+    batches: tuple[range, ...] = ()
 
     def __contains__(self, microbatch: int) -> bool:
-        return self.last(microbatch) == microbatch
+        return self.before(microbatch) == microbatch
 
     def __bool__(self) -> bool:
-        return bool(self.cuts)
+        return bool(self.batches)
 
-    def last(self, microbatch: int) -> int | None:
-        """Return where it may end at the latest so that a microbatch is no part of it."""
-        before = bisect_right(self.cuts, microbatch)
-        return self.cuts[before - 1] if before else None
+    def before(self, microbatch: int) -> int | None:
+        """Return where it may end if this microbatch fails: before its batch."""
+        place = bisect_right(self.batches, microbatch, key=lambda batch: batch.start)
+        batch = self.batches[place - 1] if place else range(0)
+        return batch.start if microbatch in batch else None
 
 
 @dataclass(frozen=True)
@@ -75,15 +83,15 @@ class EachBatch:
     size: int
 
     def __contains__(self, microbatch: int) -> bool:
-        return self.last(microbatch) == microbatch
+        return self.before(microbatch) == microbatch
 
     def __bool__(self) -> bool:
         return True
 
-    def last(self, microbatch: int) -> int | None:
-        """Return where it may end at the latest so that a microbatch is no part of it."""
-        last = microbatch - microbatch % self.size
-        return last if last >= self.begin else None
+    def before(self, microbatch: int) -> int | None:
+        """Return where it may end if this microbatch fails: before its batch."""
+        first = microbatch - microbatch % self.size
+        return first if first >= self.begin else None
 
 
 @dataclass(frozen=True)

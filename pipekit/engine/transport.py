@@ -63,7 +63,9 @@ class Part(NamedTuple):
 class Channel(Protocol):
     """How workers reach one another that sum gradients, beside the messages between stages."""
 
-    def exchange(self, sends: Sequence[Part], receives: Sequence[Part | None]) -> list[FlatBucket]:
+    def exchange(
+        self, sends: Sequence[Part], receives: Sequence[Part | None], microbatch: int = -1
+    ) -> list[FlatBucket]:
         """Send parts to other workers, and return those that are received from others.
 
         Both are in rounds, in each of which every worker sends one part and receives one.  A
@@ -76,6 +78,11 @@ class Channel(Protocol):
                 it is received.
             receives: from whom, and room of the same shapes and dtypes, into which the part may,
                 but need not, be written; None in a round in which nothing comes.
+            microbatch: the last one whose gradients are summed; -1: the sum is made wherever the
+                run ends.
+
+        Raises:
+            Ended: the run ends before this microbatch.
         """
 
     def finish(self, stage: int, number: int, size: int) -> None:

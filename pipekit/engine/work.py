@@ -187,7 +187,7 @@ def train(
         shared = any(len(workers) > 1 for workers in config.stage_workers)
         if shared or step.task.op is not Op.FORWARD:
             return False
-        cut = config.ends.last(step.task.microbatch)
+        cut = config.ends.before(step.task.microbatch)
         if cut is None or not transport.end(cut):
             return False
         errors.append(error)

@@ -174,6 +174,20 @@ def test_who_waits_while_another_reads_to_the_end_gets_what_is_before_it() -> No
     assert feed.input(0).shape == (2, 1)
 
 
+def test_what_reading_has_raised_is_raised_to_all_who_want_more() -> None:
+    """A generator that has failed is at its end, of which the others would hear instead."""
+
+    def broken() -> Iterator[Batch]:
+        yield read_batch((torch.zeros(2, 1), torch.zeros(2, 1)), 1, 0)
+        raise OSError("the disk is gone")
+
+    feed = Feed(broken(), ALL)
+    for _ in range(2):
+        with pytest.raises(OSError, match="the disk is gone"):
+            feed.read_to(1)
+    assert feed.input(0).shape == (2, 1)
+
+
 def test_no_layer_borrows_the_generator_while_data_is_drawn() -> None:
     """A loader that shuffles would draw from a layer's random numbers."""
     torch.manual_seed(5)

@@ -42,6 +42,7 @@ class Table:
         schedule: the table itself; of one without end, the beginning that it was made from.
         steps: of each worker.
         sums: what each update of each stage sums.
+        stops: for each stage on several workers, the microbatch behind those of each update.
         sum_order: in which order the workers sum, where stages are on several.
         round: of one without end, the batches after which a run may end, or a multiple.
         validations: of each worker, if updates are validated later.
@@ -50,6 +51,7 @@ class Table:
     schedule: Schedule
     steps: Sequence[Sequence[Step]]
     sums: Sequence[Sequence[Sum]]
+    stops: Sequence[Sequence[int]]
     sum_order: Iterable[tuple[int, int]]
     validations: Sequence[Validation] = ()
     round: int = 1
@@ -78,7 +80,11 @@ class Table:
         order = sum_order(schedule, joint_updates)
         steps = lower(schedule, skips, ties)
         later = validations(schedule, steps) if validate_later and schedule.trains else ()
-        return cls(schedule, steps, sums(schedule), order, later)
+        stops = [
+            [summed.stop for summed in stage] if len(workers) > 1 else ()
+            for stage, workers in zip(schedule.updates, schedule.stage_workers, strict=True)
+        ]
+        return cls(schedule, steps, sums(schedule), stops, order, later)
 
     @classmethod
     def endless(
@@ -101,7 +107,9 @@ class Table:
         """
         found = endless(schedule, skips, ties, joint_updates, goes_on)
         every = tuple(_Every(stage[0]) for stage in sums(found.whole))
-        return cls(found.whole, found.steps, every, found.turns, round=found.round)
+        sizes = [stage[0].stop for stage in found.whole.updates]  # of what an update sums
+        stops = [range(size, sys.maxsize, size) for size in sizes]
+        return cls(found.whole, found.steps, every, stops, found.turns, round=found.round)
 
     def steps_after(self, boundary: Boundary | None) -> Sequence[Sequence[Step]]:
         """Return what each worker does if the run is taken up again after a boundary."""
@@ -197,7 +205,7 @@ class Tables:
         self._schedules: dict[int, Schedule] = {}
         self._last: dict[bool, Table] = {}  # the last one lowered, of those that train or do not
         self._endless: dict[tuple[Skips, Skips, bool, bool], Table] = {}
-        self._ends: tuple[Schedule, tuple[int, ...]] | None = None  # of the last run
+        self._ends: tuple[Schedule, list[range]] | None = None  # of the last run
 
     def schedule(self, batches: int) -> Schedule:
         """Return the checked schedule for a number of batches.
@@ -237,9 +245,9 @@ class Tables:
         if schedule.period and len(schedule.period.batches) == 1:
             return EachBatch(begin, schedule.period.microbatches)
         if self._ends is None or self._ends[0] is not schedule:
-            cuts = [boundary.microbatches for boundary in boundaries(schedule, every=1)]
-            self._ends = schedule, (0, *cuts[:-1])
-        return Cuts(tuple(cut for cut in self._ends[1] if cut >= begin))
+            cuts = {0, *(boundary.microbatches for boundary in boundaries(schedule, every=1))}
+            self._ends = schedule, [batch for batch in schedule.batches if batch.start in cuts]
+        return Cuts(tuple(batch for batch in self._ends[1] if batch.start >= begin))
 
     def endless(
         self,

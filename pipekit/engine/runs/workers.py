@@ -201,6 +201,7 @@ class Workers:
             stage_workers=schedule.stage_workers,
             links=links(steps),
             sums=table.sums,
+            stops=table.stops,
             sum_order=order,
             made=made,
             loss=loss,

@@ -17,9 +17,6 @@ Key = tuple[int, int, int, int]
 ACTIVATION, GRADIENT, VALUES, PART, BATCH, ANOTHER_ACTIVATION, END = range(7)
 """The kinds of messages."""
 
-_OF_MICROBATCHES = frozenset({ACTIVATION, GRADIENT, BATCH})
-"""Those whose last number is a microbatch."""
-
 
 def message_key(message: Message) -> Key:
     """Return the name of what one task sends to another."""
@@ -40,9 +37,12 @@ def part_key(key: PartKey) -> Key:
     return PART, *key
 
 
-def batch_key(first: int) -> Key:
-    """Return the name of the batch that begins with a microbatch."""
-    return BATCH, 0, 0, first
+def batch_key(first: int, run: int = 0) -> Key:
+    """Return the name of the batch that begins with a microbatch, in a run if there are several.
+
+    Not every batch is taken from a mailbox: the last ones may be other workers' of the same stage.
+    """
+    return BATCH, 0, run, first
 
 
 def wanted_key(number: int) -> Key:
@@ -71,8 +71,13 @@ class Mailbox(Protocol):
     def put(self, worker: int, key: Key, content: Any) -> None:
         """Put a message into a worker's mailbox, without waiting for it to be taken."""
 
-    def wait(self, key: Key) -> Any:
-        """Return the content of the message of this name, once it has arrived."""
+    def wait(self, key: Key, microbatch: int = -1) -> Any:
+        """Return the content of the message of this name, once it has arrived.
+
+        Args:
+            key: its name.
+            microbatch: what it belongs to; -1: it comes wherever the run ends.
+        """
 
 
 class KeyedMailbox:
@@ -96,8 +101,12 @@ class KeyedMailbox:
         self._require_peers, self._ending, self._run = require_peers, ending or Ending(), run
         self._arrived: dict[Key, Any] = {}
 
-    def wait(self, key: Key) -> Any:
+    def wait(self, key: Key, microbatch: int = -1) -> Any:
         """Return the content of the message of this name, once it has arrived.
+
+        Args:
+            key: its name.
+            microbatch: what it belongs to; -1: it comes wherever the run ends.
 
         Raises:
             Ended: it will not come, as the run ends before its microbatch.
@@ -105,7 +114,7 @@ class KeyedMailbox:
         arrived = self._arrived
         while key not in arrived:
             self._require_peers()  # whoever waited before may have been the one that was woken
-            if key[3] >= self._ending.microbatch and key[0] in _OF_MICROBATCHES:
+            if microbatch >= self._ending.microbatch:
                 raise Ended
             other, content = self._get()
             self._require_peers()

@@ -46,7 +46,7 @@ class MailboxTransport:
 
     def receive(self, message: Message, source: int) -> Tree:
         """Wait for the content of a message, on this worker's device."""
-        return self._mailbox.wait(message_key(message))
+        return self._mailbox.wait(message_key(message), message.microbatch)
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
         """Send the content of a message to a worker, without waiting for it."""
@@ -87,11 +87,13 @@ class _MailboxChannel:
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
 
-    def exchange(self, sends: Sequence[Part], receives: Sequence[Part | None]) -> list[FlatBucket]:
+    def exchange(
+        self, sends: Sequence[Part], receives: Sequence[Part | None], microbatch: int = -1
+    ) -> list[FlatBucket]:
         for part in sends:
             self._mailbox.put(part.worker, part_key(part.key), part.content)
         expected = [part_key(part.key) for part in receives if part]
-        return [FlatBucket(*self._mailbox.wait(key)) for key in expected]
+        return [FlatBucket(*self._mailbox.wait(key, microbatch)) for key in expected]
 
     def finish(self, stage: int, number: int, size: int) -> None:
         """Return at once: what was sent lies with its receiver."""

@@ -121,8 +121,10 @@ class _SlowChannel:
         self._channel, self._members, self._tied = channel, members, tied
         self._calendar = calendar
 
-    def exchange(self, sends: Sequence[Part], receives: Sequence[Part | None]) -> list[FlatBucket]:
-        return self._channel.exchange(sends, receives)
+    def exchange(
+        self, sends: Sequence[Part], receives: Sequence[Part | None], microbatch: int = -1
+    ) -> list[FlatBucket]:
+        return self._channel.exchange(sends, receives, microbatch)
 
     def finish(self, stage: int, number: int, size: int) -> None:
         self._channel.finish(stage, number, size)

@@ -68,9 +68,9 @@ class CopyingMailbox:
         """Start a copy to the receiver's device; hand it over with the event that ends it."""
         self._mailbox.put(worker, key, self._copier.copy(content, self._devices[worker]))
 
-    def wait(self, key: Key) -> Any:
+    def wait(self, key: Key, microbatch: int = -1) -> Any:
         """Return the content of a message; the device waits for its copy, and this thread not."""
-        content, ready = self._mailbox.wait(key)
+        content, ready = self._mailbox.wait(key, microbatch)
         wait_event(self._copier.device, ready)
         return tree_map(keep_for_current_stream, content)
 
@@ -138,9 +138,9 @@ class ThreadNetwork:
             raise Aborted
 
     def end(self, microbatch: int) -> None:
-        """Let the run end before a microbatch, and wake the workers that wait."""
+        """Let the run end before a microbatch, and wake the threads that wait."""
         self._ending.at(microbatch)
-        for queue in self._queues:
+        for queue in [*self._queues, *self._sums_queues]:
             queue.put((end_key(microbatch), ()))
 
     def abort(self) -> None:

@@ -230,6 +230,7 @@ class UpdateSynchronizer:
             self._worker,
             stage.weights,
             config.sums[index],
+            config.stops[index],
             self._all_reduce(members),
             self._comm(),
             self._device,

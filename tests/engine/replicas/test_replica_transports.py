@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,32 @@ def test_processes_train_as_threads_do(name: str) -> None:
     losses, weights = trained_twice(HOW[name], "threads")
     assert trained_twice(HOW[name], "threads")[0] == losses, "whoever is faster"
     again, others = trained_twice(HOW[name], "distributed")
+    assert again == losses
+    assert different(others, weights) == []
+
+
+def test_a_batch_of_the_run_before_is_not_taken_for_one_of_this() -> None:
+    """Each worker hears of all batches, and leaves the last one unread if it is the other's."""
+
+    def taking_turns(batches: int) -> schedules.Schedule:
+        table = schedules.pipedream([2], batches)
+        first, second = table.workers
+        return table if batches == 4 else replace(table, workers=(second, first))
+
+    def trained(transport: str) -> tuple[list[float], Weights]:
+        pipe = Pipeline(
+            mlp(6, 6, 3),
+            taking_turns,
+            balance=[2],
+            optimizer=sgd,
+            loss=nn.MSELoss(),
+            transport=transport,
+        )
+        losses = pipe.train(data(4)).losses + pipe.train(data(6, rows=9)).losses
+        return losses, pipe.state_dict()
+
+    losses, weights = trained("threads")
+    again, others = trained("distributed")
     assert again == losses
     assert different(others, weights) == []
 

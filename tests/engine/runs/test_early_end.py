@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.engine import BatchDone
+from pipekit.engine import BatchDone, Observer
+from pipekit.schedules import Op, Step, Task
 from tests.engine.examples import (
     METHODS,
     Batches,
@@ -187,6 +188,33 @@ def test_stages_on_several_workers_stop_where_their_rounds_end(transport: str) -
     assert different(pipe.state_dict(), plain.state_dict()) == []
 
 
+ALONE: dict[str, tuple[Callable[[int], pk.Schedule], list[int]]] = {
+    "the last batch is one worker's": (lambda n: schedules.pipedream([2, 1], n), [1, 1]),
+    "each batch is one worker's": (lambda n: schedules.asp(3, n), [2]),
+}
+"""Schedules, and balances, in which a worker waits for sums to which others alone contribute."""
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("name", ALONE)
+def test_nobody_waits_for_the_gradients_of_batches_that_do_not_come(
+    name: str, transport: str
+) -> None:
+    """A worker that adds nothing to a sum begins it before anybody knows that the run ends."""
+    schedule, balance = ALONE[name]
+    options: dict[str, Any] = {"balance": balance, "optimizer": sgd, "loss": nn.MSELoss()}
+    pipe = pk.Pipeline(mlp(6, 6, 3), schedule, transport=transport, **options)
+    batches = data(15)
+    gated = Gated(batches)
+    trained = len(pipe.train(gated, on_batch=gated.stop_at(4)).losses)
+    assert trained < 15
+    plain = pk.Pipeline(mlp(6, 6, 3), schedule, **options)
+    plain.train(batches[:trained])
+    assert pipe.train(batches[:4]).losses == plain.train(batches[:4]).losses
+    assert different(pipe.state_dict(), plain.state_dict()) == []
+    pipe.close()
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 
@@ -276,6 +304,33 @@ def test_an_error_in_a_backward_leaves_stages_apart_and_says_so(transport: str) 
     pipe = pipeline(picky(0, backward=True), "flush", BALANCE, transport=transport)
     with pytest.raises(OutOfCheeseError, match="in the backward"):
         pipe.train(spoilt(5, bad=2))
+    with pytest.raises(RuntimeError, match="build the pipeline again"):
+        pipe.state_dict()
+
+
+def test_an_error_behind_an_update_of_its_round_leaves_stages_apart_and_says_so() -> None:
+    """The last stage is updated every batch and the first one every other."""
+    table = schedules.parse("""
+        worker 0 | F0 F1 .  B0 B1^ F2 F3 .  B2 B3^
+        worker 1 | .  F0 B0^ F1 B1^ . F2 B2^ F3 B3^
+    """)
+    updated = threading.Event()
+
+    class LastStage(Observer):
+        def after_step(self, worker: int, step: Step) -> None:
+            if worker == 1 and step.task == Task(Op.UPDATE, 1, 2, 3):
+                updated.set()
+
+    class Last(Picky):
+        def forward(self, x: Tensor) -> Tensor:
+            if not x.isfinite().all():
+                assert updated.wait(60)
+            return super().forward(x)
+
+    model = nn.Sequential(Last(), nn.Linear(6, 3))
+    pipe = pk.Pipeline(model, table, balance=[1, 1], optimizer=sgd, loss=nn.MSELoss())
+    with pytest.raises(OutOfCheeseError):
+        pipe.train(spoilt(4, bad=3), observers=[LastStage()])
     with pytest.raises(RuntimeError, match="build the pipeline again"):
         pipe.state_dict()
 

@@ -255,7 +255,9 @@ class _GroupChannel:
         self._group = group
         self._sending: list[tuple[Any, FlatBucket]] = []
 
-    def exchange(self, sends: Sequence[Part], receives: Sequence[Part | None]) -> list[FlatBucket]:
+    def exchange(
+        self, sends: Sequence[Part], receives: Sequence[Part | None], microbatch: int = -1
+    ) -> list[FlatBucket]:
         # Receives come first: on the host, a link that waits for them is busy in one direction
         # only.  What lies on an accelerator goes as one: whatever shares a communicator of NCCL's
         # runs in order, so that these receives would hold up the sends that others wait for.

@@ -20,7 +20,6 @@ from pipekit.engine.transports.mailbox import (
     Mailbox,
     Mailboxes,
     batch_key,
-    end_key,
     wanted_key,
 )
 from pipekit.host.operator_threads import share_cores
@@ -34,7 +33,7 @@ def send_batches(
     batches: Iterable[Batch | End],
     needs: Mapping[int, Needs],
     mailboxes: Mailboxes,
-    workers: int = 0,
+    end: Callable[[int], None] = lambda microbatch: None,
     run: int = 0,
     begin: int = 0,
 ) -> None:
@@ -44,15 +43,14 @@ def send_batches(
         batches: the run's data.
         needs: what each worker takes that is to hear of the batches.
         mailboxes: the workers', and last the feeder's own.
-        workers: how many there are, which all hear of it if the run ends early.
+        end: called with the first microbatch that is no part of the run, at its end.
         run: its number, if the mailboxes are used for several.
         begin: its first microbatch.
     """
     allowed, first = READ_AHEAD, begin
     for number, batch in enumerate(batches):
         if isinstance(batch, End):
-            for worker in range(workers):
-                mailboxes.put(worker, end_key(first, run), ())
+            end(first)
             return
         while number > allowed:
             (kind, *_, begun), _ = mailboxes.get()
@@ -62,18 +60,21 @@ def send_batches(
         here = range(first, first + batch.parts)
         for worker, needed in needs.items():
             inputs, targets = (not numbers.isdisjoint(here) for numbers in needed)
-            mailboxes.put(worker, batch_key(first), _message(batch, inputs, targets))
+            mailboxes.put(worker, batch_key(first, run), _message(batch, inputs, targets))
         first = here.stop
 
 
-def received_batches(mailbox: Mailbox, feeder: int | None, begin: int = 0) -> Iterator[Batch]:
+def received_batches(
+    mailbox: Mailbox, feeder: int | None, run: int = 0, begin: int = 0
+) -> Iterator[Batch]:
     """Yield the batches that arrive in a worker's mailbox.
 
     Args:
         mailbox: of the worker.
         feeder: the feeder's number, for a worker that takes inputs, which tells the feeder which
             batch it has come to; None for the others.
-        begin: the run's first microbatch.
+        run: the run's number, if the mailbox is used for several.
+        begin: its first microbatch.
 
     Raises:
         Ended: the run ends before the next batch.
@@ -82,7 +83,7 @@ def received_batches(mailbox: Mailbox, feeder: int | None, begin: int = 0) -> It
     for number in count():
         if feeder is not None:
             mailbox.put(feeder, wanted_key(number), ())
-        message = mailbox.wait(batch_key(first))
+        message = mailbox.wait(batch_key(first, run), first)
         about = pickle.loads(message["about"].numpy())
         batch = Batch(message.get("input"), message.get("target"), *about)
         first += batch.parts

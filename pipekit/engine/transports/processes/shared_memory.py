@@ -48,9 +48,10 @@ class SharedBuffer:
 
     def map(self, start: int) -> mmap.mmap:
         """Return a map of the whole buffer in which what was allocated at ``start`` lies."""
-        if self._map is None or start >= len(self._map):
-            self._map = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
-        return self._map
+        mapped = self._map  # another thread may be at it, too, and come to a smaller one
+        if mapped is None or start >= len(mapped):
+            mapped = self._map = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
+        return mapped
 
     def close(self) -> None:
         """Let go of the file here; maps in use, and other processes, keep it."""

@@ -16,6 +16,7 @@ from pipekit.engine.batches import Batch, End, Needs
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.observers.standings import Standings
+from pipekit.engine.transports.mailbox import end_key
 from pipekit.engine.transports.processes.feeder import Feeder, send_batches
 from pipekit.engine.transports.processes.handing_over import unpacked
 from pipekit.engine.transports.processes.member import Member, WorkerDied
@@ -69,6 +70,7 @@ class WorkerPool:
         self._endpoints: list[Endpoint] = []
         self._sums_endpoints: list[Endpoint] = []
         self._mailboxes = SharedMailboxes(workers, self._endpoints)
+        self._sums_mailboxes = SharedMailboxes(workers, self._sums_endpoints)
         self.standings = Standings(workers)
         self._members: list[Member] = []
         self._runs = 0
@@ -121,9 +123,7 @@ class WorkerPool:
         """
         self.ready = False
         self._runs += 1
-        send = partial(
-            send_batches, batches, needs, self._mailboxes, self._workers, self._runs, begin
-        )
+        send = partial(send_batches, batches, needs, self._mailboxes, self._end, self._runs, begin)
         # Its thread first, which would not begin for long while all cores are busy.
         with deferred_interrupts():
             self._feeder = Feeder(send, self._workers)
@@ -180,6 +180,7 @@ class WorkerPool:
             self._feeder.close()
         # A notebook keeps the last traceback, and with it this object: it must not keep the memory.
         self._mailboxes.close()
+        self._sums_mailboxes.close()
         self.standings.detach()
         for opened in self._opened:
             opened.close()
@@ -190,8 +191,8 @@ class WorkerPool:
         """Make everything by which the processes will reach one another, and them."""
         workers = range(self._workers)
         # The last one is the feeder's, in this process.
-        self._endpoints += [self._noted(Endpoint.new()) for _ in (*workers, None)]
-        self._sums_endpoints += [self._noted(Endpoint.new()) for _ in workers if with_sums]
+        for endpoints in (self._endpoints, self._sums_endpoints)[: 1 + with_sums]:
+            endpoints += [self._noted(Endpoint.new()) for _ in (*workers, None)]
         shared = self._noted(SharedBuffer())
         memory = shared.map(shared.allocate(Standings.size(self._workers)))
         self.standings = Standings(self._workers, memory)
@@ -199,6 +200,14 @@ class WorkerPool:
             own = endpoints_for(index, self._endpoints)
             sums = endpoints_for(index, self._sums_endpoints)
             self._members.append(Member(index, own, sums, shared))
+
+    def _end(self, microbatch: int) -> None:
+        """Let all workers know that the run ends before a microbatch; called by the feeder."""
+        key = end_key(microbatch, self._runs)
+        for worker in range(self._workers):
+            self._mailboxes.put(worker, key, ())
+            if self._sums_endpoints:
+                self._sums_mailboxes.put(worker, key, ())
 
     def _noted(self, opened: Opened) -> Opened:
         """Note what is to be closed in the end."""
@@ -253,7 +262,7 @@ def _require_few(workers: int, with_sums: bool) -> None:
 
     It gets a pipe and a buffer of every other one, two of each if gradients are summed.
     """
-    needed = 2 * (workers + 1) + (2 * workers if with_sums else 0) + OWN_FILES
+    needed = 2 * (workers + 1) * (1 + with_sums) + OWN_FILES
     if needed > MAXFDS_TO_SEND:
         raise ValueError(
             f"each of {workers} worker processes would need {needed} open files to reach the "

@@ -78,7 +78,8 @@ class Connections:
         reports: where it tells what came of them.
         lifeline: a pipe that ends when the parent does, or lets go of the worker.
         endpoints: of all workers and of the feeder.
-        sums_endpoints: of the workers' communication threads, if any stage has several workers.
+        sums_endpoints: of the workers' communication threads and of the feeder, if any stage has
+            several workers.
         standings: where the workers note what they are at.
     """
 
@@ -143,10 +144,9 @@ class _WorkerProcess:
         buffer = connections.endpoints[connections.index].buffer
         self.sender = Sender(buffer)
         self._mailboxes = SharedMailboxes(connections.index, connections.endpoints)
-        self._sums_mailbox: Mailbox | None = None
+        self._sums_mailboxes: SharedMailboxes | None = None
         if connections.sums_endpoints:
-            sums = SharedMailboxes(connections.index, connections.sums_endpoints)
-            self._sums_mailbox = KeyedMailbox(sums, _trust_the_parent)
+            self._sums_mailboxes = SharedMailboxes(connections.index, connections.sums_endpoints)
         self._random_state: Tensor | None = None
         self._sources: Sequence[StageSource] = ()
         self._trained: dict[int, TrainedStage] = {}
@@ -159,6 +159,12 @@ class _WorkerProcess:
 
     def run(self, task: ProcessTask) -> Report:
         """Do what a run asks of this worker; its report is without the stages."""
+        report = self._execute(task)
+        if self._sums_mailboxes:  # notes of the end for which no sum has waited
+            self._sums_mailboxes.clear()
+        return report
+
+    def _execute(self, task: ProcessTask) -> Report:
         with not_collected():
             assignment = replace(task.assignment, steps=unpack(task.steps))
         config: RunConfig = pickle.loads(task.config)
@@ -172,7 +178,9 @@ class _WorkerProcess:
         self._runs += 1
         ending = Ending()
         mailbox = KeyedMailbox(self._mailboxes, _trust_the_parent, ending, self._runs)
-        batches = received_batches(mailbox, workers if needs.inputs else None, config.begin)
+        batches = received_batches(
+            mailbox, workers if needs.inputs else None, self._runs, config.begin
+        )
         feed = Feed(batches, needs, count=config.count, begin=config.begin)
         transport = self._transport(assignment, config, task.store, feed, mailbox, ending)
         on_news = self._report_news if task.watched else None
@@ -206,8 +214,11 @@ class _WorkerProcess:
                 for worker in range(config.workers + 1):  # the last one is the feeder
                     mailbox.put(worker, end_key(microbatch, run), ())
 
+            sums: Mailbox | None = None
+            if self._sums_mailboxes:
+                sums = KeyedMailbox(self._sums_mailboxes, _trust_the_parent, ending, run)
             return MailboxTransport(
-                index, config.busy, mailbox, self._sums_mailbox, _trust_the_parent, ending, end
+                index, config.busy, mailbox, sums, _trust_the_parent, ending, end
             )
         _join_group(store, index, config.workers, assignment.device)
         # The feeder sends no batch before the first stage has come near it.

@@ -23,11 +23,13 @@ class ReduceKey(NamedTuple):
         stage: whose gradients, or the number of a tie.
         number: of the bucket, counted over all updates.
         contributors: the workers that have gradients for it, in the order of their sum.
+        microbatch: the last one whose gradients it adds up; -1: it is made wherever the run ends.
     """
 
     stage: int
     number: int
     contributors: Sequence[int]
+    microbatch: int = -1
 
 
 class AllReduce(Protocol):
@@ -43,6 +45,9 @@ class AllReduce(Protocol):
         """Return the sum of all contributors' contents; every one of the workers calls this.
 
         It is the caller's to edit, as is what he gave.
+
+        Raises:
+            Ended: the run ends before the sum's microbatch.
         """
 
 
@@ -128,7 +133,7 @@ class DirectAllReduce:
             else None
             for p in sources
         ]
-        received = self._channel.exchange(outgoing, coming)
+        received = self._channel.exchange(outgoing, coming, key.microbatch)
         return dict(zip([p for p in sources if p in receives], received, strict=True))
 
     def _room(self, worker: int, like: FlatBucket) -> FlatBucket:

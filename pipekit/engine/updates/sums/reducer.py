@@ -31,6 +31,7 @@ class Reducer:
         worker: this one.
         weights: of the stage, here.
         sums: what each update sums, the first one's at 0.
+        stops: behind which microbatch each update's gradients end, likewise.
         all_reduce: with the other workers.
         comm_thread: where the sums are done.
         device: where the gradients lie.
@@ -44,13 +45,14 @@ class Reducer:
         worker: int,
         weights: Weights,
         sums: Sequence[Sum],
+        stops: Sequence[int],
         all_reduce: AllReduce,
         comm_thread: CommThread,
         device: torch.device,
         advance: Callable[[], None],
         first: int = 1,
     ) -> None:
-        self._stage, self._worker, self._sums = stage, worker, sums
+        self._stage, self._worker, self._sums, self._stops = stage, worker, sums, stops
         self._weights, self._all_reduce, self._comm_thread = weights, all_reduce, comm_thread
         self._device, self._advance = device, advance
         self._buckets: list[Bucket] = weights.buckets()
@@ -92,6 +94,9 @@ class Reducer:
         """Return the summed gradients of an update, one a trained parameter, once they are here.
 
         They last until those of the next update are asked for.
+
+        Raises:
+            Ended: the run ends before the update.
         """
         result = self._weights.gradients(update)  # none; it may forget the update
         contents = [future.result() for future in self._futures.pop(update, [])]
@@ -156,6 +161,7 @@ class Reducer:
             self._stage,
             (update - 1) * len(self._buckets) + place,
             self._sums[update - 1].contributors,
+            self._stops[update - 1] - 1,
         )
         ready = record_event(self._device)
 

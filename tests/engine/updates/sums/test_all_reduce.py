@@ -198,7 +198,9 @@ def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -
         assert isinstance(second, DirectAllReduce)
         exchange = second._channel.exchange
 
-        def late(sends: Sequence[Part], receives: Sequence[Part | None]) -> list[FlatBucket]:
+        def late(
+            sends: Sequence[Part], receives: Sequence[Part | None], microbatch: int = -1
+        ) -> list[FlatBucket]:
             if receives[0] and receives[0].key.phase == SCATTER:
                 return exchange(sends, receives)
             exchange(sends, [])
@@ -267,7 +269,9 @@ class Recorder:
     def __init__(self) -> None:
         self.log: list[tuple[str, int, PartKey]] = []
 
-    def exchange(self, sends: Sequence[Part], receives: Sequence[Part | None]) -> list[FlatBucket]:
+    def exchange(
+        self, sends: Sequence[Part], receives: Sequence[Part | None], microbatch: int = -1
+    ) -> list[FlatBucket]:
         coming = [part for part in receives if part]
         self.log += [("send", part.worker, part.key) for part in sends]
         self.log += [("receive", part.worker, part.key) for part in coming]

@@ -62,8 +62,9 @@ def reducing(
 ) -> Iterator[Reducer]:
     lane = CommThread("lane of a test", CPU, 1)
     sums = [Sum(tuple(who), batches=1) for who in contributors]
+    stops = range(1, 1 + len(sums))
     turns = SumTurns([(7, update) for update, _ in enumerate(sums, start=1)])
-    reducer = Reducer(7, ME, versions, sums, exchange, lane, CPU, turns.advance)
+    reducer = Reducer(7, ME, versions, sums, stops, exchange, lane, CPU, turns.advance)
     turns.begin({7: reducer.submit}, {7: 1})
     try:
         yield reducer
