@@ -56,8 +56,8 @@ def own_time() -> Iterator[None]:
     def stamped_put(self: ThreadMailboxes, worker: int, key: Key, content: Any) -> None:
         put(self, worker, key, Stamped(content, clock.now))
 
-    def stamped_wait(self: KeyedMailbox, key: Key) -> Any:
-        content, sent_s = wait(self, key)
+    def stamped_wait(self: KeyedMailbox, key: Key, microbatch: int = -1) -> Any:
+        content, sent_s = wait(self, key, microbatch)
         clock.reach(sent_s)
         return content
 

@@ -158,7 +158,6 @@ class WorkerPool:
                     f"give it a state that was kept, by load_state_dict()"
                 ) from error
             if kind == "failed":
-                self.ready = False
                 raise _with_cause(*value)
             stages: list[Content] = unpacked(value, self._endpoints[worker].buffer)
             return stages

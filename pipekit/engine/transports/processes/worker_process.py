@@ -116,17 +116,19 @@ def _next_outcome(tasks: Connection, worker: "_WorkerProcess") -> tuple[bool, by
 
     None: there is no task any more.
     """
+    reads = False
     try:
         try:
             data = tasks.recv_bytes()
         except EOFError:
             return None
-        given = worker.stages() if data == READ_STAGES else worker.run(pickle.loads(data))
+        reads = data == READ_STAGES
+        given = worker.stages() if reads else worker.run(pickle.loads(data))
         return True, pickle.dumps(("done", worker.sender.parcel(given)))
     except Aborted as error:
         return False, cloudpickle.dumps(("aborted", str(error)))
-    except BaseException as error:
-        return False, cloudpickle.dumps(("failed", (portable(error), traceback.format_exc())))
+    except BaseException as error:  # stages that cannot travel are still here
+        return reads, cloudpickle.dumps(("failed", (portable(error), traceback.format_exc())))
 
 
 class _WorkerProcess:

@@ -60,6 +60,30 @@ def test_runs_leave_no_open_files() -> None:
     assert counts[-1] <= counts[1]
 
 
+class Holds(nn.Module):
+    """Has something, in a worker's process, that no pickle takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parent = os.getpid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if os.getpid() != self.parent:
+            self.lock = threading.Lock()
+        return x
+
+
+def test_a_stage_that_cannot_travel_says_so_each_time_and_trains_on() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), Holds(), nn.Linear(6, 3))
+    pipe = pipeline(model, "flush", [1, 2], transport="distributed")
+    pipe.train(data(2))
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock'"):
+            pipe.state_dict()
+    assert len(pipe.train(data(2)).losses) == 2
+
+
 def test_the_cause_is_the_workers_traceback() -> None:
     model = nn.Sequential(nn.Linear(6, 6), Divides(), nn.Linear(6, 3))
     with pytest.raises(ZeroDivisionError) as caught:
