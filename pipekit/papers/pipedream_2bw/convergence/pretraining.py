@@ -107,13 +107,26 @@ def networks(layers: int, hidden: int, heads: int, dropout: float) -> dict[str, 
 
 @dataclass(frozen=True)
 class Study:
-    """Pre-trainings that differ by network, method, seed and learning rate alone."""
+    """Pre-trainings that differ by network, method, seed and learning rate alone.
+
+    Raises:
+        ValueError: a method has more stages than a network has layers.
+    """
 
     networks: Mapping[str, Network]
     training: AdamRecipe
     stages: Mapping[str, int]
     rows: int
     test_rows: int
+
+    def __post_init__(self) -> None:
+        built = [each.build(self.training.sequence, seed=0) for each in self.networks.values()]
+        layers, deepest = min(map(len, built)), max(self.stages.values())
+        if deepest > layers:
+            raise ValueError(
+                f"{deepest} stages of networks with {layers} layers each: use at most {layers} "
+                "stages, or more blocks"
+            )
 
     def pretraining(self, kind: str, method: str, seed: int, lr: float) -> PreTraining:
         """Return one of them."""

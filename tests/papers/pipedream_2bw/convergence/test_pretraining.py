@@ -18,6 +18,7 @@ from pipekit.papers.pipedream_2bw.convergence.pretraining import (
     VANILLA,
     Network,
     PreTraining,
+    Study,
     course,
     take,
     train,
@@ -32,6 +33,13 @@ CASE = PreTraining(BERT, VANILLA, seed=0, training=TRAINING, stages=2, rows=80, 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def test_more_stages_than_layers_are_refused_before_anything_is_trained() -> None:
+    networks, layers = {"gpt": GPT, "bert": BERT}, len(GPT.build(16, seed=0))  # BERT has more
+    Study(networks, TRAINING, {VANILLA: 2, PIPEDREAM: layers}, rows=80, test_rows=16)
+    with pytest.raises(ValueError, match=f"use at most {layers} stages"):
+        Study(networks, TRAINING, {VANILLA: 2, PIPEDREAM: layers + 1}, rows=80, test_rows=16)
 
 
 @pytest.mark.parametrize("network", [GPT, BERT], ids=str)

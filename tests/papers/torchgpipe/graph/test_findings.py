@@ -1,10 +1,14 @@
 """What is claimed of functions, graphs, order and portals holds in small runs."""
 
+from pathlib import Path
+
+import nbformat
 import pytest
 import torch
 from torch import nn
 
 from pipekit import models
+from pipekit.ledger.batches.ranges import read
 from pipekit.papers.torchgpipe.graph import device_order, edges, equality, findings, portals
 from pipekit.papers.torchgpipe.graph.device_order import Entry, Journal
 
@@ -15,6 +19,15 @@ def test_the_function_and_its_gradients_stay() -> None:
     assert values["eq-partitions-compose"] is values["eq-microbatch-tasks"] is True
     assert 0 < values["eq-gradient-sum"] < 1e-6
     assert values["fork-join-identity"] == [0, 0]
+
+
+def test_the_notebook_sweeps_over_no_more_devices_than_there_are_layers(repository: Path) -> None:
+    notebook = nbformat.read(repository / "notebooks/torchgpipe/graph.ipynb", as_version=4)
+    (cell,) = (c for c in notebook.cells if "parameters" in c.metadata.get("tags", []))
+    allowed = read(cell.source)["largest"].range
+    assert allowed is not None
+    layers = len(equality.mlp())
+    assert (allowed.allows(layers), allowed.allows(layers + 1)) == (True, False)
 
 
 def test_figures_and_orders_are_told_from_others() -> None:
