@@ -1,7 +1,7 @@
 """The sweep's figures: courses over updates, samples and simulated seconds; rates; costs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -30,20 +30,21 @@ AXES: Mapping[str, str] = {
 
 
 def panels(trainings: pd.DataFrame, proxy: str, optimizer: str) -> dict[str, list[str]]:
-    """Return the methods that are drawn together, by the panel's name: a dozen are too many.
+    """Return the arms that are drawn together, by the panel's name: a dozen are too many.
 
     Methods as they are, and where there are any, mitigations beside what they were added to; each
     with no delay.
     """
     rows = comparison.judged(trainings)
     own = rows[(rows["proxy"] == proxy) & (rows["optimizer"] == optimizer)]
-    names = [name for name in METHODS if name in set(own["method"])]
-    mitigated = [name for name in names if comparison.plain(name) != name]
-    found = {DELAYS: [name for name in names if name not in mitigated]}
+    arms = dict.fromkeys(own[["method", "stages"]].itertuples(index=False, name=None))
+    added = {arm: (comparison.plain(arm[0]), arm[1]) for arm in _in_order(arms)}
+    mitigated = {arm for arm, base in added.items() if arm != base}
+    found = {DELAYS: [arm for arm in added if arm not in mitigated]}
     if mitigated:
-        beside = {SYNC, *mitigated, *map(comparison.plain, mitigated)}
-        found[MITIGATED] = [name for name in names if name in beside]
-    return found
+        bases = {added[arm] for arm in mitigated}
+        found[MITIGATED] = [a for a in added if a in mitigated | bases or a[0] == SYNC]
+    return {name: [comparison.arm_name(*arm) for arm in own] for name, own in found.items()}
 
 
 def course(
@@ -52,7 +53,7 @@ def course(
     optimizer: str,
     x: str = "updates",
     seconds: pd.Series | None = None,
-    methods: Sequence[str] = tuple(METHODS),
+    arms: Sequence[str] = (),
 ) -> tuple[go.Figure, pd.DataFrame]:
     """Return the validation loss of arms at their own rates, bands over seeds, and its numbers.
 
@@ -62,12 +63,13 @@ def course(
         optimizer: likewise.
         x: one of :data:`AXES`.
         seconds: of an update (:func:`.speed.update_seconds`), for the last.
-        methods: which of them, in this order.
+        arms: which of them; by default all.
     """
     frame = comparison.courses(trainings)
     frame = frame[(frame["proxy"] == proxy) & (frame["optimizer"] == optimizer)]
-    frame = frame[frame["method"].isin(methods)]
-    frame = frame.sort_values("method", key=lambda each: each.map(methods.index), kind="stable")
+    frame = frame[frame["arm"].isin(arms or frame["arm"])]
+    # What there is no delay in comes first, and so looks alike everywhere.
+    frame = frame.sort_values("method", key=lambda each: each.map([*METHODS].index), kind="stable")
     label = "measured"
     if x == "seconds":
         assert seconds is not None
@@ -220,6 +222,10 @@ def time_to_loss(trainings: pd.DataFrame, seconds: pd.Series) -> pd.DataFrame:
     columns = [*comparison.SETTING, "arm", "target", "updates", "updates without delay"]
     columns += ["seconds", "seconds without delay", "speedup"]
     return pd.DataFrame(found, columns=columns).assign(label="measured x simulated")
+
+
+def _in_order(arms: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    return sorted(arms, key=lambda arm: ([*METHODS].index(arm[0]), arm[1]))
 
 
 def _compared(shown: pd.DataFrame) -> list[float]:

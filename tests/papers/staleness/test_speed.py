@@ -132,20 +132,19 @@ def test_a_late_spike_does_not_either() -> None:
 
 
 def test_mitigations_are_drawn_beside_what_they_were_added_to() -> None:
-    assert figures.panels(TABLE, "images-small", "adamw") == {
-        "delays": ["flush", "2bw", "pipedream"]
-    }
-    more = [*ARMS[:3], ("gap-aware", 4), ("vertical-sync", 4)]
+    plain = ["flush", "2bw", "pipedream, 4 stages", "pipedream, 8 stages"]
+    assert figures.panels(TABLE, "images-small", "adamw") == {"delays": plain}
+    more = [*ARMS, ("gap-aware", 4), ("vertical-sync", 4)]
     table = trainings(lambda method, rate, seed: 1 + abs(rate - 0.5), more)
     panels = figures.panels(table, "images-small", "adamw")
     assert panels == {
-        "delays": ["flush", "2bw", "pipedream", "vertical-sync"],
-        "mitigations": ["flush", "pipedream", "gap-aware"],
+        "delays": [*plain, "vertical-sync, 4 stages"],
+        "mitigations": ["flush", "pipedream, 4 stages", "gap-aware, 4 stages"],
     }
-    figure, numbers = figures.course(table, "images-small", "adamw", methods=panels["mitigations"])
+    figure, numbers = figures.course(table, "images-small", "adamw", arms=panels["mitigations"])
     names = [trace.name for trace in figure.data if trace.showlegend is not False]
-    assert names == ["flush", "pipedream, 4 stages", "gap-aware, 4 stages"]
-    assert set(numbers["method"]) == {*panels["mitigations"]}
+    assert names == panels["mitigations"]
+    assert set(numbers["arm"]) == {*names}
 
 
 def test_costs_are_drawn_with_their_intervals_beside_zero() -> None:
