@@ -9,6 +9,9 @@ simulator is given the bytes, the bandwidth of one tensor that was sent while no
 what passes and updates took on average, which is some milliseconds more than the sleeps; a row says
 how far its seconds are from the real ones, and how busy the cores were: packets that wait for a
 core are the host's doing, not the links'.  To reach: 5 %.
+
+What is in FOLDER of the same commit, rate and repeats is not run again, so that a quiet machine is
+wanted for some minutes only: call it once for each number of workers.
 """
 
 import json
@@ -20,7 +23,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
 import typer
@@ -34,6 +37,7 @@ from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule, flush, pipedream
 
+NAME = "shared_links"
 WORKER = Path(__file__).with_name("sleeping_worker.py")
 MESSAGE_BYTES, WEIGHT_BYTES = 1_000_000, 2_000_000
 FORWARD_S = 0.03
@@ -107,20 +111,47 @@ class Measured(NamedTuple):
     busy: list[float]
 
 
-def measured(case: Case, rate: str, repeats: int) -> Measured:
-    """Train over links of a rate.
+def measured(cases: list[Case], workers: int, rate: str, repeats: int) -> list[Measured]:
+    """Train over links of a rate, one case after the other.
 
     Raises:
         RuntimeError: a worker failed; what it said stands above.
     """
     with tempfile.TemporaryDirectory() as folder:
-        told, result = Path(folder, "case.json"), Path(folder, "result.json")
-        told.write_text(json.dumps(asdict(case)), encoding="utf-8")
-        command = [sys.executable, str(WORKER), str(told), str(repeats), str(result)]
-        if namespaces.run(command, sum(case.replicas), rate):
-            raise RuntimeError(f"a worker of {case.name!r} failed: see what it printed")
-        found = json.loads(result.read_text(encoding="utf-8"))
-    return Measured(**found)
+        told, results = Path(folder, "cases.json"), Path(folder, "results.json")
+        told.write_text(json.dumps([asdict(case) for case in cases]), encoding="utf-8")
+        command = [sys.executable, str(WORKER), str(told), str(repeats), str(results)]
+        if namespaces.run(command, workers, rate):
+            raise RuntimeError(f"one of {workers} workers failed: see what it printed")
+        return [Measured(**each) for each in json.loads(results.read_text(encoding="utf-8"))]
+
+
+def compared(case: Case, found: Measured) -> dict[str, object]:
+    """Return a row: how long a training took, and how long the simulator says that it takes."""
+    bandwidth, median_s = statistics.median(found.bandwidth), statistics.median(found.seconds)
+    # Each run is simulated with its own passes: the host's timers have their moods.
+    simulated_s = statistics.median(case.simulated_s(bandwidth, each) for each in found.passes)
+    return {
+        "workers": sum(case.replicas),
+        "case": case.name,
+        "one link (MB/s)": bandwidth / 1e6,
+        "measured (s)": median_s,
+        "spread (%)": 100 * (max(found.seconds) - min(found.seconds)) / median_s,
+        "links free (s)": case.simulated_s(math.inf, found.passes[0]),
+        "simulated (s)": simulated_s,
+        "off (%)": 100 * (simulated_s / median_s - 1),
+        "cores busy (%)": 100 * statistics.median(found.busy),
+    }
+
+
+def rows_before(output: Path | None, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows in a folder that were made as these are to be."""
+    if output is None or not Path(output, f"{NAME}.json").exists():
+        return []
+    made = json.loads(Path(output, f"{NAME}.json").read_text(encoding="utf-8"))
+    if any(made.get(key) != record[key] for key in ("commit", "rate", "repeats")):
+        return []
+    return pd.read_csv(output / f"{NAME}.csv").to_dict("records")
 
 
 def main(
@@ -134,31 +165,17 @@ def main(
     console = wide_console()
     record = provenance("measured", rate=rate, repeats=repeats)
     record["load_average_at_start"] = os.getloadavg()[0]
-    rows = []
-    todo = [(count, case) for count in workers or range(3, 9) for case in cases(count)]
-    for count, case in tqdm(todo, unit="case"):
-        seconds, bandwidths, passes, busy = measured(case, rate, repeats)
-        bandwidth, median_s = statistics.median(bandwidths), statistics.median(seconds)
-        # Each run is simulated with its own passes: the host's timers have their moods.
-        simulated_s = statistics.median(case.simulated_s(bandwidth, each) for each in passes)
-        rows.append(
-            {
-                "workers": count,
-                "case": case.name,
-                "one link (MB/s)": bandwidth / 1e6,
-                "measured (s)": median_s,
-                "spread (%)": 100 * (max(seconds) - min(seconds)) / median_s,
-                "links free (s)": case.simulated_s(math.inf, passes[0]),
-                "simulated (s)": simulated_s,
-                "off (%)": 100 * (simulated_s / median_s - 1),
-                "cores busy (%)": 100 * statistics.median(busy),
-            }
-        )
-    table = pd.DataFrame(rows)
+    rows = rows_before(output, record)
+    done = {row["workers"] for row in rows}
+    for count in tqdm([each for each in workers or range(3, 9) if each not in done], unit="size"):
+        todo = list(cases(count))
+        found = measured(todo, count, rate, repeats)
+        rows += [compared(*each) for each in zip(todo, found, strict=True)]
+    table = pd.DataFrame(rows).sort_values("workers", kind="stable")
     console.print(table.to_string(index=False, float_format="%.3g"))
     worst = table["off (%)"].abs().max()
     console.print(f"the simulator is {worst:.1f} % off at most (measured against simulated)")
-    conclude(console, "shared_links", table, record, output)
+    conclude(console, NAME, table, record, output)
 
 
 if __name__ == "__main__":

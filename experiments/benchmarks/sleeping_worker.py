@@ -1,6 +1,6 @@
-"""One worker of a training whose layers sleep, and whose messages are real.
+"""One worker of trainings whose layers sleep, and whose messages are real.
 
-    sleeping_worker.py CASE.json REPEATS RESULT.json
+    sleeping_worker.py CASES.json REPEATS RESULTS.json
 
 It is started once a worker, by shared_links.py, with the environment that torchrun gives.
 """
@@ -72,10 +72,8 @@ def core_seconds() -> tuple[float, float]:
     return sum(ticks[:8]), ticks[3] + ticks[4]  # those of guests are among the others
 
 
-def work(case: dict[str, Any], repeats: int, result: Path) -> None:
-    """Be one of the workers; the first writes what shared_links.py calls ``Measured``."""
-    dist.init_process_group("gloo")
-    torch.set_num_threads(1)
+def measured(case: dict[str, Any], repeats: int) -> dict[str, list[Any]]:
+    """Train with the other workers; return what shared_links.py calls ``Measured``."""
     numbers = case["message_bytes"] // 4
     layers = [Sleeping(s, numbers, case["weight_bytes"] // 4) for s in case["forward_s"]]
     replicas, microbatches = case["replicas"], case["microbatches"]
@@ -104,8 +102,16 @@ def work(case: dict[str, Any], repeats: int, result: Path) -> None:
         found["seconds"].append(float(frame["end_s"].max() - frame["start_s"].min()))
         took = (frame["end_s"] - frame["start_s"]).groupby([frame["stage"], frame["op"]]).mean()
         found["passes"].append([took[stage].to_dict() for stage in range(len(layers))])
+    return found
+
+
+def work(cases: list[dict[str, Any]], repeats: int, results: Path) -> None:
+    """Be one of the workers; the first writes the results."""
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    found = [measured(case, repeats) for case in cases]
     if dist.get_rank() == 0:
-        result.write_text(json.dumps(found))
+        results.write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -64,20 +64,17 @@ class Channel(Protocol):
     """How workers reach one another that sum gradients, beside the messages between stages."""
 
     def exchange(
-        self, sends: Sequence[Part], receives: Sequence[Part | None], microbatch: int = -1
+        self, sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
     ) -> list[FlatBucket]:
         """Send parts to other workers, and return those that are received from others.
 
-        Both are in rounds, in each of which every worker sends one part and receives one.  A
-        channel may hold back a send until what was to be received in earlier rounds is there, but
-        it expects all parts from the beginning: where messages between two workers keep their
-        order, one who waits for a part before he gets ready for others would wait for ever.
+        All of them are on their way at once, whatever their order: where messages between two
+        workers keep it, one who waits for a part before it sends its own would wait for ever.
 
         Args:
-            sends: to whom, and what, a part a round or none at all; it must not be written before
-                it is received.
+            sends: to whom, and what; it must not be written before it is received.
             receives: from whom, and room of the same shapes and dtypes, into which the part may,
-                but need not, be written; None in a round in which nothing comes.
+                but need not, be written.
             microbatch: the last one whose gradients are summed; -1: the sum is made wherever the
                 run ends.
 

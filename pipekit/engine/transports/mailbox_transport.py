@@ -88,12 +88,13 @@ class _MailboxChannel:
         self._mailbox = mailbox
 
     def exchange(
-        self, sends: Sequence[Part], receives: Sequence[Part | None], microbatch: int = -1
+        self, sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
     ) -> list[FlatBucket]:
         for part in sends:
             self._mailbox.put(part.worker, part_key(part.key), part.content)
-        expected = [part_key(part.key) for part in receives if part]
-        return [FlatBucket(*self._mailbox.wait(key, microbatch)) for key in expected]
+        return [
+            FlatBucket(*self._mailbox.wait(part_key(part.key), microbatch)) for part in receives
+        ]
 
     def finish(self, stage: int, number: int, size: int) -> None:
         """Return at once: what was sent lies with its receiver."""

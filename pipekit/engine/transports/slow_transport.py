@@ -122,7 +122,7 @@ class _SlowChannel:
         self._calendar = calendar
 
     def exchange(
-        self, sends: Sequence[Part], receives: Sequence[Part | None], microbatch: int = -1
+        self, sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
     ) -> list[FlatBucket]:
         return self._channel.exchange(sends, receives, microbatch)
 

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
 from typing import Any
 
 import torch
@@ -253,40 +252,32 @@ class _GroupChannel:
 
     def __init__(self, group: Any) -> None:
         self._group = group
-        self._sending: list[tuple[Any, FlatBucket]] = []
+        self._sending: list[tuple[Any, Tensor]] = []
 
     def exchange(
-        self, sends: Sequence[Part], receives: Sequence[Part | None], microbatch: int = -1
+        self, sends: Sequence[Part], receives: Sequence[Part], microbatch: int = -1
     ) -> list[FlatBucket]:
         # Receives come first: on the host, a link that waits for them is busy in one direction
         # only.  What lies on an accelerator goes as one: whatever shares a communicator of NCCL's
         # runs in order, so that these receives would hold up the sends that others wait for.
-        together = [
-            dist.P2POp(call, tensor, part.worker, self._group)
-            for call, parts in ((dist.irecv, receives), (dist.isend, sends))
-            for part in parts
-            if part
-            for tensor in part.content
-            if is_accelerator(tensor.device)
-        ]
+        ends: list[tuple[Any, Part]] = [(dist.irecv, part) for part in receives]
+        ends += [(dist.isend, part) for part in sends]
+        coming, together = [], []
         with _abort_if_broken():
-            coming = deque(self._begin(dist.irecv, part) if part else [] for part in receives)
-            for place, part in enumerate(sends):
-                # Many TCP connections that begin on a link at once do not share it: the
-                # acknowledgments of each wait behind the others' first packets.
-                for work in coming.popleft() if place else ():
-                    work.wait()
-                works = self._begin(dist.isend, part)
-                self._sending += [(work, part.content) for work in works]
-            batch = dist.batch_isend_irecv(together) if together else []
-            for work in chain(*coming, batch):
+            for call, part in ends:
+                for tensor in part.content:
+                    if is_accelerator(tensor.device):
+                        together.append(dist.P2POp(call, tensor, part.worker, self._group))
+                    elif call == dist.irecv:
+                        coming.append(call(tensor, part.worker, group=self._group))
+                    else:
+                        work = call(tensor, part.worker, group=self._group)
+                        self._sending.append((work, tensor))
+            if together:
+                coming += dist.batch_isend_irecv(together)
+            for work in coming:
                 work.wait()
-        return [part.content for part in receives if part]
-
-    def _begin(self, call: Callable[..., Any], part: Part) -> list[Any]:
-        """Send or receive what of a part lies on the host."""
-        on_host = [tensor for tensor in part.content if not is_accelerator(tensor.device)]
-        return [call(tensor, part.worker, group=self._group) for tensor in on_host]
+        return [part.content for part in receives]
 
     def finish(self, stage: int, number: int, size: int) -> None:
         with _abort_if_broken():

@@ -82,7 +82,8 @@ class DirectAllReduce:
         """Return the sum of all contributors' contents, added in the order of the workers."""
         count, place = len(self.members), self.members.index(self._worker)
         pieces = content.numbers.tensor_split(count)
-        others = [other for other in range(count) if other != place]
+        # Everybody begins with another receiver, so that no link is wanted by two at once.
+        others = [(place + step) % count for step in range(1, count)]
         contributes = self._worker in key.contributors
         mine = FlatBucket(pieces[place], content.present)
         contents = self._exchange(
@@ -96,13 +97,13 @@ class DirectAllReduce:
             },
         )
         if contributes:
-            contents[place] = mine
-        total = _sum([contents[self.members.index(worker)] for worker in key.contributors])
+            contents.insert(key.contributors.index(self._worker), mine)
+        total = _sum(contents)
         # Into what was sent from here: nobody sends his sum before he has received that.
         rooms = {p: FlatBucket(pieces[p], torch.empty_like(content.present)) for p in others}
         summed = self._exchange(GATHER, key, dict.fromkeys(others, total), rooms)
         pieces[place].copy_(total.numbers)
-        for other, piece in summed.items():
+        for other, piece in zip(others, summed, strict=True):
             if piece.numbers.data_ptr() != pieces[other].data_ptr():
                 pieces[other].copy_(piece.numbers)
         self._channel.finish(key.stage, key.number, content.numbers.nbytes)
@@ -114,27 +115,23 @@ class DirectAllReduce:
         key: ReduceKey,
         sends: Mapping[int, FlatBucket],
         receives: Mapping[int, FlatBucket],
-    ) -> dict[int, FlatBucket]:
+    ) -> list[FlatBucket]:
         """Exchange parts with members, which are given by their places."""
-        members, count, place = self.members, len(self.members), self.members.index(self._worker)
         own = _part_key(phase, key, self._worker)
-        # In each round everybody sends to another and receives from another, so that no link is
-        # wanted by two at once.
-        targets = [(place + step) % count for step in range(1, count)]
-        sources = [(place - step) % count for step in range(1, count)]
-        outgoing = [Part(members[p], own, sends[p]) for p in targets if p in sends]
-        for part in outgoing:
+        for place, content in sends.items():
+            worker = self.members[place]
             for tell in self._listeners:
-                tell(part.worker, own, part.content)
-            self.sent_bytes[part.worker] += part.content.numbers.nbytes
-        coming = [
-            Part(members[p], _part_key(phase, key, members[p]), receives[p])
-            if p in receives
-            else None
-            for p in sources
-        ]
-        received = self._channel.exchange(outgoing, coming, key.microbatch)
-        return dict(zip([p for p in sources if p in receives], received, strict=True))
+                tell(worker, own, content)
+            self.sent_bytes[worker] += content.numbers.nbytes
+        members = self.members
+        return self._channel.exchange(
+            [Part(members[place], own, content) for place, content in sends.items()],
+            [
+                Part(members[place], _part_key(phase, key, members[place]), room)
+                for place, room in receives.items()
+            ],
+            key.microbatch,
+        )
 
     def _room(self, worker: int, like: FlatBucket) -> FlatBucket:
         """Return where to receive a part; of one sum after another, it may be the same place."""
