@@ -34,6 +34,7 @@ def record(
     invalid: str = "",
     shown_only: str = "",
     causes: Sequence[Cause] = (),
+    contradiction: str = "",
     known_error: Error = 0.0,
     **extra: Any,
 ) -> Outcome:
@@ -56,6 +57,8 @@ def record(
         shown_only: why the value is shown but not judged, say that it rests on the claim itself.
         causes: the experiments made to explain a miss, each our value with one thing changed; the
             first that meets the criterion is the miss's cause, see :attr:`Outcome.cause`.
+        contradiction: both numbers, with their places, where the paper has two that exclude each
+            other.
         known_error: by what part of itself a number may be wrong because of how it was found; a
             criterion within that leaves the claim undecided.  A tuple has one for each number.
         extra: further provenance, say ``seed`` or ``scale``.
@@ -82,6 +85,7 @@ def record(
         "invalid": invalid,
         "shown_only": shown_only,
         "causes": [asdict(cause) for cause in tried],
+        "contradiction": contradiction,
         "known_error": known_error,
         "note": note,
         "figure": None if figure is None else _figure(figure, folder),
@@ -190,6 +194,7 @@ class _Entry(BaseModel):
     invalid: str = ""
     shown_only: str = ""
     causes: list[_CauseEntry] = []
+    contradiction: str = ""
     known_error: Error = 0.0
     note: str
     figure: str | None

@@ -44,6 +44,9 @@ MEANING = {
 CAUSE_UNKNOWN = "unknown"
 """The cause of a miss that no experiment has turned."""
 
+CONTRADICTION = "the paper contradicts itself"
+"""The cause of a miss whose claim has another number beside it in its own paper."""
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -67,7 +70,8 @@ class Record:
     ``folder`` is the notebook's folder of results, in which ``figure`` names a file; ``provenance``
     is a record of :func:`pipekit.host.provenance.provenance`.  ``repeats`` are all values that
     ``value`` is the mean or median of; ``invalid`` says why it says nothing, ``shown_only`` why it
-    is shown but not judged.  ``causes`` are the experiments made to explain a miss.
+    is shown but not judged.  ``causes`` are the experiments made to explain a miss;
+    ``contradiction`` says both numbers where the paper has two, so that no experiment can.
     ``known_error`` is by what part of itself a number may be wrong because of how it was found, or
     that of each.
     """
@@ -82,6 +86,7 @@ class Record:
     invalid: str = ""
     shown_only: str = ""
     causes: tuple[Cause, ...] = ()
+    contradiction: str = ""
     known_error: Error = 0.0
 
     @property
@@ -140,13 +145,14 @@ class Outcome:
     def cause(self) -> str:
         """What makes a miss miss: the first cause whose change meets the claim's criterion.
 
-        :data:`CAUSE_UNKNOWN` if none of those tried does; empty if the claim has not missed.
+        If none of those tried does it is :data:`CONTRADICTION` where the paper has two numbers, and
+        else :data:`CAUSE_UNKNOWN`; empty if the claim has not missed.
         """
         if self.record is None or self.status is not Status.MISS:
             return ""
         check, target = self.claim.check, self.claim.target
         met = (c.name for c in self.record.causes if evaluate(check, c.value, target).passed)
-        return next(met, CAUSE_UNKNOWN)
+        return next(met, CONTRADICTION if self.record.contradiction else CAUSE_UNKNOWN)
 
     @property
     def weakly_decided(self) -> bool:

@@ -18,6 +18,7 @@ class Finding:
     know beside the value; the figure the name of the file that shows it, if not its neighbours';
     repeats all values that the value is the mean or median of; invalid why it says nothing,
     shown_only why it is not to be judged; causes the experiments made to explain a miss;
+    contradiction both numbers where the paper has two that exclude each other;
     known_error by what part of itself a number may be wrong because of how it was found.
     """
 
@@ -30,6 +31,7 @@ class Finding:
     invalid: str = ""
     shown_only: str = ""
     causes: tuple[Cause, ...] = ()
+    contradiction: str = ""
     known_error: Error = 0.0
 
     @classmethod
@@ -72,6 +74,10 @@ class Finding:
             changed: what was done instead.
         """
         return replace(self, causes=(*self.causes, Cause(cause, value, label, changed)))
+
+    def contradicted(self, both: str) -> Self:
+        """Return the same with the two numbers of the paper that exclude each other, and where."""
+        return replace(self, contradiction=both)
 
 
 def printed(claim: str) -> str:

@@ -29,7 +29,7 @@ from pipekit.traces import Memory, Trace
 
 _BOARD = "pipekit-scoreboard"
 """Jupyter's name of the output that :meth:`Notebook.scoreboard` makes, one a notebook."""
-_QUALIFIED = "repeats", "invalid", "shown_only", "causes", "known_error"
+_QUALIFIED = "repeats", "invalid", "shown_only", "causes", "contradiction", "known_error"
 """What a finding may say of its value, for :func:`pipekit.claims.record`."""
 
 

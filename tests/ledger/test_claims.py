@@ -234,6 +234,19 @@ class TestOutcomes:
         assert claims.record(SPEEDUP, 2.0, "emulated", **how).cause == "unknown"
         assert claims.record(SPEEDUP, 7.0, "emulated", causes=tried, **how).cause == ""
 
+    def test_two_numbers_of_one_paper_are_a_cause_where_no_change_helps(
+        self, tmp_path: Path
+    ) -> None:
+        how: dict[str, Any] = {"results_dir": tmp_path, "contradiction": "7 (1), 12 (Table 1)"}
+        missed = claims.record(SPEEDUP, 2.0, "emulated", **how)
+        assert missed.cause == "the paper contradicts itself"
+        turned = [Cause("faster GPUs", 7.1, "simulated")]
+        assert claims.record(SPEEDUP, 2.0, "emulated", causes=turned, **how).cause == "faster GPUs"
+        assert claims.record(SPEEDUP, 7.0, "emulated", **how).cause == ""
+        found = next(o for o in claims.outcomes(tmp_path) if o.claim.id == SPEEDUP)
+        assert found.record is not None
+        assert found.record.contradiction == "7 (1), 12 (Table 1)"
+
     def test_a_cause_is_read_back(self, tmp_path: Path) -> None:
         cause = Cause("free links", np.float64(7.1), "simulated")
         claims.record(SPEEDUP, 2.0, "emulated", results_dir=tmp_path, causes=[cause])

@@ -48,6 +48,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "weaker": outcome.label_note,
         "why": outcome.why,
         "cause": outcome.cause,
+        "contradiction": None if record is None else record.contradiction or None,
         "our_note": None if record is None else record.note,
         "notebook": None if record is None else record.notebook,
         "figure": None if record is None else record.figure,

@@ -50,6 +50,14 @@ def bert_profile(size: str, rows: int = 1) -> Profile:
     return _with_weights(_one_row(bert_large, size, efficiency()).scaled(rows))
 
 
+def bert_with_gpts_logits(size: str, rows: int = 1) -> Profile:
+    """Return :func:`bert_profile` as if its logits took as many bytes as that GPT's."""
+    profile = bert_profile(size, rows)
+    *layers, head = profile.layers
+    logits = gpt_profile(size, rows).layers[-1].output_bytes
+    return replace(profile, layers=(*layers, replace(head, output_bytes=logits)))
+
+
 def headless_profile(size: str, rows: int = 1) -> Profile:
     """Return a GPT's costs as if its last layer, the logits, took no time."""
     profile = gpt_profile(size, rows)

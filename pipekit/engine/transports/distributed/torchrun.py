@@ -25,6 +25,7 @@ from pipekit.engine.transports.distributed.incoming import incoming
 from pipekit.engine.transports.distributed.loopback import stay_on_loopback
 from pipekit.engine.transports.watchdog import Stalled, Watchdog
 from pipekit.engine.work import Report, WorkerAssignment, run
+from pipekit.host.memory import keep_freed_memory
 from pipekit.host.operator_threads import share_cores
 
 T = TypeVar("T")
@@ -87,6 +88,7 @@ class TorchrunRunner:
                 f"the schedule has nothing to do for worker {idle[0]}, whose weights would be left "
                 f"behind: under torchrun, train on enough batches to give each worker one"
             )
+        keep_freed_memory()  # as in worker processes: this one, too, is there for its worker alone
         cores = torch.get_num_threads()
         share_cores(int(os.environ.get("LOCAL_WORLD_SIZE", config.workers)))
         feed = Feed(batches, Needs.of(own.steps), count=config.count)

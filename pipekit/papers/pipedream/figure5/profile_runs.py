@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from inspect import signature
 from itertools import cycle
 from statistics import fmean
@@ -29,6 +30,10 @@ WARM_UP = 5
 KEEP_MEMORY = {f"MALLOC_{name}_THRESHOLD_": str(2**30) for name in ("MMAP", "TRIM")}
 """Environment in which glibc reuses memory, as PipeDream does (section 3.5).  Otherwise it may ask
 the kernel for every larger output anew, in one process and not in the other."""
+
+SAME_WORK = 256
+"""Rows and columns of a product that each minibatch begins with: as long as a layer, and the same
+every time, so that what it varies by is the host's."""
 
 LEAST_SHARE = 0.01
 """Of a network's time, below which a layer is too short to compare."""
@@ -63,14 +68,20 @@ def profile_run(
     :func:`pipekit.profile` gives medians; this keeps every minibatch, to see how they vary, but for
     a few to warm up. T_l, forward and backward together, in seconds of CPU time: a row a minibatch,
     a column a layer.  The claim is of an idle host, on which these are the clock's; on any other
-    they leave out what its other programs take.
+    they leave out what its other programs take, but not that these use its caches and memory:
+    ``attrs["host"]`` is the coefficient of variation of a product that is always the same.
     """
     rows = [_minibatch(model, sample) for _ in range(WARM_UP + minibatches)]
     return _run(rows, model)
 
 
 def _minibatch(model: nn.Sequential, sample: Tensor) -> list[float]:
-    """Return the CPU seconds of each layer, forward and backward together."""
+    """Return the CPU seconds of each layer, forward and backward together, and of the same work."""
+    always = torch.ones(SAME_WORK, SAME_WORK)
+    torch.mm(always, always)  # as layers, it finds its operands where they were used before
+    start = time.process_time()
+    torch.mm(always, always)
+    same = time.process_time() - start
     x: Tree = sample
     seconds, pending = [], []
     for number, layer in enumerate(model):
@@ -86,12 +97,15 @@ def _minibatch(model: nn.Sequential, sample: Tensor) -> list[float]:
         run_backward(layer_name(model[number], number), y, gradients)
         seconds[number] += time.process_time() - start
         gradients = entered.gradients
-    return seconds
+    return [*seconds, same]
 
 
 def _run(rows: list[list[float]], model: nn.Sequential) -> pd.DataFrame:
     names = [layer_name(layer, number) for number, layer in enumerate(model)]
-    return pd.DataFrame(rows[WARM_UP:], columns=names)
+    times = pd.DataFrame(rows[WARM_UP:], columns=[*names, "the same work"])
+    same = times.pop("the same work")
+    times.attrs["host"] = float(same.std() / same.mean()) if same.any() else 0.0
+    return times
 
 
 def variation(times: pd.DataFrame) -> pd.DataFrame:
@@ -232,10 +246,16 @@ def quantities_findings(
 
 
 def steadiness_findings(runs: list[pd.DataFrame]) -> list[Finding]:
-    """Return how much profile runs vary, each in itself and between the two workers."""
+    """Return how much profile runs vary, each in itself and between the two workers.
+
+    A run's own variation may be wrong by as much as work varies that is always the same: the claim
+    is of an idle host, and that is how far from idle this one is.
+    """
     one, other = ([run for run in runs if run.attrs["worker"] == w] for w in _workers(runs))
     varied, apart = variation(runs[0]), differences(one[0], other[0])
+    host = fmean(run.attrs["host"] for run in runs)
     middle = (
+        f"{host:.3f} of it may be this host's, on which the same product varies by so much; "
         f"CPU time of {len(runs[0])} minibatches after {WARM_UP}, two workers in turns, "
         f"{len(runs)} runs; in the middle 95 % of minibatches "
         f"{varied['cv_middle'].median():.3f}; the mean's 95 % confidence interval is "
@@ -248,8 +268,9 @@ def steadiness_findings(runs: list[pd.DataFrame]) -> list[Finding]:
     )
     each = [float(variation(run)["cv"].median()) for run in runs]
     most = [float(differences(*pair).max()) for pair in zip(one, other, strict=False)]
+    low = Finding.measured("pipedream-profiler-low-variance", fmean(each), middle).over(each)
     return [
-        Finding.measured("pipedream-profiler-low-variance", fmean(each), middle).over(each),
+        replace(low, known_error=host / low.value if low.value else 0.0),
         Finding.measured("pipedream-single-gpu-profile-enough", fmean(most), layers).over(most),
     ]
 

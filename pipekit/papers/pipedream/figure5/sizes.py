@@ -132,7 +132,10 @@ def published_s2vt_mb(words: int = 12_594) -> float:
 def size_findings(models: pd.DataFrame) -> list[Finding]:
     """Return what :func:`model_sizes` says of the paper's numbers."""
     size_mb, millions = models["MB in float32"], models["parameters (millions)"].tolist()
-    larger = f"{', '.join(models.index)}: all of the paper's own models are larger than it says"
+    larger = (
+        "10 to 20 million parameters (1), and 550, 157 and 349 MB for VGG16, Inception-v3 and S2VT "
+        "(5.1), which are 138, 39 and 87 million in float32"
+    )
     inception = (
         "torchvision's, without the auxiliary classifier (108.6 MB with it); no version of the "
         "published network has 157 MB, that is 39 million parameters"
@@ -142,7 +145,9 @@ def size_findings(models: pd.DataFrame) -> list[Finding]:
         f"layer sizes, and the layers simulated elsewhere were chosen for {size_mb['s2vt']:.0f} MB"
     )
     return [
-        Finding.exact("pipedream-intro-params-10-20m", millions, larger),
+        Finding.exact(
+            "pipedream-intro-params-10-20m", millions, ", ".join(models.index)
+        ).contradicted(larger),
         Finding.exact("pipedream-model-size-vgg16", size_mb["vgg16"]),
         Finding.exact("pipedream-model-size-inception-v3", size_mb["inception-v3"], inception),
         Finding.exact("pipedream-model-size-s2vt", published_s2vt_mb(), published),

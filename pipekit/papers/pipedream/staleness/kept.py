@@ -132,16 +132,18 @@ def lifetime_findings() -> list[Finding]:
     states = backward_states(Trace.from_schedule(table, EQUAL_SLOTS), STAGES)
     rule = (
         f"a version outlives its last reader: {safe}; but it is overwritten right after that "
-        "backward, one backward earlier than section 4 says. Waiting for the fresher backward "
-        "would take one version more than the n-s+1 of section 3.4, which deletes w(i-x) at "
-        "once"
+        "backward, one backward earlier than section 4 says"
+    )
+    both = (
+        "a version is discarded once a backward with fresher parameters is done (4), which takes "
+        "n-s+2 versions on stage s of n; section 3.4 deletes it at once, and counts n-s+1"
     )
     gradients = (
         f"gradients of activations on a stage at once, stages 1 to 4: {states}; the forward's "
         f"state stays to its backward: {check(table).peak_in_flight} in flight"
     )
     return [
-        Finding.exact("pipedream-param-discard-rule", literal, rule),
+        Finding.exact("pipedream-param-discard-rule", literal, rule).contradicted(both),
         Finding.exact("pipedream-intermediate-lifetimes", max(states), gradients),
     ]
 

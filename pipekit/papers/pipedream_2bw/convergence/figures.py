@@ -1,9 +1,10 @@
 """Figures of PipeDream-2BW's pre-trainings, and what they say of section 5.1's claims."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,9 @@ from pipekit.papers.trainings.differences import bit_equal, relative_difference
 
 SEEDS = 5
 """Trainings of each method that the ledger asks for."""
+
+LARGE_STEPS = "a late gradient harms the more, the further an update moves the weights"
+"""What makes 2BW fall behind in few updates; the other way is the lowest learning rate."""
 
 PAPERS_PERPLEXITIES = 19.28, 19.56
 """Of vanilla and of 2BW, on Wikitext-103, of word pieces (section 5.1)."""
@@ -91,6 +95,21 @@ class PreTrainings:
         return parity.summary(self.everything)
 
     @cached_property
+    def slower(self) -> "PreTrainings | None":
+        """The same at the lowest learning rate; None if it is this one."""
+        lowest = float(self.everything["lr"].min())
+        if lowest == self.training.lr:
+            return None
+        return replace(self, training=replace(self.training, lr=lowest))
+
+    def _because(self, found: Finding, value: Callable[["PreTrainings"], Any]) -> Finding:
+        """Return a finding with its value at the lowest learning rate."""
+        if self.slower is None:
+            return found
+        rate = f"a learning rate of {self.slower.training.lr:g}"
+        return found.because(LARGE_STEPS, value(self.slower), "measured", rate)
+
+    @cached_property
     def by_network(self) -> dict[str, pd.DataFrame]:
         """The course of each network, by kind."""
         return dict(iter(self.course.groupby("network", sort=False)))
@@ -135,12 +154,22 @@ class PreTrainings:
         axes = {"x_title": f"updates of {self.training.batch_rows} rows", "y_title": y_title}
         return plots.bands(frame, "step", y, color, title=title, label="measured", **axes)
 
+    @cached_property
+    def distances(self) -> dict[str, float]:
+        """How many of vanilla's standard deviations 2BW ends away from it, by network."""
+        return {kind: parity.distance(own, TWO_BW) for kind, own in self.by_network.items()}
+
+    @property
+    def furthest(self) -> float:
+        """The largest of :attr:`distances`."""
+        return max(self.distances.values())
+
     def parity_findings(self) -> list[Finding]:
         """Return how many of vanilla's standard deviations 2BW is away, at most.
 
         Figure 5 itself is of networks a thousand times as large, which these stand for.
         """
-        far = {kind: parity.distance(own, TWO_BW) for kind, own in self.by_network.items()}
+        far = self.distances
         said = ", ".join(f"{k.upper()} {gap:+.4f} nats a byte" for k, gap in self.behind.items())
         distances = ", ".join(f"{kind.upper()} {value:.1f}" for kind, value in far.items())
         note = (
@@ -151,25 +180,41 @@ class PreTrainings:
         )
         figure = "figure5_gpt_validation.svg"
         both = "2bw-fig5-proxy", "2bw-fig5-loss-curves"
-        found = [Finding.measured(claim, max(far.values()), note, figure) for claim in both]
+        found = [
+            self._because(
+                Finding.measured(claim, self.furthest, note, figure), lambda other: other.furthest
+            )
+            for claim in both
+        ]
         few = f"{self.seeds} seeds, where the claim asks for at least {SEEDS}"
         return found if self.seeds >= SEEDS else [each.only_shown(few) for each in found]
 
     def perplexity_findings(self) -> list[Finding]:
         """Return the small GPT's perplexities beside each other, and when vanilla is as far."""
-        own = self.by_network["gpt"]
-        ends = {m: parity.finals(own, m) for m in (VANILLA, TWO_BW)}
-        ratios = np.exp(ends[TWO_BW] - ends[VANILLA])
+        ratios = self.perplexity_ratios
         note = (
             f"proxy: a small GPT on bytes, {self.seeds} seeds; the paper's two perplexities are of "
-            "word pieces and 1.45 % apart. Cause of a larger gap: at these few updates one update "
-            "of delay weighs more, and less at a lower learning rate, see the figure of rates"
+            "word pieces and 1.45 % apart"
         )
-        share = parity.matching_share(own)
-        found = [Finding.measured("2bw-ppl-2bw", float(ratios.mean()), note).over(ratios)]
-        if math.isfinite(share):
-            found.append(Finding.measured("2bw-ppl-20pct-fewer", share, note))
+        nearer = Finding.measured("2bw-ppl-2bw", float(ratios.mean()), note).over(ratios)
+        found = [self._because(nearer, lambda other: float(other.perplexity_ratios.mean()))]
+        if math.isfinite(self.matching_share):
+            fewer = Finding.measured("2bw-ppl-20pct-fewer", self.matching_share, note)
+            if self.slower and math.isfinite(self.slower.matching_share):
+                fewer = self._because(fewer, lambda other: other.matching_share)
+            found.append(fewer)
         return found
+
+    @property
+    def perplexity_ratios(self) -> pd.Series:
+        """2BW's perplexity over vanilla's, of the small GPT, by seed."""
+        own = self.by_network["gpt"]
+        return np.exp(parity.finals(own, TWO_BW) - parity.finals(own, VANILLA))
+
+    @property
+    def matching_share(self) -> float:
+        """After which share of its updates vanilla is where 2BW ends; see :mod:`.parity`."""
+        return parity.matching_share(self.by_network["gpt"])
 
     def gaps(self) -> pd.DataFrame:
         """Return 2BW's training loss minus vanilla's, averaged over steps; see :func:`.gaps`."""
@@ -195,13 +240,18 @@ class PreTrainings:
 
     def gap_finding(self) -> Finding:
         """Return the mean gap of the first tenth and of the last half, of the worse network."""
-        worst = max(self._early_and_late.values(), key=lambda pair: pair[1] / pair[0])
         note = (
             f"the worse of both, nats a byte: {self._told}. {self.training.steps} updates, "
             f"{self.training.warm_up:.0%} of them warm-up, are early throughout: the paper sees "
             "the curves meet after 100,000"
         )
-        return Finding.measured("2bw-fig5-early-gap", list(worst), note, "gap.svg")
+        found = Finding.measured("2bw-fig5-early-gap", self.worst_gap, note, "gap.svg")
+        return self._because(found, lambda other: other.worst_gap)
+
+    @property
+    def worst_gap(self) -> list[float]:
+        """The mean |gap| of the first tenth and the last half, of the network that closes less."""
+        return list(max(self._early_and_late.values(), key=lambda pair: pair[1] / pair[0]))
 
     @cached_property
     def rates(self) -> pd.DataFrame:

@@ -135,11 +135,18 @@ class Study:
         return PreTraining(self.networks[kind], method, seed, training, depth, *texts)
 
     def trainings(self, seeds: int, other_lrs: Sequence[float]) -> list[PreTraining]:
-        """Return all networks, methods and seeds, and a GPT of one seed at other learning rates."""
-        chosen = [
-            *product(self.networks, METHODS, range(seeds), [self.training.lr]),
-            *(("gpt", method, 0, lr) for lr in other_lrs for method in (VANILLA, TWO_BW)),
-        ]
+        """Return all networks, methods and seeds, and vanilla and 2BW at other learning rates.
+
+        At the lowest of all these rates these two have as many networks and seeds, since what they
+        come to there is compared with what they come to at the training's own; elsewhere it is a
+        GPT of one seed.
+        """
+        lowest = min([self.training.lr, *other_lrs])
+        chosen = [*product(self.networks, METHODS, range(seeds), [self.training.lr])]
+        for lr in other_lrs:
+            whole = lr == lowest
+            networks, drawn = (self.networks, seeds) if whole else (("gpt",), 1)
+            chosen += product(networks, (VANILLA, TWO_BW), range(drawn), [lr])
         return [self.pretraining(*each) for each in chosen]
 
 

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from pipekit.papers.drawing import accuracies
-from pipekit.papers.pipedream.convergence import time_to_accuracy
+from pipekit.papers.pipedream.cause_names import NOMINAL
+from pipekit.papers.pipedream.convergence import figures, time_to_accuracy
 from pipekit.papers.pipedream.convergence.figures import TimeToAccuracy
 from pipekit.papers.pipedream.convergence.statistical_efficiency import (
     NaivePipelining,
@@ -113,19 +114,21 @@ def test_times_are_epochs_times_hours(
         return float(arm.setting.workers) if arm.method.startswith("BSP") else 2.0
 
     monkeypatch.setattr(time_to_accuracy, "epoch_hours", hours_of)
+    monkeypatch.setattr(figures, "over_bsp_otherwise", lambda row: {NOMINAL: float(row.workers)})
     times = TimeToAccuracy(course, 80.0, epochs=4)
     assert times.product_finding().value is True
     ratios = times.ratios
     assert ratios["10a"].epochs == pytest.approx(2, abs=0.01)
     assert (ratios["10a"].seconds, ratios["10b"].time) == (4, 1)
-    figures = times.eight_machine_findings()
-    assert [each.claim[10:16] for each in figures] == ["fig10a", "fig11a", "fig11b"]
-    assert [each.value[1] for each in figures] == [4, 4, 4]
-    assert figures[0].value[0] == figures[1].value[0] > 2  # standard deviations of the epochs
+    found = times.eight_machine_findings()
+    assert [each.claim[10:16] for each in found] == ["fig10a", "fig11a", "fig11b"]
+    assert [each.value[1] for each in found] == [4, 4, 4]
+    assert found[0].value[0] == found[1].value[0] > 2  # standard deviations of the epochs
     sooner_bsp = course[course["method"] == "PipeDream 7-1"].assign(method=BSP)
     others = pd.concat([course[course["method"] != BSP], sooner_bsp])
     alike = TimeToAccuracy(others, 80.0, epochs=4).eight_machine_findings()
     assert [each.causes[0].value for each in alike] == [[0, 4]] * 3, "as if 4 workers needed none"
+    assert [each.causes[1].value for each in alike] == [[0, 8]] * 3, "and other seconds as well"
     order, sooner = times.figure12_findings()
     assert order.value == [1, times.mid_ratios[BSP].time, times.mid_ratios[ASP].time]
     assert sooner.value == times.mid_ratios[ASP].time

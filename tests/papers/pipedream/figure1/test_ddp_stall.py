@@ -28,6 +28,14 @@ def test_stalls_are_what_is_beyond_the_median_compute() -> None:
     assert list(frame["link"].unique()) == ["80mbit"]
 
 
+def test_a_turns_throughput_is_compared_with_the_same_turns() -> None:
+    steps = {WAIT_FREE: [1.0, 1.0, 2.0, 2.0], ENGINE: [2.0, 2.0, 2.0, 2.0], COMPUTE: [1.0]}
+    turns = Measured(None, steps | {AFTER: [1.0]}, [], turns=2)
+    assert turns.throughput_ratios == [0.5, 1.0]
+    (fair,) = ddp_stall.findings([turns])
+    assert (fair.value, fair.repeats) == (0.75, (0.5, 1.0))
+
+
 def test_findings_are_of_the_links_that_say_something() -> None:
     free = Measured(None, MEASURED.steps | {ENGINE: [0.8]}, [0.1])
     assert [each.link for each in ddp_stall.limited([free, MEASURED])] == ["80mbit"]

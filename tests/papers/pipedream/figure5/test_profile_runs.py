@@ -66,6 +66,19 @@ def test_a_profile_run_times_every_layer_in_every_minibatch(
     assert times.to_numpy().tolist() == [[0.75, 4]] * 3  # the first minibatch only warms up
 
 
+def test_a_profile_run_says_how_much_the_same_work_varies(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, took = Clock(), iter([9.0] * 2 * profile_runs.WARM_UP + [1.0, 3.0] * 3)
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> None:
+        clock.now += next(took)
+
+    monkeypatch.setattr(time, "process_time", clock)
+    monkeypatch.setattr(torch, "mm", product)
+    times = profile_runs.profile_run(nn.Sequential(nn.Identity()), torch.rand(4, 2), minibatches=3)
+    assert list(times) == ["0 Identity"]
+    assert times.attrs["host"] == 0, "the first of each two products warms up"
+
+
 def test_variation_by_hand() -> None:
     times = pd.DataFrame({"a": [1.0, 3.0], "b": [6.0, 6.0]})
     found = profile_runs.variation(times).set_index("layer")
@@ -108,9 +121,15 @@ def test_findings_are_medians_and_extremes_over_layers() -> None:
     one = pd.DataFrame({"a": [1.0, 3.0], "b": [6.0, 6.0], "c": [4.0, 4.0]})
     other = pd.DataFrame({"a": [2.0, 2.0], "b": [9.0, 9.0], "c": [4.0, 4.0]})
     again = one.copy()
-    one.attrs["worker"], other.attrs["worker"], again.attrs["worker"] = 1, 2, 1
+    for run, worker, host in ((one, 1, 0.1), (other, 2, 0.3), (again, 1, 0.1)):
+        run.attrs |= {"worker": worker, "host": host}
     steady, alike = profile_runs.steadiness_findings([one, other, again, other])
-    assert steady.value == 0
+    assert (steady.value, steady.known_error) == (0, 0)
+    wild = one.assign(b=[4.0, 8.0])
+    wild.attrs |= one.attrs
+    (unsteady, _) = profile_runs.steadiness_findings([wild, other])
+    assert unsteady.value == pytest.approx(2**0.5 / 6)  # the mean of 8 ** 0.5 / 6 and of none
+    assert unsteady.known_error == pytest.approx(0.2 / unsteady.value), "the host's part of it"
     assert alike.value == pytest.approx(3 / 7.5)
     assert alike.repeats == pytest.approx([3 / 7.5, 3 / 7.5])
     assert "mean of 2 pairs; in the first b, among the 3 layers" in alike.note

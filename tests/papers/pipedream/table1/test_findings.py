@@ -1,6 +1,7 @@
 """Findings of Table 1 from fabricated runs: what is judged is what was run."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -8,6 +9,7 @@ from pipekit import Profile
 from pipekit.clusters import flat
 from pipekit.ledger.claims import load
 from pipekit.papers.pipedream.cause_names import (
+    ACTIVATIONS,
     GUESSED_LAYERS,
     NOMINAL,
     OWN_BANDWIDTH,
@@ -15,7 +17,15 @@ from pipekit.papers.pipedream.cause_names import (
     TIMES,
     TOO_FEW_IN_FLIGHT,
 )
-from pipekit.papers.pipedream.table1 import calibration, causes, figure13, predictions, runs
+from pipekit.papers.pipedream.table1 import (
+    calibration,
+    causes,
+    figure13,
+    predictions,
+    runs,
+    speeds,
+    traffic,
+)
 from pipekit.papers.pipedream.table1.changes import UNCHANGED, Change, changes
 from pipekit.papers.pipedream.table1.findings import cells, closed_forms, comparison, introduction
 from pipekit.papers.pipedream.table1.findings.judge import (
@@ -134,6 +144,11 @@ def test_every_finding_is_a_claim_and_has_the_runs_values(
     assert table["2 x NOAM"].notna().sum() == 4
     bars = next(each for each in found if each.claim == "pipedream-fig13-bars")
     assert [len(cause.value) for cause in bars.causes] == [5, 5]
+    ordered = next(each for each in found if each.claim == "pipedream-sec53-ordering")
+    for cause, column in zip(ordered.causes, ["2 x NOAM", "simulated, nominal"], strict=True):
+        speeds = table[column].fillna(table["simulated"]).tolist()
+        steps = [b / a for four in (speeds[:4], speeds[4:]) for a, b in pairwise(four)]
+        assert cause.value == pytest.approx(min(steps))
 
 
 def test_a_note_names_the_cause_of_its_row(judge: Judge) -> None:
@@ -188,6 +203,15 @@ def test_the_changes_of_a_row_change_one_thing_each(emulated: dict[Setting, Runs
     assert GUESSED_LAYERS not in changed, "the row would be fitted on itself"
     assert changed[TIMES].one.cluster == one.cluster
     assert changed[TIMES].one.compute_s == pytest.approx(LAYERS.rows * 128.62e-3 / 16)
+
+
+def test_s2vts_activations_are_tried_at_the_printed_traffic() -> None:
+    one = Prediction(S2VT, LAYERS, flat(4, 1e9))
+    changed = {each.cause: each for each in changes(one)}
+    small, bsp = changed[ACTIVATIONS].one.profile, speeds.data_parallel(LAYERS, 4)
+    everything = traffic.sent(LAYERS, bsp).total
+    assert traffic.sent(small, one.plan).activations == pytest.approx(0.05 * everything)
+    assert traffic.sent(small, bsp).total == everything
 
 
 def test_what_a_network_had_to_be_slower_by(emulated: dict[Setting, Runs]) -> None:

@@ -106,3 +106,26 @@ def test_the_papers_setup_is_ours() -> None:
     hyperparameters, size = figures.setup_findings()
     assert hyperparameters.value is True
     assert size.value == pytest.approx(355e6, rel=0.01)
+
+
+def test_a_miss_is_tried_at_the_lowest_learning_rate() -> None:
+    def trained(lr: float, behind: float) -> pd.DataFrame:
+        vanilla = frame("vanilla", 1.0, 1.1, 1.2, 1.3, 1.4, loss=1.0)
+        late = frame("2BW", *(end + behind for end in (1.0, 1.1, 1.2, 1.3, 1.4)), loss=1.0 + behind)
+        return pd.concat([vanilla, late]).assign(lr=lr)
+
+    high, low = trained(0.1, behind=1.0), trained(0.01, behind=0.1)
+    high.loc[(high["method"] == "2BW") & (high["step"] == 1), "loss"] = 1.5
+    found = figures.PreTrainings(pd.concat([high, low]), AdamRecipe(8, 10, lr=0.1))
+    made = [*found.parity_findings(), *found.perplexity_findings(), found.gap_finding()]
+    assert [len(each.causes) for each in made] == [1] * 5
+    assert {each.causes[0].changed for each in made} == {"a learning rate of 0.01"}
+    apart, _, ratio, share, gap = made
+    assert [apart.value, apart.causes[0].value] == pytest.approx(
+        [1 / 0.1**0.5 / 0.5, 0.1 * 2 / 0.1**0.5]
+    )
+    assert [ratio.value, ratio.causes[0].value] == pytest.approx([math.e, math.exp(0.1)])
+    assert share.value < share.causes[0].value
+    assert [gap.value, gap.causes[0].value] == pytest.approx([[0.5, 1.0], [0.1, 0.1]])
+    alone = figures.PreTrainings(low, AdamRecipe(8, 10, lr=0.01))
+    assert alone.gap_finding().causes == ()

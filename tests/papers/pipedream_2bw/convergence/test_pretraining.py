@@ -160,3 +160,21 @@ def test_gpipe_flush_and_data_parallelism_are_the_ordinary_loop_to_the_bit() -> 
 
 def _flat(weights: dict[str, torch.Tensor]) -> list[float]:
     return torch.cat([weight.flatten() for weight in weights.values()]).tolist()
+
+
+def test_at_the_lowest_rate_two_methods_train_as_many_seeds() -> None:
+    depths = dict.fromkeys(METHODS, 2)
+    study = Study({"gpt": GPT, "bert": BERT}, TRAINING, depths, rows=80, test_rows=16)
+    cases = study.trainings(3, [0.001, 0.1])
+    assert len(cases) == 2 * 3 * 3 + 2 * 2 * 3 + 2
+    own, low, high = (
+        [case for case in cases if case.training.lr == lr] for lr in (0.01, 0.001, 0.1)
+    )
+    assert {case.method for case in own} == set(METHODS)
+    assert {(case.network.kind, case.method, case.seed) for case in low} == {
+        (kind, method, seed)
+        for kind in ("gpt", "bert")
+        for method in (VANILLA, TWO_BW)
+        for seed in range(3)
+    }
+    assert [(case.network.kind, case.seed) for case in high] == [("gpt", 0)] * 2

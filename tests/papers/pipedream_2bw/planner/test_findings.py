@@ -45,3 +45,15 @@ def test_only_depths_with_equal_blocks_are_compared() -> None:
         "2bw-sec52-planner-8deep",
         "2bw-sec52-planner-16deep",
     ]
+
+
+def test_a_depth_is_tried_with_less_memory_than_the_device_has() -> None:
+    model = depths.PaperModel("1.3B", 1, 64, 8, "2bw-sec52-planner-8deep")
+    found = model.finding()
+    (cause,) = found.causes
+    table = model.asked.sweep()
+    fits = table[table["memory_bytes"] <= 14 * 2**30]  # of 16
+    assert len(fits) < len(table), "the experiment leaves something out"
+    own = fits.loc[fits["depth"] == 8, "throughput"].max()
+    assert cause.value == pytest.approx(fits["throughput"].max() / own)
+    assert found.value == model.ratio

@@ -64,8 +64,17 @@ def test_the_set_up_is_the_papers_and_another_is_noticed() -> None:
     assert findings.hardware_finding(two_bw_v100(), two_bw_v100(1)).value is True
     assert findings.hardware_finding(two_bw_v100(4), two_bw_v100(1)).value is False
     assert findings.shrinking_gain_finding().value is True
-    assert findings.bert_finding("a", []).value is True
-    assert "but not x: with fewer words" in findings.bert_finding("a", ["x"]).note
+
+
+def test_what_berts_fewer_words_turn_is_their_doing() -> None:
+    assert findings.bert_finding("a", [], []).value is True
+    turned, not_turned = (findings.bert_finding("a", ["x"], held) for held in ([], ["x"]))
+    assert "but not x" in turned.note
+    assert [turned.value, turned.causes[0].value, not_turned.causes[0].value] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_tensor_model_parallelism_loses_most_beyond_a_server() -> None:

@@ -97,8 +97,7 @@ class Judge:
         return (
             f"our S2VT (the paper prints no layer sizes) sends "
             f"{bytes_text(found.pipedream.closed.activations)} of activations a minibatch, "
-            f"all that Table 1's 95 % leaves is {bytes_text(0.05 * found.bsp.closed.total)}: "
-            "transfers set the pace"
+            f"all that Table 1's 95 % leaves is {bytes_text(0.05 * found.bsp.closed.total)}"
         )
 
     def cause(self, row: Setting) -> str:
