@@ -6,6 +6,7 @@ from pipekit.papers.findings import Finding
 from pipekit.papers.pipedream.table1.changes import Change
 from pipekit.papers.pipedream.table1.figure13 import Figure13
 from pipekit.papers.pipedream.table1.findings.cells import held_out
+from pipekit.papers.pipedream.table1.findings.closed_forms import both_scalings
 from pipekit.papers.pipedream.table1.findings.judge import (
     ALEXNET,
     BSP_FITTED,
@@ -150,7 +151,7 @@ def _scaling(judge: Judge) -> Iterator[Finding]:
     near = f"BSP on 16 is {bsps[-1]:.2f} here and 3.28 in the paper: traffic saturates"
     label = judge.weakest(*vgg16)
     yield judge.turned(
-        finding("sec52-bsp-scaling", bsps, near, label=label),
+        finding("sec52-bsp-scaling", bsps, near, label=label).contradicted(both_scalings()),
         vgg16,
         lambda changed: [each.bsp_speedup for each in changed],
         circular=BSP_GIVEN,
