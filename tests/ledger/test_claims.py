@@ -93,6 +93,7 @@ class TestRecord:
             "invalid",
             "shown_only",
             "causes",
+            "contradiction",
             "known_error",
             "note",
             "figure",

@@ -7,12 +7,13 @@ repository's.
 import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
 from pipekit.clusters import P40, Cluster, torchgpipe_p40
-from pipekit.papers.costs import published
+from pipekit.papers.costs import published, recomputed_late
 from pipekit.papers.pace import emulate_at_pace
 from pipekit.papers.repeats import emulated
 from pipekit.papers.timelines import as_drawn, memory_of
@@ -88,6 +89,20 @@ def simulated(
     """
     table = as_drawn(cell.stages, cell.microbatches)
     return simulate(table, profile, cell.plan(balance), cluster)
+
+
+def recomputed_late_speedup(cell: Benchmark, over: Benchmark, profile: Profile) -> float:
+    """Return a speedup of cells that recompute everything, if they did so with the gradient there.
+
+    By itself a stage recomputes while it waits for its gradient, all but the last one (simulated).
+    """
+    costs = recomputed_late(profile)
+
+    def rate(each: Benchmark) -> float:
+        kept, cluster = replace(each, recompute="never"), torchgpipe_p40(each.stages)
+        return each.batch / simulated(kept, costs, cluster).makespan_s
+
+    return rate(cell) / rate(over)
 
 
 def emulated_s(cell: Benchmark, profile: Profile, cluster: Cluster, faster: float) -> float:

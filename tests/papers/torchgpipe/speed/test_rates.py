@@ -26,6 +26,16 @@ def test_a_cell_takes_what_one_computes_by_hand() -> None:
     assert trace.makespan_s == pytest.approx(0.020 + 2 * 0.040 + 0.040 + 2 * 0.080 + 0.040)
 
 
+def test_recomputed_late_one_microbatch_gains_nothing_by_stages() -> None:
+    one = Benchmark("by hand", "none", 1, 2, (3,), "always")
+    two = cell(1, "always")
+    assert rates.recomputed_late_speedup(two, one, COSTS) == pytest.approx(1)
+    early = (
+        rates.simulated(one, COSTS, None).makespan_s / rates.simulated(two, COSTS, None).makespan_s
+    )
+    assert early == pytest.approx(0.24 / 0.22)
+
+
 def test_emulated_and_simulated_rates_agree() -> None:
     with own_time():
         found, _ = rates.throughput(cell(2, "except_last"), COSTS, faster=2, emulations=2)

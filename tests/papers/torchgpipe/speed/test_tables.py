@@ -23,7 +23,9 @@ def test_speedups_are_over_each_tables_own_baseline() -> None:
 
 
 def test_every_cell_but_the_baselines_is_a_finding() -> None:
-    found = tables.findings2(tables.table2(RATES), "a.svg")
+    found = tables.findings2(tables.table2(RATES), "a.svg", {"m1-n8": 0.5})
+    tried = {each.claim: each.causes[0].value for each in found if each.causes}
+    assert tried == {"torchgpipe-table2-ours-m1-n8": 0.5}
     values = {each.claim: each.value for each in found}
     assert len(values) == 1 + len(TABLE2) - 1 + 1
     assert values["torchgpipe-table2-baseline"] == 1
