@@ -90,7 +90,7 @@ def changes(one: Prediction) -> Iterator[Change]:
     if known != one.setting and any(row.model == "s2vt" for row in others):
         without = replace(one, cluster=_fitted_on(one, known))
         yield Change(GUESSED_LAYERS, without, without.plan)
-    if one.setting.model == "s2vt":
+    if one.setting.model == "s2vt" and len(one.plan.stages) > 1:
         small = replace(one, profile=_with_printed_traffic(one))
         yield Change(ACTIVATIONS, small, small.plan)
     if (one.setting.model, one.nominal.device.name) in network_times():

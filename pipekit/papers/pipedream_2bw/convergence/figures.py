@@ -251,7 +251,8 @@ class PreTrainings:
     @property
     def worst_gap(self) -> list[float]:
         """The mean |gap| of the first tenth and the last half, of the network that closes less."""
-        return list(max(self._early_and_late.values(), key=lambda pair: pair[1] / pair[0]))
+        worst = max(self._early_and_late.values(), key=lambda pair: pair[1] / pair[0])
+        return list(worst)
 
     @cached_property
     def rates(self) -> pd.DataFrame:

@@ -206,7 +206,7 @@ def test_the_changes_of_a_row_change_one_thing_each(emulated: dict[Setting, Runs
 
 
 def test_s2vts_activations_are_tried_at_the_printed_traffic() -> None:
-    one = Prediction(S2VT, LAYERS, flat(4, 1e9))
+    one = Prediction(S2VT, LAYERS, flat(4, 1e7))
     changed = {each.cause: each for each in changes(one)}
     small, bsp = changed[ACTIVATIONS].one.profile, speeds.data_parallel(LAYERS, 4)
     everything = traffic.sent(LAYERS, bsp).total

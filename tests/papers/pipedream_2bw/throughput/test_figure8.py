@@ -73,14 +73,17 @@ def curves() -> pd.DataFrame:
 
 def test_findings_are_read_off_the_curves() -> None:
     frame = curves()
-    study = figure8.Figure8(frame, frame[frame["batch"] == 128])
+    faster = frame.assign(throughput=2 * frame["throughput"])
+    study = figure8.Figure8(frame, frame[frame["batch"] == 128], faster)
     claim, rises, widths = study.findings()
     assert claim.value is True
     assert rises.value == pytest.approx(64 * 4 / 100)
+    assert rises.causes[0].value == pytest.approx(2 * 64 * 4 / 100)
+    assert rises.causes[0].changed == "100 Gbps between servers"
     assert widths.value == [16, 8]
     assert "slower at 2 of 2 batch sizes" in study.figure().layout.title.text
     frame.loc[(frame["depth"] == 4) & (frame["batch"] == 64), "throughput"] = 1e3
-    changed = figure8.Figure8(frame, frame[frame["batch"] == 128]).findings()
+    changed = figure8.Figure8(frame, frame[frame["batch"] == 128], faster).findings()
     assert changed[0].value is False
     assert changed[1].value < 0
 
