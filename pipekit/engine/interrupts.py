@@ -11,23 +11,27 @@ from types import FrameType
 class Interrupts:
     """While it is entered, the first interrupt lets a run end where its updates are whole.
 
-    The second one ends it at once, as the first one does outside of the main thread and where
-    somebody else handles interrupts.
+    The second one ends it at once, as the first one does outside of the main thread, where
+    somebody else handles interrupts, and where the run cannot end before its table does.
 
     Args:
-        stop: lets the run end soon.
+        stop: lets the run end soon; None: it cannot.
 
     Attributes:
         error: what is to be raised once the run has ended, or None.
     """
 
-    def __init__(self, stop: Callable[[], None]) -> None:
+    def __init__(self, stop: Callable[[], None] | None) -> None:
         self._stop, self._mine = stop, False
         self.error: KeyboardInterrupt | None = None
 
     def __enter__(self) -> None:
         here = threading.current_thread() is threading.main_thread()
-        self._mine = here and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        self._mine = (
+            bool(self._stop)
+            and here
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
         if self._mine:
             signal.signal(signal.SIGINT, self._interrupted)
 
@@ -38,6 +42,7 @@ class Interrupts:
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.error = KeyboardInterrupt()
+        assert self._stop
         self._stop()
         print(
             "pipekit: interrupted: the batches on their way are finished (a second interrupt ends "

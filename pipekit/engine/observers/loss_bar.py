@@ -20,6 +20,7 @@ class BatchDone(NamedTuple):
         learning_rates: those of the update, one for each group of the last stage's optimizer.
         gradient_norm: 2-norm of the update's gradient over all stages, before it is clipped; None
             without ``clip_norm`` (``math.inf`` clips nothing), or if the update is skipped.
+        rows_per_s: rows of this batch and of those told of before it, a second of ``seconds``.
     """
 
     number: int
@@ -28,6 +29,7 @@ class BatchDone(NamedTuple):
     rows: int
     learning_rates: tuple[float, ...]
     gradient_norm: float | None
+    rows_per_s: float
 
     @property
     def learning_rate(self) -> float | None:
@@ -74,6 +76,7 @@ class LossBar:
         self._batch_of: list[int] = []  # of each microbatch, as far as losses have come
         self._left: list[int] = []
         self._totals: list[float] = []
+        self._rows_told = 0
         self._updates: dict[int, UpdateMade] = {}  # of each batch, until its loss is known as well
         # One that is not shown takes tqdm a quarter of a millisecond.
         self._bar = progress_bar(total=total, initial=done, unit="batch") if shown else None
@@ -111,8 +114,11 @@ class LossBar:
         self._left[batch] = _TOLD
         if self._on_batch and not is_told:  # each worker of the last stage tells of its updates
             seconds = time.perf_counter() - self._begin
+            rows = self._rows[batch]
+            self._rows_told += rows
             of_update = update.learning_rates, update.gradient_norm
-            done = BatchDone(batch, self._totals[batch], seconds, self._rows[batch], *of_update)
+            rate = self._rows_told / seconds
+            done = BatchDone(batch, self._totals[batch], seconds, rows, *of_update, rate)
             try:
                 if self._on_batch(done) is True:
                     self._stop(None)

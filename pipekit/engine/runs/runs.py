@@ -126,7 +126,7 @@ class Runs:
             self.require_sound()
             source = self._source(batches, extent, fewer=short_batches == "fewer")
             reports: list[Report] = []
-            interrupts = Interrupts(source.stop)
+            interrupts = Interrupts(source.stop if source.may_end else None)
             if start.is_end:
                 deque(source, maxlen=0)  # whoever makes them may draw random numbers
             else:

@@ -3,6 +3,7 @@
 import math
 import threading
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -28,6 +29,10 @@ def test_every_batch_is_told_of_once_in_order_here(transport: str) -> None:
     assert [done.number for done in heard] == [0, 1, 2, 3, 4]
     assert [done.loss for done in heard] == run.losses
     assert [done.seconds for done in heard] == sorted(done.seconds for done in heard)
+    told = accumulate(done.rows for done in heard)
+    assert [done.rows_per_s for done in heard] == [
+        rows / done.seconds for rows, done in zip(told, heard, strict=True)
+    ]
     assert threads == {threading.current_thread()}
 
 

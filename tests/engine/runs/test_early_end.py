@@ -427,3 +427,20 @@ def test_an_interrupt_leaves_the_batches_that_were_on_their_way(
     assert heard == truth.losses
     assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_where_no_run_can_end_early_the_first_interrupt_ends_it_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It must not say that only the batches on their way are finished, and then do all."""
+
+    def listen(done: BatchDone) -> None:
+        if done.number == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    pipe = pipeline(mixed(), "flush", [2, 3, 3], clip_norm=1.0, validate="later")
+    with pytest.raises(KeyboardInterrupt):
+        pipe.train(data(6), on_batch=listen)
+    assert "a second interrupt" not in capsys.readouterr().err
+    with pytest.raises(RuntimeError, match="build the pipeline again"):
+        pipe.state_dict()
