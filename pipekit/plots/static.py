@@ -211,13 +211,10 @@ def _strokes(trace: Any) -> dict[str, Any]:
 def _filled(color: str, pattern: Any) -> dict[str, Any]:
     """Return how matplotlib fills a bar or an area."""
     *_, alpha = fill = _rgba(color)
-    # A colour's lines are faint, for the text on it; a shade's would not be seen.
-    strength = 0.35 if alpha == 1 else 0.9
-    return {
-        "facecolor": fill,
-        "hatch": HATCHES[pattern.shape or ""],
-        "hatchcolor": (*_rgba(pattern.fgcolor or color)[:3], strength),
-    }
+    # Lines are faint, for the text on them. In an SVG a shade fades its own lines, too: only black
+    # ones are then seen, on light and on dark pages.
+    lines = (*_rgba(pattern.fgcolor or color)[:3], 0.35) if alpha == 1 else (0, 0, 0, 0.9)
+    return {"facecolor": fill, "hatch": HATCHES[pattern.shape or ""], "hatchcolor": lines}
 
 
 def _texts(canvas: Figure, figure: go.Figure) -> None:

@@ -46,7 +46,7 @@ PARTS = {
 """The parts of memory, from the bottom."""
 
 IDLE_STYLE = Style("idle", IDLE, GREY, 0, "")
-WAITS_FOR_PASS = Style("waits for a pass", "rgba(117,117,117,0.35)", GREY, 0, "/")
+WAITS_FOR_PASS = Style("waits for a pass", "rgba(117,117,117,0.35)", "#5A5A5A", 0, "/")
 WAITS_FOR_MESSAGE = Style("waits for a message", "rgba(204,121,167,0.45)", "#A04A7A", 0, "x")
 """Idle time: a worker's beginning and end, and what it waits for between them."""
 CAUSES = {

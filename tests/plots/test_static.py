@@ -66,10 +66,10 @@ def test_other_traces_are_refused() -> None:
 def test_the_pattern_of_a_gap_is_seen_on_light_and_on_dark_pages(page: float) -> None:
     look = style.WAITS_FOR_PASS
     filled = static._filled(look.color, go.bar.marker.Pattern(style.pattern(look)))
-    ground = page
-    for grey, _, _, alpha in (static._rgba(style.IDLE), filled["facecolor"]):
-        ground += alpha * (grey - ground)
-    grey, _, _, alpha = filled["hatchcolor"]
-    line = ground + alpha * (grey - ground)
-    light, dark = (0.05 + shade**2.2 for shade in (max(line, ground), min(line, ground)))
-    assert light / dark >= 1.5  # WCAG 2's contrast
+    idle, _, _, strength = static._rgba(style.IDLE)
+    page += strength * (idle - page)
+    grey, _, _, opacity = filled["facecolor"]
+    black, _, _, strength = filled["hatchcolor"]
+    line = grey + strength * (black - grey)  # an SVG's shade and its lines are faded together
+    shades = [0.05 + (page + opacity * (each - page)) ** 2.2 for each in (grey, line)]
+    assert max(shades) / min(shades) >= 1.5  # WCAG 2's contrast
