@@ -80,6 +80,15 @@ def test_links_do_not_depend_on_the_hosts_tcp(capfd: pytest.CaptureFixture[str])
 
 
 @needs_namespaces
+def test_a_connection_hands_a_slow_link_one_packet_at_a_time(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """With 64 KiB at a time, connections would not share the link fairly."""
+    assert run(["ip", "-details", "link", "show", "eth0"], 1, "100mbit") == 0
+    assert "gso_max_segs 1 " in capfd.readouterr().out
+
+
+@needs_namespaces
 def test_a_worker_has_its_own_interface_and_our_folder(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
