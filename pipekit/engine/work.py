@@ -137,7 +137,7 @@ def train(
     memory = MemoryTracker(recompute) if config.memory else None
     observers = [*watchers, *(each for each in (trace, traffic, memory) if each)]
     if on_news and len(config.stage_workers) - 1 in stages:
-        observers.append(Reporter(on_news, config))
+        observers.append(Reporter(on_news, config, memory.held_bytes if memory else lambda: None))
     observers += observers_of(config.observers, index)
     updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
     weights = {number: stage.weights for number, stage in stages.items()}

@@ -21,6 +21,7 @@ class BatchDone(NamedTuple):
         gradient_norm: 2-norm of the update's gradient over all stages, before it is clipped; None
             without ``clip_norm`` (``math.inf`` clips nothing), or if the update is skipped.
         rows_per_s: rows of this batch and of those told of before it, a second of ``seconds``.
+        held_bytes: by a worker of the last stage after the update; None without ``memory=True``.
     """
 
     number: int
@@ -30,6 +31,7 @@ class BatchDone(NamedTuple):
     learning_rates: tuple[float, ...]
     gradient_norm: float | None
     rows_per_s: float
+    held_bytes: int | None
 
     @property
     def learning_rate(self) -> float | None:
@@ -117,8 +119,8 @@ class LossBar:
             rows = self._rows[batch]
             self._rows_told += rows
             of_update = update.learning_rates, update.gradient_norm
-            rate = self._rows_told / seconds
-            done = BatchDone(batch, self._totals[batch], seconds, rows, *of_update, rate)
+            so_far = self._rows_told / seconds, update.held_bytes
+            done = BatchDone(batch, self._totals[batch], seconds, rows, *of_update, *so_far)
             try:
                 if self._on_batch(done) is True:
                     self._stop(None)

@@ -168,6 +168,10 @@ class MemoryTracker(Observer):
         elif op is Op.UPDATE:
             self._look()
 
+    def held_bytes(self) -> int:
+        """Return how much is held now."""
+        return sum(self.samples[-1][1])
+
     def close(self, worker: int) -> None:
         """Follow no more."""
         if self._following:

@@ -27,11 +27,13 @@ class UpdateMade(NamedTuple):
         batches: of the run's table, that it sums.
         learning_rates: of the groups of the stage's optimizer.
         gradient_norm: of the whole model, before clipping, or None.
+        held_bytes: by the worker after the update, or None if they are not counted.
     """
 
     batches: range
     learning_rates: tuple[float, ...]
     gradient_norm: float | None
+    held_bytes: int | None
 
 
 Listener = Callable[[LossKnown | UpdateMade], None]
@@ -45,10 +47,13 @@ class Reporter(Observer):
         tell: called with each; on an accelerator, which computes while its worker goes on, when
             the worker has next computed something of its kind.
         config: of the run.
+        held: returns the bytes that the worker holds, or None if they are not counted.
     """
 
-    def __init__(self, tell: Listener, config: RunConfig) -> None:
-        self._tell, self._config = tell, config
+    def __init__(
+        self, tell: Listener, config: RunConfig, held: Callable[[], int | None] = lambda: None
+    ) -> None:
+        self._tell, self._config, self._held = tell, config, held
         self._losses: deque[tuple[int, HostNumber]] = deque()
         self._rates: dict[int, tuple[float, ...]] = {}  # by update, until it is told of
         self._norms: dict[int, HostNumber | None] = {}  # likewise
@@ -95,4 +100,5 @@ class Reporter(Observer):
             summed = self._config.sums[self._last][update - 1].batches
             batches = range(self._told, self._told + summed)
             self._told += summed
-            self._tell(UpdateMade(batches, self._rates.pop(update), norm.item() if norm else None))
+            of_all = norm.item() if norm else None
+            self._tell(UpdateMade(batches, self._rates.pop(update), of_all, self._held()))
