@@ -21,7 +21,10 @@ DEPTHS = [2, 3, 4, 6, 8, 12, 16, 24, 48]
 """Those that divide 48 blocks."""
 
 SYSTEM_BYTES = 2 * 2**30
-"""Of a device, for what is in no formula: CUDA's context, its libraries' workspaces, fragments."""
+"""Of a device, for what is in no formula: CUDA's context, its libraries' workspaces, fragments.
+
+No source says how many: these are enough to change what the planner chooses, 1 GiB is not.
+"""
 
 MEMORY = "all of a device's memory is the planner's"
 """What lets the planner choose pipelines too shallow; the other way leaves out the system's."""
