@@ -1,6 +1,7 @@
 """Small programs with several streams, in which each synchronisation can be left out by its name."""
 
 import threading
+import time
 from collections.abc import Callable
 from queue import Queue, SimpleQueue
 
@@ -87,6 +88,27 @@ def freed_after_wait(keep: Keep) -> object:
     z = torch.full((4,), 3.0, device="sim:0")
     side.synchronize()
     return y.tolist(), z.tolist()
+
+
+def freed_by_another_thread(keep: Keep) -> object:
+    """A thread waits for the other stream and frees the buffer; nobody tells its owner so."""
+    held, side = [_ones(0)], torch.Stream("sim:0")
+
+    def use_and_free() -> None:
+        with side:
+            held[0].mul_(2)
+        if keep("wait before it is freed"):
+            side.synchronize()
+        held.clear()
+
+    thread = threading.Thread(target=use_and_free)
+    thread.start()
+    while held:
+        time.sleep(1e-3)
+    z = torch.full((8,), 3.0, device="sim:0")
+    thread.join()
+    side.synchronize()
+    return z.tolist()
 
 
 def fresh_buffer(keep: Keep) -> object:
@@ -311,6 +333,7 @@ PROGRAMS: dict[Program, tuple[str, ...]] = {
     read_by_item: ("wait before item",),
     freed_buffer: ("record_stream",),
     freed_after_wait: ("wait before it is freed",),
+    freed_by_another_thread: ("wait before it is freed",),
     fresh_buffer: ("wait for the allocating stream",),
     fetch: ("wait before the host reads",),
     fetch_as_list: ("wait before the host reads",),

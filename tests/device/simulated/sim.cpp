@@ -227,8 +227,10 @@ void free_block(void* context) {
   auto& stream = streams[block->line];
   stream.last_free = stream.clock.of(block->line);
   for (auto& use : block->history.accesses) {
-    // The allocator waits for recorded streams before it gives the memory out again.
-    if (use.line != block->line && !use.freed && !block->recorded.contains(use.line)) {
+    // The allocator waits for recorded streams before it gives the memory out again; and what this
+    // thread has seen the end of is over for whoever is given the memory from now on.
+    if (use.line != block->line && !use.freed && !block->recorded.contains(use.line) &&
+        !use.before(host().clock)) {
       use.first = 0;
       use.last = std::numeric_limits<int64_t>::max();  // it may be anywhere in what is given out
       use.freed = true;

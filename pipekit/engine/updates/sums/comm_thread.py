@@ -47,8 +47,12 @@ class CommThread:
         share_cores(self._workers)
         with on_stream(new_stream(self._device)):
             while (work := self._work.get()) is not None:
-                function, future = work
-                try:
-                    future.set_result(function())
-                except BaseException as error:
-                    future.set_exception(error)
+                _do(*work)
+                del work  # while it waits for the next, nobody needs this one's gradients
+
+
+def _do(function: Callable[[], object], future: "Future[object]") -> None:
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)

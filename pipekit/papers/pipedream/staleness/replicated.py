@@ -1,6 +1,5 @@
 """A replicated stage: its shards, and gradients that leave before the backward ends (section 4)."""
 
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
@@ -11,6 +10,7 @@ from torch import nn
 
 from pipekit.clusters import Cluster, flat
 from pipekit.datasets import Batch
+from pipekit.devices import CPU, Clock
 from pipekit.emulation import emulate
 from pipekit.engine import Observer, Pipeline
 from pipekit.engine.transport import SCATTER, FlatBucket, PartKey
@@ -90,6 +90,7 @@ class _FirstSend(Observer):
 
     def __init__(self) -> None:
         self.seen: dict[str, float] = {}
+        self._clock = Clock(CPU)
 
     def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
         self._note("begin", step)
@@ -98,11 +99,14 @@ class _FirstSend(Observer):
         self._note("end", step)
 
     def part_sent(self, worker: int, receiver: int, key: PartKey, part: FlatBucket) -> None:
-        self.seen.setdefault("send", time.perf_counter())
+        self._see("send")
 
     def _note(self, what: str, step: Step) -> None:
         if step.ends_update and step.task.op is Op.BACKWARD:
-            self.seen.setdefault(what, time.perf_counter())
+            self._see(what)
+
+    def _see(self, what: str) -> None:
+        self.seen.setdefault(what, self._clock.seconds(self._clock.now()))
 
 
 def shards_finding(model: nn.Sequential, batches: Sequence[Batch]) -> Finding:

@@ -12,6 +12,7 @@ from pipekit.papers.pipedream.timelines import overlap as figure4
 from pipekit.papers.pipedream.timelines import overlap as tl
 from pipekit.papers.pipedream.timelines.overlap import LINKS_AS_STAGES, NOAM, Overlap
 from pipekit.papers.pipedream.timelines.start_up import STRAIGHT, one_layer_stages
+from tests.emulation.own_time import own_time
 
 
 def test_findings_are_of_noam_in_flight() -> None:
@@ -61,7 +62,9 @@ def test_more_in_flight_hides_transfers_that_noam_leaves_exposed() -> None:
 def test_messages_of_an_emulated_run_are_where_its_links_had_them() -> None:
     passes, links = one_layer_stages([(0.01, 0.01)] * 2, output_bytes=1e4), flat(2, 4e6)
     table = schedules.pipedream(2, 4)
-    sent = tl.link_times(emulate(table, passes, cluster=links).trace, links, table)
+    with own_time():
+        trace = emulate(table, passes, cluster=links).trace
+    sent = tl.link_times(trace, links, table)
     assert len(sent) == 8
     assert set(sent["purpose"]) == {"activation", "gradient"}
     assert (sent["end_s"] - sent["start_s"]).tolist() == pytest.approx([1e4 / 4e6] * 8)
