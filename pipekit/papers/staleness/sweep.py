@@ -2,8 +2,10 @@
 
 Every arm (a method at a depth, with an optimizer, on a proxy) tries the same rates, each twice the
 one before, on the tuning seeds, with as many updates as a judged training has.  The rate with the
-least mean validation loss at the end is chosen.  If it is the least or the greatest that was tried,
-the grid is extended there, until it is neither.  The judging seeds are others.  Besides at its own
+least mean validation loss at the end is chosen.  If that is, for any arm, the least or the greatest
+that was tried, all arms try one more there, until it is neither for any: a late gradient's loss may
+have two valleys over the rates, and whoever stopped in its first one would miss the deeper one that
+another arm's search has come to.  The judging seeds are others.  Besides at its own
 rate each arm is judged at that of the method without delay, as papers that "did not tune" do.
 """
 
@@ -26,7 +28,7 @@ ARM = ["proxy", "method", "stages", "optimizer"]
 FIRST_TUNING_SEED = 100
 """Judging seeds are below, from 0."""
 MOST_RATES = 16
-"""Tried for an arm, lest one that never learns is tuned for ever."""
+"""Tried, lest an arm that never learns is tuned for ever."""
 VALIDATIONS = [f"validation_{point}" for point in range(POINTS + 1)]
 """The columns of the losses in the course of a training; the last is that at its end."""
 FINAL = VALIDATIONS[-1]
@@ -100,21 +102,17 @@ class Sweep:
 
     def _tuned(self, templates: Sequence[StaleTraining], folder: Path) -> pd.DataFrame:
         """Return the trainings of the tuning seeds, at all the rates that it took."""
-        first = _middle(OPTIMIZERS[self.optimizer].first_rates, self.rates)
-        rates = {template: list(first) for template in templates}
-        tried = pd.DataFrame()
-        more = True
-        while more:
-            seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tuning_seeds)
-            cases = [t.at(lr, s) for t in templates for lr in rates[t] for s in seeds]
+        rates = list(_middle(OPTIMIZERS[self.optimizer].first_rates, self.rates))
+        seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tuning_seeds)
+        while True:
+            cases = [t.at(lr, s) for t in templates for lr in rates for s in seeds]
             tried = frame(cases, folder)
-            best, more = chosen(tried), False
-            for template, own in rates.items():
-                rate = best[_key(template)]
-                if len(own) < MOST_RATES and rate in (min(own), max(own)):
-                    own.append(rate / 2 if rate == min(own) else rate * 2)
-                    more = True
-        return tried
+            found, least, greatest = set(chosen(tried).values()), min(rates), max(rates)
+            beyond = {least: least / 2, greatest: greatest * 2}
+            more = [beyond[rate] for rate in (least, greatest) if rate in found]
+            if not more or len(rates) >= MOST_RATES:
+                return tried
+            rates += more
 
 
 def parse_arms(text: str) -> tuple[tuple[str, int], ...]:
