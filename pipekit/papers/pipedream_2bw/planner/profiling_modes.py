@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from pipekit.models import gpt, token_loss
@@ -10,15 +11,19 @@ from pipekit.models.transformer import Block
 from pipekit.papers.pace import in_turns
 
 
+ERRORS = 5
+"""Of each way, found from as many steps each, so that their spread is known."""
+
+
 class Errors(NamedTuple):
     """Relative errors of predictions of a step's time, and the seconds that profiling took.
 
-    ``whole`` is that of an earlier measurement of the whole step, ``block`` that of the model with
-    a single block, plus the other blocks at one block's price.
+    ``whole`` are those of an earlier measurement of the whole step, ``block`` those of the model
+    with a single block, plus the other blocks at one block's price.
     """
 
-    whole: float
-    block: float
+    whole: list[float]
+    block: list[float]
     profiling_s: float
 
 
@@ -33,7 +38,12 @@ def prediction_errors(
     repeats: int,
     seed: int = 0,
 ) -> Errors:
-    """Measure a GPT's step on one core, in its own seconds, and predict it in both ways."""
+    """Measure a GPT's step on one core, in its own seconds, and predict it in both ways.
+
+    Args:
+        layers: its blocks; the others are a GPT's, too.
+        repeats: how often each is measured, at least :data:`ERRORS`.
+    """
     torch.manual_seed(seed)
     x = torch.randint(vocabulary, (rows, tokens))
     features = torch.randn(rows, tokens, hidden, requires_grad=True)
@@ -46,6 +56,9 @@ def prediction_errors(
     whole = step(layers)
     parts = [whole, step(1), lambda: block(features).sum().backward(), whole]
     took = in_turns(parts, 1 + repeats)[1:]
-    profiled, single, a_block, actual = took.min(axis=0)
-    extrapolated = single + (layers - 1) * a_block
-    return Errors(abs(profiled / actual - 1), abs(extrapolated / actual - 1), took[:, 0].sum())
+    whole_errors, block_errors = [], []
+    for some in np.array_split(took, ERRORS):
+        profiled, single, a_block, actual = some.min(axis=0)
+        whole_errors.append(float(abs(profiled / actual - 1)))
+        block_errors.append(float(abs((single + (layers - 1) * a_block) / actual - 1)))
+    return Errors(whole_errors, block_errors, float(took[:, 0].sum()))

@@ -30,8 +30,11 @@ def test_times_and_errors_are_those_measured() -> None:
     ours, ratio = findings.time_findings(deep, 0.5, 2.0)
     assert (ours.value, ratio.value) == (0.5, 4)
     assert ours.note.startswith("6 layers")
-    modes, cost = findings.profiling_findings(Errors(0.1, 0.2, 120), 20)
+    errors = Errors([0.3, 0.1, 0.0], [0.1, 0.4, 0.2], 120)
+    modes, cost = findings.profiling_findings(errors, 20)
     assert (modes.value, cost.value) == ([0.1, 0.2], 2)
+    assert modes.repeats == ([0.3, 0.1], [0.1, 0.4], [0.0, 0.2])
+    assert "each by the fastest of 6 steps" in modes.note
     assert findings.placement_finding({"within": 2.0, "across": 3.0}).value == 1.5
 
 
