@@ -43,6 +43,7 @@ def test_an_emulated_row_compares_the_same_schedule_on_the_same_links() -> None:
     # three turns of two layers each there and back, and two transfers of 4 ms
     assert row["predicted (s)"] == pytest.approx(3 * 2 * 0.012 + 2 * 0.004)
     assert row["found (s)"] == pytest.approx(row["predicted (s)"])
+    assert row["spread"] == pytest.approx(0)
     assert row["error"] == row["predicted (s)"] / row["found (s)"] - 1
     assert (row["label"], row["links"], row["counts agree"]) == ("emulated", "0.008 Gbit/s", True)
 

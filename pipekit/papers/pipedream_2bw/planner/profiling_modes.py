@@ -10,7 +10,6 @@ from pipekit.models import gpt, token_loss
 from pipekit.models.transformer import Block
 from pipekit.papers.pace import in_turns
 
-
 ERRORS = 5
 """Of each way, found from as many steps each, so that their spread is known."""
 
