@@ -34,6 +34,7 @@ from pipekit.engine.updates.optimizer_state import Groups, NamedState
 from pipekit.engine.updates.weight_versions import LRSchedulerFactory, OptimizerFactory
 from pipekit.layers import skips
 from pipekit.layers.autocast import DTYPES
+from pipekit.layers.modes import as_trained
 from pipekit.losses.loss_scale import LossScale
 from pipekit.partition.checks import require_balance
 from pipekit.partition.partition import sequence_of
@@ -177,7 +178,8 @@ class Pipeline:
             mitigations=_placed(rule, tables),
         )
         arguments.require_seed(seed, example, transport, recomputed)
-        self._model = ModelStages(copy.deepcopy(layers), self.stages, balance, configure)
+        trained = as_trained(copy.deepcopy(layers))
+        self._model = ModelStages(trained, self.stages, balance, configure)
         self._loss = loss
         where = resolve_for_workers(devices, self.workers)
         arguments.require_repeatable(validate, transport, where)

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipekit.devices import moved
 from pipekit.layers.autocast import autocast
 from pipekit.layers.buffers import buffers_untouched
+from pipekit.layers.modes import modes_put_back, to_training
 from pipekit.layers.seeded import Seeded
 from pipekit.layers.skips import call
 from pipekit.trees import Tree, leaves, tree_map
@@ -55,22 +56,21 @@ def probe(
     flops: list[int] = []
     under_way: dict[str, Tensor] = {}
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
-    modes = {module: module.training for module in model.modules()}
-    model.train(training)
     # Tensors of inference mode, in which somebody may evaluate, do not know of their edits.
     outside = torch.inference_mode(False)
-    try:
-        with outside, buffers_untouched(model), torch.no_grad(), autocast(devices[0], dtype):
-            x = tree_map(lambda t: t.to(devices[0], copy=True), x)
-            for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
-                x, under_way = moved((x, under_way), device)
-                inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
-                with Seeded(0, device), FlopCounterMode(display=False) as counter:
-                    x, under_way = _run(layer, number, x, under_way)
-                flops.append(counter.get_total_flops())
-    finally:
-        for module, before in modes.items():
-            module.training = before
+    untouched = buffers_untouched(model)
+    with outside, untouched, modes_put_back(model), torch.no_grad(), autocast(devices[0], dtype):
+        if training:
+            to_training(model)
+        else:
+            model.eval()
+        x = tree_map(lambda t: t.to(devices[0], copy=True), x)
+        for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
+            x, under_way = moved((x, under_way), device)
+            inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
+            with Seeded(0, device), FlopCounterMode(display=False) as counter:
+                x, under_way = _run(layer, number, x, under_way)
+            flops.append(counter.get_total_flops())
     edited = {
         number
         for number, tensors in enumerate(inputs)

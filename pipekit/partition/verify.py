@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.layers.buffers import buffers_untouched, named_buffers
+from pipekit.layers.modes import set_mode
 from pipekit.partition.recorded.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.refusal import NotRecordable
@@ -64,9 +65,6 @@ def verify(recorded: RecordedModel) -> list[float]:
     seconds = [0.0] * len(stages)
     with left_as_it_was(model):
         for training in (True, False):
-            model.train(training)
-            for stage in stages:
-                stage.train(training)
             for trial in recorded.trials:
                 floats = any(tensor.is_floating_point() for tensor in tensors(trial.batch))
                 for tracked in (False, True) if training and floats else (True,):
@@ -86,13 +84,17 @@ def _compare(
     model, batch = recorded.model, trial.batch
     mode = f"in {'training' if training else 'evaluation'} mode, with {trial.sizes}"
     mode += "" if tracked else " and inputs that need no gradient"
+    set_mode(model, training, recorded.kept)
     with _said("the unsplit model fails", mode, recorded.advice):
         whole = _run_whole(model, batch, training, tracked)
+    for stage in stages:
+        set_mode(stage, training, recorded.kept)
     with _said("the model cut into stages fails", mode, recorded.advice):
         cut = _run_stages(model, stages, batch, training, tracked, seconds)
     name = whole.first_difference(cut)
     if name is None:
         return
+    set_mode(model, training, recorded.kept)
     again = whole.first_difference(_run_whole(model, batch, training, tracked))
     if again is not None:
         raise NotRecordable(

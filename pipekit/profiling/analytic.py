@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pipekit.choices import require_choice
 from pipekit.clusters import Device
 from pipekit.host.provenance import provenance
+from pipekit.layers.modes import as_trained
 from pipekit.partition.partition import sequence_of
 from pipekit.profiling.layer_profile import Contents
 from pipekit.profiling.layer_runs.sizes import dtype_of, rows_of, sizes
@@ -113,7 +114,7 @@ def _stand_in_model(model: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:
         stand_ins[id(parameter)] = nn.Parameter(
             _stand_in(parameter, dtype), requires_grad=parameter.requires_grad
         )
-    return copy.deepcopy(model, stand_ins).train()
+    return as_trained(copy.deepcopy(model, stand_ins))
 
 
 def _stand_in(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -14,6 +14,7 @@ from pipekit.choices import require_choice
 from pipekit.devices import is_accelerator, name_of, random_states_put_back, resolve
 from pipekit.host.provenance import provenance
 from pipekit.layers.autocast import DTYPES
+from pipekit.layers.modes import as_trained
 from pipekit.losses.default_loss import default_loss, made_up_target
 from pipekit.partition.partition import sequence_of
 from pipekit.profiling.layer_profile import LayerProfile
@@ -113,7 +114,7 @@ def profile(
     if loss not in (None, default_loss) and target is None:
         raise ValueError("the loss needs a target: pass target=, what the sample's output is to be")
     rows = rows_of(sample)
-    ours = copy.deepcopy(model).to(where).train()
+    ours = as_trained(copy.deepcopy(model).to(where))
     x = _copied(sample, where)
     if others is None:
         others = 0 if is_accelerator(where) else 1

@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from pipekit.engine.updates.buckets import Bucket, Gradients, parameter_buckets
 from pipekit.engine.updates.optimizer_state import Groups, grouped, original_names
 from pipekit.engine.updates.weights import Saved
+from pipekit.layers.modes import to_training
 from pipekit.layers.twin import twin
 
 OptimizerFactory = Callable[[Any], Optimizer]
@@ -147,7 +148,7 @@ class WeightVersions:
         while len(self.modules) < slots:
             self._add(self._copy())
         for module in self.modules:
-            module.train()
+            to_training(module)
             module.zero_grad()  # of a batch that a run has given up
         self._owner.clear()
         self._set_aside.clear()

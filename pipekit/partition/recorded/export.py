@@ -13,6 +13,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from pipekit.layers.buffers import buffers_untouched
+from pipekit.layers.modes import in_evaluation, set_mode
 from pipekit.partition.exporting.graph import GraphReader
 from pipekit.partition.exporting.images import IMAGE_DIMENSIONS, images_vary
 from pipekit.partition.exporting.lost import require_nothing_lost
@@ -55,10 +56,11 @@ def export(model: nn.Module, example: Any, blocks: Wish | None = None) -> Record
     names = find_blocks(model) if blocks is None else wished_blocks(model, blocks)
     whole = opaque(model, names)
     programs: list[Program] = []
+    kept = in_evaluation(model)
     with left_as_it_was(model):
         images_free = images_vary(model, example)
         for training in (True, False):
-            model.train(training)
+            set_mode(model, training, kept)
             if training:
                 require_nothing_lost(model, example)
             args, kwargs = _arguments(batches.differentiable_copy(example))

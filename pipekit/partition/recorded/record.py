@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from pipekit.layers.buffers import buffers_untouched
+from pipekit.layers.modes import in_evaluation, set_mode
 from pipekit.partition.recorded.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.blocks import Wish, containers, find_blocks, opaque, wished_blocks
@@ -46,12 +47,12 @@ def record(
     names = find_blocks(model) if blocks is None else wished_blocks(model, blocks)
     whole = opaque(model, names)
     outer = containers(model, names)
-    device = device_of(model)
+    device, kept = device_of(model), in_evaluation(model)
     programs: list[Program] = []
     frozen: list[str] = []
     with left_as_it_was(model):
         for training in (True, False):
-            model.train(training)
+            set_mode(model, training, kept)
             tapes: list[Tape] = []
             for count in (rows, rows + 1):
                 sample = example if count == rows else batches.with_rows(example, count)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from pipekit.layers.modes import exceptions, in_evaluation
 from pipekit.partition.recorded.boundaries import Boundary, boundaries
 from pipekit.partition.recorded.part import Part
 from pipekit.partition.recorded.stage import Names, RecordedStage
@@ -55,6 +56,7 @@ class RecordedModel:
 
     Attributes:
         model, training, evaluation, rows, trials, frozen, advice: as given.
+        kept: the modules that stay in evaluation mode.
         boundaries: where the model may be cut, one fewer than there are layers.
     """
 
@@ -71,6 +73,7 @@ class RecordedModel:
         self.model, self.training, self.evaluation = model, training, evaluation
         self.rows, self.trials, self.frozen = rows, tuple(trials), tuple(frozen)
         self.advice = advice
+        self.kept, self._exceptions = in_evaluation(model), exceptions(model)
         self._names = Names(model)
         self.boundaries = boundaries(training, evaluation, _buffers(model))
 
@@ -105,6 +108,7 @@ class RecordedModel:
             stage = RecordedStage(
                 Part.of(self.training, begin.training, end.training),
                 Part.of(self.evaluation, begin.evaluation, end.evaluation),
+                self._exceptions,
             )
             steps = [
                 *self.training.steps[begin.training : end.training],

@@ -1,7 +1,7 @@
 """A stage of a recorded model: a module with the names of the unsplit one."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,15 @@ class RecordedStage(nn.Module):
 
     Args:
         training, evaluation: what to do in either mode.
+        exceptions: by mode, the names of modules that the model leaves in the other one then.
     """
 
-    def __init__(self, training: Part, evaluation: Part) -> None:
+    def __init__(
+        self, training: Part, evaluation: Part, exceptions: Mapping[bool, Sequence[str]]
+    ) -> None:
         super().__init__()
         self._recorded_parts = (evaluation, training)
+        self._exceptions = exceptions
 
     @property
     def arguments(self) -> list[str] | int | None:
@@ -43,6 +47,15 @@ class RecordedStage(nn.Module):
             tree: the batch for the first stage; else what the stage before returned.
         """
         return self._recorded_parts[self.training].run(self, tree)
+
+    def train(self, mode: bool = True) -> Self:
+        """Put the stage into training or evaluation mode, as the unsplit model does its modules."""
+        super().train(mode)
+        named = dict(self.named_modules(remove_duplicate=False))
+        for name in self._exceptions[mode]:
+            if name in named:
+                named[name].training = not mode
+        return self
 
     def state_dict(self, *args: Any, prefix: str = "", **options: Any) -> Any:
         """Return the tensors under their names in the unsplit model, wherever the stage stands."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from pipekit.devices import random_states_put_back
+from pipekit.layers.modes import modes_put_back
 from pipekit.partition.recording.refusal import NotRecordable
 
 
@@ -21,13 +22,8 @@ def device_of(model: nn.Module) -> torch.device:
 @contextmanager
 def left_as_it_was(model: nn.Module) -> Iterator[None]:
     """Put back the modes of all modules, and the state of the random generators."""
-    modes = {module: module.training for module in model.modules()}
-    with random_states_put_back(device_of(model)):
-        try:
-            yield
-        finally:
-            for module, training in modes.items():
-                module.training = training
+    with random_states_put_back(device_of(model)), modes_put_back(model):
+        yield
 
 
 @contextmanager
