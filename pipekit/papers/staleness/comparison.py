@@ -218,9 +218,12 @@ def reached(course: pd.DataFrame, target: float) -> pd.Series:
 
 
 def settings(trainings: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of proxy and optimizer that have judged trainings with and without delay."""
+    """Yield the pairs of proxy and optimizer with judged methods with and without delay.
+
+    Each is at its own rate: what is judged at that of no delay alone has none yet.
+    """
     rows = judged(trainings)
-    for (proxy, optimizer), own in rows.groupby(SETTING, sort=False):
+    for (proxy, optimizer), own in rows[rows["at"] == OWN].groupby(SETTING, sort=False):
         if SYNC in set(own["method"]) and own["method"].nunique() > 1:
             yield proxy, optimizer
 

@@ -88,7 +88,7 @@ def course(
         x_title=AXES[x],
         y_title="loss (nats)",
     )
-    figure.update_yaxes(range=_compared(shown))
+    figure.update_yaxes(range=_loss_range(shown))
     return figure, shown
 
 
@@ -122,10 +122,22 @@ def rates(trainings: pd.DataFrame, proxy: str, optimizer: str) -> tuple[go.Figur
     return figure, means.assign(label="measured")
 
 
+def compared(table: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the proxies, each with the :data:`RATES` at which :func:`costs` has anything to draw.
+
+    A method whose own rate is not found yet, at the border of those that were tried, is judged at
+    that of no delay alone.
+    """
+    rows = _delayed(table)
+    found = {*rows[["proxy", "at"]].itertuples(index=False, name=None)}
+    return [(p, at) for p in rows["proxy"].unique() for at in RATES if (p, at) in found]
+
+
 def costs(table: pd.DataFrame, proxy: str, at: str = OWN) -> tuple[go.Figure, pd.DataFrame]:
     """Return what delay costs each arm on a proxy, with intervals over seeds, and its numbers."""
-    rows = table[(table["proxy"] == proxy) & (table["at"] == at) & (table["method"] != SYNC)]
-    rows = rows.dropna(subset="cost").sort_values(["stages", "arm", "optimizer"], kind="stable")
+    rows = _delayed(table)
+    rows = rows[(rows["proxy"] == proxy) & (rows["at"] == at)]
+    rows = rows.sort_values(["stages", "arm", "optimizer"], kind="stable")
     figure = plots.intervals(
         rows,
         "arm",
@@ -224,11 +236,15 @@ def time_to_loss(trainings: pd.DataFrame, seconds: pd.Series) -> pd.DataFrame:
     return pd.DataFrame(found, columns=columns).assign(label="measured x simulated")
 
 
+def _delayed(table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["method"] != SYNC].dropna(subset="cost")
+
+
 def _in_order(arms: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
     return sorted(arms, key=lambda arm: ([*METHODS].index(arm[0]), arm[1]))
 
 
-def _compared(shown: pd.DataFrame) -> list[float]:
+def _loss_range(shown: pd.DataFrame) -> list[float]:
     """Return the range of losses in which courses are compared.
 
     It ends where the slowest arm's mean is for the most part, once a third of its points are over:

@@ -147,6 +147,19 @@ def test_mitigations_are_drawn_beside_what_they_were_added_to() -> None:
     assert set(numbers["arm"]) == {*names}
 
 
+def test_what_has_no_rate_of_its_own_yet_is_drawn_at_that_of_no_delay() -> None:
+    best = {"flush": 0.5, "2bw": 0.0}
+    table = trainings(lambda m, rate, seed: seed / 9 + abs(rate - best[m]), ARMS[:2])
+    ends = comparison.summary(table)
+    assert figures.compared(ends) == [("images-small", comparison.SYNCS)]
+    assert [*comparison.settings(table)] == []
+    assert [*figures.costs(ends, "images-small", comparison.SYNCS)[1]["arm"]] == ["2bw"]
+    both = [("images-small", at) for at in figures.RATES]
+    assert figures.compared(ENDS) == both
+    no_base = trainings(lambda m, rate, seed: seed / 9 + rate, ARMS[:2])
+    assert figures.compared(comparison.summary(no_base)) == []
+
+
 def test_costs_are_drawn_with_their_intervals_beside_zero() -> None:
     figure, numbers = figures.costs(ENDS, "images-small")
     assert [*numbers["arm"]] == ["2bw", "pipedream, 4 stages", "pipedream, 8 stages"]
