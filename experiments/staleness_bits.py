@@ -1,15 +1,17 @@
 """Train at random by each mitigation and by its equation, and count the cases with equal bits.
 
-    python -m experiments.staleness_bits --cases 16
+    python -m experiments.staleness_bits --cases 12 --processes 4
 
 draws a network, a partition, batches, an optimizer and its options for each case, as
 ``tests/engine/methods/test_mitigations.py`` does, and writes results/reference/staleness/bits.csv:
-by name the random cases on one worker a stage and those on several, and in how many of them all
-weights and losses of the engine are those of :mod:`pipekit.oracle.mitigation_equations` to the bit.
+by name the random cases on one worker a stage, those on several, and those on one with a process
+for each worker in place of a thread; and in how many of them all weights and losses of the engine
+are those of :mod:`pipekit.oracle.mitigation_equations` to the bit.
 """
 
 import argparse
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -22,14 +24,16 @@ from pipekit.host.provenance import provenance, write
 from tests.engine.methods import test_mitigations as judged
 
 COLUMNS = ["name", "cases", "equal", "replicated", "replicated_equal"]
+COLUMNS += ["processes", "processes_equal"]
 Test = Callable[[st.DataObject], None]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--cases", type=int, default=16, help="of each mitigation, and kind of stage"
+        "--cases", type=int, default=12, help="of each mitigation, and kind of stage, over threads"
     )
+    parser.add_argument("--processes", type=int, default=4, help="cases of each over processes")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
     parser.add_argument("--output", type=Path, default=Path("results/reference/staleness"))
     asked = parser.parse_args()
@@ -40,17 +44,29 @@ def main() -> None:
         more, more_same = 0, 0
         if name in several:
             more, more_same = equal(partial(on_several, several[name]), asked.cases, asked.seed)
-        rows.append((name, cases, same, more, more_same))
+        far, far_same = equal(partial(over_processes, name), asked.processes, asked.seed)
+        rows.append((name, cases, same, more, more_same, far, far_same))
     table = pd.DataFrame(rows, columns=COLUMNS).assign(label="exact")
     asked.output.mkdir(parents=True, exist_ok=True)
     table.to_csv(asked.output / "bits.csv", index=False)
-    write(asked.output / "bits.json", provenance("exact", asked.seed, cases=asked.cases))
+    write(
+        asked.output / "bits.json",
+        provenance("exact", asked.seed, cases=asked.cases, processes=asked.processes),
+    )
     print(table.to_string(index=False))
 
 
 def on_one(name: str, data: st.DataObject) -> None:
     """Compare one random training, one worker a stage."""
     judged.test_weights_and_losses_are_the_equations.hypothesis.inner_test(name, data)
+
+
+def over_processes(name: str, data: st.DataObject) -> None:
+    """Compare one random training, one worker a stage and one process a worker."""
+    case = judged.drawn(data, name)
+    pipe, truth = judged.both_ways(judged.CASES[name], **case, transport="distributed")
+    with closing(pipe):
+        judged.assert_equal(pipe, truth, case["batches"])
 
 
 def on_several(kind: judged.Replicated, data: st.DataObject) -> None:

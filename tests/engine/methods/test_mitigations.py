@@ -309,8 +309,8 @@ def newest_on(replicas: list[int], _: int, n: int) -> Schedule:
     return schedules.pipedream(replicas, n, stashing=False)
 
 
-def two_bw_on(replicas: list[int], m: int, n: int) -> Schedule:
-    return schedules.replicate(schedules.two_bw(len(replicas), m, n), replicas[0])
+def two_bw_on(replicas: list[int], m: int, n: int, flush_after: Sequence[int] = ()) -> Schedule:
+    return schedules.replicate(schedules.two_bw(len(replicas), m, n, flush_after), replicas[0])
 
 
 REPLICATED = [
@@ -321,6 +321,8 @@ REPLICATED = [
     Replicated("error feedback, pipedream", lambda r, _, n: schedules.pipedream(r, n)),
     Replicated("error feedback", two_bw_on, equal=True),
     Replicated("ahead", two_bw_on, equal=True),
+    Replicated("2bw, delay warmed up", partial(two_bw_on, flush_after=FLUSHES), equal=True),
+    Replicated("2bw, synchronous first", partial(two_bw_on, flush_after=FIRST), equal=True),
     Replicated("nesterov", lambda r, _, n: schedules.pipedream(r, n)),
     Replicated("basis rotation", lambda r, _, n: schedules.pipedream(r, n)),
 ]
@@ -364,6 +366,7 @@ def assert_replicated(
         method=case.oracle,
         replicas=replicas,
         microbatches=parts,
+        flush_after=case.flush_after,
         mitigation=case.equations,
         threads=cores_of_each(sum(replicas)),
         **how,
