@@ -1,6 +1,7 @@
 """Any module, cut into layers that pipelines, profiles and planners take."""
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -65,6 +66,9 @@ def stages(
         UserWarning: with ``freeze``, what was read where.
     """
     require_choice("way", way, ["record", "export"])
+    _require_module(model)
+    if isinstance(example, Mapping):
+        example = dict(example)  # as tokenizers and data collators give it, whose class is no dict
     if way == "export":
         recorded = export(model, example, blocks)
     else:
@@ -76,3 +80,11 @@ def stages(
             stacklevel=2,
         )
     return RecordedSequence.of(recorded, verify(recorded))
+
+
+def _require_module(model: object) -> None:
+    """Raise TypeError unless it is a module."""
+    if isinstance(model, type):
+        raise TypeError(f"{model.__name__} is a class: make a model of it, {model.__name__}(...)")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model must be an nn.Module, not {type(model).__name__}")

@@ -9,6 +9,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader
 
 from pipekit.engine.batches import Batch
+from pipekit.partition.recorded.stage import RecordedStage
 from pipekit.trees import Tree, leaves
 
 Inputs = str | Sequence[str] | Callable[[Any], Any] | None
@@ -47,12 +48,9 @@ class BatchReader:
     """
 
     def __init__(self, model: nn.Sequential, inputs: Inputs = None) -> None:
-        known = getattr(model[0], "arguments", None)
         self._select = inputs if callable(inputs) else None
-        self._names: str | Sequence[str] | None = None
-        if not callable(inputs):
-            self._names = inputs if inputs is not None or isinstance(known, int) else known
-        self._positions = known if isinstance(known, int) else None
+        self._names = None if callable(inputs) else inputs
+        self._model_input = model[0].model_input if isinstance(model[0], RecordedStage) else None
 
     def read(self, batch: Any, parts: int, number: int, fewer: bool = False) -> Batch:
         """Check what the user gave as a batch.
@@ -75,9 +73,9 @@ class BatchReader:
                 f"tensor alone into a tuple, (x,)"
             )
         elif len(batch) == 2 and not self._select:
-            inputs, targets = leaves(batch[0]), leaves(batch[1])
-            rows = _same_rows([*inputs, *targets], number)
-            return _batch(batch[0], batch[1], rows, parts, number, fewer)
+            taken = self._tensors_of(batch[0])
+            rows = _same_rows([*leaves(taken), *leaves(batch[1])], number)
+            return _batch(taken, batch[1], rows, parts, number, fewer)
         taken = self.input(batch)
         rows = _rows(leaves(taken), number)
         target, plain = _parted(batch)
@@ -93,23 +91,30 @@ class BatchReader:
         """
         if isinstance(inputs, Mapping) or self._select:
             inputs = self.input(inputs)
+        inputs = self._tensors_of(inputs)
         return _batch(inputs, (), _rows(leaves(inputs), number), parts, number)
 
     def input(self, batch: Any) -> Tree:
-        """Return what the model takes of a batch."""
-        if self._select:
-            return self._select(batch)
-        if isinstance(batch, Mapping):
-            one = self._names if isinstance(self._names, str) else None
-            names = [one] if one else batch if self._names is None else self._names
-            taken = {name: batch[name] for name in names if name in batch}
-            if not taken:
-                raise ValueError(
-                    f"a batch has the entries {[*batch]} and the model takes {[*names]}: say by "
-                    f"inputs= which of the batch's entries these are"
-                )
-            return taken[one] if one else taken
-        return batch[0] if self._positions is None else tuple(batch[: self._positions])
+        """Return what the model takes of a batch: its entries that hold tensors."""
+        return self._tensors_of(self._select(batch) if self._select else self._selected(batch))
+
+    def _selected(self, batch: Any) -> Any:
+        if self._model_input and (self._names is None or not isinstance(batch, Mapping)):
+            return self._model_input.select(batch)
+        if not isinstance(batch, Mapping):
+            return batch[0]
+        one = self._names if isinstance(self._names, str) else None
+        names = [one] if one else batch if self._names is None else self._names
+        taken = {name: batch[name] for name in names if name in batch}
+        if not taken:
+            raise ValueError(
+                f"a batch has the entries {[*batch]} and the model takes {[*names]}: say by "
+                f"inputs= which of the batch's entries these are"
+            )
+        return taken[one] if one else taken
+
+    def _tensors_of(self, taken: Any) -> Tree:
+        return self._model_input.tensors_of(taken) if self._model_input else taken
 
     def require_long(self, batches: Any, parts: Sequence[int], offset: int = 0) -> None:
         """Raise ValueError if it can be known now that a batch has too few rows.

@@ -8,14 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.partition.recorded.boundaries import SizeSource, size_sources
+from pipekit.partition.recorded.model_input import matched
 from pipekit.partition.recording.operations import function
 from pipekit.partition.recording.program import Growth, Program, Step
 from pipekit.partition.recording.templates import (
-    Node,
     Size,
     Template,
     Value,
-    Weight,
     decode,
     leaves,
     resolver,
@@ -126,8 +125,7 @@ class Part:
 
     def _taken(self, tree: Tree) -> dict[int, Tensor]:
         if self.batch is not None:
-            env: dict[int, Tensor] = {}
-            _match(self.batch, tree, env, "the batch")
+            env = dict(matched(self.batch, tree))
             self._require_shapes(env)
             return env
         given = (tree,) if isinstance(tree, Tensor) else tree
@@ -162,33 +160,3 @@ class Part:
                     f"the model was exported for batches with {limit.expression}, and this one has "
                     f"{here}: pad it, or give an example of its sizes"
                 )
-
-
-def _match(template: Template, tree: Any, env: dict[int, Tensor], where: str) -> None:
-    """Put the tensors of a batch into ``env``, by the example's template."""
-    if isinstance(template, Value):
-        if not isinstance(tree, Tensor):
-            raise ValueError(f"{where} must be a tensor, not {type(tree).__name__}")
-        env[template.number] = tree
-    elif isinstance(template, Node):
-        entries: list[tuple[Any, Template]]
-        if issubclass(template.type, dict):
-            entries = list(zip(template.context, template.children, strict=True))
-            missing = [key for key, child in entries if key not in tree and _holds_value(child)]
-            unknown = set(tree) - {key for key, _ in entries}
-            if missing or unknown:
-                raise ValueError(
-                    f"{where} must have the example's entries {[key for key, _ in entries]}, and "
-                    f"has {list(tree)}"
-                )
-            entries = [(key, child) for key, child in entries if key in tree]
-        else:
-            entries = list(enumerate(template.children))
-            if not isinstance(tree, (tuple, list)) or len(tree) != len(entries):
-                raise ValueError(f"{where} must have {len(entries)} entries, as the example has")
-        for key, child in entries:
-            _match(child, tree[key], env, f"{where}[{key!r}]")
-
-
-def _holds_value(template: Template) -> bool:
-    return any(isinstance(leaf, (Value, Weight)) for leaf in leaves(template))

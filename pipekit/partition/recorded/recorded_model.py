@@ -9,6 +9,7 @@ from torch import nn
 
 from pipekit.layers.modes import exceptions, in_evaluation
 from pipekit.partition.recorded.boundaries import Boundary, boundaries
+from pipekit.partition.recorded.model_input import ModelInput
 from pipekit.partition.recorded.part import Part
 from pipekit.partition.recorded.stage import Names, RecordedStage
 from pipekit.partition.recording.program import Program, Step
@@ -109,6 +110,7 @@ class RecordedModel:
                 Part.of(self.training, begin.training, end.training),
                 Part.of(self.evaluation, begin.evaluation, end.evaluation),
                 self._exceptions,
+                None if first else ModelInput.of(self.training.batch, self.model),
             )
             steps = [
                 *self.training.steps[begin.training : end.training],

@@ -6,8 +6,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from pipekit.partition.recorded.model_input import ModelInput
 from pipekit.partition.recorded.part import Part
-from pipekit.partition.recording.templates import Node
 from pipekit.trees import Tree
 
 
@@ -20,25 +20,23 @@ class RecordedStage(nn.Module):
     Args:
         training, evaluation: what to do in either mode.
         exceptions: by mode, the names of modules that the model leaves in the other one then.
+        model_input: what the model takes of a batch; None: the stage is not the first.
+
+    Attributes:
+        model_input: as given.
     """
 
     def __init__(
-        self, training: Part, evaluation: Part, exceptions: Mapping[bool, Sequence[str]]
+        self,
+        training: Part,
+        evaluation: Part,
+        exceptions: Mapping[bool, Sequence[str]],
+        model_input: ModelInput | None,
     ) -> None:
         super().__init__()
+        self.model_input = model_input
         self._recorded_parts = (evaluation, training)
         self._exceptions = exceptions
-
-    @property
-    def arguments(self) -> list[str] | int | None:
-        """What the model's forward takes, for the first stage.
-
-        The names of its keyword arguments, or the number of its positional ones; None: one tensor.
-        """
-        batch = self._recorded_parts[1].batch
-        if not isinstance(batch, Node):
-            return None
-        return list(batch.context) if issubclass(batch.type, dict) else len(batch.children)
 
     def forward(self, tree: Tree) -> Tree:
         """Return the tensors that the next stage takes; the last one returns the model's output.

@@ -242,6 +242,85 @@ def test_a_batch_that_lacks_an_argument_is_refused_before_training() -> None:
         trained(layers, [batch], word_loss)
 
 
+class Scales(nn.Module):
+    """Has arguments that a batch may leave out, or hold no tensors for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, scale: float = 1.0, labels: Any = None
+    ) -> Tensor:
+        for layer in self.layers:
+            x = layer(x) * scale
+        return x if mask is None else x * mask
+
+
+X, MASK = torch.linspace(-1, 1, 12).view(4, 3), torch.eye(4, 3)
+
+
+def fitted(example: Any, batches: Any, **options: Any) -> pk.Pipeline:
+    layers = pk.stages(Scales(), example)
+    return trained(layers, batches, lambda output, batch: output.square().mean(), **options)
+
+
+@pytest.mark.parametrize(
+    ("example", "batch"),
+    [
+        ({"x": X, "mask": None, "scale": 2.0}, {"x": X, "mask": None, "scale": 2.0, "labels": X}),
+        ({"x": X, "mask": None, "scale": 2.0}, {"x": X, "labels": X}),
+        (UserDict(x=X, scale=2.0), {"x": X, "mask": None, "scale": 2.0, "labels": X}),
+        ((X, None, 2.0), (X, None, 2.0, X)),
+        ((X, None, 2.0), ((X, None, 2.0), X)),
+    ],
+)
+def test_what_is_no_tensor_may_stand_in_batches_as_in_the_example(example: Any, batch: Any) -> None:
+    pipe = fitted(example, [batch])
+    model = Scales()
+    with torch.no_grad():
+        model.load_state_dict(pipe.state_dict())
+        output = model(X, scale=2.0)
+    taken = batch[0] if isinstance(batch, tuple) and len(batch) == 2 else batch
+    assert torch.equal(pipe.predict([taken if isinstance(taken, dict) else taken[:3]])[0], output)
+
+
+@pytest.mark.parametrize(
+    ("example", "batch", "message"),
+    [
+        ({"x": X}, {"x": X, "mask": MASK}, r"has 'mask', which the model's forward takes, and .*"),
+        ({"x": X}, {"x": X, "scale": 2.0}, r"has 'scale', .*give an example that has it, or .*inp"),
+        ({"x": X, "mask": None}, {"x": X, "mask": MASK}, r"'mask'\] is a tensor and was None in"),
+        ({"x": X, "scale": 1.0}, {"x": X, "scale": 2.0}, r"'scale'\] is 2.0 and was 1.0 in the ex"),
+        (
+            {"x": X, "mask": MASK},
+            {"x": X, "mask": None},
+            r"'mask'\] is None and was a tensor.*ones",
+        ),
+        ((X, None), (X, MASK, X), r"batch\[1\] is a tensor and was None"),
+        (X, {"x": X}, r"has the entries \['x'\] and the model takes what is no dict: .*inputs="),
+        ({"x": X}, (X, MASK, X), r"recorded with a dict: pass dicts"),
+    ],
+)
+def test_no_argument_of_the_models_is_left_out_unsaid(
+    example: Any, batch: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        fitted(example, [batch])
+
+
+def test_what_the_model_shall_not_get_can_be_said() -> None:
+    pipe = fitted({"x": X}, [{"x": X, "mask": MASK}], inputs=["x"])
+    without = fitted({"x": X}, [{"x": X}])
+    assert different(pipe.state_dict(), without.state_dict()) == []
+
+
+def test_layers_called_by_hand_are_as_strict() -> None:
+    with pytest.raises(ValueError, match="is a tensor and was None"):
+        pk.stages(Scales(), {"x": X, "mask": None})({"x": X, "mask": MASK})
+
+
 def test_pairs_are_as_they_were() -> None:
     run = pipeline(mlp(6, 6, 3), "flush", [1, 1], m=2).train([list(pair) for pair in data(2)])
     assert run.losses == pipeline(mlp(6, 6, 3), "flush", [1, 1], m=2).train(data(2)).losses

@@ -1,0 +1,170 @@
+"""What a recorded model takes of a batch, which may hold more: labels, say."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from pipekit.partition.recording.templates import (
+    Node,
+    Template,
+    Value,
+    Weight,
+    encode,
+    leaves,
+)
+from pipekit.trees import Tree
+
+_FOR_THE_LOSS = ("label", "target")
+"""What arguments have in their names that batches hold for the loss, whoever computes it."""
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """What the example held.
+
+    Attributes:
+        example: its template.
+        others: the names of the other arguments that the model's forward can be given.
+    """
+
+    example: Template
+    others: frozenset[str]
+
+    @classmethod
+    def of(cls, example: Template, model: nn.Module) -> Self:
+        """Return what a model takes that was recorded with an example."""
+        known = _names(example)
+        others = inspect.signature(model.forward).parameters.keys() - {*known}
+        others = {name for name in others if not any(part in name for part in _FOR_THE_LOSS)}
+        return cls(example, frozenset(others) if known else frozenset())
+
+    def select(self, batch: Any) -> Any:
+        """Return the entries that the model takes of a dict, or of a tuple, which begins with them.
+
+        Raises:
+            ValueError: the batch has none of them, or another one that the model can be given.
+        """
+        names = _names(self.example)
+        if not isinstance(batch, Mapping):
+            if names:
+                raise ValueError(
+                    f"a batch is a {type(batch).__name__} of {len(batch)} and the model was "
+                    f"recorded with a dict: pass dicts, pairs (dict, target), or a function "
+                    f"inputs= that makes the dict of a batch"
+                )
+            tupled = isinstance(self.example, Node)
+            return tuple(batch[: len(self.example.children)]) if tupled else batch[0]
+        taken = {name: batch[name] for name in names if name in batch}
+        if not taken:
+            raise ValueError(
+                f"a batch has the entries {[*batch]} and the model takes "
+                f"{names or 'what is no dict'}: say by inputs= which of the batch's entries these "
+                f"are"
+            )
+        unused = [name for name in batch if name in self.others and batch[name] is not None]
+        if unused:
+            raise ValueError(
+                f"a batch has {unused[0]!r}, which the model's forward takes, and the example of "
+                f"pipekit.stages had not, so that the stages would leave it out: give an example "
+                f"that has it, or say by inputs={names} that they shall"
+            )
+        return taken
+
+    def tensors_of(self, taken: Any) -> Tree:
+        """Return of what the model takes the entries that hold tensors.
+
+        Raises:
+            ValueError: another one is not as it was in the example.
+        """
+        if not isinstance(self.example, Node) or not isinstance(taken, (Mapping, tuple, list)):
+            return taken
+        if isinstance(taken, Mapping):
+            known = dict(zip(_names(self.example), self.example.children, strict=True))
+            return {key: entry for key, entry in taken.items() if not _is_plain(known, key, entry)}
+        known = dict(enumerate(self.example.children))
+        kept = (entry for key, entry in enumerate(taken) if not _is_plain(known, key, entry))
+        return tuple(kept)
+
+
+def matched(
+    template: Template, tree: Any, where: str = "the batch"
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the tensors of a batch with their numbers in the example's template.
+
+    Raises:
+        ValueError: the batch has another structure, or something that is no tensor is another one.
+    """
+    if isinstance(template, Value):
+        if not isinstance(tree, Tensor):
+            raise ValueError(f"{where} must be a tensor, not {type(tree).__name__}")
+        yield template.number, tree
+    elif not isinstance(template, Node):
+        _require_same(template, tree, where)
+    else:
+        for key, entry, child in _entries(template, tree, where):
+            yield from matched(child, entry, f"{where}[{key!r}]")
+
+
+def _entries(template: Node, tree: Any, where: str) -> list[tuple[Any, Any, Template]]:
+    """Return (key, entry, template) of a container; entries without tensors may be left out."""
+    if issubclass(template.type, dict):
+        names = _names(template)
+        known = dict(zip(names, template.children, strict=True))
+        given = tree if isinstance(tree, Mapping) else {}
+        missing = [key for key, child in known.items() if key not in given and holds_value(child)]
+        if missing or not {*given} <= {*names} or not isinstance(tree, Mapping):
+            found = f"has {[*tree]}" if isinstance(tree, Mapping) else f"is a {type(tree).__name__}"
+            raise ValueError(f"{where} must have the example's entries {names}, and {found}")
+        return [(key, tree[key], child) for key, child in known.items() if key in tree]
+    every = list(enumerate(template.children))
+    tensors = [(key, child) for key, child in every if holds_value(child)]
+    for entries in (every, tensors):
+        if isinstance(tree, (tuple, list)) and len(tree) == len(entries):
+            return [(key, x, child) for (key, child), x in zip(entries, tree, strict=True)]
+    raise ValueError(f"{where} must have {len(every)} entries, as the example has")
+
+
+def holds_value(template: Template) -> bool:
+    """Return whether there is a tensor of the batch's in a template."""
+    return any(isinstance(leaf, (Value, Weight)) for leaf in leaves(template))
+
+
+def _names(example: Template) -> list[Any]:
+    """Return the keys of a dict; of all else none."""
+    is_dict = isinstance(example, Node) and issubclass(example.type, dict)
+    return list(example.context) if is_dict else []
+
+
+def _is_plain(known: Mapping[Any, Template], key: Any, entry: Any) -> bool:
+    """Return whether an entry has no tensors; refuse one that is not as in the example."""
+    if key not in known:
+        return False
+    if holds_value(known[key]):
+        if entry is None:
+            raise ValueError(
+                f"the batch[{key!r}] is None and was a tensor in the example of pipekit.stages: "
+                f"pass a tensor, say a mask of ones, or give an example without it"
+            )
+        return False
+    _require_same(known[key], entry, f"the batch[{key!r}]")
+    return True
+
+
+def _require_same(template: Template, tree: Any, where: str) -> None:
+    was, found = list(leaves(template)), list(leaves(encode(tree, lambda leaf: leaf)))
+    tensor = any(isinstance(leaf, Tensor) for leaf in found)
+    if tensor or len(was) != len(found) or not all(map(_is_same, was, found)):
+        shown = was[0] if len(was) == 1 else was
+        raise ValueError(
+            f"{where} is {'a tensor' if tensor else repr(tree)} and was {shown!r} in the example "
+            f"of pipekit.stages, for which the model was recorded: what is no tensor there stays "
+            f"as it is; give an example with a tensor in its place, or one of each kind and "
+            f"pipelines of their own"
+        )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) and bool(one == other))
