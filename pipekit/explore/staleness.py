@@ -83,7 +83,10 @@ def see(
 
 def controls(table: pd.DataFrame) -> dict[str, widgets.ValueWidget]:
     """Return the controls of :func:`see`."""
-    pairs = [(row.proxy, row.optimizer) for row in table[table["cost"] != 0].itertuples()]
+    from pipekit.papers.staleness.comparison import OWN  # here, since torch takes seconds
+
+    delayed = table[(table["at"] == OWN) & (table["cost"] != 0)]
+    pairs = [(row.proxy, row.optimizer) for row in delayed.itertuples()]
     return {
         "model": choice("model", MODELS),
         "cluster": choice("cluster", CLUSTERS),

@@ -11,6 +11,7 @@ from pipekit import plots
 from pipekit.papers.staleness import comparison
 from pipekit.papers.staleness.comparison import OWN, SYNCS
 from pipekit.papers.staleness.methods import METHODS, SYNC
+from pipekit.papers.staleness.optimizers import OPTIMIZERS
 from pipekit.papers.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED
 from pipekit.units import bytes_text
 
@@ -68,8 +69,7 @@ def course(
     frame = comparison.courses(trainings)
     frame = frame[(frame["proxy"] == proxy) & (frame["optimizer"] == optimizer)]
     frame = frame[frame["arm"].isin(arms or frame["arm"])]
-    # What there is no delay in comes first, and so looks alike everywhere.
-    frame = frame.sort_values("method", key=lambda each: each.map([*METHODS].index), kind="stable")
+    frame = _by_method(frame)
     label = "measured"
     if x == "seconds":
         assert seconds is not None
@@ -148,6 +148,7 @@ def costs(table: pd.DataFrame, proxy: str, at: str = OWN) -> tuple[go.Figure, pd
         title=f"{proxy}: what delay costs, {RATES[at]}",
         label="measured",
         x_title="final validation loss above that without delay (nats), mean over seeds",
+        known=[*OPTIMIZERS],
     )
     return figure, rows
 
@@ -168,6 +169,7 @@ def earnings(table: pd.DataFrame, proxy: str) -> tuple[go.Figure, pd.DataFrame]:
         title=f"{proxy}: what a mitigation changes, each at its own rate",
         label="measured",
         x_title="final validation loss above that without it (nats), mean over seeds",
+        known=[*OPTIMIZERS],
     )
     return figure, rows
 
@@ -179,12 +181,13 @@ def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
         points: of :func:`.speed.points`.
         title: which network, machines and proxy.
     """
-    shown = points.assign(
+    shown = _by_method(points)
+    shown = shown.assign(
         name=[
             f"{arm}, {bytes_text(size)}"
-            for arm, size in zip(points["arm"], points["memory_bytes"], strict=True)
+            for arm, size in zip(shown["arm"], shown["memory_bytes"], strict=True)
         ],
-        milliseconds=1e3 * points["seconds"],
+        milliseconds=1e3 * shown["seconds"],
     )
     figure = plots.points(
         shown,
@@ -196,7 +199,7 @@ def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
         x_title="time of a sample (ms, simulated)",
         y_title="validation loss at the end (nats, measured)",
     )
-    sizes = points["memory_bytes"]
+    sizes = shown["memory_bytes"]
     least, most = MARKER_PX
     for trace, share in zip(figure.data, sizes / sizes.max(), strict=True):
         trace.marker.size = least + (most - least) * share
@@ -238,6 +241,11 @@ def time_to_loss(trainings: pd.DataFrame, seconds: pd.Series) -> pd.DataFrame:
 
 def _delayed(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["method"] != SYNC].dropna(subset="cost")
+
+
+def _by_method(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return its rows with no delay first, so that the commonest methods look alike everywhere."""
+    return frame.sort_values("method", key=lambda each: each.map([*METHODS].index), kind="stable")
 
 
 def _in_order(arms: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -1,5 +1,6 @@
 """Means with their intervals, one row a case, several series beside one another in a row."""
 
+from collections.abc import Sequence
 from itertools import chain
 
 import pandas as pd
@@ -29,6 +30,7 @@ def intervals(
     title: str,
     label: str,
     x_title: str | None = None,
+    known: Sequence[str] = (),
 ) -> go.Figure:
     """Draw a marker and a line from ``low`` to ``high`` for each row of the frame, beside zero.
 
@@ -42,6 +44,8 @@ def intervals(
         title: what is shown, without the label.
         label: what the numbers are: measured, emulated, simulated, exact or paper.
         x_title: with its unit; by default the name of the column ``mean``.
+        known: the series of several figures, each of which is to look alike in all of them; by
+            default those of the frame, in the order in which they first appear.
 
     Raises:
         ValueError: the frame is empty or lacks a column.
@@ -49,6 +53,7 @@ def intervals(
     require(frame, (row, mean, low, high, color))
     names, kinds = (list(dict.fromkeys(frame[column])) for column in (row, color))
     of_row = {name: [k for k in kinds if k in {*own[color]}] for name, own in frame.groupby(row)}
+    looks = [*known] or kinds
     apart = SHARE / len(kinds)
     placed = frame.assign(
         place=[
@@ -61,7 +66,10 @@ def intervals(
         mean,
         "place",
         color,
-        lambda position: {"mode": "markers", "marker": style.marker(position)},
+        lambda position: {
+            "mode": "markers",
+            "marker": style.marker(looks.index(kinds[position])),
+        },
         title=title,
         label=label,
         x_title=x_title,

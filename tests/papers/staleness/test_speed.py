@@ -1,5 +1,6 @@
 """Speed: simulated seconds and bytes of all methods, with updates of equally many samples."""
 
+import pandas as pd
 import pytest
 
 from pipekit import Profile
@@ -99,13 +100,18 @@ def test_the_explorer_shows_what_fits_and_says_what_does_not() -> None:
     assert "flush ends lowest" in view.text
     assert "Not within 24 GiB: pipedream, 4 stages" in view.text
     assert [*plot.data["arm"]] == ["flush", "2bw"]
+    assert plot.figure.data[0].name.startswith("flush"), "as in the courses"
     assert view.table is not None
     assert [*view.table["fits"]] == ["yes", "yes", "no"]
     assert "2bw and 1 more are the fastest" in explorer.see(ENDS, rows=8, memory_gib=80).text
     assert explorer.see(ENDS, rows=8, memory_gib=4).text == "Nothing fits into 4 GiB (simulated)."
     with pytest.raises(ValueError, match="no training of gpt-small with sgd on 4 stages"):
         explorer.see(ENDS, proxy="gpt-small", optimizer="sgd")
-    assert {*explorer.controls(ENDS)} == {*explorer.see.__annotations__} - {"table", "return"}
+    controls = explorer.controls(ENDS)
+    assert {*controls} == {*explorer.see.__annotations__} - {"table", "return"}
+    untuned = ENDS[ENDS["at"] == comparison.SYNCS].assign(proxy="gpt-medium")
+    more = explorer.controls(pd.concat([ENDS, untuned]))
+    assert more["proxy"].options == controls["proxy"].options, "nothing is judged at its own rate"
 
 
 @pytest.mark.parametrize("x", figures.AXES)
