@@ -101,9 +101,8 @@ def rates(trainings: pd.DataFrame, proxy: str, optimizer: str) -> tuple[go.Figur
     names = [
         comparison.arm_name(m, n) for m, n in zip(means["method"], means["stages"], strict=True)
     ]
-    means = means.assign(
-        arm=names, loss=means["loss"].replace(math.inf, np.nan), power=np.log2(means["rate"])
-    )
+    powers = np.log2(means["rate"]).round().astype(int)
+    means = means.assign(arm=names, loss=means["loss"].replace(math.inf, np.nan), power=powers)
     best = means.loc[means["loss"].idxmin()]
     figure = plots.grid(
         means,

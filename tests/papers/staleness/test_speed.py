@@ -180,3 +180,5 @@ def test_a_diverged_rate_is_hatched_in_the_map() -> None:
     figure, numbers = figures.rates(lost, "images-small", "adamw")
     assert "diverged" in [trace.name for trace in figure.data]
     assert numbers["loss"].isna().sum() == len(ARMS)
+    assert {*numbers["power"]} == {-2, -1, 0}
+    assert figure.layout.xaxis.ticktext == ("-2", "-1", "0")
