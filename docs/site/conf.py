@@ -1,5 +1,7 @@
 """How Sphinx makes the site; the pages are written by build.py."""
 
+from typing import Any
+
 project = "pipekit"
 author = "pipekit contributors"
 copyright = "pipekit contributors, MIT license"
@@ -32,3 +34,14 @@ suppress_warnings = [
     "mystnb.unknown_mime_type",
     "misc.highlighting_failure",
 ]
+
+
+def setup(app: Any) -> None:
+    """Leave out what Python itself says of a named tuple's fields: the class has told them."""
+    app.connect("autodoc-skip-member", said_by_python)
+
+
+def said_by_python(app: Any, what: str, name: str, thing: Any, skip: bool, options: Any) -> Any:
+    """Return True for a named tuple's field, and None, Sphinx's own choice, for all else."""
+    told = str(getattr(thing, "__doc__", None))
+    return True if told.startswith("Alias for field number") else None

@@ -24,6 +24,9 @@ TITLES = {
 HIDDEN = {"hide-input", "injected-parameters"}
 """Tags of cells whose code is folded away."""
 
+DRAWN = "drawn"
+"""The tag of cells that print a schedule as a picture, whose lines must not wrap."""
+
 
 def pages(root: Path, source: Path) -> dict[str, str | None]:
     """Copy a checkout's notebooks to the site's source, executed if a run has them.
@@ -70,7 +73,7 @@ def folded(cells: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
                 place = f'<div id="{anchor(cell["id"])}"></div>'
                 id = f"place-{cell['id']}"
                 yield {"cell_type": "markdown", "id": id, "metadata": {}, "source": place}
-            yield cell
+            yield {**cell, "metadata": {"tags": [DRAWN]}} if _draws(cell) else cell
 
 
 def first_figure(notebook: Mapping[str, Any]) -> str | None:
@@ -108,6 +111,11 @@ def _place(path: Path) -> tuple[int, str]:
     folder = "" if path.parent.name == "notebooks" else path.parent.name
     known = list(TITLES)
     return known.index(folder) if folder in known else len(known), path.as_posix()
+
+
+def _draws(cell: Mapping[str, Any]) -> bool:
+    """Return whether a cell prints rows of a drawn schedule."""
+    return any("worker 0 |" in "".join(o.get("text", "")) for o in cell.get("outputs", ()))
 
 
 def _is_hidden(cell: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ pytest.importorskip("playwright", reason="playwright is not installed: pip insta
 
 from playwright.sync_api import Locator, expect
 
-from tests.browser.jupyterlab import CELLS_S, FRAMES, Lab
+from tests.browser.jupyterlab import CELLS_S, FRAMES, WIDTHS, Lab
 
 pytestmark = pytest.mark.browser
 
@@ -37,6 +37,15 @@ WAIT = """canvas => {
 TOLD = ".pipekit-title, .pipekit-chart .g-gtitle, .pipekit-explorer .jp-RenderedHTMLCommon"
 DURATIONS = "name => performance.getEntriesByName(name).map(entry => entry.duration)"
 INK = "e => getComputedStyle(e)[e.closest('svg') ? 'fill' : 'color']"
+CUT_OFF = """chart => {
+    const room = chart.getBoundingClientRect();
+    const leaves = at => at.width && (at.left < room.left - 2 || at.right > room.right + 2);
+    const texts = [...chart.querySelectorAll('text')];
+    return texts.filter(e => leaves(e.getBoundingClientRect())).map(e => e.textContent);
+}"""
+PANEL = """chart => chart.querySelector('.nsewdrag').getBoundingClientRect().width
+    / chart.clientWidth"""
+"""What part of a chart's width is its panel."""
 KEYS = 7
 BACKGROUND = "element => getComputedStyle(element).getPropertyValue('--jp-layout-color0').trim()"
 
@@ -215,6 +224,20 @@ def shows(notebook: Locator, *titles: str) -> None:
     )
     explained = notebook.locator(".pipekit-timeline > canvas[data-explained=true]")
     expect(explained).to_have_count(len(titles), timeout=within)
+
+
+@pytest.mark.parametrize("name", ["planner", "search"])
+def test_on_a_phone_a_charts_text_is_whole_and_its_panel_wide(name: str, lab: Lab) -> None:
+    notebook, size = lab.opened(name), lab.page.viewport_size
+    assert size is not None
+    lab.page.set_viewport_size({**size, "width": WIDTHS["phone"]})
+    try:
+        lab.settled(notebook)
+        chart = notebook.locator(".pipekit-chart").first
+        assert chart.evaluate(CUT_OFF) == []
+        assert chart.evaluate(PANEL) > 0.6
+    finally:
+        lab.page.set_viewport_size(size)
 
 
 @pytest.mark.parametrize("theme", ["Dark", "Light"])

@@ -14,6 +14,61 @@ function plotly(model) {
   return globalThis.pipekitPlotly;
 }
 
+const NARROW_PX = 600;
+const [LINE_PX, GAP_PX] = [20, 8]; // of a line of text, of free room
+const pen = document.createElement("canvas").getContext("2d");
+
+// Break a text between its words where it is wider than there is room.  Plotly would cut it off.
+function lines(title, room, size) {
+  pen.font = `${title?.font?.size ?? size}px Open Sans, verdana, arial, sans-serif`; // plotly's own
+  const found = [""];
+  for (const word of (title?.text ?? "").split(/ |<br>/)) {
+    const longer = `${found.at(-1)} ${word}`.trim();
+    if (found.at(-1) && pen.measureText(longer).width > room) found.push(word);
+    else found[found.length - 1] = longer;
+  }
+  return found;
+}
+
+// Return the layout for a page as narrow as a phone: the title wraps, the names of the legend stand
+// one a line between it and the panel, and the axes take the room of their text.  Fingers scroll.
+function narrowed(data, layout, width) {
+  const size = layout.font.size;
+  const title = lines(layout.title, width - GAP_PX, size);
+  const names = layout.showlegend === false ? 0 : data.filter((trace) => trace.name).length;
+  const below_title = names * LINE_PX + GAP_PX; // up to the panel
+  const t = title.length * LINE_PX + 2 * GAP_PX + below_title;
+  const height = layout.height - layout.margin.t + t;
+  const axes = {};
+  for (const key of Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key))) {
+    axes[key] = { ...layout[key], automargin: true };
+    if (key[0] === "x" && layout[key].title) {
+      const text = lines(layout[key].title, 0.7 * width, size).join("<br>");
+      axes[key].title = { ...layout[key].title, text };
+    }
+  }
+  return {
+    ...layout,
+    ...axes,
+    width,
+    height,
+    margin: { l: GAP_PX, r: 2 * GAP_PX, t, b: 6 * GAP_PX },
+    title: {
+      ...layout.title,
+      text: title.join("<br>"),
+      ...{ x: 0, xref: "container" },
+      pad: { b: (title.length - 1) * LINE_PX + GAP_PX + below_title }, // it is the first line that is placed
+    },
+    legend: {
+      ...{ orientation: "h", entrywidth: width / 2 }, // upright, it would push the panel aside
+      ...{ x: 0, xref: "container", xanchor: "left" },
+      ...{ y: 1 - (t - below_title) / height, yref: "container", yanchor: "top" },
+    },
+    uniformtext: { minsize: size / 2, mode: "hide" }, // numbers in cells that are too small
+    dragmode: false,
+  };
+}
+
 async function render({ model, el }) {
   const box = document.createElement("div");
   box.className = "pipekit-chart";
@@ -28,7 +83,9 @@ async function render({ model, el }) {
     const figure = model.get("figure");
     if (!figure) return;
     const { data, layout } = JSON.parse(figure);
-    await Plotly.react(box, data, { width, ...layout }, { displaylogo: false });
+    const narrow = width < NARROW_PX;
+    const fitted = narrow ? narrowed(data, layout, width) : { width, ...layout };
+    await Plotly.react(box, data, fitted, { displaylogo: false, displayModeBar: narrow ? false : "hover" });
     performance.measure("pipekit chart", { start: began, end: performance.now() });
     box.dataset.width = width;
     box.dataset.painted = Number(box.dataset.painted ?? 0) + 1;

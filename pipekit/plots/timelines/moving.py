@@ -76,10 +76,10 @@ def _rows(trace: Trace, longest: float, top: float) -> Iterator[str]:
         )
         if event.op != "UPDATE":
             middle = x + width / 2
-            yield (
+            yield (  # it comes as the bar grows over its place
                 f'<text x="{middle:.1f}" y="{y + 13}" font-size="11" text-anchor="middle" '
                 f'fill="#1b1f24">{event.microbatch}'
-                f"{_animated('opacity', 0, 1, begin, begin)}</text>"
+                f"{_animated('opacity', 0, 1, (begin + end) / 2, end)}</text>"
             )
 
 

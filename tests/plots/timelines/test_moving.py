@@ -31,6 +31,22 @@ def test_each_pass_grows_from_its_start_to_its_end() -> None:
         )
 
 
+def test_a_number_comes_when_its_bar_has_reached_it() -> None:
+    root = ElementTree.fromstring(plots.moving(schedules.gpipe(2, 2)))
+    moving = [element for element in root.iter() if element.find(f"{SVG}animate") is not None]
+    texts = [element for element in moving if element.tag == f"{SVG}text"]
+    assert len(texts) == 2 * 2 * 2
+    for text in texts:
+        begin, end = times(moving[moving.index(text) - 1])  # its bar stands before it
+        assert times(text) == pytest.approx([(begin + end) / 2, end], abs=1e-3)
+
+
+def times(element: ElementTree.Element) -> list[float]:
+    """Return the two inner key times of an element's animation."""
+    (animation,) = element.iter(f"{SVG}animate")
+    return [float(time) for time in animation.attrib["keyTimes"].split(";")][1:3]
+
+
 def test_methods_share_one_clock_and_end_when_they_end() -> None:
     short, long = schedules.gpipe(2, 2), schedules.gpipe(2, 4)
     text = plots.moving(short, long, titles=["short", "long"])
