@@ -36,7 +36,7 @@ from pipekit.layers import skips
 from pipekit.layers.autocast import DTYPES
 from pipekit.layers.modes import as_trained
 from pipekit.losses.loss_scale import LossScale
-from pipekit.partition.checks import require_balance
+from pipekit.partition.checks import require_balance, require_no_tensor_hooks
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.reordered import in_plan_order
 from pipekit.plans import Plan, Recompute
@@ -110,7 +110,8 @@ class Pipeline:
             further; None: never.  After 30 s it is said anyway who is at what and waits for what.
 
     Raises:
-        TypeError: ``model`` is not an ``nn.Sequential``, or a callable is not callable.
+        TypeError: ``model`` is neither layers nor from :func:`pipekit.stages`, or a callable is
+            not callable.
         ValueError: an argument does not fit the others; the message says what to change.
         ScheduleError: the schedule cannot be executed.
     """
@@ -141,6 +142,7 @@ class Pipeline:
     ) -> None:
         layers = sequence_of(model)
         skips.require_matched(list(layers))
+        require_no_tensor_hooks(layers)
         require_choice("transport", transport, transports.NAMES)
         arguments.require_callable(optimizer=optimizer, loss=loss)
         arguments.require_callable_if_given(groups=groups, lr_scheduler=lr_scheduler)

@@ -32,6 +32,18 @@ def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: 
     require_own_buffers(model, balance)
 
 
+def require_no_tensor_hooks(model: nn.Module) -> None:
+    """Raise ValueError if a parameter has hooks of its own: no copy of it has them."""
+    for name, parameter in model.state_dict(keep_vars=True).items():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise ValueError(
+                f"the parameter {name!r} has a hook (register_hook or "
+                f"register_post_accumulate_grad_hook), which the stages' copies of it would not "
+                f"have: remove it, and let the function that makes the optimizer give that one a "
+                f"hook, optimizer.register_step_pre_hook(...), which sees all gradients"
+            )
+
+
 def require_own_buffers(model: nn.Sequential, balance: Sequence[int]) -> None:
     """Raise ValueError if two stages share a buffer: unlike weights, nobody keeps copies equal."""
     owner: dict[Tensor, int] = {}

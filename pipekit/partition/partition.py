@@ -131,8 +131,9 @@ def sequence_of(model: object) -> nn.Sequential:
         model = nn.Sequential(*model)
     if not isinstance(model, nn.Sequential):
         raise TypeError(
-            f"the model must be an nn.Sequential of layers, not {type(model).__name__}: list its "
-            f"layers in the order in which they run, nn.Sequential(layer, layer, ...)"
+            f"the model must be layers that run one after another, in an nn.Sequential or a list, "
+            f"not {type(model).__name__}: pipekit.stages(model, example_batch) makes them of any "
+            f"module"
         )
     if not len(model):
         raise ValueError("the model has no layers")

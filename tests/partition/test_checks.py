@@ -3,9 +3,16 @@
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
-from pipekit.partition.checks import require_balance, require_own_buffers
+from pipekit.partition.checks import (
+    require_balance,
+    require_no_tensor_hooks,
+    require_own_buffers,
+)
+from pipekit.partition.partition import sequence_of
+from pipekit.partition.stages import stages
 from tests.engine.examples import mlp
 
 
@@ -27,3 +34,25 @@ def test_shared_buffers_may_be_in_one_stage() -> None:
 @pytest.mark.parametrize("balance", [[1, 1, 1], (1, 1, 1), "auto"], ids=str)
 def test_a_fitting_balance(balance: Any) -> None:
     require_balance(balance, mlp(6, 6, 6, 3), 3)
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_parameters_are_seen(register: str) -> None:
+    model = mlp(6, 6, 3)
+    require_no_tensor_hooks(model)
+    hook = getattr(model[0].weight, register)(lambda _: None)
+    with pytest.raises(ValueError, match=r"'0.weight' has a hook .*register_step_pre_hook"):
+        require_no_tensor_hooks(model)
+    hook.remove()
+    require_no_tensor_hooks(model)
+
+
+def test_any_module_is_told_how_it_becomes_layers() -> None:
+    with pytest.raises(TypeError, match=r"not Linear: pipekit.stages\(model, example_batch\)"):
+        sequence_of(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("model", [nn.Linear, "resnet18"])
+def test_what_is_no_module_is_refused(model: Any) -> None:
+    with pytest.raises(TypeError, match=r"is a class: make a model|must be an nn\.Module, not str"):
+        stages(model, torch.zeros(2, 2))

@@ -73,5 +73,5 @@ def test_a_list_of_modules_is_a_model() -> None:
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), [nn.Linear(2, 2), "layer"], None])
 def test_what_is_no_sequence_is_refused(model: object) -> None:
-    with pytest.raises(TypeError, match=r"nn\.Sequential of layers"):
+    with pytest.raises(TypeError, match=r"pipekit\.stages"):
         sequence_of(model)

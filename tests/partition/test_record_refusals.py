@@ -1,10 +1,12 @@
 """What cannot be recorded is refused with a sentence that names the place and the remedy."""
 
 import copy
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -87,6 +89,21 @@ def hooks(model: Any, x: Tensor) -> Tensor:
     return x
 
 
+def hooks_a_module(model: Any, x: Tensor) -> Tensor:
+    if not model.blocks[1]._backward_hooks:
+        model.blocks[1].register_full_backward_hook(lambda module, given, got: None)
+    y: Tensor = model.blocks[1](x) + x
+    return y
+
+
+def draws_in_python(model: Any, x: Tensor) -> Tensor:
+    return x if random.random() < 2 else -x
+
+
+def draws_by_numpy(model: Any, x: Tensor) -> Tensor:
+    return x * float(np.random.random() < 2)
+
+
 def edits_an_attribute(model: Any, x: Tensor) -> Tensor:
     if not hasattr(model.function, "table"):
         model.function.table = torch.zeros(4)
@@ -108,6 +125,9 @@ def edits_an_attribute(model: Any, x: Tensor) -> Tensor:
         (custom, r"custom autograd function must run within a module"),
         (checkpoints, r"use_reentrant=False"),
         (hooks, r"register_hook at test_record_refusals.py:\d+"),
+        (hooks_a_module, r"a module with a full backward hook .*deeper within a block.*blocks="),
+        (draws_in_python, r"draws from Python's random.*torch.rand.*within a block"),
+        (draws_by_numpy, r"draws from NumPy's generator"),
         (edits_an_attribute, r"test_record_refusals.py:\d+ changes a tensor in place .*buffer"),
     ],
 )

@@ -25,7 +25,11 @@ from pipekit.partition.recording.blocks import Wish, find_blocks, opaque, wished
 from pipekit.partition.recording.program import Growth, Program
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import Size, values
-from pipekit.partition.recording.untouched import device_of, left_as_it_was
+from pipekit.partition.recording.untouched import (
+    device_of,
+    drawing_from_torch,
+    left_as_it_was,
+)
 
 _ADVICE = (
     "use way='record', which leaves the blocks as they are; or, for way='export', let the model do "
@@ -62,7 +66,8 @@ def export(model: nn.Module, example: Any, blocks: Wish | None = None) -> Record
         for training in (True, False):
             set_mode(model, training, kept)
             if training:
-                require_nothing_lost(model, example)
+                with drawing_from_torch():
+                    require_nothing_lost(model, example)
             args, kwargs = _arguments(batches.differentiable_copy(example))
             exported = _exported(model, args, kwargs, rows, images_free)
             reader = GraphReader(exported, model, whole, device_of(model), rows)

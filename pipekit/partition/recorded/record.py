@@ -14,7 +14,12 @@ from pipekit.partition.recording.blocks import Wish, containers, find_blocks, op
 from pipekit.partition.recording.program import Program
 from pipekit.partition.recording.recorder import Recorder, Tape
 from pipekit.partition.recording.rows import unify
-from pipekit.partition.recording.untouched import device_of, left_as_it_was, stateless
+from pipekit.partition.recording.untouched import (
+    device_of,
+    drawing_from_torch,
+    left_as_it_was,
+    stateless,
+)
 
 _ADVICE = (
     "name a module around the part in question as a block by blocks=[...]; for transformers try "
@@ -50,7 +55,7 @@ def record(
     device, kept = device_of(model), in_evaluation(model)
     programs: list[Program] = []
     frozen: list[str] = []
-    with left_as_it_was(model):
+    with left_as_it_was(model), drawing_from_torch():
         for training in (True, False):
             set_mode(model, training, kept)
             tapes: list[Tape] = []

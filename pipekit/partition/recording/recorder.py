@@ -308,6 +308,12 @@ class Recorder(TorchFunctionMode):
                 # A view of it was edited, by a step that is recorded: note it anew.
                 self._note(tensor)
             elif (tensor.requires_grad, type(tensor.grad_fn)) != (requires_grad, grad_fn):
+                if type(tensor.grad_fn).__name__ == "BackwardHookFunctionBackward":
+                    raise NotRecordable(
+                        f"{caller()} uses a tensor that a module with a full backward hook takes "
+                        f"or gives: register the hook on modules deeper within a block, or name "
+                        f"a module around it as a block by blocks=[...]"
+                    )
                 raise NotRecordable(
                     f"{caller()} uses a tensor that {type(tensor.grad_fn).__name__} has put into "
                     f"autograd's graph anew, unseen by recording: a custom autograd function must "

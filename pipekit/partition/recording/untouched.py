@@ -1,10 +1,13 @@
 """A model that runs to be looked at: left as it was, and without state of its own."""
 
+import pickle
+import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -24,6 +27,31 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
     """Put back the modes of all modules, and the state of the random generators."""
     with random_states_put_back(device_of(model)), modes_put_back(model):
         yield
+
+
+@contextmanager
+def drawing_from_torch() -> Iterator[None]:
+    """Refuse a forward that draws from Python's or NumPy's generator.
+
+    Between blocks a record would hold what was drawn to be so for ever; within one, stages would
+    draw in no fixed order.
+    """
+    before = _drawn_so_far()
+    yield
+    drew = {source: state != before[source] for source, state in _drawn_so_far().items()}
+    for source, has_drawn in drew.items():
+        if has_drawn:
+            raise NotRecordable(
+                f"the forward draws from {source}, whose numbers stages would not draw alike: draw "
+                f"by torch, torch.rand(()) say, within a block, or leave it out (in transformers: "
+                f"config.layerdrop = 0 or config.apply_spec_augment = False)"
+            )
+
+
+def _drawn_so_far() -> dict[str, bytes]:
+    """Return the states of the generators that are not torch's."""
+    states = {"Python's random": random.getstate(), "NumPy's generator": np.random.get_state()}
+    return {source: pickle.dumps(state) for source, state in states.items()}
 
 
 @contextmanager
