@@ -7,6 +7,7 @@ there what it is to read.
 """
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -163,6 +164,11 @@ class MitigatedWeights(WeightVersions):
         newest, at = self._aliases[self._newest], self._update
         before = [parameter.detach().clone() for parameter in newest] if self._follows else []
         factor = self._rule.rate(at)
+        if not isinstance(factor, Real):
+            raise TypeError(
+                f"{type(self._rule).__name__}.rate returned {factor!r}: let it return the number "
+                f"by which the learning rate is multiplied"
+            )
         rates = [group["lr"] for group in optimizer.param_groups]
         if factor != 1.0:
             for group in optimizer.param_groups:
@@ -175,7 +181,7 @@ class MitigatedWeights(WeightVersions):
                 for parameter, weight, old in zip(newest, self._views(before), before, strict=True):
                     made = self._rule.updated(at, weight, old)
                     if made is not weight.newest:
-                        parameter.copy_(made)
+                        parameter.copy_(self._whole("updated", made, old))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the mitigation keeps, by the names of the parameters."""
@@ -216,7 +222,7 @@ class MitigatedWeights(WeightVersions):
         newest = self._versions[self._newest]
         at = Pass(op, stage, stages, delay, self._versions[slot], newest)
         views = self._views(self._aliases[slot])
-        return [self._rule.weights(at, weight) for weight in views]
+        return [self._whole("weights", self._rule.weights(at, w), w.read) for w in views]
 
     @torch.no_grad()
     def _write(self, slot: int, tensors: Sequence[Tensor]) -> None:
@@ -225,10 +231,25 @@ class MitigatedWeights(WeightVersions):
 
     @torch.no_grad()
     def _corrected(self, gradients: Gradients, read: int) -> Gradients:
-        return [
-            None if gradient is None else self._rule.gradient(self._update, weight, gradient)
-            for weight, gradient in zip(self._views(self._aliases[read]), gradients, strict=True)
-        ]
+        corrected: Gradients = []
+        for weight, gradient in zip(self._views(self._aliases[read]), gradients, strict=True):
+            made = gradient
+            if gradient is not None:
+                made = self._rule.gradient(self._update, weight, gradient)
+                self._whole("gradient", made, gradient)
+            corrected.append(made)
+        return corrected
+
+    def _whole(self, answer: str, made: Tensor, like: Tensor) -> Tensor:
+        """Return what the rule answers; one number would be copied into a whole parameter."""
+        shape = getattr(made, "shape", None)
+        if shape == like.shape:
+            return made
+        what = type(made).__name__ if shape is None else f"a tensor of shape {[*shape]}"
+        raise ValueError(
+            f"{type(self._rule).__name__}.{answer} returned {what} for a parameter of shape "
+            f"{[*like.shape]}: let it return a tensor of the parameter's own shape"
+        )
 
     def _views(self, read: Sequence[Tensor]) -> list[Weight]:
         """Return what the rule is told of each parameter."""

@@ -415,6 +415,25 @@ def test_optimizers_whose_next_step_is_not_in_their_state(optimizer: str, messag
         pipe.train(data(1))
 
 
+@pytest.mark.parametrize(
+    ("answer", "wrong", "message"),
+    [
+        ("weights", lambda self, at, weight: weight.read.sum(), r"weights returned a tensor of sh"),
+        ("updated", lambda self, at, weight, before: before[:1], r"updated returned a tensor of s"),
+        ("gradient", lambda self, at, weight, gradient: None, r"gradient returned NoneType for a"),
+        ("rate", lambda self, at: None, r"rate returned None: let it return the number"),
+    ],
+)
+def test_what_a_rule_answers_is_as_large_as_a_parameter(
+    answer: str, wrong: Callable[..., Any], message: str
+) -> None:
+    rule: Mitigation = type("Wrong", (Mitigation,), {answer: wrong})()
+    how: dict[str, Any] = {"optimizer": ANY["adam"], "loss": nn.MSELoss(), "balance": [4, 4]}
+    pipe = Pipeline(MODELS["mixed"](), partial(schedules.pipedream, 2), mitigation=rule, **how)
+    with pytest.raises((TypeError, ValueError), match=f"Wrong.{message}"):
+        pipe.train(data(2))
+
+
 def test_a_round_without_a_minibatch_for_each_worker() -> None:
     how: dict[str, Any] = {"optimizer": ANY["adam"], "loss": nn.MSELoss(), "balance": [4, 4]}
     late = partial(schedules.pipedream, [2, 1])
