@@ -72,6 +72,17 @@ def test_no_cell_gives_a_parameter_another_value(notebook: NotebookNode) -> None
     assert given.isdisjoint(others)
 
 
+def test_no_cell_ends_with_a_name_that_jupyter_would_print(notebook: NotebookNode) -> None:
+    """What shows a figure returns its file's name, below which it would stand as 'name.svg'."""
+    shows = {name for name in vars(papers.Notebook) if name.startswith("show")}
+    for cell in notebook.cells:
+        if cell.cell_type != "code" or not cell.source:
+            continue
+        match ast.parse(cell.source).body[-1]:
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name("nb"), called))) if called in shows:
+                assert cell.source.endswith(";"), f"no semicolon ends {cell.source!r}"
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_an_experiment_runs_it(path: Path, scale: str) -> None:
     jobs = load_all(sorted((ROOT / "experiments").glob("*.yaml")), scale).jobs  # in one batch
