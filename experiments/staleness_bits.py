@@ -1,6 +1,6 @@
 """Train at random by each mitigation and by its equation, and count the cases with equal bits.
 
-    python -m experiments.staleness_bits --cases 12 --processes 4
+    python -m experiments.staleness_bits --cases 12 --processes 12
 
 draws a network, a partition, batches, an optimizer and its options for each case, as
 ``tests/engine/methods/test_mitigations.py`` does, and writes results/reference/staleness/bits.csv:
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument(
         "--cases", type=int, default=12, help="of each mitigation, and kind of stage, over threads"
     )
-    parser.add_argument("--processes", type=int, default=4, help="cases of each over processes")
+    parser.add_argument("--processes", type=int, default=12, help="cases of each over processes")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
     parser.add_argument("--output", type=Path, default=Path("results/reference/staleness"))
     asked = parser.parse_args()
