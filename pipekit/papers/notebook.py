@@ -6,7 +6,8 @@ and saves figures and tables, and records values of claims.
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import torch
 from IPython import get_ipython
-from IPython.display import HTML, display, update_display
+from IPython.display import display, update_display
 
 from pipekit import plots
 from pipekit.host.provenance import provenance, write
@@ -27,8 +28,8 @@ from pipekit.ledger.report import scoreboard
 from pipekit.papers.findings import Finding
 from pipekit.traces import Memory, Trace
 
-_BOARD = "pipekit-scoreboard"
-"""Jupyter's name of the output that :meth:`Notebook.scoreboard` makes, one a notebook."""
+_BOARD, _FIGURE = "pipekit-scoreboard", "pipekit-figure"
+"""Jupyter's names of the outputs that :meth:`Notebook.scoreboard` makes, one each a notebook."""
 _QUALIFIED = "repeats", "invalid", "shown_only", "causes", "contradiction", "known_error"
 """What a finding may say of its value, for :func:`pipekit.claims.record`."""
 
@@ -129,15 +130,30 @@ class Notebook:
         print(claims.record(claim, value, label, results_dir=self.folder, **kept))
 
     def scoreboard(self) -> None:
-        """Show what this notebook finds, as cards that are kept up to date by its later cells.
+        """Show what this notebook finds, kept up to date by its later cells.
 
-        In a saved notebook the cards stand where this was called: on its first screen.
+        In a saved notebook it stands where this was called, on its first screen: a card a claim,
+        and the figure that most of the claims name, once more where it is made.
         """
-        display(HTML(scoreboard(claims.outcomes(self.folder))), display_id=_BOARD)
+        for name, shown in self._found():
+            display(shown, raw=True, display_id=name)
 
     def _update_scoreboard(self) -> None:
         if get_ipython() is not None:
-            update_display(HTML(scoreboard(claims.outcomes(self.folder))), display_id=_BOARD)
+            for name, shown in self._found():
+                update_display(shown, raw=True, display_id=name)
+
+    def _found(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Yield the scoreboard's outputs: name and data, by MIME type."""
+        outcomes = claims.outcomes(self.folder)
+        yield _BOARD, {"text/html": scoreboard(outcomes)}
+        figures = [o.record.figure for o in outcomes if o.record and o.record.figure]
+        drawn = [name for name in figures if name.endswith(".svg")]
+        if drawn:
+            most = self.folder / Counter(drawn).most_common(1)[0][0]
+            yield _FIGURE, {"image/svg+xml": most.read_text(encoding="utf-8")}
+        else:
+            yield _FIGURE, {"text/html": ""}  # none is there yet, and here it will be
 
     def claims(self) -> pd.DataFrame:
         """Return the claims recorded so far: paper, ours, ratio, label and outcome, a row each."""

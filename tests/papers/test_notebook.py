@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from IPython.display import HTML
 
 import pipekit as pk
 from pipekit import plots, schedules
@@ -96,22 +95,28 @@ def test_findings_share_a_figure_unless_they_have_their_own(nb: Notebook) -> Non
     assert figures == {CLAIM: "a.svg", other: "b.svg"}
 
 
-def test_the_scoreboard_is_kept_up_to_date_under_one_name(
+def test_the_scoreboard_is_kept_up_to_date_with_the_figure_of_most_claims(
     nb: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown: list[tuple[str, str]] = []
+    shown: dict[str, list[dict[str, str]]] = {}
 
-    def note(html: HTML, display_id: str) -> None:
-        shown.append((display_id, str(html.data)))
+    def note(data: dict[str, str], *, raw: bool, display_id: str) -> None:
+        assert raw
+        shown.setdefault(display_id, []).append(data)
 
     for name in ("display", "update_display"):
         monkeypatch.setattr(f"pipekit.papers.notebook.{name}", note)
     monkeypatch.setattr("pipekit.papers.notebook.get_ipython", object)
+    for name in "ab":
+        (nb.folder / f"{name}.svg").write_text(f"<svg>{name}</svg>")
     nb.scoreboard()
-    nb.record(CLAIM, 4, "exact")
-    nb.record_all([Finding("gpipe-bubble-values", [1.0], "exact")])
-    assert len({name for name, _ in shown}) == 1
-    assert [html.count("<article") for _, html in shown] == [0, 1, 2]
+    nb.record(CLAIM, 4, "exact", figure="a.svg")
+    two = ("gpipe-bubble-values", [1.0]), ("gpipe-intro-36x-params", 1.0)
+    nb.record_all([Finding(claim, value, "exact") for claim, value in two], "b.svg")
+    boards, figures = shown.values()
+    assert [board["text/html"].count("<article") for board in boards] == [0, 1, 3]
+    a, b = ({"image/svg+xml": f"<svg>{name}</svg>"} for name in "ab")
+    assert figures == [{"text/html": ""}, a, b]
 
 
 def test_a_printed_value_is_the_ledgers() -> None:
