@@ -139,7 +139,7 @@ def against(
         other: over which, at its own rate.
         other_optimizer: with which the other was trained; by default the same.
         at: :data:`OWN`: the method is at its own rate, too.  :data:`SYNCS`: at that of no delay,
-            only where it is another.
+            only where its own is another, or is not found yet.
     """
     rows = judged(trainings)
     arms: dict[tuple[str, str, int, str, str], pd.DataFrame] = dict(
@@ -149,8 +149,8 @@ def against(
     for (proxy, name, stages, optimizer, rates), own in arms.items():
         if (name, rates) != (method, at):
             continue
-        tuned = arms.get((proxy, name, stages, optimizer, OWN), own)
-        at_its_own = own["rate"].iloc[0] == tuned["rate"].iloc[0]
+        tuned = arms.get((proxy, name, stages, optimizer, OWN))  # None: not found yet
+        at_its_own = tuned is not None and own["rate"].iloc[0] == tuned["rate"].iloc[0]
         depth = METHODS[other].depth(stages)
         theirs = arms.get((proxy, other, depth, other_optimizer or optimizer, OWN))
         if theirs is not None and (at == OWN or not at_its_own):

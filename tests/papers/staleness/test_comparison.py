@@ -102,6 +102,14 @@ def test_both_at_the_rate_of_no_delay_only_where_that_is_another(table: pd.DataF
     assert pair.found.mean == pytest.approx(0.25)
 
 
+def test_at_the_rate_of_no_delay_too_where_its_own_is_not_found_yet() -> None:
+    best = {"flush": 0.5, "2bw": 0.0}
+    table = trainings(lambda m, rate, seed: seed / 9 + abs(rate - best[m]), ARMS[:2])
+    assert comparison.against(table, "2bw", "flush") == [], "the least rate was the best"
+    (pair,) = comparison.against(table, "2bw", "flush", at=SYNCS)
+    assert pair.found.mean == pytest.approx(0.5)
+
+
 def test_methods_are_compared_over_optimizers(table: pd.DataFrame) -> None:
     other = table.assign(optimizer="nadam", **{FINAL: table[FINAL] - 0.5})
     (pair,) = comparison.against(pd.concat([table, other]), "pipedream", "flush", "adamw")[1:]
