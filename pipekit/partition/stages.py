@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from torch import nn
@@ -58,7 +59,8 @@ def stages(
         The layers; ``print`` shows them as a table.
 
     Raises:
-        ValueError: there is no such way.
+        TypeError: the model is no module.
+        ValueError: there is no such way, or the model has no data.
         NotRecordable: the model cannot be cut so, or the layers do not do what it does; the message
             says where and what to do.
 
@@ -83,8 +85,13 @@ def stages(
 
 
 def _require_module(model: object) -> None:
-    """Raise TypeError unless it is a module."""
+    """Raise TypeError or ValueError unless it is a module that can run."""
     if isinstance(model, type):
         raise TypeError(f"{model.__name__} is a class: make a model of it, {model.__name__}(...)")
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model must be an nn.Module, not {type(model).__name__}")
+    if any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers())):
+        raise ValueError(
+            "the model has tensors on device 'meta', without data, and cannot be run: build it on "
+            "another device, or load its weights first"
+        )

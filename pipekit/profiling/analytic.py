@@ -14,6 +14,7 @@ from pipekit.clusters import Device
 from pipekit.host.provenance import provenance
 from pipekit.layers.modes import as_trained
 from pipekit.partition.partition import sequence_of
+from pipekit.partition.recorded.stage import input_of
 from pipekit.profiling.layer_profile import Contents
 from pipekit.profiling.layer_runs.sizes import dtype_of, rows_of, sizes
 from pipekit.profiling.layer_runs.work import Work
@@ -70,6 +71,7 @@ def analytic(
     for name, part in {"efficiency": efficiency, "memory_efficiency": memory_efficiency}.items():
         if not 0 < part <= 1:
             raise ValueError(f"{name} must be above 0 and at most 1, not {part}")
+    sample = input_of(model, sample)
     rows = rows_of(sample)
     dtype = dtype_of(model, sample) if dtype is None else dtype
     require_choice(f"dtype on {device.name}", dtype, device.peak_flops)

@@ -17,6 +17,7 @@ from pipekit.layers.autocast import DTYPES
 from pipekit.layers.modes import as_trained
 from pipekit.losses.default_loss import default_loss, made_up_target
 from pipekit.partition.partition import sequence_of
+from pipekit.partition.recorded.stage import input_of
 from pipekit.profiling.layer_profile import LayerProfile
 from pipekit.profiling.layer_runs.background_load import background_load
 from pipekit.profiling.layer_runs.layer_times import (
@@ -71,7 +72,7 @@ def profile(
     Args:
         model: layers, on any device but "meta".
         sample: the input of one microbatch: a tensor, or tuples, lists and dicts of tensors; the
-            leading dimension is the rows.
+            leading dimension is the rows.  A dict may hold more than a recorded model takes.
         device: "cpu", with PyTorch's present number of threads, or an accelerator's.
         repeats: how many count, after three to warm up.
         loss: ``loss(output, target)``, whose seconds and bytes count as the last layer's; None:
@@ -113,6 +114,7 @@ def profile(
         )
     if loss not in (None, default_loss) and target is None:
         raise ValueError("the loss needs a target: pass target=, what the sample's output is to be")
+    sample = input_of(model, sample)
     rows = rows_of(sample)
     ours = as_trained(copy.deepcopy(model).to(where))
     x = _copied(sample, where)

@@ -56,3 +56,23 @@ def test_any_module_is_told_how_it_becomes_layers() -> None:
 def test_what_is_no_module_is_refused(model: Any) -> None:
     with pytest.raises(TypeError, match=r"is a class: make a model|must be an nn\.Module, not str"):
         stages(model, torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("model", "example", "message"),
+    [
+        (nn.Linear(2, 2), [], "a list, holds no tensor .*of a loader the first one"),
+        (nn.Linear(2, 2), torch.zeros(0, 2), "has no rows.*at least two"),
+        (nn.Linear(2, 2), torch.zeros(1, 2), "has one row.*at least two"),
+        (nn.Linear(2, 2, device="meta"), torch.zeros(2, 2), "on device 'meta'.*load its weights"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused(model: Any, example: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        stages(model, example)
+
+
+def test_an_example_with_a_target_is_told_of() -> None:
+    with pytest.raises(TypeError) as error:
+        stages(nn.Linear(2, 2), (torch.zeros(2, 2), torch.zeros(2)))
+    assert "leave out what only the loss takes" in error.value.__notes__[-1]

@@ -78,6 +78,58 @@ def test_a_module_with_buffers_that_is_called_twice_stays_in_one_layer() -> None
     ]  # fmt: skip
 
 
+class Masked(nn.Module):
+    """Gives all its blocks one buffer; with ``edits``, it changes that first."""
+
+    mask: Tensor
+
+    def __init__(self, edits: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.Bilinear(4, 4, 4) for _ in range(3))
+        self.register_buffer("mask", torch.linspace(0, 1, 4))
+        self.edits = edits
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.edits:
+            self.mask.mul_(0.5)
+        for block in self.blocks:
+            x = block(x, self.mask.expand_as(x)) * self.mask
+        return x
+
+
+@pytest.mark.parametrize(("edits", "count"), [(False, 3), (True, 1)])
+def test_a_buffer_that_all_blocks_are_given_is_carried_unless_it_is_edited(
+    edits: bool, count: int
+) -> None:
+    layers = stages(Masked(edits), torch.randn(6, 4))
+    assert len(layers) == count
+    names = [name for layer in layers for name, _ in layer.named_buffers()]
+    assert names == ["mask"]
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+def test_a_model_with_a_carried_buffer_trains_as_in_a_plain_loop(transport: str) -> None:
+    x = torch.linspace(-1, 1, 24).view(6, 4)
+    model = Masked(edits=False)
+    pipeline = Pipeline(
+        stages(model, x),
+        partial(schedules.flush, 3, 1),
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        loss=nn.functional.mse_loss,
+        transport=transport,
+    )
+    pipeline.train([(x, x.flip(0))] * 3)
+    state = pipeline.state_dict()
+    pipeline.close()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), x.flip(0)).backward()
+        optimizer.step()
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+
+
 def test_stages_hold_the_models_own_tensors_under_its_names() -> None:
     model = Tied()
     first, last = record(model, torch.randint(50, (4, 7))).stages([2, 3])

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import warnings
+from collections import UserDict
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -461,6 +462,21 @@ class OnlyForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = RefusesBackward.apply(x)
         return y
+
+
+def test_a_dict_may_hold_more_than_a_recorded_model_takes() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = linear_relu_linear()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(x)  # type: ignore[no-any-return]
+
+    x = torch.rand(2, 8)
+    layers = pipekit.stages(Named(), {"x": x})
+    found = profile(layers, UserDict(x=x, labels=torch.zeros(2)), repeats=1)
+    assert len(found.layers) == len(layers)
 
 
 class TestErrors:

@@ -14,6 +14,7 @@ from pipekit.partition.recording.blocks import Wish, containers, find_blocks, op
 from pipekit.partition.recording.program import Program
 from pipekit.partition.recording.recorder import Recorder, Tape
 from pipekit.partition.recording.rows import unify
+from pipekit.partition.recording.shared_buffers import with_carried_buffers
 from pipekit.partition.recording.untouched import (
     device_of,
     drawing_from_torch,
@@ -69,8 +70,14 @@ def record(
                     except Exception as error:
                         mode = "training" if training else "evaluation"
                         error.add_note(f"(raised in recording, in {mode} mode, on {count} rows)")
+                        if isinstance(error, TypeError):
+                            error.add_note(
+                                "(the example's entries are the forward's arguments, those of a "
+                                "dict by name: leave out what only the loss takes)"
+                            )
                         raise
-            programs.append(unify(tapes[0], tapes[1], (rows, rows + 1), device))
+            program = unify(tapes[0], tapes[1], (rows, rows + 1), device)
+            programs.append(with_carried_buffers(program, model))
             frozen += tapes[0].frozen
     trial = Trial(f"{rows + 2} rows", batches.with_rows(example, rows + 2))
     return RecordedModel(

@@ -70,6 +70,16 @@ class RecordedStage(nn.Module):
         return f"{sum(step.operation is not None for step in steps)} recorded operations"
 
 
+def input_of(model: nn.Sequential, batch: Any) -> Tree:
+    """Return what a model takes of a batch: of a dict, if it is recorded, no more than it knows."""
+    first = model[0]
+    batch = dict(batch) if isinstance(batch, Mapping) else batch
+    if not isinstance(first, RecordedStage) or first.model_input is None:
+        return batch
+    taken = first.model_input.select(batch) if isinstance(batch, dict) else batch
+    return first.model_input.tensors_of(taken)
+
+
 def gives(layer: nn.Module) -> tuple[int, ...]:
     """Return the values that a layer hands on in training, by number, if it is a recorded one."""
     return layer._recorded_parts[1].gives if isinstance(layer, RecordedStage) else ()

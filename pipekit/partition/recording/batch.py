@@ -28,12 +28,16 @@ def rows_of(batch: Any) -> int:
     """
     lengths = Counter(len(tensor) for tensor in tensors(batch) if tensor.dim())
     if not lengths:
-        raise NotRecordable("the example batch holds no tensor [rows, ...]")
+        raise NotRecordable(
+            f"the example, a {type(batch).__name__}, holds no tensor [rows, ...]: pass a batch as "
+            f"the model's forward takes it, of a loader the first one, of arrays "
+            f"torch.as_tensor(array)"
+        )
     rows = lengths.most_common(1)[0][0]
     if rows < 2:
         raise NotRecordable(
-            "the example batch has one row, and what has one row cannot be told from what has one "
-            "for every row: give an example of at least two rows"
+            f"the example batch has {'one row' if rows else 'no rows'}, and what has one row "
+            f"cannot be told from what has one for every row: give an example of at least two rows"
         )
     return rows
 
