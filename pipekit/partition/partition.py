@@ -1,5 +1,6 @@
 """What a pipeline knows of a model: its stages, and what passes between them."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
@@ -124,7 +125,7 @@ def sequence_of(model: object) -> nn.Sequential:
         model: an ``nn.Sequential``, or a list or tuple of modules that run one after another.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: it is neither, or a sequence with a forward or hooks of its own.
         ValueError: it has no layers.
     """
     if isinstance(model, (list, tuple)) and all(isinstance(layer, nn.Module) for layer in model):
@@ -137,4 +138,13 @@ def sequence_of(model: object) -> nn.Sequential:
         )
     if not len(model):
         raise ValueError("the model has no layers")
+    hooks = model._forward_pre_hooks or model._forward_hooks or model._backward_hooks
+    if type(model).forward is not nn.Sequential.forward or hooks:
+        raise TypeError(
+            f"{type(model).__name__} does more than its layers one after another, by a forward or "
+            f"hooks of its own, which no stage would call: pipekit.stages(model, example_batch) "
+            f"makes layers of it"
+        )
+    if type(model).__init__ is not nn.Sequential.__init__:  # which slices, too, would call
+        return nn.Sequential(OrderedDict(model._modules))
     return model

@@ -71,6 +71,36 @@ def test_a_list_of_modules_is_a_model() -> None:
     assert torch.equal(PipelinedModule(layers, [1, 1], chunks=2)(x), nn.Sequential(*layers)(x))
 
 
+class TwoLayers(nn.Sequential):
+    def __init__(self, width: int) -> None:
+        super().__init__(nn.Linear(width, width), nn.Linear(width, width))
+
+
+def test_a_sequence_with_a_constructor_of_its_own_is_cut() -> None:
+    model = TwoLayers(3)
+    found = sequence_of(model)
+    assert list(found[1:]) == [model[1]]
+    assert list(found.state_dict()) == list(model.state_dict())
+
+
+class Residual(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+        return x + y
+
+
+def hooked() -> nn.Sequential:
+    layers = nn.Sequential(nn.Linear(2, 2))
+    layers.register_forward_hook(lambda module, given, output: 2 * output)
+    return layers
+
+
+@pytest.mark.parametrize("model", [Residual(nn.Linear(2, 2)), hooked()])
+def test_a_sequence_that_does_more_than_its_layers_is_refused(model: nn.Sequential) -> None:
+    with pytest.raises(TypeError, match=r"does more than its layers .*pipekit\.stages"):
+        sequence_of(model)
+
+
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), [nn.Linear(2, 2), "layer"], None])
 def test_what_is_no_sequence_is_refused(model: object) -> None:
     with pytest.raises(TypeError, match=r"pipekit\.stages"):
