@@ -89,10 +89,9 @@ class BatchReader:
             parts: 1: in inference, a batch is a microbatch.
             number: the batch's place in the run, for messages.
         """
-        if isinstance(inputs, Mapping) or self._select:
-            inputs = self.input(inputs)
-        inputs = self._tensors_of(inputs)
-        return _batch(inputs, (), _rows(leaves(inputs), number), parts, number)
+        held = isinstance(inputs, Mapping) or self._select is not None
+        taken = self.input(inputs) if held else self._tensors_of(inputs)
+        return _batch(taken, (), _rows(leaves(taken), number), parts, number)
 
     def input(self, batch: Any) -> Tree:
         """Return what the model takes of a batch: its entries that hold tensors."""

@@ -286,6 +286,22 @@ def test_what_is_no_tensor_may_stand_in_batches_as_in_the_example(example: Any, 
     assert torch.equal(pipe.predict([taken if isinstance(taken, dict) else taken[:3]])[0], output)
 
 
+class MaskedLast(Scales):
+    """Takes a tensor behind what is none."""
+
+    def forward(self, x: Tensor, scale: float | None, mask: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x, mask, scale or 1.0)
+
+
+def test_to_predict_what_a_function_selects_is_taken_once() -> None:
+    """What is no tensor is left out by its place; of the rest nothing else has that place."""
+    layers = pk.stages(MaskedLast(), (X, None, MASK))
+    reader = BatchReader(layers, lambda batch: (batch["x"], None, batch["mask"]))
+    x, mask = reader.unlabelled({"x": X, "mask": MASK}, 1, 0).input
+    assert x is X
+    assert mask is MASK
+
+
 @pytest.mark.parametrize(
     ("example", "batch", "message"),
     [
