@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -54,7 +55,10 @@ Bits = list[Tensor]
 
 
 def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
-    """Train a pipeline of two stages, from its newest checkpoint if there is one; evaluate it."""
+    """Train a pipeline of two stages, from its newest checkpoint if there is one; evaluate it.
+
+    It is closed in any case: a traceback may keep it, and between two calls its processes wait.
+    """
     pipeline = Pipeline(
         network(),
         partial(schedules.two_bw, 2, 2),
@@ -63,12 +67,13 @@ def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
         loss=nn.MSELoss(),
         transport=transport,
     )
-    for _ in range(pipeline.resume(folder), 2):
-        pipeline.train(batches(), checkpoints=folder if saved else None, every=1 if saved else None)
-    value = pipeline.evaluate(batches())
-    state = pipeline.state_dict()
-    pipeline.close()
-    return [torch.tensor(value), *state.values()]
+    with closing(pipeline):
+        for _ in range(pipeline.resume(folder), 2):
+            pipeline.train(
+                batches(), checkpoints=folder if saved else None, every=1 if saved else None
+            )
+        value = pipeline.evaluate(batches())
+        return [torch.tensor(value), *pipeline.state_dict().values()]
 
 
 def in_a_loop(folder: Path) -> Bits:

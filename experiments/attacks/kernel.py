@@ -15,26 +15,10 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from ipykernel.kernelspec import get_kernel_dict
-from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.manager import KernelManager
-from traitlets import default
-
 from experiments.attacks.interrupts import Row, drawn
+from pipekit.ledger.batches.kernels import ThisInterpreter
 
 ANSWER_S = 60.0  # in which a kernel has answered, also on a busy machine
-
-
-class _ThisInterpreter(KernelManager):
-    """Starts kernels in this very Python, whatever kernels the user has."""
-
-    @default("transport_encryption")
-    def _transport_encryption_default(self) -> str:
-        return "auto"  # newer kernels warn on the terminal when they are spoken to in the clear
-
-    @property
-    def kernel_spec(self) -> KernelSpec:
-        return KernelSpec(**get_kernel_dict())
 
 
 class Kernel:
@@ -46,7 +30,7 @@ class Kernel:
     """
 
     def __init__(self, way: str, temporary: Path) -> None:
-        self._manager: Any = _ThisInterpreter(connection_file=str(temporary / "kernel.json"))
+        self._manager: Any = ThisInterpreter(connection_file=str(temporary / "kernel.json"))
         (own := temporary / "own").mkdir()
         self._manager.start_kernel(env={**os.environ, "TMPDIR": str(own)}, cwd=os.getcwd())
         self._client: Any = self._manager.client()

@@ -13,16 +13,15 @@ from weakref import WeakSet
 
 import nbformat
 import papermill
-from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbformat.sign import NotebookNotary
 from papermill.exceptions import strip_color
-from traitlets import default
 
 from pipekit.ledger.batches import article
 from pipekit.ledger.batches.experiment import NotebookJob
+from pipekit.ledger.batches.kernels import ThisInterpreter
 from pipekit.ledger.batches.runs import NotebookResult
 from pipekit.progress import RELAY
 
@@ -117,11 +116,8 @@ def _line(traceback: Sequence[str]) -> str:
     return f", line {frames[0]}" if frames else ""
 
 
-class _ThisInterpreter(AsyncKernelManager):
-    """Starts kernels in this very Python.
-
-    A kernel called "python3" may be another environment's, from the user's Jupyter settings.
-    """
+class _Kernels(ThisInterpreter, AsyncKernelManager):
+    """Starts kernels, which are known while they run."""
 
     environment: Mapping[str, str] = {}
 
@@ -130,19 +126,17 @@ class _ThisInterpreter(AsyncKernelManager):
         with _kernels_lock:
             _kernels.add(self)
 
-    @default("transport_encryption")
-    def _transport_encryption_default(self) -> str:
-        return "auto"  # newer kernels warn on the terminal when they are spoken to in the clear
-
     @property
     def kernel_spec(self) -> KernelSpec:
-        return KernelSpec(**get_kernel_dict() | {"env": dict(self.environment)})
+        spec = super().kernel_spec
+        spec.env = dict(self.environment)
+        return spec
 
 
-def _telling(file: Path) -> type[_ThisInterpreter]:
+def _telling(file: Path) -> type[_Kernels]:
     """Return a manager, which nbclient wants as a class, whose kernel's bars tell a file."""
-    return type("Telling", (_ThisInterpreter,), {"environment": {RELAY: str(file.resolve())}})
+    return type("Telling", (_Kernels,), {"environment": {RELAY: str(file.resolve())}})
 
 
-_kernels: WeakSet[_ThisInterpreter] = WeakSet()
+_kernels: WeakSet[_Kernels] = WeakSet()
 _kernels_lock = threading.Lock()

@@ -81,9 +81,3 @@ def test_processes_of_torchrun_on_one_machine() -> None:
     for found, ports in over_gloo(under_torchrun, 2):
         assert found == 0
         assert ports, "gloo listens"
-
-
-def test_the_kernels_of_a_batch() -> None:
-    from pipekit.ledger.batches.execution import _ThisInterpreter  # not in every worker above
-
-    assert _ThisInterpreter().ip == "127.0.0.1"
