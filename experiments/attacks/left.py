@@ -18,7 +18,7 @@ import torch
 
 from pipekit.engine.transports.processes.forkserver import forkserver
 
-PATIENCE_S = 5.0  # in which whatever was told to end has ended, also on a busy machine
+PATIENCE_S = 60.0  # in which whatever was told to end has ended, also on a busy machine
 
 
 class Snapshot(NamedTuple):

@@ -76,9 +76,9 @@ def test_it_is_seen(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leaving, "PATIENCE_S", 0.05)
     before = Snapshot.now(tmp_path)
-    with leave(tmp_path):
+    with leave(tmp_path), monkeypatch.context() as impatient:
+        impatient.setattr(leaving, "PATIENCE_S", 0.05)
         assert any(says in thing for thing in left(before, tmp_path))
     assert left(before, tmp_path) == []
 

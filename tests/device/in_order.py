@@ -30,7 +30,7 @@ from pipekit.engine.transports.worker_threads import Notify, WorkerThreads
 from pipekit.engine.work import Report, WorkerAssignment, run
 
 T = TypeVar("T")
-LONGEST_S = 20
+LONGEST_S = 300
 
 
 class _Op(NamedTuple):
