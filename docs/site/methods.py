@@ -103,8 +103,8 @@ def beside(name: str, all_costs: pd.DataFrame) -> list[str]:
     names = [title(name) for name in shown]
     better = [f"[{title(n)}](/methods/{n}.md)" for n in costs.at_least_as_good(all_costs, name)]
     said = (
-        f"Of the methods here that train in the same way, {', '.join(better)} cost no more in any "
-        "row, and less in one."
+        "Of the methods here that train in the same way, what costs no more in any row, and less "
+        f"in at least one: {', '.join(better)}."
     )
     none = "Every other method here that trains in the same way costs more in at least one row."
     numbers = _numbers(all_costs.loc[shown], names).set_index("method").T

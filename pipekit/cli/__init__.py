@@ -3,6 +3,8 @@
 Each command imports what it needs when it runs, so that ``--help`` does not wait for torch.
 """
 
+import inspect
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -51,8 +53,19 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
+
+
+def _help(function: Callable[..., None]) -> str:
+    """Return what a command says of itself, with lines that end where the terminal's do.
+
+    Examples, marked by a backspace as click wants it, keep the lines that they have.
+    """
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    return "\n\n".join(p if p.startswith("\b") else p.replace("\n", " ") for p in paragraphs)
+
+
 for command in (demo, schedule, profile, plan, simulate, train, run, report, cluster):
-    app.command()(command)
+    app.command(help=_help(command))(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -61,7 +74,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _pipekit(
     _: Annotated[
         bool,
@@ -75,3 +87,6 @@ def _pipekit(
     Before a run, know its cost ([b]profile[/b], [b]plan[/b], [b]simulate[/b]); and train over
     really slow links ([b]cluster[/b]).
     """
+
+
+app.callback(help=_help(_pipekit))(_pipekit)

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 STAGES, MICROBATCHES, BATCH_ROWS, LEARNING_RATE = 2, 4, 50, 0.002
 BALANCE = 7, 7
 """Layers of each stage, which take about equally long on a CPU."""
+HOW = {
+    "flush": "PipeDream-Flush lets the pipeline run empty before each update:",
+    "pipedream": "PipeDream never does: it keeps the weights that minibatches under way have read:",
+}
+"""What is said of each method while it trains."""
 DRAWN_BATCHES = 4
 """Of the timelines: more make bars too narrow to read."""
 
@@ -32,25 +37,27 @@ def demo(
     [b]Example[/b]
       pipekit demo
     """
-    import pandas as pd
-
-    from pipekit import plots
-    from pipekit.cli.trained import first_batches
     from pipekit.host.cores import workers_on_cores
-    from pipekit.metrics import ACCURACY
 
     typer.echo(
         "A convolutional network learns 4,000 images of MNIST by two methods, in "
         f"{STAGES} stages with a worker each: {workers_on_cores(STAGES)}."
     )
+    import pandas as pd  # after that: it takes seconds, as the next ones do
+
+    from pipekit import plots
+    from pipekit.cli.trained import first_batches
+    from pipekit.metrics import ACCURACY
+
     runs: list[Run] = []
-    for method in ("flush", "pipedream"):
+    for method, how in HOW.items():
+        typer.echo(how)
         run, score = _trained(method, seed)
         runs.append(run)
         typer.echo(
-            f"{run.schedule.name}: {ACCURACY.name} {ACCURACY.shown(score)} on 1,000 unseen images, "
-            f"{run.wall_s:.1f} s, weight slots {' and '.join(map(str, run.weight_slots))} "
-            f"(measured)"
+            f"  {ACCURACY.name} {ACCURACY.shown(score)} on 1,000 unseen images after "
+            f"{run.wall_s:.1f} s; weight versions kept by each worker: "
+            f"{' and '.join(map(str, run.weight_slots))} (measured)"
         )
     drawn = [first_batches(run, DRAWN_BATCHES) for run in runs]
     numbers = pd.concat([trace.frame.assign(method=trace.name) for trace in drawn])

@@ -53,7 +53,7 @@ MITIGATIONS = "spectrain, pipeoptim, pipemare, gap-aware, error-feedback, ahead"
 Data = Annotated[
     str | None,
     typer.Option(
-        metavar="package.module:batches",
+        metavar="module:batches",
         help="Of a model of yours: pairs (input, target), whole batches; an iterable, or a "
         "function that returns one.",
         show_default=False,
@@ -63,7 +63,7 @@ LossName = Annotated[
     str | None,
     typer.Option(
         "--loss",
-        metavar="package.module:function",
+        metavar="module:function",
         help="Of a model of yours: loss(output, target). By default cross entropy if the target "
         "is whole numbers, mean squared error if not.",
         show_default=False,

@@ -84,9 +84,10 @@ def plan(
     \b
     [b]Examples[/b]
       pipekit plan vgg16.json --cluster pipedream-a --workers 8
-      pipekit plan vgg16.json --workers 8 --bandwidth 1.25e9 --memory 16e9 --cost released
-      pipekit plan gpt.json --cluster 2bw-v100 --method parallel_pipelines --max-batch 512
-      pipekit plan vgg16.json --cluster local --method balance --by variance --output plan.json
+      pipekit plan vgg16.json --workers 8 --bandwidth 1.25e9 --memory 16e9
+      pipekit plan gpt.json --cluster 2bw-v100 \\
+        --method parallel_pipelines --max-batch 512
+      pipekit plan vgg16.json --cluster local --method balance --output plan.json
     """
     from pipekit.planning import plan as best_plan
     from pipekit.profiling import Profile

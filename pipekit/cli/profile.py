@@ -20,7 +20,7 @@ def profile(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="NAME|package.module:factory",
+            metavar="NAME|module:factory",
             help=f"{TRAINED}, {PUBLISHED}; or a function of yours that returns a torch.nn.Module "
             "of any kind, or (module, example batch).",
             show_default=False,

@@ -94,8 +94,9 @@ def simulate(
     \b
     [b]Examples[/b]
       pipekit simulate gpipe vgg16.json --stages 4 --cluster pipedream-a
-      pipekit simulate 2bw gpt.json --plan plan.json --cluster 2bw-v100 --optimizer-states 2
-      pipekit simulate pipedream vgg16.json --workers 4 --bandwidth 1.25e9 --output timeline.svg
+      pipekit simulate 2bw gpt.json --plan plan.json --cluster 2bw-v100
+      pipekit simulate pipedream vgg16.json --workers 4 --bandwidth 1.25e9 \\
+        --output timeline.svg
     """
     import pipekit
     from pipekit.clusters import flat

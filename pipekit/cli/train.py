@@ -45,7 +45,7 @@ def train(
     model: Annotated[
         str,
         typer.Option(
-            metavar="NAME|package.module:factory",
+            metavar="NAME|module:factory",
             help=f"{TRAINED}; or a function of yours that returns a torch.nn.Module of any kind, "
             "or (module, example batch).",
         ),
@@ -54,7 +54,7 @@ def train(
     test_data: Annotated[
         str | None,
         typer.Option(
-            metavar="package.module:batches",
+            metavar="module:batches",
             help="Of a model of yours: like --data, to test on after each epoch.",
             show_default=False,
         ),
@@ -146,6 +146,7 @@ def train(
 
     A model of yours is recorded (pipekit.stages), and refused if its layers would not do the same
     to the bit; its batches are yours.
+
     convnet and mlp learn 4,000 MNIST images, and are tested on 1,000 others.
     gpt learns to write Python's own standard library: 8,000 rows of 64 bytes, and
     1,000 of other files to test on. It is judged in bits per byte, 8 at first.
@@ -165,8 +166,8 @@ def train(
         --method pipedream --replicas 2-1 --transport distributed
       pipekit train --model mlp --method 2bw --transport distributed --output mine
       pipekit train --epochs 3 --checkpoints saved --every 20 --resume
-      torchrun --nproc-per-node 2 --max-restarts 3 --no-python pipekit train --stages 2 \\
-        --transport distributed --checkpoints saved --every 20 --resume
+      torchrun --nproc-per-node 2 --max-restarts 3 --no-python pipekit train \\
+        --stages 2 --transport distributed --checkpoints saved --every 20 --resume
     """
     require_known(model, TRAINED)
     require_method(method)

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 from click import unstyle
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from pipekit import schedules
@@ -59,6 +60,14 @@ class TestApp:
     def test_help_names_every_method(self, command: str) -> None:
         text = " ".join(re.sub("[│\n]", " ", printed(command, "--help")).split())
         assert [name for name in METHODS if name not in text] == []
+
+    def test_help_breaks_its_lines_where_the_terminal_does_and_examples_fit_80_columns(
+        self,
+    ) -> None:
+        for command in get_command(app).commands.values():  # type: ignore[attr-defined]
+            prose, _, examples = command.help.partition("\b")
+            assert prose.count("\n") == 2 * prose.count("\n\n")
+            assert [line for line in examples.splitlines() if len(line) > 78] == []
 
     def test_version(self) -> None:
         assert re.fullmatch(r"pipekit \d+\.\d+\.\d+\n", printed("--version"))

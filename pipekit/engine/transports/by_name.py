@@ -1,6 +1,7 @@
 """The ways to run workers, by name."""
 
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from typing import Protocol, TypeVar
 
 import torch
@@ -65,5 +66,6 @@ def runner(transport: str, devices: Sequence[torch.device]) -> Runner:
         devices: of the workers.
     """
     if transport == "threads":
+        import_module("torch._dynamo")  # else the first run's optimizers do, for 1.5 s of its time
         return ThreadRunner()
     return torchrun.TorchrunRunner(devices) if torchrun.launched() else ProcessRunner()
