@@ -40,6 +40,7 @@ class Notebook:
 
     folder: Path
     origin: Mapping[str, Any] = field(default_factory=dict)
+    _shown: dict[str, dict[str, str]] = field(default_factory=dict, init=False, repr=False)
 
     def show(self, figure: go.Figure, name: str, numbers: pd.DataFrame) -> str:
         """Display a figure, and save it as ``<name>.svg`` with its numbers as ``<name>.csv``.
@@ -136,12 +137,15 @@ class Notebook:
         and the figure that most of the claims name, once more where it is made.
         """
         for name, shown in self._found():
+            self._shown[name] = shown
             display(shown, raw=True, display_id=name)
 
     def _update_scoreboard(self) -> None:
         if get_ipython() is not None:
             for name, shown in self._found():
-                update_display(shown, raw=True, display_id=name)
+                if shown != self._shown.get(name):  # else the figure would flicker at each claim
+                    self._shown[name] = shown
+                    update_display(shown, raw=True, display_id=name)
 
     def _found(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the scoreboard's outputs: name and data, by MIME type."""
