@@ -181,7 +181,7 @@ class Pipeline:
         )
         arguments.require_seed(seed, example, transport, recomputed)
         trained = as_trained(copy.deepcopy(layers))
-        self._model = ModelStages(trained, self.stages, balance, configure)
+        self._model = ModelStages(layers, trained, self.stages, balance, configure)
         self._loss = loss
         where = resolve_for_workers(devices, self.workers)
         arguments.require_repeatable(validate, transport, where)

@@ -1,5 +1,6 @@
 """One microbatch through the unsplit model, before any worker starts."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipekit.devices import moved
 from pipekit.layers.autocast import autocast
-from pipekit.layers.buffers import buffers_untouched
 from pipekit.layers.modes import modes_put_back, to_training
+from pipekit.layers.python_state import Change, state_untouched
 from pipekit.layers.seeded import Seeded
 from pipekit.layers.skips import call
 from pipekit.trees import Tree, leaves, tree_map
@@ -47,6 +48,9 @@ def probe(
         devices: of each layer; None: all are where the first parameter is.
         training: whether in training mode, or in evaluation mode.
 
+    Warns:
+        UserWarning: a forward changes what a module keeps in Python.
+
     Raises:
         TypeError: a layer's output is not made of tensors; the message names the layer.
         Exception: whatever a layer raises, with a note that names it.
@@ -58,8 +62,8 @@ def probe(
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
     # Tensors of inference mode, in which somebody may evaluate, do not know of their edits.
     outside = torch.inference_mode(False)
-    untouched = buffers_untouched(model)
-    with outside, untouched, modes_put_back(model), torch.no_grad(), autocast(devices[0], dtype):
+    untouched, alone = state_untouched(model), torch.no_grad()
+    with outside, untouched as state, modes_put_back(model), alone, autocast(devices[0], dtype):
         if training:
             to_training(model)
         else:
@@ -71,6 +75,7 @@ def probe(
             with Seeded(0, device), FlopCounterMode(display=False) as counter:
                 x, under_way = _run(layer, number, x, under_way)
             flops.append(counter.get_total_flops())
+        _warn_of_state([change for change in state.changes() if not change.is_new])
     edited = {
         number
         for number, tensors in enumerate(inputs)
@@ -93,3 +98,16 @@ def _run(
     except TypeError as error:
         raise TypeError(f"{name} returns something that cannot be passed on: {error}") from None
     return y, under_way
+
+
+def _warn_of_state(changes: Sequence[Change]) -> None:
+    """Say which layers keep something in Python that each forward changes."""
+    if changes:
+        names = ", ".join(dict.fromkeys(f"{each.module}.{each.key}" for each in changes))
+        warnings.warn(
+            f"the forward changes {names}: in a pipeline it does so for each microbatch, once "
+            f"more where it is recomputed, and in each weight version's copy of the module. Where "
+            f"the output depends on it, keep it in a buffer that is edited in place; if it tells "
+            f"that weights have been initialized, run the model on a batch before",
+            stacklevel=2,
+        )

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipekit.layers.buffers import buffers_untouched, named_buffers
+from pipekit.layers.buffers import named_buffers
 from pipekit.layers.modes import set_mode
+from pipekit.layers.python_state import state_untouched
 from pipekit.partition.recorded.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.refusal import NotRecordable
@@ -253,7 +254,7 @@ def _fresh(parts: Sequence[nn.Module]) -> Iterator[None]:
         parameter.grad = None
     torch.manual_seed(SEED)
     try:
-        with buffers_untouched(model):
+        with state_untouched(model):
             yield
     finally:
         for parameter, gradient in gradients.items():

@@ -143,7 +143,7 @@ def checkpoints_again(model: Any, x: Tensor) -> Tensor:
         (branches, r"torch.export refuses the model in training mode .*way='record'"),
         (reads, r"test_record_refusals.py:\d+ reads numbers of a tensor .*way='record'"),
         (selects, r"makes a tensor whose size depends on them"),
-        (remembers, r"the forward of Between sets 'last'.*buffer"),
+        (remembers, r"the forward of Between changes 'last'.*buffer"),
         (custom, r"autograd function _Doubled, .*way='record'"),
         (checkpoints_once, r"torch.utils.checkpoint .*recompute='always'"),
         (checkpoints_again, r"CheckpointFunction, .*use_reentrant=False"),
@@ -173,7 +173,7 @@ def test_state_in_a_block_is_refused() -> None:
             self.calls = self.calls + 1
             return super().forward(x)
 
-    with pytest.raises(NotRecordable, match=r"the forward of 1 sets 'calls'"):
+    with pytest.raises(NotRecordable, match=r"the forward of 1 changes 'calls'"):
         stages(nn.Sequential(nn.Linear(4, 4), Counts(4, 4), nn.Linear(4, 4)), X, way="export")
 
 

@@ -1,6 +1,7 @@
 """What cannot be recorded is refused with a sentence that names the place and the remedy."""
 
 import copy
+import itertools
 import random
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +29,8 @@ class Between(nn.Module):
         torch.manual_seed(0)
         self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
         self.function = function
+        self.log: list[int] = []
+        self.counts = {"calls": 0}
 
     def forward(self, x: Tensor) -> Tensor:
         first, second, last = self.blocks
@@ -104,6 +107,16 @@ def draws_by_numpy(model: Any, x: Tensor) -> Tensor:
     return x * float(np.random.random() < 2)
 
 
+def logs(model: Any, x: Tensor) -> Tensor:
+    model.log.append(len(model.log))
+    return x
+
+
+def counts_by_name(model: Any, x: Tensor) -> Tensor:
+    model.counts["calls"] += 1
+    return x
+
+
 def edits_an_attribute(model: Any, x: Tensor) -> Tensor:
     if not hasattr(model.function, "table"):
         model.function.table = torch.zeros(4)
@@ -121,7 +134,9 @@ def edits_an_attribute(model: Any, x: Tensor) -> Tensor:
         (selects, r"__getitem__ at test_record_refusals.py:\d+ gives a tensor whose size depends"),
         (counts_rows_in_floats, r"mul at test_record_refusals.py:\d+ is given 0.16.* with 6 rows"),
         (takes_half, r"not the unsplit one in training mode, with 8 rows.*blocks="),
-        (remembers, r"the forward of Between sets 'last'.*register|.*buffer"),
+        (remembers, r"the forward of Between changes 'last'.*buffer"),
+        (logs, r"the forward of Between changes 'log'.*buffer"),
+        (counts_by_name, r"the forward of Between changes 'counts'.*buffer"),
         (custom, r"custom autograd function must run within a module"),
         (checkpoints, r"use_reentrant=False"),
         (hooks, r"register_hook at test_record_refusals.py:\d+"),
@@ -297,18 +312,64 @@ def test_a_batch_of_another_length_is_refused_when_it_comes() -> None:
         layers(torch.randn(3, 6, 4))
 
 
-def test_state_that_survives_a_forward_is_found_by_verifying() -> None:
-    class Counts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls = 0
+SO_FAR = 0
 
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            return x * self.calls
 
+class CountsGlobally(Between):
+    """Counts its forwards in a global variable."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        global SO_FAR
+        SO_FAR += 1
+        return super().forward(x)
+
+
+def test_a_global_variable_is_state() -> None:
+    with pytest.raises(NotRecordable, match="the forward of CountsGlobally changes 'SO_FAR'"):
+        stages(CountsGlobally(lambda model, x: x), X)
+    assert SO_FAR == 0
+
+
+class Counts(nn.Module):
+    """Gives another output each time; what it counts with is found if it is a list."""
+
+    def __init__(self, calls: Any) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def forward(self, x: Tensor) -> Tensor:
+        next_one = len(self.calls) if isinstance(self.calls, list) else next(self.calls)
+        if isinstance(self.calls, list):
+            self.calls.append(next_one)
+        return x * (next_one + 1)
+
+
+def test_state_that_nobody_can_put_back_is_found_by_verifying() -> None:
     with pytest.raises(NotRecordable, match="two runs of the unsplit model differ"):
-        stages(nn.Sequential(nn.Linear(4, 4), Counts()), X)
+        stages(nn.Sequential(nn.Linear(4, 4), Counts(itertools.count())), X)
+
+
+def test_state_in_a_block_is_put_back_and_warned_of() -> None:
+    """Training then is the plain loop's, which has not run yet either."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), Counts([]), nn.Linear(4, 4))
+    layers = stages(model, X)
+    assert model[1].calls == []
+    rate = partial(torch.optim.SGD, lr=0.1)
+    pipeline = Pipeline(
+        layers, partial(schedules.flush, 2, 1), optimizer=rate, loss=nn.functional.mse_loss
+    )
+    batches = [(X, X + k) for k in range(3)]
+    with pytest.warns(UserWarning, match=r"the forward changes .*calls.*each microbatch.*buffer"):
+        losses = pipeline.train(batches).losses
+    optimizer, expected = rate(model.parameters()), []
+    for x, y in batches:
+        loss = nn.functional.mse_loss(model(x), y)
+        expected.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses == expected
 
 
 @pytest.mark.parametrize("wish", [["nowhere"], [nn.Conv2d], ["blocks", "blocks.0"]])

@@ -17,6 +17,7 @@ from pipekit.layers.randomness import layer_seed
 from pipekit.layers.seeded import Seed, Seeded, drawing_refused
 from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
+from pipekit.losses.checks import require_loss, require_no_weights
 from pipekit.partition.partition import PartitionStage
 from pipekit.trees import Tree, differentiable, leaves, tree_map
 
@@ -82,12 +83,14 @@ class Passes:
         self._pending: dict[int, _Pending] = {}
         self._pending_weights: dict[int, WeightBackward | None] = {}
         self._drew = False  # whether any layer has drawn random numbers
+        self._loss_checked = False
         self._by_branches: bool | None = None  # None: no split backward has been compared yet
 
     def forget(self) -> None:
-        """Drop what is pending of a run that failed."""
+        """Begin a run: drop what is pending of one that failed."""
         self._pending.clear()
         self._pending_weights.clear()
+        self._loss_checked = False
 
     def infer(self, x: StageIO, microbatch: int) -> StageIO:
         """Return the output for ``x``, keeping nothing."""
@@ -229,14 +232,10 @@ class Passes:
             if target is None:
                 return output
             loss = target.loss(output.main, target.target)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise TypeError("the loss must return a tensor with one number for each microbatch")
-        if torch.is_grad_enabled() and not loss.requires_grad:
-            raise ValueError(
-                "the loss does not depend on anything that is trained: compute it from the model's "
-                "output by torch's functions, without .item(), .detach() or torch.tensor(...), and "
-                "leave some parameters with requires_grad"
-            )
+        require_loss(loss)
+        if torch.is_grad_enabled() and not self._loss_checked:
+            require_no_weights(loss, leaves(output.main))
+            self._loss_checked = True
         return StageIO(loss * target.weight if target.weight != 1.0 else loss, {})
 
     def _run(self, slot: int, x: StageIO, microbatch: int, keep: bool = True) -> StageIO:

@@ -20,6 +20,7 @@ from pipekit.partition.balance import balance_by_cost
 from pipekit.partition.checks import require_own_buffers
 from pipekit.partition.cut import cut
 from pipekit.partition.layer_costs import layer_costs
+from pipekit.partition.original import original_unused
 from pipekit.partition.partition import Partition, PartitionStage, partition
 from pipekit.partition.probe import Probe, probe
 from pipekit.partition.ties import Tie, find_ties
@@ -33,7 +34,8 @@ class ModelStages:
     """A model, and from the first batch on its stages.
 
     Args:
-        model: layers; they become the stages' own.
+        original: the user's layers.
+        model: a copy of them, which becomes the stages' own.
         count: how many stages.
         balance: layers of each; "auto": an equal share of operations, once a batch
             is there.
@@ -49,12 +51,14 @@ class ModelStages:
 
     def __init__(
         self,
+        original: nn.Sequential,
         model: nn.Sequential,
         count: int,
         balance: Sequence[int] | str,
         configure: Callable[[PartitionStage], StageConfig],
     ) -> None:
-        self._model, self._count, self._configure = model, count, configure
+        self._original, self._model = original, model
+        self._count, self._configure = count, configure
         self.balance = None if isinstance(balance, str) else list(balance)
         state = model.state_dict()
         self.names, self.metadata = list(state), getattr(state, "_metadata", None)
@@ -103,7 +107,9 @@ class ModelStages:
             training: whether the run trains.
         """
         if self._partition is None:
-            self._cut(probe(self._model, sample, autocast, training=training), point)
+            with original_unused(self._original):
+                tried = probe(self._model, sample, autocast, training=training)
+            self._cut(tried, point)
             self._tried_in_training = training
         elif training and not self._tried_in_training:
             self._try_in_training(sample, autocast)
@@ -129,7 +135,8 @@ class ModelStages:
         for layer in layers:
             before = torch.empty(0, device=devices[-1]) if devices else torch.empty(0)
             devices.append(next(layer.parameters(), before).device)
-        edited = probe(layers, sample, autocast, devices).edited_inputs
+        with original_unused(self._original):
+            edited = probe(layers, sample, autocast, devices).edited_inputs
         parts = [config.passes.part for config in self._configs]
         parts = [replace(part, edits_input=part.first_layer in edited) for part in parts]
         self._stages = [

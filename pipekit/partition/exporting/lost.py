@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
-from pipekit.layers.buffers import buffers_untouched
+from pipekit.layers.autograd_graph import nodes
+from pipekit.layers.python_state import state_untouched
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.operations import LOST, own_name
 from pipekit.partition.recording.refusal import NotRecordable, caller
@@ -36,7 +37,7 @@ def require_nothing_lost(model: nn.Module, example: Any) -> None:
                 )
     sample = batches.differentiable_copy(example)
     everything = list(model.modules())
-    with buffers_untouched(model), stateless(everything, model), torch.enable_grad(), _Watch():
+    with state_untouched(model), stateless(everything, model), torch.enable_grad(), _Watch():
         output = batches.call(model, sample)
     for name in _functions(tensors(output)):
         reentrant = "use_reentrant=False, and " if name.startswith("Checkpoint") else ""
@@ -74,13 +75,6 @@ class _Watch(TorchFunctionMode):
 
 def _functions(roots: list[Tensor]) -> Iterator[str]:
     """Yield the names of the autograd functions written in Python that tensors come from."""
-    todo: list[Any] = [tensor.grad_fn for tensor in roots if tensor.grad_fn is not None]
-    seen = set(todo)
-    while todo:
-        node = todo.pop()
+    for node in nodes(roots):
         if isinstance(node, BackwardCFunction):
             yield type(node).__name__.removesuffix("Backward")
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                todo.append(following)

@@ -5,7 +5,6 @@ import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch import nn
 
 from pipekit.devices import random_states_put_back
 from pipekit.layers.modes import modes_put_back
+from pipekit.layers.python_state import PythonState
 from pipekit.partition.recording.refusal import NotRecordable
 
 
@@ -62,23 +62,26 @@ def stateless(outer: Iterable[nn.Module], model: nn.Module) -> Iterator[None]:
         outer: the modules whose forward is recorded.
         model: which names them.
     """
-    names = {module: name for name, module in model.named_modules()}
-    before = {module: _state(module) for module in outer}
+    names = {module: name or type(model).__name__ for name, module in model.named_modules()}
+    before = {module: _tensors(module) for module in outer}
+    state = PythonState(model, before)
     yield
-    for module, state in before.items():
-        after = _state(module)
-        changed = [key for key in after if key not in state or after[key] is not state[key]]
-        if changed:
-            raise NotRecordable(
-                f"the forward of {names[module] or type(model).__name__} sets {changed[0]!r}, "
-                f"which stages would not do: keep it in a buffer that is edited in place, or put "
-                f"what sets and what reads it into one block by blocks=[...]"
-            )
+    changed = [(change.module, change.key) for change in state.changes()]
+    for module, tensors in before.items():
+        after = _tensors(module).items()
+        keys = (key for key, tensor in after if tensor is not tensors.get(key, _ABSENT))
+        changed += [(names[module], key) for key in keys]
+    for name, key in changed:
+        raise NotRecordable(
+            f"the forward of {name} changes {key!r}, which stages would not do: keep it in a "
+            f"buffer that is edited in place, or put what changes and what reads it into one block "
+            f"by blocks=[...]"
+        )
 
 
-def _state(module: nn.Module) -> dict[str, Any]:
-    """Return what a module has, its buffers included, but for what torch keeps there for itself."""
-    kept = ("_buffers", "_modules", "_parameters")
-    own = {key: value for key, value in vars(module).items() if key not in kept}
-    own = {k: v for k, v in own.items() if not k.endswith("_hooks")}
-    return own | module._buffers | module._parameters
+_ABSENT = object()
+
+
+def _tensors(module: nn.Module) -> dict[str, object]:
+    """Return a module's own parameters and buffers, by name."""
+    return {**module._parameters, **module._buffers}

@@ -113,6 +113,7 @@ class Remembered(nn.Module):
         return sum(output() is not None for output in self.outputs)
 
 
+@pytest.mark.filterwarnings("ignore:the forward changes 0.outputs")
 @pytest.mark.parametrize("checkpoint", ["never", "always"])
 def test_a_forward_without_a_backward_is_let_go_of(checkpoint: str) -> None:
     """At once, and not when Python next looks for circles."""

@@ -348,6 +348,7 @@ class _Refuses(torch.autograd.Function):
         raise OSError("no more")
 
 
+@pytest.mark.filterwarnings("ignore:the forward changes 3.calls")
 @pytest.mark.parametrize("backward", [False, True])
 def test_the_first_error_is_the_callers_and_no_worker_stays(backward: bool) -> None:
     model = PipelinedModule(mlp(Fails(backward)), [2, 2, 2], chunks=4, checkpoint="never")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.engine import PipelinedModule
+from pipekit.layers.autograd_graph import nodes
 from pipekit.schedules import Payload, Skips, gpipe, lower
 from pipekit.traces import RECOMPUTE, Trace
 
@@ -77,14 +78,7 @@ def messages(m: int, n: int, skips: Skips = ()) -> Edges:
 
 def backward_nodes(output: Tensor) -> list[Any]:
     """Return the nodes of the passes in the graph of a pipelined module's output, as issued."""
-    found: dict[int, Any] = {}
-    left = [output.grad_fn]
-    while left:
-        node: Any = left.pop()
-        if node is not None and id(node) not in found:
-            found[id(node)] = node
-            left += [before for before, _ in node.next_functions]
-    passes = [node for node in found.values() if hasattr(node, "place")]
+    passes: list[Any] = [node for node in nodes([output]) if hasattr(node, "place")]
     return sorted(passes, key=lambda node: int(node._sequence_nr()))
 
 

@@ -1,0 +1,28 @@
+"""Autograd's graph: the nodes from which tensors have come, and the leaves in it."""
+
+from collections.abc import Iterable, Iterator
+
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+
+def nodes(tensors: Iterable[Tensor]) -> Iterator[Node]:
+    """Yield every node from which one of the tensors comes, once each."""
+    # Nodes are told apart by their Python objects, which live as long as somebody holds them.
+    seen: dict[Node, None] = {}
+    left = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen[node] = None
+        yield node
+        left += [following for following, _ in node.next_functions if following is not None]
+
+
+def weights_in_graph(tensors: Iterable[Tensor]) -> Iterator[nn.Parameter]:
+    """Yield the parameters that get a gradient in a backward from these tensors."""
+    for node in nodes(tensors):
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, nn.Parameter):
+            yield leaf

@@ -1,0 +1,192 @@
+"""What modules keep in Python between forwards, counters and flags say: found, and put back."""
+
+import copy
+import inspect
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pipekit.layers.buffers import buffers_untouched
+
+_TORCHS = frozenset(vars(nn.Module()))
+"""What torch keeps in every module for itself: tensors, children, hooks, the mode."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, dict, set, deque)
+_DEEP, _LONG = 3, 1_000  # further in, and in longer ones, lie data and no state
+
+
+class Change(NamedTuple):
+    """What a forward has left in Python.
+
+    Attributes:
+        module: its name in the model.
+        key: of its attribute, or of a global variable that its forward names.
+        is_new: whether there was none before.
+    """
+
+    module: str
+    key: str
+    is_new: bool
+
+
+class PythonState:
+    """What some modules keep in Python, as it is now.
+
+    These are their attributes and the global variables that their forwards name: plain values and
+    tensors, also in lists, dicts, sets and deques.  What other objects keep is not known.
+
+    Args:
+        model: which names the modules.
+        modules: some of it; None: all.
+    """
+
+    def __init__(self, model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:
+        names = {each: name or type(model).__name__ for name, each in model.named_modules()}
+        self._owners: list[tuple[str, _Variables]] = []
+        for module in names if modules is None else modules:
+            self._owners.append((names[module], _Variables(vars(module))))
+            self._owners.append((names[module], _Variables(*_global_state(type(module)))))
+
+    def changes(self) -> list[Change]:
+        """Return what is not as it was."""
+        return [
+            Change(name, key, is_new)
+            for name, variables in self._owners
+            for key, is_new in variables.changes()
+        ]
+
+    def put_back(self) -> None:
+        """Let all be as it was; what was taken away stays away."""
+        for _, variables in self._owners:
+            variables.put_back()
+
+
+@contextmanager
+def state_untouched(model: nn.Module) -> Iterator[PythonState]:
+    """Let a model run to be looked at: its buffers and what it keeps in Python stay as they were.
+
+    Yields:
+        What it keeps in Python, as it was.
+    """
+    state = PythonState(model)
+    with buffers_untouched(model):
+        try:
+            yield state
+        finally:
+            state.put_back()
+
+
+class _Variables:
+    """The attributes of a module; or, of the variables of a file, those named."""
+
+    def __init__(self, variables: dict[str, Any], named: Iterable[str] | None = None) -> None:
+        self._variables, self._named = variables, named
+        self._before = {name: _Kept(variables[name]) for name in self._names()}
+
+    def changes(self) -> Iterator[tuple[str, bool]]:
+        """Yield the name of each that is not as it was, and whether it is new."""
+        for name in self._names():
+            if name not in self._before:
+                yield name, True
+            elif self._before[name].differs_from(self._variables[name]):
+                yield name, False
+
+    def put_back(self) -> None:
+        """Let them be as they were."""
+        for name in self._names():
+            if name in self._before:
+                self._variables[name] = self._before[name].put_back()
+            else:
+                del self._variables[name]
+
+    def _names(self) -> list[str]:
+        if self._named is not None:
+            return list(self._named)
+        return [name for name in self._variables if name not in _TORCHS]
+
+
+class _Kept:
+    """A value and what is in it, as it was."""
+
+    def __init__(self, value: Any, depth: int = 0) -> None:
+        self._value = value
+        self._copy: Any = None
+        self._version = 0
+        self._within: list[_Kept] = []
+        if isinstance(value, _CONTAINERS):
+            self._copy = copy.copy(value)
+            if depth < _DEEP and len(value) <= _LONG:
+                within = value.values() if isinstance(value, dict) else value
+                self._within = [_Kept(each, depth + 1) for each in within]
+        elif type(value) is Tensor and not value.is_inference():
+            self._copy, self._version = value.detach().clone(), value._version
+
+    def differs_from(self, now: Any) -> bool:
+        """Return whether it is another value now, or has other contents."""
+        if not _same(self._value, now):
+            return True
+        if self._copy is None:
+            return False
+        if isinstance(now, Tensor):
+            return now._version != self._version
+        if isinstance(now, set):
+            return bool(now != self._copy)
+        if len(now) != len(self._copy):
+            return True
+        pairs = zip(_elements(self._copy), _elements(now), strict=True)
+        return not all(_same(one, other) for one, other in pairs) or any(
+            each.differs_from(each._value) for each in self._within
+        )
+
+    def put_back(self) -> Any:
+        """Return the value, with the contents that it had."""
+        if self._copy is None or not self.differs_from(self._value):
+            return self._value
+        if isinstance(self._value, Tensor):
+            with torch.no_grad():
+                self._value.copy_(self._copy)
+            self._version = self._value._version
+            return self._value
+        for each in self._within:
+            each.put_back()
+        self._value.clear()
+        if isinstance(self._value, (list, deque)):
+            self._value.extend(self._copy)
+        else:
+            self._value.update(self._copy)
+        return self._value
+
+
+def _elements(container: Any) -> list[Any]:
+    """Return what is in a container, of a dict with its keys."""
+    return list(container.items() if isinstance(container, dict) else container)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether these are one object, or equal plain values."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return isinstance(one, _PLAIN) and one == other
+
+
+def _global_state(kind: type[nn.Module]) -> tuple[dict[str, Any], list[str]]:
+    """Return the variables of the file of a forward, and the names of those that may be state."""
+    function = inspect.unwrap(kind.forward)
+    known = getattr(function, "__globals__", {})
+    codes: list[CodeType] = [code] if (code := getattr(function, "__code__", None)) else []
+    found: set[str] = set()
+    while codes:
+        code = codes.pop()
+        named = (name for name in code.co_names if name in known)
+        found.update(name for name in named if isinstance(known[name], _PLAIN + _CONTAINERS))
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return known, sorted(found)

@@ -1,0 +1,115 @@
+"""What modules keep in Python is found, and put back."""
+
+from collections import Counter, deque
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pipekit.layers.python_state import Change, PythonState, state_untouched
+
+CALLS = 0
+
+
+class Remembers(nn.Module):
+    """Has something of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.count, self.shape, self.table = 0, (0, 0), torch.zeros(2)
+        self.log: list[Any] = []
+        self.by_name: dict[str, Any] = {"deep": {"list": [1]}}
+        self.seen, self.last = {1}, deque([1], maxlen=2)
+        self.words = Counter("a")
+        self.register_buffer("total", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        global CALLS
+        CALLS += 1
+        y: Tensor = self.linear(x)
+        return y
+
+
+def touch(model: Remembers, what: str) -> None:
+    """Change one thing."""
+    match what:
+        case "count":
+            model.count += 1
+        case "shape":
+            model.shape = (3, 4)
+        case "table":
+            model.table.add_(1)
+        case "log":
+            model.log.append(torch.ones(1))
+        case "by_name":
+            model.by_name["deep"]["list"][0] += 1
+        case "seen":
+            model.seen.add(5)
+        case "last":
+            model.last.append(5)
+        case "words":
+            model.words["a"] += 1
+
+
+KINDS = ["count", "shape", "table", "log", "by_name", "seen", "last", "words"]
+
+
+def kept(model: Remembers) -> dict[str, Any]:
+    return {kind: str(getattr(model, kind)) for kind in KINDS}
+
+
+@given(touched=st.lists(st.sampled_from(KINDS)))
+def test_what_changes_is_named_and_put_back(touched: list[str]) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), Remembers())
+    own = model[1]
+    assert isinstance(own, Remembers)
+    before, objects = kept(own), {kind: id(getattr(own, kind)) for kind in KINDS}
+    state = PythonState(model)
+    for kind in touched:
+        touch(own, kind)
+    assert {change.key for change in state.changes()} == set(touched)
+    state.put_back()
+    assert kept(own) == before
+    assert {kind: id(getattr(own, kind)) for kind in KINDS} == objects
+    assert state.changes() == []
+
+
+def test_a_model_that_runs_to_be_looked_at() -> None:
+    """A global variable of its forward, a new attribute and a buffer are as they were; not so the
+    weights, nor what another object keeps.
+    """
+    model = Remembers()
+    with state_untouched(model) as state:
+        model(torch.ones(1, 2))
+        model.new = torch.ones(1)
+        model.get_buffer("total").add_(1)
+        changes = state.changes()
+    assert changes == [Change("Remembers", "new", True), Change("Remembers", "CALLS", False)]
+    assert CALLS == 0
+    assert not hasattr(model, "new")
+    assert torch.equal(model.get_buffer("total"), torch.zeros(2))
+
+
+def test_an_equal_value_is_no_change() -> None:
+    model = Remembers()
+    model.count = 4_096
+    state = PythonState(model)
+    model.count, model.shape = int("4096"), (int("0"), 0)
+    assert state.changes() == []
+
+
+def test_it_is_put_back_after_an_error() -> None:
+    model = Remembers()
+
+    def fails() -> None:
+        with state_untouched(model):
+            touch(model, "log")
+            raise OSError("a forward fails")
+
+    with pytest.raises(OSError, match="a forward fails"):
+        fails()
+    assert model.log == []
