@@ -253,6 +253,16 @@ class _First:
         return islice(self._batches, self._count)
 
 
+def require_no_autocast(autocast: torch.dtype | None, devices: Iterable[torch.device]) -> None:
+    """Raise ValueError within another ``torch.autocast``: each thread has its own."""
+    for kind in {device.type for device in devices}:
+        if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != autocast:
+            raise ValueError(
+                f"the call is within torch.autocast, in which workers would not be: leave it out, "
+                f"and build the pipeline with autocast={torch.get_autocast_dtype(kind)}"
+            )
+
+
 def require_steps(steps: int | None) -> None:
     """Raise ValueError unless it is a number of batches, or None."""
     if steps is not None and (not isinstance(steps, int) or steps < 1):

@@ -1,6 +1,5 @@
 """The user's door to the engine: a model, a schedule, and training."""
 
-import copy
 import os
 import warnings
 from collections import OrderedDict
@@ -35,6 +34,7 @@ from pipekit.engine.updates.weight_versions import LRSchedulerFactory, Optimizer
 from pipekit.layers import skips
 from pipekit.layers.autocast import DTYPES
 from pipekit.layers.modes import as_trained
+from pipekit.layers.twin import copied
 from pipekit.losses.loss_scale import LossScale
 from pipekit.partition.checks import require_balance, require_no_tensor_hooks
 from pipekit.partition.partition import sequence_of
@@ -180,7 +180,7 @@ class Pipeline:
             mitigations=_placed(rule, tables),
         )
         arguments.require_seed(seed, example, transport, recomputed)
-        trained = as_trained(copy.deepcopy(layers))
+        trained = as_trained(copied(layers))
         self._model = ModelStages(layers, trained, self.stages, balance, configure)
         self._loss = loss
         where = resolve_for_workers(devices, self.workers)

@@ -1,4 +1,4 @@
-"""Copies of layers that have tensors in common with them."""
+"""Copies of layers, with and without tensors in common with them."""
 
 import copy
 from collections.abc import Iterable
@@ -7,6 +7,36 @@ from typing import TypeVar
 from torch import Tensor, nn
 
 Module = TypeVar("Module", bound=nn.Module)
+
+
+def copied(module: Module) -> Module:
+    """Return a copy with tensors of its own.
+
+    Raises:
+        TypeError: something in it cannot be copied; the message names the attribute.
+    """
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # of whatever the user's modules keep
+        said = str(error).strip().partition("\n")[0]
+        raise TypeError(
+            f"what is trained is a copy of the model, and {_uncopied(module)} cannot be copied "
+            f"({said}): give its module a __deepcopy__, or make it when it is first used"
+        ) from error
+
+
+def _uncopied(module: nn.Module) -> str:
+    """Return the name of the first attribute that cannot be copied."""
+    torchs = vars(nn.Module())
+    for name, part in module.named_modules():
+        for key, value in vars(part).items():
+            if key in torchs:
+                continue
+            try:
+                copy.deepcopy(value)
+            except Exception:
+                return f"{name}.{key}".lstrip(".")
+    return "it"
 
 
 def twin(module: Module, shared: Iterable[Tensor]) -> Module:

@@ -65,7 +65,8 @@ def stages(
             says where and what to do.
 
     Warns:
-        UserWarning: with ``freeze``, what was read where.
+        UserWarning: with ``freeze``, what was read where; or modules outside the blocks have
+            forward hooks, whose other effects stages do not have.
     """
     require_choice("way", way, ["record", "export"])
     _require_module(model)

@@ -1,6 +1,5 @@
 """What each layer costs, measured: real passes on the device at hand."""
 
-import copy
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from pipekit.devices import is_accelerator, name_of, random_states_put_back, res
 from pipekit.host.provenance import provenance
 from pipekit.layers.autocast import DTYPES
 from pipekit.layers.modes import as_trained
+from pipekit.layers.twin import copied
 from pipekit.losses.default_loss import default_loss, made_up_target
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.recorded.stage import input_of
@@ -116,7 +116,7 @@ def profile(
         raise ValueError("the loss needs a target: pass target=, what the sample's output is to be")
     sample = input_of(model, sample)
     rows = rows_of(sample)
-    ours = as_trained(copy.deepcopy(model).to(where))
+    ours = as_trained(copied(model).to(where))
     x = _copied(sample, where)
     if others is None:
         others = 0 if is_accelerator(where) else 1

@@ -312,6 +312,23 @@ def test_a_batch_of_another_length_is_refused_when_it_comes() -> None:
         layers(torch.randn(3, 6, 4))
 
 
+def test_hooks_outside_the_blocks_are_warned_of() -> None:
+    """What they do to tensors is recorded; what they keep is not kept again."""
+    seen: list[Tensor] = []
+    model = Between(lambda model, x: x)
+
+    def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        seen.append(output)
+        return output * 2
+
+    model.register_forward_hook(hook)
+    with pytest.warns(UserWarning, match=r"^Between has forward hooks outside the blocks.*blocks="):
+        layers = stages(model, X)
+    expected, before = model(X), len(seen)
+    assert torch.equal(layers(X), expected)
+    assert len(seen) == before
+
+
 SO_FAR = 0
 
 

@@ -88,6 +88,7 @@ class Workers:
             total: how many batches there have to be; None: as many as there are.
         """
         sizes = [len(batch) for batch in schedule.batches]
+        arguments.require_no_autocast(self._autocast, self._devices)
         try:
             first = read(next(raw), sizes[0], 0)
         except StopIteration:

@@ -1,5 +1,6 @@
 """Record a module: it runs in both modes with two numbers of rows, and is left as it was."""
 
+import warnings
 from functools import partial
 from typing import Any
 
@@ -48,11 +49,15 @@ def record(
 
     Raises:
         NotRecordable: the forward cannot be cut into stages; the message says where and why.
+
+    Warns:
+        UserWarning: modules outside the blocks have hooks.
     """
     rows = batches.rows_of(example)
     names = find_blocks(model) if blocks is None else wished_blocks(model, blocks)
     whole = opaque(model, names)
     outer = containers(model, names)
+    _warn_of_hooks(model, outer)
     device, kept = device_of(model), in_evaluation(model)
     programs: list[Program] = []
     frozen: list[str] = []
@@ -83,3 +88,19 @@ def record(
     return RecordedModel(
         model, programs[0], programs[1], rows, [trial], list(dict.fromkeys(frozen)), _ADVICE
     )
+
+
+def _warn_of_hooks(model: nn.Module, outer: set[nn.Module]) -> None:
+    """Say which modules have hooks of which stages run no more than the operations on tensors."""
+    hooked = [
+        name or type(model).__name__
+        for name, module in model.named_modules()
+        if module in outer and (module._forward_hooks or module._forward_pre_hooks)
+    ]
+    if hooked:
+        warnings.warn(
+            f"{', '.join(hooked)} has forward hooks outside the blocks: stages run again what they "
+            f"do to tensors, and not what they print or keep. Register them on modules within "
+            f"blocks, or name a module around them as a block by blocks=[...]",
+            stacklevel=3,
+        )

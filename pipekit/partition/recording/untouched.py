@@ -63,7 +63,8 @@ def stateless(outer: Iterable[nn.Module], model: nn.Module) -> Iterator[None]:
         model: which names them.
     """
     names = {module: name or type(model).__name__ for name, module in model.named_modules()}
-    before = {module: _tensors(module) for module in outer}
+    recorded = set(outer)
+    before = {module: _tensors(module) for module in names if module in recorded}
     state = PythonState(model, before)
     yield
     changed = [(change.module, change.key) for change in state.changes()]

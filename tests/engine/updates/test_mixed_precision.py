@@ -366,3 +366,18 @@ def test_a_model_may_need_autocast() -> None:
     """Also where it is tried before training, and cut automatically."""
     model = nn.Sequential(nn.Linear(6, 6), Narrow(), nn.Linear(6, 3))
     pipeline(model, "flush", "auto", stages=2, autocast=BF16).train(data(1))
+
+
+def test_autocast_around_a_call_is_refused_and_not_left_out() -> None:
+    """Each thread and process has its own."""
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1])
+    with torch.autocast("cpu", torch.bfloat16):
+        for call in (pipe.train, pipe.evaluate):
+            with pytest.raises(ValueError, match=r"within torch.autocast.*autocast=torch.bfloat16"):
+                call(data(1))
+        within = pipeline(mlp(6, 6, 3), "flush", [1, 1], autocast=torch.bfloat16)
+        found = within.train(data(1)).losses
+    outside = pipeline(mlp(6, 6, 3), "flush", [1, 1], autocast=torch.bfloat16)
+    assert found == outside.train(data(1)).losses
+    with torch.autocast("cpu", enabled=False):
+        assert len(pipe.train(data(1)).losses) == 1

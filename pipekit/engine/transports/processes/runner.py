@@ -26,6 +26,7 @@ from pipekit.engine.transports.processes.worker_pool import WorkerPool
 from pipekit.engine.transports.processes.worker_process import ProcessTask
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.work import Report, WorkerAssignment
+from pipekit.host.numeric_settings import NumericSettings
 
 T = TypeVar("T")
 
@@ -67,7 +68,9 @@ class ProcessRunner:
         pool = self._pool_for(config, devices)
         try:
             store = None if memory else pool.store()
-            shared = dumps(config)  # once for all: it names every sum of every update
+            # Once for all: it names every sum of every update.
+            rest = {name: each for name, each in vars(config).items() if name != "loss"}
+            shared = dumps(partial(RunConfig, **rest)), dumps(config.loss)
             if store:  # through shared memory messages are taken by name, in any order
                 coming = incoming([worker.steps for worker in workers])
                 pairs = zip(workers, coming, strict=True)
@@ -121,14 +124,22 @@ class ProcessRunner:
                 self._pool, self._left = None, []
 
     def _task(
-        self, worker: WorkerAssignment, config: bytes, store: str | None, watched: bool
+        self,
+        worker: WorkerAssignment,
+        shared: tuple[bytes, bytes],
+        store: str | None,
+        watched: bool,
     ) -> bytes:
-        """Return what a worker is to do, without the stages that it has."""
+        """Return what a worker is to do, without the stages that it has.
+
+        ``shared`` is what makes the run's configuration of its loss, and the loss, pickled.
+        """
         left = self._left[worker.index].stages if self._left else ()
         kept = len(left) == len(worker.stages) and all(map(is_, left, worker.stages))
         stages = () if kept else [_here(stage) for stage in worker.stages]
         rest = replace(worker, steps=(), stages=stages)
-        return dumps(ProcessTask(rest, pack(worker.steps), kept, config, store, watched))
+        settings = NumericSettings.here()
+        return dumps(ProcessTask(rest, pack(worker.steps), kept, *shared, settings, store, watched))
 
     def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""

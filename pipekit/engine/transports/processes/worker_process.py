@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 
 import cloudpickle
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from pipekit.devices import process_group, set_device
 from pipekit.engine.batches import Feed, Needs
-from pipekit.engine.config import RunConfig
+from pipekit.engine.config import Loss, RunConfig
 from pipekit.engine.ending import Ending
 from pipekit.engine.execution.stage import StageConfig, StageSource, TrainedStage
 from pipekit.engine.observers.reporter import LossKnown, UpdateMade
@@ -38,6 +39,7 @@ from pipekit.engine.transports.processes.stages_left import Content
 from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
 from pipekit.host.garbage import not_collected
 from pipekit.host.memory import keep_freed_memory
+from pipekit.host.numeric_settings import NumericSettings
 from pipekit.host.operator_threads import share_cores
 
 
@@ -50,7 +52,9 @@ class ProcessTask:
         steps: these, packed.
         kept: whether the worker goes on with the stages of its last training, and the assignment
             has none.
-        config: what is common to all workers, pickled.
+        config: makes of the loss what is common to all workers, pickled.
+        loss: of the run, pickled.
+        settings: of torch, in the process that asks.
         store: the path of the file by which the processes find one another where messages pass
             through torch.distributed; None: they pass through shared memory.
         watched: whether every loss is reported at once.
@@ -60,6 +64,8 @@ class ProcessTask:
     steps: PackedSteps
     kept: bool
     config: bytes
+    loss: bytes
+    settings: NumericSettings
     store: str | None
     watched: bool
 
@@ -150,6 +156,7 @@ class _WorkerProcess:
         if connections.sums_endpoints:
             self._sums_mailboxes = SharedMailboxes(connections.index, connections.sums_endpoints)
         self._random_state: Tensor | None = None
+        self._loss: tuple[bytes, Loss] | None = None  # of the last training
         self._sources: Sequence[StageSource] = ()
         self._trained: dict[int, TrainedStage] = {}
         self._runs = 0
@@ -169,7 +176,9 @@ class _WorkerProcess:
     def _execute(self, task: ProcessTask) -> Report:
         with not_collected():
             assignment = replace(task.assignment, steps=unpack(task.steps))
-        config: RunConfig = pickle.loads(task.config)
+        task.settings.apply()
+        configure: partial[RunConfig] = pickle.loads(task.config)
+        config = configure(loss=self._loss_of(task, configure.keywords["training"]))
         workers = config.workers
         share_cores(workers)
         # Each run draws what the first one drew: as if its process were new, too.
@@ -199,6 +208,15 @@ class _WorkerProcess:
             return report
         text = "".join(traceback.format_exception(report.error))
         return replace(report, error=portable(report.error), traceback=text)
+
+    def _loss_of(self, task: ProcessTask, training: bool) -> Loss:
+        """Return a run's loss: the last training's own if it is the same, with what it counts."""
+        if self._loss and self._loss[0] == task.loss:
+            return self._loss[1]
+        loss: Loss = pickle.loads(task.loss)
+        if training:
+            self._loss = task.loss, loss
+        return loss
 
     def _transport(
         self,
