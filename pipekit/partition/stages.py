@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from pipekit.choices import require_choice
+from pipekit.partition.independent_rows import mixed_rows
 from pipekit.partition.recorded.export import export
 from pipekit.partition.recorded.record import record
 from pipekit.partition.recorded.sequence import RecordedSequence
@@ -65,8 +66,8 @@ def stages(
             says where and what to do.
 
     Warns:
-        UserWarning: with ``freeze``, what was read where; or modules outside the blocks have
-            forward hooks, whose other effects stages do not have.
+        UserWarning: with ``freeze``, what was read where; the forward mixes rows; or modules outside
+            the blocks have forward hooks, whose other effects stages do not have.
     """
     require_choice("way", way, ["record", "export"])
     _require_module(model)
@@ -82,7 +83,16 @@ def stages(
             f"{'; '.join(recorded.frozen)}",
             stacklevel=2,
         )
-    return RecordedSequence.of(recorded, verify(recorded))
+    seconds = verify(recorded)
+    if mixed := mixed_rows(recorded):
+        warnings.warn(
+            f"the rows of a batch are not independent of one another: without the first, {mixed}, "
+            f"in evaluation mode, so that microbatches give something else than their batch. If "
+            f"the first dimension is another one (batch_first=False), put the rows first; if rows "
+            f"belong together, train with one microbatch a batch",
+            stacklevel=2,
+        )
+    return RecordedSequence.of(recorded, seconds)
 
 
 def _require_module(model: object) -> None:

@@ -80,6 +80,16 @@ def with_shapes(batch: Any, shapes: Iterable[Sequence[int]]) -> Any:
     return _mapped(resized, batch)
 
 
+def without_first_row(batch: Any) -> Any:
+    """Return a batch of one row less; what has no rows stays as it is."""
+    rows = rows_of(batch)
+
+    def rest(leaf: Any) -> Any:
+        return leaf[1:] if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == rows else leaf
+
+    return _mapped(rest, batch)
+
+
 def differentiable_copy(batch: Any, wanted: Callable[[Tensor], None] | None = None) -> Any:
     """Return a copy of the batch, whose floating-point tensors track gradients.
 
