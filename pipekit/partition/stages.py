@@ -66,7 +66,7 @@ def stages(
             says where and what to do.
 
     Warns:
-        UserWarning: with ``freeze``, what was read where; the forward mixes rows; or modules outside
+        UserWarning: with ``freeze``, what was read where; the forward mixes rows; modules outside
             the blocks have forward hooks, whose other effects stages do not have.
     """
     require_choice("way", way, ["record", "export"])
