@@ -5,7 +5,7 @@ import inspect
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -180,9 +180,12 @@ def _same(one: Any, other: Any) -> bool:
 
 def _global_state(kind: type[nn.Module]) -> tuple[dict[str, Any], list[str]]:
     """Return the variables of the file of a forward, and the names of those that may be state."""
-    function = inspect.unwrap(kind.forward)
-    known = getattr(function, "__globals__", {})
-    codes: list[CodeType] = [code] if (code := getattr(function, "__code__", None)) else []
+    # Looked up without asking the class: a compiled script's answers by raising.
+    function = inspect.unwrap(inspect.getattr_static(kind, "forward"))
+    if not isinstance(function, FunctionType):
+        return {}, []
+    known = function.__globals__
+    codes = [function.__code__]
     found: set[str] = set()
     while codes:
         code = codes.pop()

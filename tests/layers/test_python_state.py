@@ -102,6 +102,14 @@ def test_an_equal_value_is_no_change() -> None:
     assert state.changes() == []
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_compiled_script_has_none() -> None:
+    model = torch.jit.script(nn.Sequential(nn.Linear(2, 2)))
+    state = PythonState(model)
+    model(torch.ones(1, 2))
+    assert state.changes() == []
+
+
 def test_it_is_put_back_after_an_error() -> None:
     model = Remembers()
 

@@ -153,6 +153,14 @@ def test_the_sentence_names_the_line_and_the_remedy(
         stages(Between(function), X)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_compiled_script_as_a_block_is_refused() -> None:
+    model = Between(lambda model, x: x)
+    model.blocks[1] = torch.jit.script(nn.Linear(4, 4))
+    with pytest.raises(NotRecordable, match=r"blocks\.1 is a compiled script.*module of your own"):
+        stages(model, X)
+
+
 def test_what_is_read_may_be_frozen_with_a_warning() -> None:
     with pytest.warns(UserWarning, match=r"test_record_refusals.py:\d+: "):
         layers = stages(Between(branches), X, freeze=True)

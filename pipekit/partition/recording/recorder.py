@@ -136,6 +136,12 @@ class Recorder(TorchFunctionMode):
     def _watching(self) -> Iterator[None]:
         with ExitStack() as hooks:
             for module, name in self._opaque.items():
+                if isinstance(module, torch.jit.ScriptModule):
+                    raise NotRecordable(
+                        f"{name} is a compiled script, at which recording cannot stop: put it into "
+                        f"a module of your own and make that a block by blocks=[...], or leave "
+                        f"torch.jit out"
+                    )
                 enter = module.register_forward_pre_hook(
                     self._entering(name), prepend=True, with_kwargs=True
                 )
