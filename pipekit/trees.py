@@ -24,8 +24,16 @@ def tree_map(function: Callable[[Tensor], Any], tree: Tree) -> Tree:
         return {key: tree_map(function, item) for key, item in tree.items()}
     raise TypeError(
         f"layers and batches must pass tensors, or tuples, lists and dicts of tensors, "
-        f"not {type(tree).__name__}"
+        f"not {type(tree).__name__}{remedy(tree)}"
     )
+
+
+def remedy(value: object) -> str:
+    """Return what makes a tensor of an array or a number, for messages; nothing of all else."""
+    is_number = isinstance(value, (int, float, complex))
+    if is_number or hasattr(value, "__array__"):
+        return ": torch.as_tensor(...) makes a tensor of an array or a list of numbers"
+    return ""
 
 
 def leaves(tree: Tree) -> list[Tensor]:

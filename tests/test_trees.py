@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -61,6 +62,14 @@ def test_gradients_flow_through_floating_and_complex_tensors() -> None:
     kinds = [torch.float32, torch.int64, torch.bfloat16, torch.bool, torch.complex64]
     tree = tuple(torch.zeros(1, dtype=kind) for kind in kinds)
     assert [t.dtype for t in differentiable(tree)] == [kinds[0], kinds[2], kinds[4]]
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(2), [[1.0, 2.0]], {"x": True}, np.float32(1)])
+def test_arrays_and_numbers_are_told_how_they_become_tensors(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"torch\.as_tensor\(\.\.\.\) makes a tensor of an array"):
+        leaves(wrong)
+    with pytest.raises(TypeError, match=r"not str$"):
+        leaves("text")
 
 
 @pytest.mark.parametrize("wrong", [None, 3, "text", [torch.zeros(1), None], {"x": 1.5}])

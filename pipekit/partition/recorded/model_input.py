@@ -15,7 +15,7 @@ from pipekit.partition.recording.templates import (
     encode,
     leaves,
 )
-from pipekit.trees import Tree
+from pipekit.trees import Tree, remedy
 
 _FOR_THE_LOSS = ("label", "target")
 """What arguments have in their names that batches hold for the loss, whoever computes it."""
@@ -99,7 +99,7 @@ def matched(
     """
     if isinstance(template, Value):
         if not isinstance(tree, Tensor):
-            raise ValueError(f"{where} must be a tensor, not {type(tree).__name__}")
+            raise ValueError(f"{where} must be a tensor, not {type(tree).__name__}{remedy(tree)}")
         yield template.number, tree
     elif not isinstance(template, Node):
         _require_same(template, tree, where)
