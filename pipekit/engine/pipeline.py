@@ -36,7 +36,7 @@ from pipekit.layers.autocast import DTYPES
 from pipekit.layers.modes import as_trained
 from pipekit.layers.twin import copied
 from pipekit.losses.loss_scale import LossScale
-from pipekit.partition.checks import require_balance, require_no_tensor_hooks
+from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.reordered import in_plan_order
 from pipekit.plans import Plan, Recompute
@@ -141,6 +141,7 @@ class Pipeline:
         timeout: float | None = None,
     ) -> None:
         layers = sequence_of(model)
+        require_data(layers)
         skips.require_matched(list(layers))
         require_no_tensor_hooks(layers)
         require_choice("transport", transport, transports.NAMES)

@@ -1,6 +1,7 @@
 """Whether a model can be cut as somebody wants it; each error says the remedy."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,15 @@ def require_balance(balance: Sequence[int] | str, model: nn.Sequential, stages: 
             f"balance {list(balance)} sums to {sum(balance)} layers and the model has {len(model)}"
         )
     require_own_buffers(model, balance)
+
+
+def require_data(model: nn.Module, instead: str = "") -> None:
+    """Raise ValueError if a model has tensors without data; ``instead`` is one more remedy."""
+    if any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers())):
+        raise ValueError(
+            f"the model has tensors on device 'meta' without data, and cannot be run: build it on "
+            f"another device, or load its weights first, load_state_dict(..., assign=True){instead}"
+        )
 
 
 def require_no_tensor_hooks(model: nn.Module) -> None:

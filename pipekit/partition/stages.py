@@ -2,12 +2,12 @@
 
 import warnings
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any
 
 from torch import nn
 
 from pipekit.choices import require_choice
+from pipekit.partition.checks import require_data
 from pipekit.partition.independent_rows import mixed_rows
 from pipekit.partition.recorded.export import export
 from pipekit.partition.recorded.record import record
@@ -101,8 +101,4 @@ def _require_module(model: object) -> None:
         raise TypeError(f"{model.__name__} is a class: make a model of it, {model.__name__}(...)")
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model must be an nn.Module, not {type(model).__name__}")
-    if any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers())):
-        raise ValueError(
-            "the model has tensors on device 'meta', without data, and cannot be run: build it on "
-            "another device, or load its weights first"
-        )
+    require_data(model)

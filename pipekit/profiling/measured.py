@@ -16,6 +16,7 @@ from pipekit.layers.autocast import DTYPES
 from pipekit.layers.modes import as_trained
 from pipekit.layers.twin import copied
 from pipekit.losses.default_loss import default_loss, made_up_target
+from pipekit.partition.checks import require_data
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.recorded.stage import input_of
 from pipekit.profiling.layer_profile import LayerProfile
@@ -108,10 +109,7 @@ def profile(
     where = resolve(device)
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, not {repeats}")
-    if any(t.is_meta for t in model.parameters()):
-        raise ValueError(
-            "a model on device 'meta' has no data and cannot be timed: use Profile.analytic"
-        )
+    require_data(model, instead="; or use Profile.analytic, which runs nothing")
     if loss not in (None, default_loss) and target is None:
         raise ValueError("the loss needs a target: pass target=, what the sample's output is to be")
     sample = input_of(model, sample)

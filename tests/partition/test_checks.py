@@ -1,11 +1,14 @@
 """Balances that fit a model or not."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import pipekit as pk
+from pipekit import schedules
 from pipekit.partition.checks import (
     require_balance,
     require_no_tensor_hooks,
@@ -70,6 +73,28 @@ def test_what_is_no_module_is_refused(model: Any) -> None:
 def test_what_cannot_be_tried_is_refused(model: Any, example: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         stages(model, example)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model: pk.Pipeline(
+            model,
+            lambda n: schedules.flush(2, 2, n),
+            optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+            loss=nn.MSELoss(),
+        ),
+        lambda model: pk.PipelinedModule(model, [1, 1], chunks=2),
+        lambda model: pk.profile(model, torch.zeros(2, 6)),
+    ],
+    ids=["Pipeline", "PipelinedModule", "profile"],
+)
+def test_a_model_without_data_is_refused_wherever_it_would_be_run(
+    use: Callable[[nn.Sequential], object],
+) -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, affine=False, device="meta"))
+    with pytest.raises(ValueError, match=r"on device 'meta' without data.*load its weights"):
+        use(model)
 
 
 def test_an_example_with_a_target_is_told_of() -> None:

@@ -24,7 +24,11 @@ from pipekit.engine.transports.threads import ThreadWorker
 from pipekit.layers import skips
 from pipekit.layers.batch_norm import convert_batch_norm, forget_batch
 from pipekit.layers.twin import twin
-from pipekit.partition.checks import require_balance, require_ties_on_one_device
+from pipekit.partition.checks import (
+    require_balance,
+    require_data,
+    require_ties_on_one_device,
+)
 from pipekit.partition.cut import cut
 from pipekit.partition.partition import partition, sequence_of
 from pipekit.partition.probe import probe
@@ -101,6 +105,7 @@ class PipelinedModule(nn.Module):
     ) -> None:
         super().__init__()
         sequential = sequence_of(sequential)
+        require_data(sequential)
         skips.require_matched(list(sequential))
         require_balance(list(balance), sequential, len(balance))
         require_choice("checkpoint", checkpoint, get_args(Recompute))
