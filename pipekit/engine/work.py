@@ -35,6 +35,18 @@ from pipekit.schedules.lowering.validation import Validation
 from pipekit.trees import tree_map
 
 
+class NotBuilt(Exception):
+    """A stage could not be built: none has begun to train.
+
+    Args:
+        error: what was raised.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerAssignment:
     """What one worker is to do; it can be sent to another process.
@@ -61,8 +73,15 @@ class WorkerAssignment:
     together: Mapping[Task, Step] = field(default_factory=dict)
 
     def build(self) -> dict[int, TrainedStage]:
-        """Return the stages that it trains, by index."""
-        return {stage.index: stage.build(self.device) for stage in self.stages}
+        """Return the stages that it trains, by index.
+
+        Raises:
+            NotBuilt: what makes an optimizer or a scheduler has raised something, say.
+        """
+        try:
+            return {stage.index: stage.build(self.device) for stage in self.stages}
+        except Exception as error:
+            raise NotBuilt(error) from error.__cause__
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.tables import Tables
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.processes.member import WorkerDied
-from pipekit.engine.work import Report, first_error
+from pipekit.engine.work import NotBuilt, Report, first_error
 from pipekit.schedules import Schedule, until
 
 
@@ -72,6 +72,7 @@ class Runs:
         self._tables, self._model, self._workers = tables, model, workers
         self._transport, self._seed, self._reader = transport, seed, reader
         self._progress, self._failed = TrainingProgress(agree), False
+        self._is_under_way = False
         # Of the last run with restart=False: the microbatches before its table, and in it.
         self._base = 0
         self._next: int | None = None
@@ -106,6 +107,7 @@ class Runs:
             observers: watch the workers.
             settings: more of the run's configuration.
         """
+        self._require_none_under_way()
         arguments.require_every(every, checkpoints, keep)
         arguments.require_watchers(observers, self._transport)
         arguments.require_steps(steps)
@@ -133,8 +135,8 @@ class Runs:
                 balance = self._model.balance
                 assert balance is not None
                 written = self._progress.checkpoint_config(folder, every, keep, start, balance)
-                self._failed, self._next = True, None
-                with interrupts:
+                self._next = None
+                with interrupts, self._under_way():
                     reports = self._workers.train(
                         start.schedule,
                         source,
@@ -148,7 +150,6 @@ class Runs:
                         keeps=not restart,
                         **settings,
                     )
-                self._failed = False
             end = min((each.end for each in reports), default=sys.maxsize)
             done: Schedule | Callable[[], Schedule]
             if window:
@@ -250,6 +251,7 @@ class Runs:
 
     def resume(self, checkpoints: str | os.PathLike[str]) -> int:
         """Go back to the newest checkpoint in a folder; return how many runs lie before its run."""
+        self._require_none_under_way()
         point = self._progress.resume(Path(checkpoints).absolute())
         if point is None:
             return 0
@@ -260,6 +262,7 @@ class Runs:
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
         """Take over weights and buffers; see :meth:`pipekit.Pipeline.load_state_dict`."""
+        self._require_none_under_way()
         self._forget_what_failed()
         self._model.load(state, strict)
         self._failed, self._next = False, None
@@ -268,15 +271,39 @@ class Runs:
         """Have all stages here, for whoever reads or changes them between runs.
 
         Raises:
-            RuntimeError: they stand at different updates.
+            RuntimeError: they stand at different updates, or a run is under way.
             WorkerDied: the process of a worker that had some has ended.
         """
+        self._require_none_under_way()
         self.require_sound()
         try:
             self._model.read()
         except WorkerDied:
             self._failed = True
             raise
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """Let workers have the stages; they are whole again unless one fails that has begun."""
+        self._failed = self._is_under_way = True
+        try:
+            yield
+            self._failed = False
+        except NotBuilt as failure:
+            self._failed = False
+            raise failure.error from failure.__cause__
+        finally:
+            self._is_under_way = False
+
+    def _require_none_under_way(self) -> None:
+        """Raise RuntimeError within a run, say in its ``on_batch``."""
+        if self._is_under_way:
+            raise RuntimeError(
+                "a run is under way, whose workers have the stages: do this after train() has "
+                "returned; to do it every few batches, call train(batches, steps=..., "
+                "restart=False) again and again; to save weights on the way, pass train() "
+                "checkpoints=... and every=..."
+            )
 
     def _forget_what_failed(self) -> None:
         """Let go of stages that are not whole, or not to be had, as others take their place."""

@@ -86,6 +86,10 @@ class Workers:
             resume: where the run is taken up again, or None.
             window: the part of the table without end that the run has, or None.
             total: how many batches there have to be; None: as many as there are.
+
+        Raises:
+            ScheduleError: stages have to update together, and the schedule does not let them.
+            ValueError: there are no batches, or too few for a mitigation.
         """
         sizes = [len(batch) for batch in schedule.batches]
         arguments.require_no_autocast(self._autocast, self._devices)
@@ -95,6 +99,9 @@ class Workers:
             raise ValueError(arguments.NO_BATCHES) from None
         sample = split(first.input, first.parts, first.rows)[0]
         self._model.prepare(sample, self._autocast, point, schedule.trains)
+        if schedule.trains:
+            self._require_joint(schedule)
+            arguments.require_whole_rounds(self._mitigation, schedule)
         ends = self._ends(schedule, resume, window)
         begin = window.begin if window else 0
         every = repeat(sizes[0]) if window else sizes
@@ -135,8 +142,6 @@ class Workers:
             resume: where the run is taken up again, or None.
             settings: more of the run's configuration.
         """
-        self._require_joint(schedule)
-        arguments.require_whole_rounds(self._mitigation, schedule)
         done = resume.boundary.batches if resume else 0
         stop = batches.stop if batches.may_end else _refuse_to_stop
         rows = batches.rows

@@ -190,8 +190,17 @@ class ThreadRunner:
         describe = partial(standings.describe, workers, config.stage_workers)
         watchdog = Watchdog(standings, describe, config.timeout)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
+        stages = [_kept(kept.get(worker.index), worker.stages) for worker in workers]
 
-        def run(assignment: WorkerAssignment, notify: Notify) -> Report:
+        def build(place: int, _: Notify) -> dict[int, TrainedStage]:
+            assignment = workers[place]
+            with on_stream(self._workers[assignment.index].stream):
+                for event in before:
+                    wait_event(assignment.device, event)
+                return stages[place] or assignment.build()
+
+        def run(place: int, notify: Notify) -> Report:
+            assignment, trained = workers[place], stages[place]
             with on_stream(self._workers[assignment.index].stream):
                 for event in before:
                     wait_event(assignment.device, event)
@@ -201,17 +210,20 @@ class ThreadRunner:
                 watched = [standings.observer(assignment.index)]
                 if not config.training:
                     return evaluate(assignment, config, transport, feed, watched)
-                stages = _kept(kept.get(assignment.index), assignment.stages)
-                stages = stages or assignment.build()
+                assert trained is not None
                 told = notify if on_news else None
-                report = train(assignment, stages, config, transport, feed, told, watched)
+                report = train(assignment, trained, config, transport, feed, told, watched)
                 if report.error is not None:
                     watchdog.ends_by(report.error)
-                self._kept[assignment.index] = report.stages, stages
+                self._kept[assignment.index] = report.stages, trained
                 return report
 
-        functions = [partial(run, each) for each in workers]
-        reports = self._threads.run(functions, network.abort, on_news, watchdog.look)
+        places = range(len(workers))
+        if config.training and None in stages:  # all of them before any begins: one may fail
+            builders = [partial(build, place) for place in places]
+            stages = list(self._threads.run(builders, network.abort, None, watchdog.look))
+        runs = [partial(run, place) for place in places]
+        reports = self._threads.run(runs, network.abort, on_news, watchdog.look)
         if not config.training:
             self._kept = kept
         return reports

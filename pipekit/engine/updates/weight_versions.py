@@ -8,6 +8,7 @@ what the schedule's check has proved, does not see the edit.
 """
 
 import copy
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -278,11 +279,7 @@ class WeightVersions:
                 "the optimizer must be made from the parameters that the function is given, e.g. "
                 "lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
             )
-        if isinstance(made, torch.optim.LBFGS):
-            raise ValueError(
-                "LBFGS evaluates the model several times an update, which no pipeline can: use "
-                "another optimizer"
-            )
+        require_no_closure(made)
         return made
 
     def _add(self, module: nn.Sequential) -> None:
@@ -324,6 +321,17 @@ class WeightVersions:
             if source in state:
                 state[target] = state.pop(source)
         self._newest = slot
+
+
+def require_no_closure(optimizer: Optimizer) -> None:
+    """Raise ValueError if an optimizer's step cannot do without one, as that of LBFGS."""
+    parameters = inspect.signature(optimizer.step).parameters.values()
+    varied = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if any(each.default is each.empty and each.kind not in varied for each in parameters):
+        raise ValueError(
+            f"{type(optimizer).__name__}'s step needs a closure, which evaluates the model again "
+            f"in the middle of an update, and no pipeline can: use another optimizer"
+        )
 
 
 def _add(a: Tensor | None, b: Tensor | None) -> Tensor | None:

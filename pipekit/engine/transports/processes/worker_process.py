@@ -36,7 +36,7 @@ from pipekit.engine.transports.processes.packed_steps import PackedSteps, unpack
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 from pipekit.engine.transports.processes.stages_left import Content
-from pipekit.engine.work import Report, WorkerAssignment, evaluate, train
+from pipekit.engine.work import NotBuilt, Report, WorkerAssignment, evaluate, train
 from pipekit.host.garbage import not_collected
 from pipekit.host.memory import keep_freed_memory
 from pipekit.host.numeric_settings import NumericSettings
@@ -276,6 +276,8 @@ def _end_with_parent(lifeline: Connection) -> None:
 
 def portable(error: BaseException) -> BaseException:
     """Return the exception if it can travel, else one that says the same."""
+    if isinstance(error, NotBuilt):
+        return NotBuilt(portable(error.error))
     try:
         pickle.loads(cloudpickle.dumps(error))
     except Exception:

@@ -1,0 +1,106 @@
+"""Runs that are refused, and what is refused within a run: nothing is lost by it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pipekit as pk
+from pipekit import schedules
+from tests.engine.examples import data, different, mlp, nesterov, pipeline
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
+
+
+def negative_rate(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=-1.0)
+
+
+def quasi_newton(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS(parameters)
+
+
+class AsksAgain(torch.optim.SGD):
+    """Takes steps as LBFGS does."""
+
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        return super().step(closure)
+
+
+class NeedsTwoArguments(Exception):
+    """Cannot travel: unpickling calls it with one."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def cannot_travel(parameters: Any) -> torch.optim.Optimizer:
+    raise NeedsTwoArguments("this", "that")
+
+
+@TRANSPORTS
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (negative_rate, "Invalid learning rate: -1.0"),
+        (quasi_newton, "LBFGS's step needs a closure.*use another optimizer"),
+        (AsksAgain, "AsksAgain's step needs a closure"),
+        (cannot_travel, "this and that"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_made_loses_nothing(
+    optimizer: Any, message: str, transport: str
+) -> None:
+    model = nn.Sequential(*mlp(6, 6), nn.BatchNorm1d(6), *mlp(6, 3))
+    pipe = pipeline(model, "flush", [2, 1], transport=transport, optimizer=optimizer)
+    for _ in range(2):
+        with pytest.raises(Exception, match=message):
+            pipe.train(data(3))
+        assert different(pipe.state_dict(), model.state_dict()) == []
+
+
+def test_a_number_of_batches_that_is_refused_loses_nothing() -> None:
+    model = mlp(6, 6, 3)
+    pipe = pk.Pipeline(
+        model,
+        lambda n: schedules.pipedream([2, 1], n),
+        balance=[1, 1],
+        optimizer=nesterov,
+        loss=nn.MSELoss(),
+        mitigation="gap-aware",
+    )
+    with pytest.raises(ValueError, match="a multiple of the workers of each stage"):
+        pipe.train(data(3))
+    assert different(pipe.state_dict(), model.state_dict()) == []
+    pipe.train(data(4))
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("what", ["read", "load", "rate", "train", "evaluate", "resume"])
+def test_within_a_run_it_is_said_what_to_do(what: str, transport: str, tmp_path: Path) -> None:
+    batches = data(2)
+    pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1], transport=transport)
+    uses: dict[str, Callable[[], object]] = {
+        "read": pipe.state_dict,
+        "load": lambda: pipe.load_state_dict(mlp(6, 6, 3).state_dict()),
+        "rate": lambda: pipe.set_learning_rate(0.1),
+        "train": lambda: pipe.train(batches),
+        "evaluate": lambda: pipe.evaluate(batches),
+        "resume": lambda: pipe.resume(tmp_path),
+    }
+    said: list[str] = []
+
+    def on_batch(_: object) -> None:
+        with pytest.raises(RuntimeError) as caught:
+            uses[what]()
+        said.append(str(caught.value))
+
+    pipe.train(batches, on_batch=on_batch)
+    assert len(said) == 2
+    assert all("a run is under way" in each and "restart=False" in each for each in said)
+    plain = pipeline(mlp(6, 6, 3), "flush", [1, 1])
+    plain.train(batches)
+    assert different(pipe.state_dict(), plain.state_dict()) == []
