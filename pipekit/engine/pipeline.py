@@ -395,6 +395,7 @@ class Pipeline:
 
         They are copies on the CPU, after all batches of the calls of :meth:`train` so far; a
         model of transformers saves them by ``model.save_pretrained(folder, state_dict=...)``.
+        What modules give by ``get_extra_state()`` is copied as it is.
         """
         self._runs.read()
         gathered = self._runner.gather(self._model.state())

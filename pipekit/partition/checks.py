@@ -45,6 +45,8 @@ def require_data(model: nn.Module, instead: str = "") -> None:
 def require_no_tensor_hooks(model: nn.Module) -> None:
     """Raise ValueError if a parameter has hooks of its own: no copy of it has them."""
     for name, parameter in model.state_dict(keep_vars=True).items():
+        if not isinstance(parameter, Tensor):  # a module's extra state
+            continue
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise ValueError(
                 f"the parameter {name!r} has a hook (register_hook or "

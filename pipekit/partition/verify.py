@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pipekit.layers.buffers import named_buffers
 from pipekit.layers.modes import set_mode
 from pipekit.layers.python_state import state_untouched
+from pipekit.partition.recorded.extra_state import owners
 from pipekit.partition.recorded.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.refusal import NotRecordable
@@ -199,12 +200,19 @@ class _Cut:
 
 
 def _require_names(model: nn.Module, stages: list[Any]) -> None:
-    held: Mapping[str, Tensor] = {}
+    held: Mapping[str, Any] = {}
     for stage in stages:
-        held = {**held, **stage.state_dict(keep_vars=True)}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if held.get(name) is not tensor:
-            raise NotRecordable(f"no stage has {name!r} of the model: please report this")
+        held = {**held, **stage.state_dict(keep_vars=True), **dict(owners(stage))}
+    for name, entry in {**model.state_dict(keep_vars=True), **dict(owners(model))}.items():
+        if held.get(name) is entry:
+            continue
+        if isinstance(entry, nn.Module):  # extra state may be another object each time
+            raise NotRecordable(
+                f"{type(entry).__name__} has extra state (get_extra_state), {name!r}, and no stage "
+                f"has that module whole, as its forward is recorded: make it part of a block by "
+                f"blocks=[...], with way='record', or let a module within a block have the state"
+            )
+        raise NotRecordable(f"no stage has {name!r} of the model: please report this")
 
 
 def _cotangents(roots: list[Tensor]) -> list[Tensor]:

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -424,3 +425,41 @@ def test_a_mask_whose_contents_are_looked_at_may_be_frozen() -> None:
     model = Masked()
     layers.load_state_dict(model.state_dict())
     assert torch.equal(layers((X, ~mask)), model(X, ~mask))
+
+
+class Keeps(nn.Module):
+    """A block, or what blocks lie within, with a state that is no tensor."""
+
+    def __init__(self, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+    def get_extra_state(self) -> Any:
+        return {"blocks": len(self.blocks)}
+
+    def set_extra_state(self, state: Any) -> None: ...
+
+
+@pytest.mark.parametrize("outside", ["body.", ""])
+def test_extra_state_outside_blocks_is_told_how_it_gets_into_one(outside: str) -> None:
+    model: nn.Module = Keeps([nn.Linear(4, 4) for _ in range(3)])
+    if outside:
+        model = nn.Sequential(OrderedDict(body=model))
+    message = (
+        rf"Keeps has extra state .*'{outside}_extra_state', .*blocks=\[\.\.\.\], with way='rec"
+    )
+    for options in ({"blocks": [nn.Linear]}, {"way": "export"}):
+        with pytest.raises(NotRecordable, match=message):
+            stages(model, X, **options)
+
+
+def test_extra_state_within_blocks_is_the_stages_own() -> None:
+    model = nn.Sequential(*(Keeps([nn.Linear(4, 4)]) for _ in range(2)))
+    layers = stages(model, X, blocks=[Keeps])
+    assert len(layers) == 2
+    assert layers.state_dict().keys() == model.state_dict().keys()

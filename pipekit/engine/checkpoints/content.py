@@ -38,7 +38,10 @@ class About(TypedDict):
 
 @with_config(_ANY_TYPES)
 class PartContent(TypedDict):
-    """One worker's part of a checkpoint, of one stage."""
+    """One worker's part of a checkpoint, of one stage.
+
+    ``extra_states`` are missing in checkpoints of before they were kept.
+    """
 
     format: int
     about: About
@@ -48,6 +51,7 @@ class PartContent(TypedDict):
     parameters: Tensors
     older: dict[int, Tensors]
     buffers: Tensors
+    extra_states: NotRequired[dict[str, Any]]
     state: dict[str, Any]
     scales: Any
     losses: list[tuple[int, float]]
@@ -68,6 +72,7 @@ def read(part: Part) -> Content:
         raise ValueError(
             f"{part.path} is no part of a checkpoint: {where}: {wrong['msg']}"
         ) from None
+    content.setdefault("extra_states", {})
     about = content["about"]
     folder = f"batch-{about['batches'] + content['boundary'][0]:08d}-"
     for what, said, found in (

@@ -10,6 +10,7 @@ together, by one rename.  Of weights or a loss that are not finite it says so: `
 """
 
 import hashlib
+import io
 import os
 import pickle
 import re
@@ -17,7 +18,7 @@ import shutil
 import stat
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -261,6 +262,21 @@ def _save(content: Content, file: _Hashing) -> None:
         if file.error is None:
             raise
         raise file.error from None  # PyTorch says of a full disk only that it has failed
+
+
+def require_plain(states: Mapping[str, object]) -> None:
+    """Raise TypeError if an extra state of a module is more than tensors and plain values."""
+    for name, state in states.items():
+        file = io.BytesIO()
+        try:
+            torch.save(state, file)
+            file.seek(0)
+            torch.load(file, weights_only=True)
+        except Exception as error:  # of whatever kind: an object says itself why it cannot be saved
+            raise TypeError(
+                f"a checkpoint cannot hold the extra state {name!r}, a {type(state).__name__}: let "
+                f"get_extra_state() give tensors and plain values only, in lists or dicts ({error})"
+            ) from None
 
 
 def _require_loadable(path: Path) -> None:

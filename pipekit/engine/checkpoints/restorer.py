@@ -14,6 +14,7 @@ from pipekit.engine.checkpoints.writer import Losses, Tensors
 from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.stage import Stage
 from pipekit.layers.buffers import set_buffers
+from pipekit.partition.recorded.extra_state import set_extra_states
 from pipekit.schedules import OPS, Op, Step
 
 
@@ -60,6 +61,8 @@ class _Restored:
         parts = checkpoints.parts_of(config.checkpoint)
         content = read_part(next(part for part in parts if part[:2] == (index, worker)))
         set_buffers(stage.weights.newest, content["buffers"])
+        for layers in stage.weights.modules:
+            set_extra_states(layers, content["extra_states"])
         if stage.scaler:
             stage.scaler.take_up(content["scales"])
         losses += [(k, torch.tensor(x, dtype=torch.float64)) for k, x in content["losses"]]

@@ -19,6 +19,7 @@ from pipekit.engine.config import ResumeConfig
 from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.updates.sums.running_statistics import merged
 from pipekit.layers.buffers import named_buffers, set_buffers
+from pipekit.partition.recorded.extra_state import owners, set_extra_states
 from pipekit.schedules import Boundary, Schedule
 
 
@@ -113,7 +114,7 @@ class ResumePoint:
         return Position(self.about["runs"], batches, self.about["microbatches"])
 
     def load_into(self, modules: Sequence[nn.Module]) -> None:
-        """Give layers, whichever each module has, their saved weights and buffers, once.
+        """Give layers, whichever each module has, what was saved of them, once.
 
         Raises:
             ValueError: they are not those of the saved model.
@@ -127,7 +128,11 @@ class ResumePoint:
             pair for module in modules for pair in module.named_parameters(remove_duplicate=False)
         )
         buffers = {name for module in modules for name in named_buffers(module)}
-        for name in sorted({*saved, *parameters, *buffers}):
+        extra = {
+            name: state for stage in self.stages for name, state in stage["extra_states"].items()
+        }
+        unknown = extra.keys() - {name for module in modules for name, _ in owners(module)}
+        for name in sorted({*saved, *parameters, *buffers, *unknown}):
             # A layer may replace a buffer by one of another shape.
             here = saved.get(name) if name in buffers else parameters.get(name)
             if name not in saved or here is None or here.shape != saved[name].shape:
@@ -141,6 +146,7 @@ class ResumePoint:
                 parameter.grad = None
         for module in modules:
             set_buffers(module, {name: saved[name] for name in named_buffers(module)})
+            set_extra_states(module, extra)
         for stage in self.stages:  # not to lie in memory twice while the training goes on
             stage["parameters"], stage["buffers"] = {}, {}
 

@@ -11,8 +11,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice
 from operator import itemgetter
+from typing import Any, NamedTuple, Self
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.config import CheckpointConfig
@@ -20,11 +21,23 @@ from pipekit.engine.ending import Ending
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.layers.buffers import named_buffers
+from pipekit.partition.recorded.extra_state import extra_states
 from pipekit.schedules import Boundary, Op, Step, Task, older_versions
 from pipekit.trees import differentiable
 
 Losses = list[tuple[int, Tensor]]
 Tensors = dict[str, Tensor]
+
+
+class _Counted(NamedTuple):
+    """Copies of what forwards change: buffers, and what modules keep beside tensors, by name."""
+
+    buffers: Tensors
+    extra_states: dict[str, Any]
+
+    @classmethod
+    def of(cls, layers: nn.Module) -> Self:
+        return cls(_copies(named_buffers(layers)), extra_states(layers))
 
 
 class CheckpointWriter(Observer):
@@ -107,17 +120,17 @@ class _PartWriter:
         self._older = deque(older)
         self._readers = Counter(chain.from_iterable(older))  # boundaries, by version
         self._weights: dict[int, Tensors] = {}  # by version
-        self._buffers: deque[Tensors] = deque()  # of the first of the pending boundaries
+        self._counted: deque[_Counted] = deque()  # of the first of the pending boundaries
         self._keep(0)
 
     def before_forward(self, microbatch: int) -> None:
         """Keep running statistics that have just counted all batches before a boundary."""
-        now: Tensors | None = None
-        for boundary in islice(self._pending, len(self._buffers), None):
+        now: _Counted | None = None
+        for boundary in islice(self._pending, len(self._counted), None):
             if boundary.microbatches > microbatch:
                 break
-            now = now or _copies(named_buffers(self._stage.weights.newest))
-            self._buffers.append(now)
+            now = now or _Counted.of(self._stage.weights.newest)
+            self._counted.append(now)
 
     def after_update(self, version: int) -> None:
         """Keep weights that will be read again after a boundary; write if this is one."""
@@ -165,7 +178,7 @@ class _PartWriter:
         self._pending.popleft()
         older = sorted(self._older.popleft())
         newest = self._stage.weights.newest
-        statistics = self._buffers.popleft() if self._buffers else _copies(named_buffers(newest))
+        counted = self._counted.popleft() if self._counted else _Counted.of(newest)
         losses = self._losses if self._index == len(boundary.versions) - 1 else []
         losses = [(k, loss) for k, loss in losses if k < boundary.microbatches]
         before = [loss for _, loss in sorted(losses, key=itemgetter(0))]
@@ -177,7 +190,8 @@ class _PartWriter:
             "worker": self._worker,
             "parameters": parameters,
             "older": {version: self._weights[version] for version in older},
-            "buffers": statistics,
+            "buffers": counted.buffers,
+            "extra_states": counted.extra_states,
             "state": self._stage.state(),
             "scales": self._stage.scaler and self._stage.scaler.course(),
             "losses": [(k, loss.item()) for k, loss in losses],

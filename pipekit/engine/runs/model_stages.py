@@ -23,6 +23,13 @@ from pipekit.partition.layer_costs import layer_costs
 from pipekit.partition.original import original_unused
 from pipekit.partition.partition import Partition, PartitionStage, partition
 from pipekit.partition.probe import Probe, probe
+from pipekit.partition.recorded.extra_state import (
+    copied,
+    extra_states,
+    owners,
+    require_taken,
+    set_extra_states,
+)
 from pipekit.partition.ties import Tie, find_ties
 from pipekit.trees import Tree
 
@@ -202,31 +209,39 @@ class ModelStages:
         for stage in (*self._stages, *self._replicas.values()):
             _ = stage.config
 
-    def state(self) -> dict[str, Tensor]:
-        """Return copies of the weights and buffers that are here, by name."""
+    def state(self) -> dict[str, Any]:
+        """Return copies of the weights, buffers and extra states that are here, by name."""
         here = chain.from_iterable(module.state_dict().items() for module in self._modules)
-        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in here}
+        return {name: copied(entry) for name, entry in here}
+
+    def known_extra_states(self) -> dict[str, Any]:
+        """Return copies of the modules' extra states, as they were when somebody last read them."""
+        known = [stage.known.module for stage in self._stages] or [self._model]
+        return {name: entry for each in known for name, entry in extra_states(each).items()}
 
     def load(self, state: Mapping[str, Any], strict: bool) -> None:
-        """Take over weights and buffers, by name; older versions are forgotten.
+        """Take over weights, buffers and extra states, by name; older versions are forgotten.
 
         Args:
             state: some or, with ``strict``, all of them.
             strict: whether other names are refused.
 
         Raises:
-            ValueError: a name is missing, unknown, or of another shape; nothing is changed then.
+            ValueError: a name is missing, unknown, or of another shape, or a module cannot take
+                its extra state; nothing is changed then.
         """
         wrong = sorted({*self.names} ^ {*state})
         if strict and wrong:
             where = "is not in the model" if wrong[0] in state else "is missing"
             raise ValueError(f"{len(wrong)} names differ: {wrong[0]!r} {where} (strict=False)")
         replicas = [stage.config.module for stage in self._replicas.values()]
+        modules = list(dict.fromkeys([*self._modules, *replicas]))
+        extra = {name for module in modules for name, _ in owners(module)}
         own = [
             (name, tensor)
-            for module in dict.fromkeys([*self._modules, *replicas])
+            for module in modules
             for name, tensor in module.state_dict(keep_vars=True).items()
-            if name in state and isinstance(tensor, Tensor)
+            if name in state and name not in extra and isinstance(tensor, Tensor)
         ]
         for name, tensor in own:
             if state[name].shape != tensor.shape:
@@ -234,9 +249,13 @@ class ModelStages:
                     f"{name!r} is {list(tensor.shape)} in the model and {list(state[name].shape)} "
                     f"in what is to be loaded"
                 )
+        for module in modules:
+            require_taken(module, state)
         with torch.no_grad():
             for name, tensor in own:
                 tensor.copy_(state[name])
+        for module in modules:
+            set_extra_states(module, state)
         self._replace(lambda config: replace(config, slots=()) if config.slots else config)
 
     def forget(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pipekit.choices import require_choice
 from pipekit.engine import arguments
+from pipekit.engine.checkpoints.files import require_plain
 from pipekit.engine.checkpoints.progress import Agree, TrainingProgress
 from pipekit.engine.checkpoints.resume_point import ResumePoint, Start
 from pipekit.engine.ending import Window
@@ -115,6 +116,8 @@ class Runs:
         arguments.require_callable_if_given(on_batch=on_batch)
         if self._seed is None and checkpoints is not None:
             raise ValueError("checkpoints need a seed: what a generator gives is not in them")
+        if checkpoints is not None:
+            require_plain(self._model.known_extra_states())
         require_choice("short_batches", short_batches, ("refuse", "fewer"))
         with (
             _told_what_was_resumed(self._progress.resume_point),
