@@ -7,12 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pipekit.cli.own import OwnModel, load, own_batches
-from pipekit.losses.default_loss import default_loss
+from pipekit.cli.own import OwnModel, own_batches
 from pipekit.metrics import Metric
 from pipekit.workloads import WORKLOADS
 
-_Batches = Sequence[tuple[Any, Any]]
+_Batches = Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,8 @@ def own(
         model: a function that returns a module, or (module, example).
         data: batches to learn, read again for every epoch.
         test: batches to test on, or None.
-        loss: None: :func:`default_loss`.
+        loss: ``loss(output, target)``; of batches that are dicts, ``loss(output, batch)``; None:
+            :func:`pipekit.losses.default_loss.default_loss`.
         steps: batches of an epoch; None: all.
 
     Raises:
@@ -76,11 +76,12 @@ def own(
     if data is None:
         raise ValueError(
             f"what does {model} learn? Name --data package.module:batches, a function that returns "
-            f"pairs (input, target), whole batches"
+            f"pairs (input, target), whole batches, or dicts"
         )
-    judge = default_loss if loss is None else load(loss)
+    found = OwnModel(model, data)
+    judge = found.loss(loss)
     return Learning(
-        OwnModel(model, data).build(),
+        found.build(),
         judge,
         lambda _: own_batches(data, steps),
         None if test is None else own_batches(test),

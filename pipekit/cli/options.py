@@ -54,8 +54,8 @@ Data = Annotated[
     str | None,
     typer.Option(
         metavar="module:batches",
-        help="Of a model of yours: pairs (input, target), whole batches; an iterable, or a "
-        "function that returns one.",
+        help="Of a model of yours: pairs (input, target), whole batches, or dicts of the model's "
+        "arguments and of labels; an iterable, or a function that returns one.",
         show_default=False,
     ),
 ]
@@ -64,8 +64,8 @@ LossName = Annotated[
     typer.Option(
         "--loss",
         metavar="module:function",
-        help="Of a model of yours: loss(output, target). By default cross entropy if the target "
-        "is whole numbers, mean squared error if not.",
+        help="Of a model of yours: loss(output, target), or loss(output, batch) of dicts. By "
+        "default cross entropy if the target is whole numbers, mean squared error if not.",
         show_default=False,
     ),
 ]

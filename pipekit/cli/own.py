@@ -1,8 +1,10 @@
 """What the user wrote, named as ``package.module:name`` on the command line."""
 
+import inspect
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipekit.choices import require_choice
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from pipekit.trees import Tree
 
@@ -92,20 +94,113 @@ class OwnModel:
 
     @cached_property
     def example(self) -> "Tree":
-        """A batch of what the network takes: the factory's, or else the data's first.
+        """A batch of what the network takes: the factory's, or else of the data's first.
 
         Raises:
             ValueError: there is neither.
         """
         example = self._made[1]
         if example is None and self.data is not None:
-            ((example, _),) = own_batches(self.data, 1)
+            example = self._taken if isinstance(self._first, Mapping) else self._first[0]
         if example is None:
             raise ValueError(
                 f"there is no example of what {self.model} takes: let it return (model, example), "
                 f"a batch of two rows or more, or name --data"
             )
         return example
+
+    def loss(self, given: str | None) -> "Callable[[Any, Any], Tensor]":
+        """Return what judges an output: a loss of the user's, or one of an entry of the batches.
+
+        Args:
+            given: ``package.module:function``, or None.
+
+        Raises:
+            ValueError: it has to be named, as nobody knows which entry it is of.
+        """
+        from pipekit.losses.default_loss import default_loss, default_loss_of_entry
+
+        if given is not None:
+            return load(given)  # type: ignore[no-any-return]
+        if not isinstance(self._first, Mapping):
+            return default_loss
+        return partial(default_loss_of_entry, self._target)
+
+    def judged(self, given: str | None) -> tuple["Tree", "Tree", "Callable[[Any, Any], Tensor]"]:
+        """Return what the network takes of the data's first batch, the rest's tensors, and a loss.
+
+        Args:
+            given: as :meth:`loss` has it.
+        """
+        from pipekit.engine.runs.batch_reader import parted
+
+        loss = self.loss(given)
+        if not isinstance(self._first, Mapping):
+            return self._first[0], self._first[1], loss
+        tensors, plain = parted(dict(self._first))
+        judge = (lambda output, batch: loss(output, plain.joined(batch))) if plain else loss
+        return self._taken, tensors, judge
+
+    @property
+    def _taken(self) -> dict[str, Any]:
+        """The entries of the data's first batch, a dict, that the network's forward takes."""
+        from torch import nn
+
+        from pipekit.partition.recorded.model_input import is_for_the_loss
+
+        module, example = self._made
+        if isinstance(module, nn.Sequential):
+            raise ValueError(
+                f"{self.model} is an nn.Sequential, which takes no arguments by name: let "
+                f"{self.data} give pairs (input, target) in place of dicts"
+            )
+        if example is not None:
+            names = [*example] if isinstance(example, Mapping) else []
+        else:
+            arguments = inspect.signature(module.forward).parameters
+            names = [name for name in arguments if not is_for_the_loss(name)]
+        taken = {name: self._first[name] for name in names if name in self._first}
+        if not taken:
+            raise ValueError(
+                f"{self.data} gives dicts with {[*self._first]}, and the forward of {self.model} "
+                f"takes {names or 'no dict'}: name the entries as its arguments, or give pairs "
+                f"(input, target)"
+            )
+        return taken
+
+    @property
+    def _target(self) -> str:
+        """The entry of the data's batches, which are dicts, that the default loss compares with."""
+        from torch import Tensor
+
+        from pipekit.partition.recorded.model_input import is_for_the_loss
+
+        taken = self._taken
+        tensors = [str(name) for name, entry in self._first.items() if isinstance(entry, Tensor)]
+        left = [name for name in tensors if name not in taken]
+        named = [name for name in left if is_for_the_loss(name)]
+        own = inspect.signature(self._made[0].forward).parameters
+        remedy = "name --loss package.module:function, a loss(output, batch)"
+        for name in left:
+            if name in own:
+                raise ValueError(
+                    f"{self.model} has a loss of its own for {name!r}, which no stage can compute "
+                    f"and which may differ from the usual one (by a shift, say): {remedy}"
+                )
+        candidates = left if len(left) == 1 else named
+        if len(candidates) != 1:
+            raise ValueError(
+                f"which entry of {self.data} is what {self.model} learns is not to be known: of "
+                f"{[*self._first]} it takes {[*taken]}; {remedy}"
+            )
+        return candidates[0]
+
+    @cached_property
+    def _first(self) -> Any:
+        """The data's first batch."""
+        assert self.data is not None
+        (batch,) = own_batches(self.data, 1)
+        return batch
 
     @cached_property
     def _made(self) -> tuple["nn.Module", Any]:
@@ -114,7 +209,7 @@ class OwnModel:
 
         found = load(self.model)
         if not isinstance(found, nn.Module) and callable(found):
-            found = found()
+            found = _called(self.model, found)
         module, example = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
         if not isinstance(module, nn.Module):
             raise TypeError(
@@ -124,18 +219,44 @@ class OwnModel:
         return module, example
 
 
-def own_batches(reference: str, steps: int | None = None) -> list[tuple[Any, Any]]:
-    """Return batches that the user gives.
+def own_batches(reference: str, steps: int | None = None) -> list[Any]:
+    """Return batches that the user gives, all pairs or all dicts.
 
     Args:
-        reference: of an iterable of pairs (input, target), or of a function that returns one.
+        reference: of an iterable of pairs (input, target) or of dicts, or of a function that
+            returns one.
         steps: how many are read; None: all that there are.
 
     Raises:
-        ValueError: there are none, or one is no pair.
+        TypeError: the function takes arguments.
+        ValueError: there are none, or one is neither a pair nor a dict.
     """
     found = load(reference)
-    found = list(islice(found() if callable(found) else found, steps))
-    if not found or not all(isinstance(each, (tuple, list)) and len(each) == 2 for each in found):
-        raise ValueError(f"{reference} must give pairs (input, target), one at least")
-    return [(each[0], each[1]) for each in found]
+    found = list(islice(_called(reference, found) if callable(found) else found, steps))
+    pairs = (isinstance(each, (tuple, list)) and len(each) == 2 for each in found)
+    dicts = (isinstance(each, Mapping) for each in found)
+    if not found or not (all(pairs) or all(dicts)):
+        raise ValueError(
+            f"{reference} must give pairs (input, target), one at least, or dicts of the model's "
+            f"arguments and what the loss takes"
+        )
+    return found
+
+
+def _called(reference: str, function: Callable[..., Any]) -> Any:
+    """Return what a function of the user's returns.
+
+    Raises:
+        TypeError: it cannot be called without arguments.
+    """
+    arguments = inspect.signature(function)
+    try:
+        arguments.bind()
+    except TypeError as error:
+        module, _, name = reference.partition(":")
+        raise TypeError(
+            f"{reference} is called without arguments, and takes {arguments} ({error}): write a "
+            f"function in {module} that calls it with them, or functools.partial({name}, ...), and "
+            f"name that"
+        ) from None
+    return function()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipekit.cli.options import PUBLISHED, TRAINED, Data, LossName, Quiet
-from pipekit.cli.own import OwnModel, load, own_batches, require_known, require_module
+from pipekit.cli.own import OwnModel, require_known, require_module
 from pipekit.units import bytes_text
 
 if TYPE_CHECKING:
@@ -83,19 +83,18 @@ def profile(
     from pipekit.choices import require_choice
     from pipekit.clusters import K80, P40, TITAN_X, TPU_V2_CORE, V100
 
+    own = OwnModel(model, data) if is_own else None
     require_choice("dtype", dtype, ["float32", "float16", "bfloat16"])
     if analytic is not None:
         devices = {known.name: known for known in (K80, TITAN_X, V100, P40, TPU_V2_CORE)}
         require_choice("analytic", analytic, devices)
-        network, sample = _make(model, data, rows, "cpu" if is_own else "meta", dtype)
+        network, sample = _make(own or model, rows, "cpu" if own else "meta", dtype)
         made = pipekit.Profile.analytic(network, sample, devices[analytic])
     else:
-        network, sample = _make(model, data, rows, "cpu", dtype)
+        network, sample = _make(own or model, rows, "cpu", dtype)
         judged: dict[str, Any] = {}
-        if data is not None:
-            ((sample, judged["target"]),) = own_batches(data, 1)
-        if loss is not None:
-            judged["loss"] = load(loss)
+        if own and data is not None:
+            sample, judged["target"], judged["loss"] = own.judged(loss)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             made = pipekit.profile(network, sample, device, repeats, progress=not quiet, **judged)
@@ -108,9 +107,9 @@ def profile(
 
 
 def _make(
-    name: str, data: str | None, rows: int | None, device: str, dtype: str
+    name: str | OwnModel, rows: int | None, device: str, dtype: str
 ) -> tuple["nn.Sequential", "Tree"]:
-    """Return a network and an input of so many rows."""
+    """Return a network, known or the user's, and an input of so many rows."""
     import torch
 
     from pipekit import models
@@ -118,10 +117,9 @@ def _make(
     from pipekit.trees import tree_map
     from pipekit.workloads import WORKLOADS
 
-    if ":" in name:
-        own = OwnModel(name, data)
-        network = own.build()
-        sample = own.example if rows is None else with_rows(own.example, rows)
+    if isinstance(name, OwnModel):
+        network = name.build()
+        sample = name.example if rows is None else with_rows(name.example, rows)
     else:
         known = WORKLOADS.get(name) or models.PUBLISHED[name]
         with torch.device(device):

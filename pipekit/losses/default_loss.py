@@ -1,5 +1,6 @@
 """The loss of a training that names none."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -33,6 +34,11 @@ def default_loss(output: Any, target: Tensor) -> Tensor:
         f"no loss is known for an output {list(logits.shape)} and a target {list(target.shape)} of "
         f"{target.dtype}: name one"
     )
+
+
+def default_loss_of_entry(entry: str, output: Any, batch: Mapping[str, Any]) -> Tensor:
+    """Return :func:`default_loss` of an output and one entry of the batch, which is a dict."""
+    return default_loss(output, batch[entry])
 
 
 def made_up_target(output: Any) -> Tensor:

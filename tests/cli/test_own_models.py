@@ -51,6 +51,38 @@ def batches():
         x = torch.randn(8, 4)
         yield x, (x.sum(dim=1) > 0).long()
 
+class Named(Residual):
+    def forward(self, x, mask=None):
+        return super().forward(x * mask)
+
+class WithLoss(Named):
+    def forward(self, x, mask=None, labels=None):
+        return super().forward(x, mask)
+
+def named():
+    return Named()
+
+def with_loss():
+    return WithLoss()
+
+def sequence():
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+
+def of_width(width):
+    return Residual()
+
+def dicts():
+    for x, classes in batches():
+        yield {"x": x, "mask": torch.ones_like(x), "classes": classes, "from": "here"}
+
+def labelled():
+    for batch in dicts():
+        yield batch | {"labels": batch["classes"], "weight": torch.ones(8)}
+
+def entry_squares(output, batch):
+    assert batch["from"] == "here"
+    return squares(output, batch["classes"])
+
 def no_pairs():
     return [torch.randn(8, 4)]
 
@@ -95,6 +127,32 @@ def test_a_loss_of_ones_own_and_fewer_steps(printed: Printed, nets: Path) -> Non
     assert len(events) == 1 + 2 * (2 * 2 + 1)  # stages, microbatches, F and B, U
 
 
+@pytest.mark.parametrize("data", ["dicts", "labelled"])
+def test_batches_may_be_dicts_of_arguments(data: str, printed: Printed, nets: Path) -> None:
+    """The loss is of the one entry that the model does not take, or of that with labels."""
+    options = "--stages 2 --microbatches 2 --epochs 2 --lr 0.05"
+    text = printed(f"train --model own_nets:named --data own_nets:{data} {options}")
+    pairs = printed(f"train --model own_nets:alone --data own_nets:batches {options}")
+    losses = re.compile(r"│ +\d │ +(\d\.\d{4}) │")
+    assert len(losses.findall(text)) == 2
+    assert losses.findall(text) == losses.findall(pairs)
+
+
+@pytest.mark.parametrize("model", ["named", "with_loss"])
+def test_a_loss_of_ones_own_gets_the_whole_dict(model: str, printed: Printed, nets: Path) -> None:
+    line = f"train --model own_nets:{model} --data own_nets:dicts --test-data own_nets:dicts"
+    printed(f"{line} --loss own_nets:entry_squares --stages 2 --microbatches 2 --output out")
+    assert Path("out/trace.csv").exists()
+
+
+def test_a_profile_takes_dicts(printed: Printed, nets: Path) -> None:
+    printed("profile own_nets:named --data own_nets:labelled --repeats 1 --output p.json")
+    assert Profile.load("p.json").rows == 8
+    line = "profile own_nets:with_loss --data own_nets:dicts --loss own_nets:entry_squares"
+    printed(f"{line} --repeats 1 --output q.json")
+    assert Profile.load("q.json").rows == 8
+
+
 def test_a_model_of_ones_own_is_profiled(printed: Printed, nets: Path) -> None:
     printed("profile own_nets:with_example --repeats 1 --output p.json")
     made = Profile.load("p.json")
@@ -123,6 +181,27 @@ def test_a_model_of_ones_own_is_profiled(printed: Printed, nets: Path) -> None:
             "train --model own_nets:alone --data own_nets:no_pairs",
             "must give pairs (input, target)",
         ),
+        (
+            "train --model own_nets:with_loss --data own_nets:labelled",
+            "has a loss of its own for 'labels', .*name --loss package.module:function",
+        ),
+        (
+            "train --model own_nets:with_example --data own_nets:dicts",
+            "takes no dict: name the entries as its arguments",
+        ),
+        ("train --model own_nets:alone --data own_nets:dicts", "it takes ['x']; name --loss"),
+        (
+            "train --model own_nets:sequence --data own_nets:dicts",
+            "is an nn.Sequential, .* let own_nets:dicts give pairs (input, target)",
+        ),
+        (
+            "train --model own_nets:of_width --data own_nets:dicts",
+            "own_nets:of_width is called without arguments, and takes (width) (missing",
+        ),
+        (
+            "train --model own_nets:alone --data own_nets:of_width",
+            "or functools.partial(of_width, ...), and name that",
+        ),
         ("profile own_nets:alone", "let it return (model, example)"),
         ("profile own_nets:with_example --loss own_nets:squares", "--loss needs --data"),
         ("profile mlp --data own_nets:batches", "mlp has its own"),
@@ -131,7 +210,7 @@ def test_a_model_of_ones_own_is_profiled(printed: Printed, nets: Path) -> None:
 def test_what_cannot_be_is_refused_with_what_to_do(
     line: str, says: str, refused: Printed, nets: Path
 ) -> None:
-    assert says in refused(line)
+    assert re.search(".*".join(map(re.escape, says.split(".*"))), refused(line))
 
 
 @pytest.mark.parametrize(

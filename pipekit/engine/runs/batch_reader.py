@@ -78,7 +78,7 @@ class BatchReader:
             return _batch(taken, batch[1], rows, parts, number, fewer)
         taken = self.input(batch)
         rows = _rows(leaves(taken), number)
-        target, plain = _parted(batch)
+        target, plain = parted(batch)
         return _batch(taken, target, rows, parts, number, fewer)._replace(plain=plain)
 
     def unlabelled(self, inputs: Any, parts: int, number: int) -> Batch:
@@ -179,7 +179,7 @@ def _rows(tensors: Sequence[Tensor], number: int) -> int:
     return counts.most_common(1)[0][0]
 
 
-def _parted(batch: Any) -> tuple[Tree, Plain | None]:
+def parted(batch: Any) -> tuple[Tree, Plain | None]:
     """Return a batch without the entries that hold no tensors, and these."""
     named = batch if isinstance(batch, dict) else dict(enumerate(batch))
     plain = {key: entry for key, entry in named.items() if not _holds_tensor(entry)}

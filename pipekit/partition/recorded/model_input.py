@@ -18,7 +18,6 @@ from pipekit.partition.recording.templates import (
 from pipekit.trees import Tree, remedy
 
 _FOR_THE_LOSS = ("label", "target")
-"""What arguments have in their names that batches hold for the loss, whoever computes it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class ModelInput:
         """Return what a model takes that was recorded with an example."""
         known = _names(example)
         others = inspect.signature(model.forward).parameters.keys() - {*known}
-        others = {name for name in others if not any(part in name for part in _FOR_THE_LOSS)}
+        others = {name for name in others if not is_for_the_loss(name)}
         return cls(example, frozenset(others) if known else frozenset())
 
     def select(self, batch: Any) -> Any:
@@ -87,6 +86,11 @@ class ModelInput:
         known = dict(enumerate(self.example.children))
         kept = (entry for key, entry in enumerate(taken) if not _is_plain(known, key, entry))
         return tuple(kept)
+
+
+def is_for_the_loss(name: str) -> bool:
+    """Return whether batches hold an entry of that name for the loss, whoever computes it."""
+    return any(part in name for part in _FOR_THE_LOSS)
 
 
 def matched(
