@@ -8,7 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.partition.recording.refusal import NotRecordable
-from pipekit.partition.recording.templates import decode, encode, tensors
+from pipekit.partition.recording.templates import (
+    decode,
+    encode,
+    require_no_dataclass,
+    tensors,
+)
 
 
 def call(model: nn.Module, batch: Any) -> Any:
@@ -24,8 +29,9 @@ def rows_of(batch: Any) -> int:
     """Return how many rows a batch has: the first dimension that most of its tensors have.
 
     Raises:
-        NotRecordable: it holds no tensor with rows, or one row only.
+        NotRecordable: it holds no tensor with rows, or one row only, or a dataclass.
     """
+    require_no_dataclass(batch, "the example")
     lengths = Counter(len(tensor) for tensor in tensors(batch) if tensor.dim())
     if not lengths:
         raise NotRecordable(

@@ -20,6 +20,7 @@ from pipekit.partition.recording.templates import (
     Value,
     Weight,
     encode,
+    require_no_dataclass,
     tensors,
 )
 
@@ -82,6 +83,7 @@ class Recorder(TorchFunctionMode):
         self._kinds = OperatorKinds(device)
         self._device, self._autocasts = device.type, _autocast_depth()
         self._kept: list[Tensor] = []
+        self._within: dict[Tensor, str] = {}  # what blocks return within other objects
         self.tape = Tape(None, [], None, {}, {}, [])
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             self._references[id(tensor)] = Weight(name)
@@ -171,6 +173,7 @@ class Recorder(TorchFunctionMode):
                 before, grad, place = self._calls.pop()
                 if isinstance(output, PackedSequence):
                     self._refuse_packed(name)
+                self._note_within(name, output)
                 self._add(
                     before,
                     output,
@@ -258,6 +261,12 @@ class Recorder(TorchFunctionMode):
         if known := self._references.get(id(leaf)):
             return known
         if leaf.requires_grad:
+            if leaf in self._within:
+                raise NotRecordable(
+                    f"{caller()} uses a tensor that {self._within[leaf]}: return tensors from "
+                    f"blocks in tuples, lists, dicts or dataclasses of nothing but their fields, "
+                    f"or put both ends into one block by blocks=[...]"
+                )
             raise NotRecordable(
                 f"{caller()} uses a tensor that neither a module's output nor an operation of "
                 f"torch gave (it comes of {type(leaf.grad_fn).__name__}): a custom autograd "
@@ -266,6 +275,16 @@ class Recorder(TorchFunctionMode):
             )
         self._kept.append(leaf)
         return self._constants.setdefault(id(leaf), Constant(leaf))
+
+    def _note_within(self, name: str, output: Any) -> None:
+        """Note the tensors of a block that it returns as attributes of some object."""
+
+        def note(leaf: Any) -> None:
+            if not isinstance(leaf, Tensor) and hasattr(leaf, "__dict__"):
+                for tensor in tensors([*vars(leaf).values()]):
+                    self._within[tensor] = f"{name} returns in a {type(leaf).__name__}"
+
+        encode(output, note)
 
     def _depends_on_data(self, found: Sequence[Tensor]) -> bool:
         references = [self._references.get(id(tensor)) for tensor in found]
@@ -339,6 +358,7 @@ class Recorder(TorchFunctionMode):
                     f"the model returns a {type(leaf).__name__}, which is no tensor: {advice}"
                 )
 
+        require_no_dataclass(output, "what the model returns")
         encode(output, check)
 
 

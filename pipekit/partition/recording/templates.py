@@ -7,7 +7,7 @@ values.  :func:`encode` makes one from real arguments, :func:`decode` makes argu
 import ast
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from types import CodeType
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+
+from pipekit.partition.recording.refusal import NotRecordable
 
 Template = Any  # Node | Value | Weight | Constant | Size | Device | a plain Python value
 
@@ -100,7 +102,22 @@ def encode(tree: Any, leaf: Callable[[Any], Template]) -> Template:
     if kind in pytree.SUPPORTED_NODES:  # dictionaries, and the outputs of transformers
         children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(tree)
         return Node(kind, context, tuple(encode(child, leaf) for child in children))
+    if _is_plain_dataclass(tree):
+        held = (getattr(tree, field.name) for field in fields(tree))
+        return Node(kind, "dataclass", tuple(encode(item, leaf) for item in held))
     return leaf(tree)
+
+
+def _is_plain_dataclass(tree: Any) -> bool:
+    """Return whether a value is the fields of a dataclass and nothing else, tensors among them.
+
+    One without tensors, a configuration say, stays the object that it is.
+    """
+    if not is_dataclass(tree) or isinstance(tree, type):
+        return False
+    names = [field.name for field in fields(tree)]
+    own = vars(tree).keys() if hasattr(tree, "__dict__") else {*names}
+    return own == {*names} and any(tensors(getattr(tree, name)) for name in names)
 
 
 def decode(template: Template, leaf: Callable[[Any], Any]) -> Any:
@@ -115,6 +132,11 @@ def decode(template: Template, leaf: Callable[[Any], Any]) -> Any:
         return kind(children)
     if template.context == "fields":
         return kind(*children)
+    if template.context == "dataclass":
+        made: Any = object.__new__(kind)  # what its __init__ does has been done
+        for field, child in zip(fields(kind), children, strict=True):
+            object.__setattr__(made, field.name, child)
+        return made
     return pytree.SUPPORTED_NODES[kind].unflatten_fn(children, template.context)
 
 
@@ -150,6 +172,23 @@ def tensors(tree: Any) -> list[Tensor]:
 
     encode(tree, note)
     return found
+
+
+def require_no_dataclass(tree: Any, what: str) -> None:
+    """Raise NotRecordable if the example or the output, which batches pass by, holds one."""
+
+    def check(template: Template) -> None:
+        if not isinstance(template, Node):
+            return
+        if template.context == "dataclass":
+            raise NotRecordable(
+                f"{what} holds a {template.type.__name__}: only between blocks may tensors be in "
+                f"a dataclass; pass and return them in tuples, lists or dicts"
+            )
+        for child in template.children:
+            check(child)
+
+    check(encode(tree, lambda leaf: leaf))
 
 
 def resolver(
