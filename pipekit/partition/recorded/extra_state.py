@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -38,10 +39,22 @@ def set_extra_states(module: nn.Module, state: Mapping[str, Any]) -> None:
             owner.set_extra_state(copy.deepcopy(state[name]))
 
 
+@contextmanager
+def extra_states_untouched(module: nn.Module) -> Iterator[None]:
+    """Put extra states back to what they were, those that their modules take."""
+    kept = [(owner, copy.deepcopy(owner.get_extra_state())) for _, owner in owners(module)]
+    try:
+        yield
+    finally:
+        for owner, state in kept:
+            if _takes(owner):
+                owner.set_extra_state(state)
+
+
 def require_taken(module: nn.Module, state: Mapping[str, Any]) -> None:
     """Raise ValueError if a module gives an extra state that is in ``state``, and takes none."""
     for name, owner in owners(module):
-        if name in state and type(owner).set_extra_state is nn.Module.set_extra_state:
+        if name in state and not _takes(owner):
             raise ValueError(
                 f"{type(owner).__name__} gives {name!r} by get_extra_state(), and cannot take it: "
                 f"write its set_extra_state(), or leave the entry out and pass strict=False"
@@ -51,6 +64,10 @@ def require_taken(module: nn.Module, state: Mapping[str, Any]) -> None:
 def copied(value: Any) -> Any:
     """Return a copy of an entry of a ``state_dict()``, with its tensors on the CPU."""
     return pytree.tree_map(_copied_leaf, value)
+
+
+def _takes(owner: nn.Module) -> bool:
+    return type(owner).set_extra_state is not nn.Module.set_extra_state
 
 
 def _copied_leaf(leaf: Any) -> Any:

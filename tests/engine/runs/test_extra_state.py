@@ -31,11 +31,10 @@ class Keeps(nn.Linear):
 
 
 class Counts(Keeps):
-    """Counts its forwards in training."""
+    """Counts its forwards."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
-            self.kept += 1
+        self.kept += 1
         return super().forward(x)
 
 
@@ -80,6 +79,21 @@ def test_it_is_read_and_loaded_as_by_the_module(state: Any, trained: bool, trans
     assert equal(found["0._extra_state"], torch.zeros(3))
     assert equal(found["2._extra_state"], state)
     assert torch.equal(found["2.weight"], new.state_dict()["2.weight"])
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_it_counts_microbatches_as_a_plain_loop_does(evaluated: bool, transport: str) -> None:
+    """And not the one that is tried before training."""
+    model = nn.Sequential(Counts(TENSOR), Counts(0, 3))
+    pipe = pipeline(model, "flush", [1, 1], m=2, transport=transport)
+    if evaluated:
+        pipe.evaluate(data(1))
+    before: Any = pipe.state_dict()
+    pipe.train(data(3))
+    after: Any = pipe.state_dict()
+    assert after["1._extra_state"] - before["1._extra_state"] == 3 * 2
+    assert torch.equal(after["0._extra_state"] - before["0._extra_state"], torch.full((2,), 6.0))
 
 
 def test_what_is_read_or_loaded_is_nobody_elses() -> None:
