@@ -193,6 +193,7 @@ def test_the_model_is_left_as_it_was() -> None:
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
+@pytest.mark.filterwarnings("ignore:blocks.1 has forward hooks outside")
 def test_hooks_of_the_users_run_as_ever() -> None:
     model = Twice()
     model.blocks[1].register_forward_hook(lambda module, args, output: output * 2)

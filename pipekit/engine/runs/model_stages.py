@@ -26,7 +26,6 @@ from pipekit.partition.probe import Probe, probe
 from pipekit.partition.recorded.extra_state import (
     copied,
     extra_states,
-    extra_states_untouched,
     owners,
     require_taken,
     set_extra_states,
@@ -116,7 +115,6 @@ class ModelStages:
         """
         if self._partition is None:
             with original_unused(self._original):
-            with extra_states_untouched(self._model):
                 tried = probe(self._model, sample, autocast, training=training)
             self._cut(tried, point)
             self._tried_in_training = training
@@ -145,7 +143,6 @@ class ModelStages:
             before = torch.empty(0, device=devices[-1]) if devices else torch.empty(0)
             devices.append(next(layer.parameters(), before).device)
         with original_unused(self._original):
-        with extra_states_untouched(layers):
             edited = probe(layers, sample, autocast, devices).edited_inputs
         parts = [config.passes.part for config in self._configs]
         parts = [replace(part, edits_input=part.first_layer in edited) for part in parts]

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -37,18 +36,6 @@ def set_extra_states(module: nn.Module, state: Mapping[str, Any]) -> None:
     for name, owner in owners(module):
         if name in state:
             owner.set_extra_state(copy.deepcopy(state[name]))
-
-
-@contextmanager
-def extra_states_untouched(module: nn.Module) -> Iterator[None]:
-    """Put extra states back to what they were, those that their modules take."""
-    kept = [(owner, copy.deepcopy(owner.get_extra_state())) for _, owner in owners(module)]
-    try:
-        yield
-    finally:
-        for owner, state in kept:
-            if _takes(owner):
-                owner.set_extra_state(state)
 
 
 def require_taken(module: nn.Module, state: Mapping[str, Any]) -> None:

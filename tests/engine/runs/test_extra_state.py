@@ -12,6 +12,7 @@ import pipekit as pk
 from pipekit import schedules
 from tests.engine.examples import data, pipeline
 
+pytestmark = pytest.mark.filterwarnings("ignore:the forward changes .*kept")
 TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 TENSOR = torch.tensor([1.0, 2.0])
 
