@@ -61,6 +61,26 @@ def test_one_graph_is_for_training_and_evaluation_of_all_sizes() -> None:
         layers(torch.randn(2, 1, 20, 16))  # what goes down and up again has another length then
 
 
+class Looks(nn.Module):
+    """Looks rows up in a second tensor, which torch never compares with the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        first, second, last = self.blocks
+        y: Tensor = last(second(first(x)) * table[torch.arange(x.shape[0])])
+        return y
+
+
+def test_several_tensors_have_rows() -> None:
+    model, batch = Looks(), (torch.randn(4, 4), torch.randn(4, 4))
+    layers = stages(model, batch, way="export")
+    more = (torch.randn(7, 4), torch.randn(7, 4))
+    assert torch.equal(layers(more), model(*more))
+
+
 def fixed_windows(x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], 3, 2, 4, 2, 4).reshape(x.shape)
 

@@ -35,16 +35,17 @@ class Sizes:
         self._names: dict[sympy.Symbol, sympy.Symbol] = {}
         self.example: dict[str, int] = {}
         self._environment = None
-        lengths = [length for tensor in batch for length in tensor.shape]
-        firsts = [tensor.shape[0] for tensor in batch if tensor.dim()]
-        for length in [*firsts, *lengths]:
+        lengths = [(length, False) for tensor in batch for length in tensor.shape]
+        firsts = [(tensor.shape[0], True) for tensor in batch if tensor.dim()]
+        for length, is_first in [*firsts, *lengths]:
             if not isinstance(length, torch.SymInt):
                 continue
             self._environment = length.node.shape_env
             values = self._environment.backed_var_to_val
             for symbol in sorted(length.node.expr.free_symbols - self._names.keys(), key=str):
-                # Not int(length), by which torch would fix it.
-                is_rows = length.node.expr.xreplace(values) == rows
+                # Not int(length), by which torch would fix it.  Several tensors may have rows, each
+                # with a symbol of its own as long as the forward compares none with another.
+                is_rows = is_first and length.node.expr.xreplace(values) == rows
                 self._name(symbol, int(values[symbol]), is_rows)
         if ROWS not in self.example:
             raise NotRecordable(
@@ -55,7 +56,7 @@ class Sizes:
     def _name(self, symbol: sympy.Symbol, value: int, is_rows: bool) -> None:
         number = len(self.example.keys() - {ROWS}) + 1
         name = "length" if number == 1 else f"length{number}"
-        if is_rows and ROWS not in self.example:
+        if is_rows:
             name = ROWS
         self._names[symbol] = sympy.Symbol(name, integer=True, positive=True)
         self.example[name] = value
