@@ -35,11 +35,14 @@ from pipekit.host.provenance import provenance, write
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import tensors
-from tests.partition import test_exported_model, test_record_refusals
+from tests.engine.examples import data, mlp
+from tests.losses import test_checks
+from tests.partition import test_exported_model, test_original, test_record_refusals
 from tests.partition.networks import NETWORKS, Network, build, without_dropout
 from tests.partition.test_recorded_networks import OPTIMIZER, loss, plain_loop
 
 SEED, REPEATS = 2024, 5
+LOSS = nn.functional.mse_loss
 WAYS = ("record", "export")
 IMAGES, LANGUAGE = 3, 2
 """How many networks are drawn from torchvision's classifiers, and from causal language models."""
@@ -62,7 +65,17 @@ TRAPS = {
     "checkpoint between blocks": "checkpoints_once",
     "a hook on a tensor": "hooks",
     "an attribute edited in place": "edits_an_attribute",
+    "a list that grows in forward": "logs",
+    "a count in a dict": "counts_by_name",
 }
+UNTRAINED: dict[str, Callable[[], tuple[nn.Sequential, Any]]] = {
+    "a loss with weights of its own": lambda: (mlp(6, 6, 3), test_checks.Scaled()),
+    "a penalty over model.parameters()": lambda: test_checks.with_penalty(mlp(6, 6, 3)),
+    "a lambda that calls a layer of the model": lambda: (test_original.by_lambda(), LOSS),
+    "a replaced forward": lambda: (test_original.by_replaced_forward(), LOSS),
+    "a hook that calls another layer": lambda: (test_original.by_hook(), LOSS),
+}
+"""What is refused when training begins: layers and a loss that nothing would train."""
 
 
 def drawn(random: Random) -> dict[str, Callable[[], Network]]:
@@ -181,7 +194,7 @@ def trains_alike(judge: nn.Module, layers: nn.Sequential, batch: Any) -> bool:
 
 
 def refusals() -> Iterator[dict[str, str]]:
-    """Yield what is refused by either way, with the sentence that it gets."""
+    """Yield what is refused by either way, and in training, with the sentence that it gets."""
     for title, name in TRAPS.items():
         function = getattr(test_record_refusals, name, None) or getattr(test_exported_model, name)
         for way in WAYS:
@@ -192,6 +205,15 @@ def refusals() -> Iterator[dict[str, str]]:
                 yield row | {"outcome": "equal", "sentence": ""}
             except NotRecordable as error:
                 yield row | {"outcome": "refused", "sentence": said(error)}
+    for title, make in UNTRAINED.items():
+        layers, judge = make()
+        pipeline = pk.Pipeline(layers, schedules.flush(2, 1, 1), optimizer=OPTIMIZER, loss=judge)
+        row = {"what": title, "way": "training"}
+        try:
+            pipeline.train(data(1))
+            yield row | {"outcome": "equal", "sentence": ""}
+        except ValueError as error:
+            yield row | {"outcome": "refused", "sentence": said(error).removeprefix("ValueError: ")}
 
 
 def said(error: Exception) -> str:

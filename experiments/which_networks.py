@@ -32,7 +32,7 @@ names, with seed {seed}; tried without preparation.
 ## What is refused
 
 What stands between a model's blocks, and the sentence that it gets; within a block, recording
-leaves everything as it is.
+leaves everything as it is. Last, what is refused when training begins.
 
 {refused}
     make networks

@@ -23,14 +23,14 @@ class Scaled(nn.Module):
         return F.mse_loss(output * self.scale, target)
 
 
-def penalized(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a loss with a penalty on a model's weights."""
+def with_penalty(model: nn.Sequential) -> tuple[nn.Sequential, Callable[[Tensor, Tensor], Tensor]]:
+    """Return a model, and a loss with a penalty on the model's weights."""
 
     def loss(output: Tensor, target: Tensor) -> Tensor:
         penalty = torch.stack([weight.square().sum() for weight in model.parameters()]).sum()
         return F.mse_loss(output, target) + penalty
 
-    return loss
+    return model, loss
 
 
 @pytest.mark.parametrize("recompute", ["never", "always"])
@@ -38,8 +38,8 @@ def penalized(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 @pytest.mark.parametrize("kind", ["own weights", "penalty"])
 def test_a_loss_with_weights_is_refused(kind: str, transport: str, recompute: str) -> None:
     """Its remedy is in the sentence, and the pipeline's weights are as they were."""
-    model = mlp(6, 6, 3)
-    loss: Any = Scaled() if kind == "own weights" else penalized(model)
+    model, penalized = with_penalty(mlp(6, 6, 3))
+    loss: Any = Scaled() if kind == "own weights" else penalized
     pipe = pipeline(model, "flush", [1, 1], loss=loss, transport=transport, recompute=recompute)
     with pytest.raises(ValueError, match=r"no stage trains.*into the model.*requires_grad_\(False"):
         pipe.train(data(1))

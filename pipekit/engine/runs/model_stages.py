@@ -24,7 +24,7 @@ from pipekit.partition.original import original_unused
 from pipekit.partition.partition import Partition, PartitionStage, partition
 from pipekit.partition.probe import Probe, probe
 from pipekit.partition.recorded.extra_state import (
-    copied,
+    copied_entry,
     extra_states,
     owners,
     require_taken,
@@ -212,7 +212,7 @@ class ModelStages:
     def state(self) -> dict[str, Any]:
         """Return copies of the weights, buffers and extra states that are here, by name."""
         here = chain.from_iterable(module.state_dict().items() for module in self._modules)
-        return {name: copied(entry) for name, entry in here}
+        return {name: copied_entry(entry) for name, entry in here}
 
     def known_extra_states(self) -> dict[str, Any]:
         """Return copies of the modules' extra states, as they were when somebody last read them."""

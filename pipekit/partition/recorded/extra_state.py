@@ -28,7 +28,7 @@ def owners(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module
 
 def extra_states(module: nn.Module) -> dict[str, Any]:
     """Return copies of all extra states, by name, with their tensors on the CPU."""
-    return {name: copied(owner.get_extra_state()) for name, owner in owners(module)}
+    return {name: copied_entry(owner.get_extra_state()) for name, owner in owners(module)}
 
 
 def set_extra_states(module: nn.Module, state: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ def require_taken(module: nn.Module, state: Mapping[str, Any]) -> None:
             )
 
 
-def copied(value: Any) -> Any:
+def copied_entry(value: Any) -> Any:
     """Return a copy of an entry of a ``state_dict()``, with its tensors on the CPU."""
     return pytree.tree_map(_copied_leaf, value)
 
