@@ -1,6 +1,7 @@
 """Autograd's graph: the nodes from which tensors have come, and the leaves in it."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from torch import Tensor, nn
 from torch.autograd.graph import Node
@@ -21,8 +22,7 @@ def nodes(tensors: Iterable[Tensor]) -> Iterator[Node]:
 
 
 def weights_in_graph(tensors: Iterable[Tensor]) -> Iterator[nn.Parameter]:
-    """Yield the parameters that get a gradient in a backward from these tensors."""
-    for node in nodes(tensors):
-        leaf = getattr(node, "variable", None)
-        if isinstance(leaf, nn.Parameter):
-            yield leaf
+    """Yield the parameters that a backward from these tensors comes to, or that are among them."""
+    roots = list(tensors)
+    leaves = chain(roots, (getattr(node, "variable", None) for node in nodes(roots)))
+    return (leaf for leaf in leaves if isinstance(leaf, nn.Parameter) and leaf.requires_grad)

@@ -68,6 +68,28 @@ def test_weights_behind_the_outputs_are_the_models() -> None:
         require_no_weights((output + nn.Parameter(torch.ones(2))).sum(), [output])
 
 
+class WithCentres(nn.Module):
+    """Returns a weight as it is, beside what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centres = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.centres
+
+
+def test_a_weight_that_the_model_returns_is_trained() -> None:
+    def loss(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+        return F.mse_loss(output[0] - output[1], target)
+
+    model = nn.Sequential(*mlp(6, 6, 3), WithCentres())
+    truth = by_equations(model, data(2), "flush", [1, 2], m=1, loss=loss)
+    pipe = pipeline(model, "flush", [1, 2], m=1, loss=loss)
+    assert pipe.train(data(2)).losses == truth.losses
+    assert different(pipe.state_dict(), truth.weights[-1]) == []
+
+
 def test_a_loss_is_one_number_that_is_trained() -> None:
     with pytest.raises(TypeError, match="one number"):
         require_loss(torch.ones(2, requires_grad=True) * 2)
