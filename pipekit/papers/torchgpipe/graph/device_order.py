@@ -1,6 +1,7 @@
 """What one device does, one by one: receive, compute, recompute, send (torchgpipe, Figure 3)."""
 
 import time
+from collections import UserList
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,8 +22,14 @@ class Entry(NamedTuple):
     at: float
 
 
-class Journal(list[Entry]):
-    """What one device did, as it did it."""
+class Journal(UserList[Entry]):
+    """What one device did, as it did it.
+
+    Attributes:
+        again: whether PyTorch itself is computing a forward again.
+    """
+
+    again = False
 
     def add(self, what: str) -> None:
         """Write an entry."""
@@ -108,13 +115,13 @@ class _Stage(nn.Module):
     def __init__(self, journal: Journal, backward_s: float) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.journal, self.backward_s, self.again = journal, backward_s, False
+        self.journal, self.backward_s = journal, backward_s
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.first(x)
         if y.requires_grad:
             y.register_hook(self._backward)
-        self.journal.add("F'" if self.again or is_recomputing() else "F")
+        self.journal.add("F'" if self.journal.again or is_recomputing() else "F")
         output: Tensor = self.second(y)
         return output
 
@@ -131,7 +138,7 @@ class _Stock(nn.Module):
         self.stage = stage
 
     def forward(self, x: Tensor) -> Any:
-        self.stage.again = False
+        self.stage.journal.again = False
         output = stock_checkpoint(self.stage, x, use_reentrant=False, preserve_rng_state=False)
-        self.stage.again = True  # until the next forward: a device does one thing at a time
+        self.stage.journal.again = True  # until the next forward: a device does one thing at a time
         return output
