@@ -6,11 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from pipekit.layers.modes import set_mode
-from pipekit.layers.python_state import state_untouched
 from pipekit.partition.recorded.recorded_model import RecordedModel
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.templates import tensors
-from pipekit.partition.recording.untouched import left_as_it_was
+from pipekit.partition.recording.untouched import left_as_it_was, run_to_look_at
 
 FURTHEST = {torch.float16: 3e-2, torch.bfloat16: 3e-2}
 """By how much of the largest number outputs may differ by rounding; of other types 1e-3."""
@@ -46,5 +45,5 @@ def mixed_rows(recorded: RecordedModel) -> str | None:
 
 
 def _run(model: nn.Module, batch: Any) -> list[Tensor]:
-    with state_untouched(model):
+    with run_to_look_at(model):
         return tensors(batches.call(model, batch))

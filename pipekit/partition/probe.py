@@ -11,9 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipekit.devices import moved
 from pipekit.layers.autocast import autocast
 from pipekit.layers.modes import modes_put_back, to_training
-from pipekit.layers.python_state import Change, state_untouched
+from pipekit.layers.python_state import state_untouched
 from pipekit.layers.seeded import Seeded
 from pipekit.layers.skips import call
+from pipekit.layers.weights import weights_untouched
 from pipekit.trees import Tree, leaves, tree_map
 
 
@@ -49,10 +50,11 @@ def probe(
         training: whether in training mode, or in evaluation mode.
 
     Warns:
-        UserWarning: a forward changes what a module keeps in Python.
+        UserWarning: a forward edits weights, or what a module keeps in Python.
 
     Raises:
         TypeError: a layer's output is not made of tensors; the message names the layer.
+        ValueError: a forward gives a trained weight another tensor.
         Exception: whatever a layer raises, with a note that names it.
     """
     if devices is None:
@@ -60,10 +62,11 @@ def probe(
     flops: list[int] = []
     under_way: dict[str, Tensor] = {}
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
+    edited: list[str] = []  # what forwards have changed beside buffers
     # Tensors of inference mode, in which somebody may evaluate, do not know of their edits.
     outside = torch.inference_mode(False)
-    untouched, alone = state_untouched(model), torch.no_grad()
-    with outside, untouched as state, modes_put_back(model), alone, autocast(devices[0], dtype):
+    kept, alone = state_untouched(model), torch.no_grad()
+    with outside, kept as state, modes_put_back(model), alone, autocast(devices[0], dtype):
         if training:
             to_training(model)
         else:
@@ -72,16 +75,20 @@ def probe(
         for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
             x, under_way = moved((x, under_way), device)
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
-            with Seeded(0, device), FlopCounterMode(display=False) as counter:
+            untouched, drawing = weights_untouched(layer), Seeded(0, device)
+            with untouched as weights, drawing, FlopCounterMode(display=False) as counter:
                 x, under_way = _run(layer, number, x, under_way)
+                edited += [f"{number}.{name}" for name in weights.edited()]
+                _require_in_place(number, weights.rebound())
             flops.append(counter.get_total_flops())
-        _warn_of_state([change for change in state.changes() if not change.is_new])
-    edited = {
+        edited += [f"{c.module}.{c.key}" for c in state.changes() if not c.is_new]
+        _warn_of_edits(edited)
+    edited_inputs = {
         number
         for number, tensors in enumerate(inputs)
         if any(tensor._version != version for tensor, version in tensors)
     }
-    return Probe(tuple(flops), frozenset(edited))
+    return Probe(tuple(flops), frozenset(edited_inputs))
 
 
 def _run(
@@ -100,14 +107,24 @@ def _run(
     return y, under_way
 
 
-def _warn_of_state(changes: Sequence[Change]) -> None:
-    """Say which layers keep something in Python that each forward changes."""
-    if changes:
-        names = ", ".join(dict.fromkeys(f"{each.module}.{each.key}" for each in changes))
+def _warn_of_edits(names: Sequence[str]) -> None:
+    """Say what each forward changes that is neither a buffer nor an activation."""
+    if names:
         warnings.warn(
-            f"the forward changes {names}: in a pipeline it does so for each microbatch, once "
-            f"more where it is recomputed, and in each weight version's copy of the module. Where "
-            f"the output depends on it, keep it in a buffer that is edited in place; if it tells "
-            f"that weights have been initialized, run the model on a batch before",
+            f"the forward changes {', '.join(dict.fromkeys(names))}: in a pipeline it does so for "
+            f"each microbatch, once more where it is recomputed, and in each weight version's copy "
+            f"of the module. Where the output depends on it, keep it in a buffer that is edited in "
+            f"place; if it tells that weights have been initialized, run the model on a batch "
+            f"before",
             stacklevel=2,
+        )
+
+
+def _require_in_place(layer: int, names: Sequence[str]) -> None:
+    """Raise ValueError if a trained weight of a layer is another tensor than before its forward."""
+    if names:
+        raise ValueError(
+            f"the forward of layer {layer} gives {names[0]!r} another tensor (weight.data = ...), "
+            f"which its optimizer would not have: edit it in place, weight.copy_(...) under "
+            f"torch.no_grad()"
         )

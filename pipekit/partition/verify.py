@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pipekit.layers.buffers import named_buffers
 from pipekit.layers.modes import set_mode
 from pipekit.layers.python_state import state_untouched
+from pipekit.layers.weights import KeptWeights, weights_untouched
 from pipekit.partition.recorded.extra_state import owners
 from pipekit.partition.recorded.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording import batch as batches
@@ -123,7 +124,7 @@ def _run_whole(model: nn.Module, batch: Any, training: bool, tracked: bool) -> _
     inputs: list[Tensor] = []
     sample = _copied(batch, tracked, inputs)
     outcome = _Outcome()
-    with _fresh([model]), torch.set_grad_enabled(training):
+    with _fresh(model, [model]) as weights, torch.set_grad_enabled(training):
         output = batches.call(model, sample)
         _put_forward(outcome, output, model, [model])
         if training:
@@ -131,6 +132,7 @@ def _run_whole(model: nn.Module, batch: Any, training: bool, tracked: bool) -> _
             if roots:
                 torch.autograd.backward(roots, _cotangents(roots))
             _put_gradients(outcome, model, inputs)
+        _put_edited(outcome, model, weights)
     return outcome
 
 
@@ -154,7 +156,7 @@ def _run_stages(
     tree: Tree = _copied(batch, tracked, inputs)
     outcome = _Outcome()
     cuts: list[_Cut] = []
-    with _fresh(stages), torch.set_grad_enabled(training):
+    with _fresh(model, stages) as weights, torch.set_grad_enabled(training):
         for number, stage in enumerate(stages):
             if number:
                 cuts.append(_Cut(tensors(tree), training))
@@ -172,6 +174,7 @@ def _run_stages(
             for cut in reversed(cuts):
                 cut.backward()
             _put_gradients(outcome, model, inputs)
+        _put_edited(outcome, model, weights)
     return outcome
 
 
@@ -240,6 +243,14 @@ def _put_gradients(outcome: _Outcome, model: nn.Module, inputs: list[Tensor]) ->
         outcome.tensors[f"the gradient of floating-point input {number}"] = tensor.grad
 
 
+def _put_edited(outcome: _Outcome, model: nn.Module, weights: KeptWeights) -> None:
+    """Put the weights that the forward has edited."""
+    for name in weights.edited():
+        outcome.tensors[f"the weight {name!r}, edited in the forward"] = (
+            model.get_parameter(name).detach().clone()
+        )
+
+
 def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
@@ -254,16 +265,19 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 @contextmanager
-def _fresh(parts: Sequence[nn.Module]) -> Iterator[None]:
-    """Run with seeded generators, buffers that may be written, and no gradients yet."""
-    model = nn.ModuleList(parts)
+def _fresh(model: nn.Module, parts: Sequence[nn.Module]) -> Iterator[KeptWeights]:
+    """Run parts of a model with seeded generators and no gradients; put back what is edited.
+
+    Yields:
+        The model's weights, as they were.
+    """
     gradients = {parameter: parameter.grad for parameter in model.parameters()}
     for parameter in gradients:
         parameter.grad = None
     torch.manual_seed(SEED)
     try:
-        with state_untouched(model):
-            yield
+        with state_untouched(nn.ModuleList(parts)), weights_untouched(model) as weights:
+            yield weights
     finally:
         for parameter, gradient in gradients.items():
             parameter.grad = gradient

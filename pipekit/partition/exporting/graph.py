@@ -17,6 +17,7 @@ from pipekit.partition.recording.operations import name_of
 from pipekit.partition.recording.operator_kinds import OperatorKinds
 from pipekit.partition.recording.program import Made, Program, Step
 from pipekit.partition.recording.refusal import NotRecordable
+from pipekit.partition.recording.storages import Storages
 from pipekit.partition.recording.templates import (
     Constant,
     Device,
@@ -77,6 +78,7 @@ class GraphReader:
         Raises:
             NotRecordable: an operator cannot be a step; the message says where and what to do.
         """
+        self._stored = Storages(self._model)  # now: buffers are copies meanwhile
         given = iter(pytree.tree_leaves((args, kwargs)))
         env: dict[fx.Node, Template] = {}
         inputs = []
@@ -206,11 +208,11 @@ class GraphReader:
         self._kinds.reset()
         made = step.run(target, *args, **kwargs)
         edited = [
-            reference
+            (reference, tensor)
             for reference, tensor, version in zip(references, given, versions, strict=True)
             if tensor._version != version
         ]
-        if any(isinstance(reference, Constant) for reference in edited):
+        if any(isinstance(reference, Constant) for reference, _ in edited):
             raise NotRecordable(
                 f"{place} changes a tensor in place that is neither a parameter nor a buffer: make "
                 f"it one by register_buffer()"
@@ -220,8 +222,8 @@ class GraphReader:
             replace(
                 step,
                 results=tuple(leaf.number for leaf in _leaves(result)),
-                edits=frozenset(r.number for r in edited if isinstance(r, Value)),
-                edited_weights=frozenset(r.name for r in edited if isinstance(r, Weight)),
+                edits=frozenset(r.number for r, _ in edited if isinstance(r, Value)),
+                edited_weights=frozenset().union(*(self._stored.names(t) for _, t in edited)),
                 random=self._kinds.drew,
             )
         )

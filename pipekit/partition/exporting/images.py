@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from pipekit.layers.python_state import state_untouched
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.templates import tensors
+from pipekit.partition.recording.untouched import run_to_look_at
 
 IMAGE_DIMENSIONS = 4
 """Rows, channels, height and width."""
@@ -48,7 +48,7 @@ def _is_cut(one: _View, other: _View) -> bool:
 def _viewed(model: nn.Module, batch: Any) -> list[_View]:
     """Return all views of a forward, in order."""
     views = _Views()
-    with state_untouched(model), views:
+    with run_to_look_at(model), views:
         batches.call(model, batch)
     return views.found
 

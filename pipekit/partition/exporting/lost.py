@@ -9,12 +9,11 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 from pipekit.layers.autograd_graph import nodes
-from pipekit.layers.python_state import state_untouched
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.operations import LOST, own_name
 from pipekit.partition.recording.refusal import NotRecordable, caller
 from pipekit.partition.recording.templates import tensors
-from pipekit.partition.recording.untouched import stateless
+from pipekit.partition.recording.untouched import run_to_look_at, stateless
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -37,7 +36,7 @@ def require_nothing_lost(model: nn.Module, example: Any) -> None:
                 )
     sample = batches.differentiable_copy(example)
     everything = list(model.modules())
-    with state_untouched(model), stateless(everything, model), torch.enable_grad(), _Watch():
+    with run_to_look_at(model), stateless(everything, model), torch.enable_grad(), _Watch():
         output = batches.call(model, sample)
     for name in _functions(tensors(output)):
         reentrant = "use_reentrant=False, and " if name.startswith("Checkpoint") else ""

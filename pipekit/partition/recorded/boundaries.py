@@ -33,7 +33,10 @@ class Boundary(NamedTuple):
 
 
 def boundaries(
-    training: Program, evaluation: Program, buffers: Mapping[str, Set[str]]
+    training: Program,
+    evaluation: Program,
+    tensors: Mapping[str, Set[str]],
+    buffers: Set[str],
 ) -> list[Boundary]:
     """Return where the model may be cut, in order: between blocks' calls, if nothing forbids it.
 
@@ -41,10 +44,11 @@ def boundaries(
 
     Args:
         training, evaluation: its programs.
-        buffers: of each module and tensor of the model, by name, the buffers that whoever uses it
-            has; two stages must not both have one.
+        tensors: of each module and tensor of the model, by name, the parameters and buffers that
+            whoever uses it has, by one name of each.
+        buffers: which of these are buffers.
     """
-    closed, other_closed = (_closed(p, buffers) for p in (training, evaluation))
+    closed, other_closed = (_closed(p, tensors, buffers) for p in (training, evaluation))
     calls, other_calls = training.calls(), evaluation.calls()
     found = []
     for count in range(1, len(calls)):
@@ -69,13 +73,14 @@ def _narrowest(program: Program, gap: range, closed: set[int]) -> int | None:
     return min((p for p in gap if p not in closed), key=program.carried_bytes, default=None)
 
 
-def _closed(program: Program, buffers: Mapping[str, Set[str]]) -> set[int]:
+def _closed(program: Program, tensors: Mapping[str, Set[str]], buffers: Set[str]) -> set[int]:
     """Return the positions before which a program must not be cut."""
     closed: set[int] = set()
     made_by = dict.fromkeys(values(program.batch), 0)
     storage_from = {program.made[number].storage: 0 for number in made_by}
     users: dict[str, list[int]] = {}
-    edited = frozenset(name for step in program.steps for name in step.edited_weights)
+    # What no two stages may both have: nobody keeps copies of these equal.
+    single = set(buffers).union(*(step.edited_weights for step in program.steps))
     for position, step in enumerate(program.steps):
         for number in step.results:
             made_by[number] = position + 1
@@ -84,7 +89,7 @@ def _closed(program: Program, buffers: Mapping[str, Set[str]]) -> set[int]:
             # Whoever shares the edited storage must be in the editor's stage.
             storage = program.made[number].storage
             closed |= set(range(min(made_by[number], storage_from[storage]), position + 1))
-        for name in _held(step, edited, buffers):
+        for name in single & _held(step, tensors):
             users.setdefault(name, []).append(position)
     for positions in users.values():
         closed |= set(range(positions[0] + 1, positions[-1] + 1))
@@ -96,7 +101,7 @@ def _closed(program: Program, buffers: Mapping[str, Set[str]]) -> set[int]:
     return closed
 
 
-def _held(step: Step, edited: Set[str], buffers: Mapping[str, Set[str]]) -> set[str]:
-    """Return what a step uses that two stages must not both have."""
+def _held(step: Step, tensors: Mapping[str, Set[str]]) -> set[str]:
+    """Return the parameters and buffers that a step uses."""
     names = step.weights if step.module is None else {*step.weights, step.module}
-    return set(step.weights & edited).union(*(buffers.get(name, ()) for name in names))
+    return set().union(*(tensors[name] for name in names))

@@ -13,7 +13,6 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from pipekit.layers.modes import in_evaluation, set_mode
-from pipekit.layers.python_state import state_untouched
 from pipekit.partition.exporting.graph import GraphReader
 from pipekit.partition.exporting.images import IMAGE_DIMENSIONS, images_vary
 from pipekit.partition.exporting.lost import require_nothing_lost
@@ -29,6 +28,7 @@ from pipekit.partition.recording.untouched import (
     device_of,
     drawing_from_torch,
     left_as_it_was,
+    run_to_look_at,
 )
 
 _ADVICE = (
@@ -71,7 +71,7 @@ def export(model: nn.Module, example: Any, blocks: Wish | None = None) -> Record
             args, kwargs = _arguments(batches.differentiable_copy(example))
             exported = _exported(model, args, kwargs, rows, images_free)
             reader = GraphReader(exported, model, whole, device_of(model), rows)
-            with state_untouched(model):
+            with run_to_look_at(model):
                 program = reader.read(args, kwargs)
             programs.append(replace(program, batch=_of_batch(program.batch, example)))
         trials = [Trial(f"{rows + 1} rows", _resized(example, programs[0], {ROWS: rows + 1}))]
@@ -174,7 +174,7 @@ def _resized(example: Any, program: Program, sizes: Mapping[str, int]) -> Any:
 def _runs(model: nn.Module, batch: Any) -> bool:
     """Return whether the model takes a batch; beyond its tables' ends, say, it does not."""
     try:
-        with state_untouched(model):
+        with run_to_look_at(model):
             batches.call(model, batch)
     except Exception:  # whatever it says of that batch
         return False
@@ -185,7 +185,7 @@ def _runs(model: nn.Module, batch: Any) -> bool:
 def _takes(model: nn.Module, program: Program, batch: Any) -> bool:
     """Return whether a program is for batches of such sizes."""
     try:
-        with state_untouched(model):
+        with run_to_look_at(model):
             Part.of(program, 0, len(program.steps)).run(model, batch)
     except ValueError:
         return False

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from pipekit.layers.modes import in_evaluation, set_mode
-from pipekit.layers.python_state import state_untouched
 from pipekit.partition.recorded.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.blocks import Wish, containers, find_blocks, opaque, wished_blocks
@@ -20,6 +19,7 @@ from pipekit.partition.recording.untouched import (
     device_of,
     drawing_from_torch,
     left_as_it_was,
+    run_to_look_at,
     stateless,
 )
 
@@ -68,7 +68,7 @@ def record(
             for count in (rows, rows + 1):
                 sample = example if count == rows else batches.with_rows(example, count)
                 sample = batches.differentiable_copy(sample)
-                with state_untouched(model), stateless(outer, model), torch.enable_grad():
+                with run_to_look_at(model), stateless(outer, model), torch.enable_grad():
                     recorder = Recorder(model, whole, device, freeze)
                     try:
                         tapes.append(recorder.run(partial(batches.call, model), sample))

@@ -76,7 +76,7 @@ class RecordedModel:
         self.advice = advice
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
         self._names = Names(model)
-        self.boundaries = boundaries(training, evaluation, _buffers(model))
+        self.boundaries = boundaries(training, evaluation, *_tensors(model))
 
     def __len__(self) -> int:
         """Return the number of layers."""
@@ -146,12 +146,16 @@ class RecordedModel:
         ]
 
 
-def _buffers(model: nn.Module) -> dict[str, set[str]]:
-    """Return the buffers that each module and each tensor has, by one name of each."""
-    name_of = {buffer: name for name, buffer in model.named_buffers()}
+def _tensors(model: nn.Module) -> tuple[dict[str, set[str]], set[str]]:
+    """Return what each module and each tensor has, by one name of each; and which are buffers."""
+    buffers = dict(model.named_buffers())
+    name_of = {tensor: name for name, tensor in (*model.named_parameters(), *buffers.items())}
     held = {
-        name: {name_of[buffer] for buffer in module.buffers()}
+        name: {name_of[tensor] for tensor in (*module.parameters(), *module.buffers())}
         for name, module in model.named_modules(remove_duplicate=False)
     }
-    every = model.named_buffers(remove_duplicate=False)
-    return held | {name: {name_of[buffer]} for name, buffer in every}
+    every = (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    )
+    return held | {name: {name_of[tensor]} for name, tensor in every}, {*buffers}

@@ -14,6 +14,7 @@ from pipekit.partition.recording.operations import LOST, READS, name_of, own_nam
 from pipekit.partition.recording.operator_kinds import OperatorKinds
 from pipekit.partition.recording.program import Step
 from pipekit.partition.recording.refusal import NotRecordable, caller
+from pipekit.partition.recording.storages import Storages
 from pipekit.partition.recording.templates import (
     Constant,
     Template,
@@ -80,6 +81,7 @@ class Recorder(TorchFunctionMode):
         self._versions: dict[int, tuple[int, bool, type]] = {}
         self._from_data: set[int] = set()  # values that depend on the batch, weights or chance
         self._constants: dict[int, Constant] = {}
+        self._storages = Storages(model)
         self._kinds = OperatorKinds(device)
         self._device, self._autocasts = device.type, _autocast_depth()
         self._kept: list[Tensor] = []
@@ -231,7 +233,7 @@ class Recorder(TorchFunctionMode):
                 arguments=before.template,
                 results=results,
                 edits=step_edits,
-                edited_weights=frozenset(r.name for r in references if isinstance(r, Weight)),
+                edited_weights=frozenset().union(*map(self._storages.names, edited)),
                 place=place or caller(),
                 **what,
             )

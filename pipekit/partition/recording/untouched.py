@@ -12,7 +12,8 @@ from torch import nn
 
 from pipekit.devices import random_states_put_back
 from pipekit.layers.modes import modes_put_back
-from pipekit.layers.python_state import PythonState
+from pipekit.layers.python_state import PythonState, state_untouched
+from pipekit.layers.weights import KeptWeights, weights_untouched
 from pipekit.partition.recording.refusal import NotRecordable
 
 
@@ -27,6 +28,17 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
     """Put back the modes of all modules, and the state of the random generators."""
     with random_states_put_back(device_of(model)), modes_put_back(model):
         yield
+
+
+@contextmanager
+def run_to_look_at(model: nn.Module) -> Iterator[KeptWeights]:
+    """Let a forward leave nothing in a model: no weights, no buffers, nothing in Python.
+
+    Yields:
+        The weights as they were.
+    """
+    with state_untouched(model), weights_untouched(model) as weights:
+        yield weights
 
 
 @contextmanager
