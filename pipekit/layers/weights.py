@@ -31,11 +31,11 @@ class KeptWeights:
         return [name for name, weight, copy in pairs if not _equal(weight.detach(), copy)]
 
     def rebound(self) -> list[str]:
-        """Return the names of the trained ones whose ``.data`` is another tensor."""
+        """Return the names of those whose ``.data`` is another tensor."""
         return [
             name
             for name, (weight, data, _) in self._kept.items()
-            if weight.requires_grad and weight.data_ptr() != data.data_ptr()
+            if weight.data_ptr() != data.data_ptr()
         ]
 
     def put_back(self) -> None:

@@ -79,7 +79,7 @@ def probe(
             with untouched as weights, drawing, FlopCounterMode(display=False) as counter:
                 x, under_way = _run(layer, number, x, under_way)
                 edited += [f"{number}.{name}" for name in weights.edited()]
-                _require_in_place(number, weights.rebound())
+                _require_in_place(number, layer, weights.rebound())
             flops.append(counter.get_total_flops())
         edited += [f"{c.module}.{c.key}" for c in state.changes() if not c.is_new]
         _warn_of_edits(edited)
@@ -120,11 +120,12 @@ def _warn_of_edits(names: Sequence[str]) -> None:
         )
 
 
-def _require_in_place(layer: int, names: Sequence[str]) -> None:
+def _require_in_place(number: int, layer: nn.Module, rebound: Sequence[str]) -> None:
     """Raise ValueError if a trained weight of a layer is another tensor than before its forward."""
-    if names:
-        raise ValueError(
-            f"the forward of layer {layer} gives {names[0]!r} another tensor (weight.data = ...), "
-            f"which its optimizer would not have: edit it in place, weight.copy_(...) under "
-            f"torch.no_grad()"
-        )
+    for name in rebound:
+        if layer.get_parameter(name).requires_grad:
+            raise ValueError(
+                f"the forward of layer {number} gives {name!r} another tensor (weight.data = ...), "
+                f"which its optimizer would not have: edit it in place, weight.copy_(...) under "
+                f"torch.no_grad()"
+            )

@@ -244,8 +244,8 @@ def _put_gradients(outcome: _Outcome, model: nn.Module, inputs: list[Tensor]) ->
 
 
 def _put_edited(outcome: _Outcome, model: nn.Module, weights: KeptWeights) -> None:
-    """Put the weights that the forward has edited."""
-    for name in weights.edited():
+    """Put the weights that the forward has edited, be it to what they were."""
+    for name in dict.fromkeys([*weights.edited(), *weights.rebound()]):
         outcome.tensors[f"the weight {name!r}, edited in the forward"] = (
             model.get_parameter(name).detach().clone()
         )

@@ -40,14 +40,14 @@ def follow_elsewhere(mine: Tensor, other: Tensor) -> None:
 class Momentum(nn.Module):
     """Two encoders, the second of which follows the first in each forward (as MoCo's)."""
 
-    def __init__(self, follow: Callable[[Tensor, Tensor], None]) -> None:
+    def __init__(self, follow: Callable[[Tensor, Tensor], None], factor: float = 0.5) -> None:
         super().__init__()
         self.query = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
         self.key = copy.deepcopy(self.query).requires_grad_(False)
         self.follow = follow
         with torch.no_grad():
             for weight in self.key.parameters():
-                weight.mul_(0.5)
+                weight.mul_(factor)
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -152,9 +152,11 @@ def test_no_cut_parts_what_is_edited_from_what_edits_it() -> None:
     ]  # fmt: skip
 
 
-def test_another_tensor_between_blocks_is_refused() -> None:
+@pytest.mark.parametrize("factor", [0.5, 1.0])
+def test_another_tensor_between_blocks_is_refused(factor: float) -> None:
+    """Also if it is an equal one as yet, as that of a momentum encoder is in the beginning."""
     with pytest.raises(NotRecordable, match=r"not the unsplit one in training mode"):
-        stages(made(partial(Momentum, follow_elsewhere)), X)
+        stages(made(partial(Momentum, follow_elsewhere, factor)), X)
 
 
 def test_another_tensor_for_a_trained_weight_is_refused_and_the_edit_put_back() -> None:
