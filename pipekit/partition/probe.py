@@ -26,10 +26,12 @@ class Probe:
         flops: floating-point operations of each layer's forward.
         edited_inputs: indices of the layers whose input is edited in place, by themselves or,
             through a view, by a later layer.
+        output: what the model gave.
     """
 
     flops: tuple[int, ...]
     edited_inputs: frozenset[int]
+    output: Tree
 
 
 def probe(
@@ -88,7 +90,7 @@ def probe(
         for number, tensors in enumerate(inputs)
         if any(tensor._version != version for tensor, version in tensors)
     }
-    return Probe(tuple(flops), frozenset(edited_inputs))
+    return Probe(tuple(flops), frozenset(edited_inputs), x)
 
 
 def _run(

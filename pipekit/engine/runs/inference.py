@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pipekit.engine.config import Loss
-from pipekit.engine.runs.workers import is_mean
 from pipekit.engine.work import Report
 from pipekit.losses.mean_over import MeanOver
+from pipekit.losses.parts import is_mean
 from pipekit.trees import Tree
 
 Metric = Callable[[Any, Any], Any]

@@ -104,7 +104,7 @@ class ModelStages:
         autocast: torch.dtype | None,
         point: ResumePoint | None,
         training: bool,
-    ) -> None:
+    ) -> Tree | None:
         """Cut the model into stages, unless it has been cut, and try it in the mode of a run.
 
         Args:
@@ -112,15 +112,20 @@ class ModelStages:
             autocast: what operators compute in where that is safe, or None.
             point: where the optimizers go on from, or None.
             training: whether the run trains.
+
+        Returns:
+            What the model gave for the sample, if it was tried.
         """
         if self._partition is None:
             with original_unused(self._original):
                 tried = probe(self._model, sample, autocast, training=training)
             self._cut(tried, point)
             self._tried_in_training = training
+            return tried.output
         elif training and not self._tried_in_training:
-            self._try_in_training(sample, autocast)
             self._tried_in_training = True
+            return self._try_in_training(sample, autocast)
+        return None
 
     def _cut(self, tried: Probe, point: ResumePoint | None) -> None:
         if self.balance is None:
@@ -135,21 +140,26 @@ class ModelStages:
         for edit in self._edits:
             self.edit(edit)
 
-    def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> None:
-        """Find out whose input is edited in training, after the model was cut for evaluation."""
+    def _try_in_training(self, sample: Tree, autocast: torch.dtype | None) -> Tree:
+        """Find out whose input is edited in training, after the model was cut for evaluation.
+
+        Returns what the model gave.
+        """
         layers = nn.Sequential(*chain.from_iterable(self._modules))
         devices: list[torch.device] = []  # where the evaluation has left each layer
         for layer in layers:
             before = torch.empty(0, device=devices[-1]) if devices else torch.empty(0)
             devices.append(next(layer.parameters(), before).device)
         with original_unused(self._original):
-            edited = probe(layers, sample, autocast, devices).edited_inputs
+            tried = probe(layers, sample, autocast, devices)
         parts = [config.passes.part for config in self._configs]
+        edited = tried.edited_inputs
         parts = [replace(part, edits_input=part.first_layer in edited) for part in parts]
         self._stages = [
             replace(config, passes=replace(config.passes, part=part))
             for config, part in zip(self._configs, parts, strict=True)
         ]
+        return tried.output
 
     def resume(self, point: ResumePoint) -> None:
         """Go back to a checkpoint.

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from pipekit.clusters import Cluster
+from pipekit.devices import to_device
 from pipekit.engine import arguments
-from pipekit.engine.batches import Batch, End, split
+from pipekit.engine.batches import Batch, End, part_sizes, split
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.config import CheckpointConfig, Loss, ResumeConfig, RunConfig
 from pipekit.engine.ending import Cuts, EachBatch, Ends, Window
@@ -21,8 +22,11 @@ from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.tables import Table, Tables, links
 from pipekit.engine.transports.by_name import Runner
 from pipekit.engine.work import Report, WorkerAssignment
+from pipekit.layers.autocast import autocast
+from pipekit.losses.parts import is_mean, warn_of_other_means
 from pipekit.schedules import Schedule, ScheduleError, Step
 from pipekit.staleness import Mitigation
+from pipekit.trees import Tree, leaves
 
 
 class Workers:
@@ -98,14 +102,33 @@ class Workers:
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
         sample = split(first.input, first.parts, first.rows)[0]
-        self._model.prepare(sample, self._autocast, point, schedule.trains)
+        output = self._model.prepare(sample, self._autocast, point, schedule.trains)
         if schedule.trains:
             self._require_joint(schedule)
             arguments.require_whole_rounds(self._mitigation, schedule)
+            if output is not None and first.parts > 1:
+                self._compare_losses(first, output)
         ends = self._ends(schedule, resume, window)
         begin = window.begin if window else 0
         every = repeat(sizes[0]) if window else sizes
         return BatchSource(first, raw, every, total, ends, read, begin)
+
+    def _compare_losses(self, batch: Batch, output: Tree) -> None:
+        """Warn if the loss of a microbatch, whose output is known, is not that of its parts."""
+        rows = batch.microbatch_rows[0]
+        if rows < 2 or batch.target is None:
+            return
+        target = split(batch.target, batch.parts, batch.rows)[0]
+
+        def joined(pair: tuple[Tree, Tree]) -> tuple[Tree, Any]:
+            given, expected = pair
+            return given, batch.plain.joined(expected) if batch.plain else expected
+
+        whole = output, to_device(target, leaves(output)[0].device)
+        parts = zip(*(split(tree, 2, rows) for tree in whole), strict=True)
+        with autocast(leaves(output)[0].device, self._autocast):
+            pieces = [joined(pair) for pair in parts]
+            warn_of_other_means(self._loss, joined(whole), pieces, part_sizes(rows, 2))
 
     @property
     def can_end(self) -> bool:
@@ -314,8 +337,3 @@ def _refuse_to_stop(error: Exception | None) -> None:
         "NCCL, or whose updates are validated later: use transport='threads' and "
         "validate='first', or give train() fewer batches"
     )
-
-
-def is_mean(loss: Loss) -> bool:
-    """Return whether a loss is a mean over rows: all but those that say that they sum."""
-    return getattr(loss, "reduction", "mean") != "sum"
