@@ -1,14 +1,12 @@
 """Whether the loss of a batch is that of its microbatches together."""
 
-import copy
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-
-from pipekit.devices import random_states_put_back
-from pipekit.losses.mean_over import MeanOver
+from torch import nn
 
 NEARLY = {torch.float16: 3e-2, torch.bfloat16: 3e-2}
 """By how much of itself a loss may differ by rounding; of other types 1e-3."""
@@ -26,10 +24,9 @@ def warn_of_other_means(
     parts: list[tuple[Any, Any]],
     rows: list[int],
 ) -> None:
-    """Warn of a loss that is not, over some rows, what its parts are together.
+    """Warn of a loss of torch's that is not, over some rows, what its parts are together.
 
-    A copy of the loss is asked, so that one that counts its calls does not count these.  One that
-    draws random numbers, that cannot be copied or takes no such parts tells nothing.
+    Other losses are not asked: they may count their calls, or what they are given.
 
     Args:
         loss: as the pipeline has it.
@@ -40,27 +37,32 @@ def warn_of_other_means(
     Warns:
         UserWarning: the two losses, and what to do.
     """
+    if not _is_torchs(loss):
+        return
     try:
-        asked = copy.deepcopy(loss)
-        with random_states_put_back(torch.device("cpu")):
-            state = torch.get_rng_state()
-            expected = asked(*whole)
-            values = [asked(*part) for part in parts]
-            if not torch.equal(torch.get_rng_state(), state):
-                return
-        by_rows = is_mean(loss) and not isinstance(loss, MeanOver)
-        shares = [count / sum(rows) if by_rows else 1.0 for count in rows]
-        found = sum(share * float(value) for share, value in zip(shares, values, strict=True))
-        one, nearly = float(expected), NEARLY.get(expected.dtype, 1e-3)
+        expected = loss(*whole)
+        values = [float(loss(*part)) for part in parts]
     except Exception:  # of whatever kind: training itself will say what is wrong
         return
-    if not torch.tensor(one).isfinite() or abs(found - one) <= nearly * abs(one) + 1e-7:
+    shares = [count / sum(rows) if is_mean(loss) else 1.0 for count in rows]
+    found = sum(share * value for share, value in zip(shares, values, strict=True))
+    one, nearly = float(expected), NEARLY.get(expected.dtype, 1e-3)
+    if not expected.isfinite() or abs(found - one) <= nearly * abs(one) + 1e-7:
         return
     warnings.warn(
         f"the loss of {sum(rows)} rows is {one:.4g}, and that of their parts together {found:.4g}: "
-        f"a batch that is cut into microbatches is trained on another loss than the whole one. "
-        f"A mean over what rows have unequally (labels that are not ignored, class weights) does "
-        f"as a pipekit.MeanOver; a loss that compares rows with one another needs one microbatch a "
-        f"batch",
+        f"a batch that is cut into microbatches is trained on another loss than the whole one, "
+        f"since rows have class weights, or labels that are not ignored, unequally. A "
+        f"pipekit.MeanOver is one mean over the whole batch; or train with one microbatch a batch",
         stacklevel=2,
     )
+
+
+def _is_torchs(loss: Callable[..., Any]) -> bool:
+    """Return whether a loss is torch's own, and does nothing else when it is called."""
+    if isinstance(loss, partial):
+        return _is_torchs(loss.func)
+    if isinstance(loss, nn.Module):
+        hooks = loss._forward_hooks or loss._forward_pre_hooks
+        return type(loss).__module__ == "torch.nn.modules.loss" and not hooks
+    return getattr(loss, "__module__", None) == "torch.nn.functional"
