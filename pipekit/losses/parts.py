@@ -17,6 +17,19 @@ def is_mean(loss: Callable[..., Any]) -> bool:
     return getattr(loss, "reduction", "mean") != "sum"
 
 
+def is_torchs(loss: Callable[..., Any]) -> bool:
+    """Return whether a loss is torch's own, which may be asked again and again.
+
+    Others may count their calls, or what they are given.
+    """
+    if isinstance(loss, partial):
+        return is_torchs(loss.func)
+    if isinstance(loss, nn.Module):
+        hooks = loss._forward_hooks or loss._forward_pre_hooks
+        return type(loss).__module__ == "torch.nn.modules.loss" and not hooks
+    return getattr(loss, "__module__", None) == "torch.nn.functional"
+
+
 @torch.no_grad()
 def warn_of_other_means(
     loss: Callable[[Any, Any], Any],
@@ -26,10 +39,8 @@ def warn_of_other_means(
 ) -> None:
     """Warn of a loss of torch's that is not, over some rows, what its parts are together.
 
-    Other losses are not asked: they may count their calls, or what they are given.
-
     Args:
-        loss: as the pipeline has it.
+        loss: one of torch's (:func:`is_torchs`).
         whole: output and target of some rows.
         parts: the same, cut into parts.
         rows: of each part.
@@ -37,8 +48,6 @@ def warn_of_other_means(
     Warns:
         UserWarning: the two losses, and what to do.
     """
-    if not _is_torchs(loss):
-        return
     try:
         expected = loss(*whole)
         values = [float(loss(*part)) for part in parts]
@@ -56,13 +65,3 @@ def warn_of_other_means(
         f"pipekit.MeanOver is one mean over the whole batch; or train with one microbatch a batch",
         stacklevel=2,
     )
-
-
-def _is_torchs(loss: Callable[..., Any]) -> bool:
-    """Return whether a loss is torch's own, and does nothing else when it is called."""
-    if isinstance(loss, partial):
-        return _is_torchs(loss.func)
-    if isinstance(loss, nn.Module):
-        hooks = loss._forward_hooks or loss._forward_pre_hooks
-        return type(loss).__module__ == "torch.nn.modules.loss" and not hooks
-    return getattr(loss, "__module__", None) == "torch.nn.functional"

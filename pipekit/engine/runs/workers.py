@@ -23,7 +23,7 @@ from pipekit.engine.runs.tables import Table, Tables, links
 from pipekit.engine.transports.by_name import Runner
 from pipekit.engine.work import Report, WorkerAssignment
 from pipekit.layers.autocast import autocast
-from pipekit.losses.parts import is_mean, warn_of_other_means
+from pipekit.losses.parts import is_mean, is_torchs, warn_of_other_means
 from pipekit.schedules import Schedule, ScheduleError, Step
 from pipekit.staleness import Mitigation
 from pipekit.trees import Tree, leaves
@@ -106,7 +106,7 @@ class Workers:
         if schedule.trains:
             self._require_joint(schedule)
             arguments.require_whole_rounds(self._mitigation, schedule)
-            if output is not None and first.parts > 1:
+            if output is not None and first.parts > 1 and is_torchs(self._loss):
                 self._compare_losses(first, output)
         ends = self._ends(schedule, resume, window)
         begin = window.begin if window else 0
