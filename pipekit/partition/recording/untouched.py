@@ -13,8 +13,10 @@ from torch import nn
 from pipekit.devices import random_states_put_back
 from pipekit.layers.modes import modes_put_back
 from pipekit.layers.python_state import PythonState, state_untouched
-from pipekit.layers.weights import KeptWeights, weights_untouched
+from pipekit.layers.weights import weights_untouched
 from pipekit.partition.recording.refusal import NotRecordable
+
+_ABSENT = object()
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -31,14 +33,10 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def run_to_look_at(model: nn.Module) -> Iterator[KeptWeights]:
-    """Let a forward leave nothing in a model: no weights, no buffers, nothing in Python.
-
-    Yields:
-        The weights as they were.
-    """
-    with state_untouched(model), weights_untouched(model) as weights:
-        yield weights
+def run_to_look_at(model: nn.Module) -> Iterator[None]:
+    """Let a forward leave nothing in a model: no weights, no buffers, nothing in Python."""
+    with state_untouched(model), weights_untouched(model):
+        yield
 
 
 @contextmanager
@@ -90,9 +88,6 @@ def stateless(outer: Iterable[nn.Module], model: nn.Module) -> Iterator[None]:
             f"buffer that is edited in place, or put what changes and what reads it into one block "
             f"by blocks=[...]"
         )
-
-
-_ABSENT = object()
 
 
 def _tensors(module: nn.Module) -> dict[str, object]:
