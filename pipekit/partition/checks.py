@@ -1,6 +1,6 @@
 """Whether a model can be cut as somebody wants it; each error says the remedy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from itertools import chain
 
 import torch
@@ -58,14 +58,33 @@ def require_no_tensor_hooks(model: nn.Module) -> None:
 
 def require_own_buffers(model: nn.Sequential, balance: Sequence[int]) -> None:
     """Raise ValueError if two stages share a buffer: unlike weights, nobody keeps copies equal."""
+    _require_own(model, balance, {*model.buffers()}, "buffer")
+
+
+def require_own_edits(
+    model: nn.Sequential, balance: Sequence[int], edited: Iterable[tuple[int, str]]
+) -> None:
+    """Raise ValueError if two stages share a weight that a forward edits: copies would differ.
+
+    Args:
+        model: layers.
+        balance: how many each stage has.
+        edited: layers, and names of weights in them.
+    """
+    weights: set[Tensor] = {model[layer].get_parameter(name) for layer, name in edited}
+    _require_own(model, balance, weights, "weight, which a forward edits,")
+
+
+def _require_own(
+    model: nn.Sequential, balance: Sequence[int], single: Set[Tensor], what: str
+) -> None:
     owner: dict[Tensor, int] = {}
     for stage, layers in enumerate(cut(model, balance)):
-        for name, buffer in layers.named_buffers():
-            other = owner.setdefault(buffer, stage)
-            if other != stage:
+        for name, tensor in chain(layers.named_buffers(), layers.named_parameters()):
+            if tensor in single and owner.setdefault(tensor, stage) != stage:
                 raise ValueError(
-                    f"stages {other} and {stage} share the buffer {name!r}: choose a balance "
-                    f"that keeps the layers that share it in one stage"
+                    f"stages {owner[tensor]} and {stage} share the {what} {name!r}: choose a "
+                    f"balance that keeps the layers that share it in one stage"
                 )
 
 

@@ -26,11 +26,13 @@ class Probe:
         flops: floating-point operations of each layer's forward.
         edited_inputs: indices of the layers whose input is edited in place, by themselves or,
             through a view, by a later layer.
+        edited_weights: layers, and names of weights in them that their forward edits.
         output: what the model gave.
     """
 
     flops: tuple[int, ...]
     edited_inputs: frozenset[int]
+    edited_weights: tuple[tuple[int, str], ...]
     output: Tree
 
 
@@ -64,11 +66,11 @@ def probe(
     flops: list[int] = []
     under_way: dict[str, Tensor] = {}
     inputs: list[list[tuple[Tensor, int]]] = []  # of each layer, with their edits so far
-    edited: list[str] = []  # what forwards have changed beside buffers
+    edited: list[tuple[int, str]] = []
     # Tensors of inference mode, in which somebody may evaluate, do not know of their edits.
     outside = torch.inference_mode(False)
-    kept, alone = state_untouched(model), torch.no_grad()
-    with outside, kept as state, modes_put_back(model), alone, autocast(devices[0], dtype):
+    untouched, alone = state_untouched(model), torch.no_grad()
+    with outside, untouched as state, modes_put_back(model), alone, autocast(devices[0], dtype):
         if training:
             to_training(model)
         else:
@@ -77,20 +79,20 @@ def probe(
         for number, (layer, device) in enumerate(zip(model, devices, strict=True)):
             x, under_way = moved((x, under_way), device)
             inputs.append([(tensor, tensor._version) for tensor in leaves(x)])
-            untouched, drawing = weights_untouched(layer), Seeded(0, device)
-            with untouched as weights, drawing, FlopCounterMode(display=False) as counter:
+            as_before, drawing = weights_untouched(layer), Seeded(0, device)
+            with as_before as weights, drawing, FlopCounterMode(display=False) as counter:
                 x, under_way = _run(layer, number, x, under_way)
-                edited += [f"{number}.{name}" for name in weights.edited()]
+                edited += [(number, name) for name in weights.edited()]
                 _require_in_place(number, layer, weights.rebound())
             flops.append(counter.get_total_flops())
-        edited += [f"{c.module}.{c.key}" for c in state.changes() if not c.is_new]
-        _warn_of_edits(edited)
+        kept = [f"{each.module}.{each.key}" for each in state.changes() if not each.is_new]
+        _warn_of_edits([*(f"{number}.{name}" for number, name in edited), *kept])
     edited_inputs = {
         number
         for number, tensors in enumerate(inputs)
         if any(tensor._version != version for tensor, version in tensors)
     }
-    return Probe(tuple(flops), frozenset(edited_inputs), x)
+    return Probe(tuple(flops), frozenset(edited_inputs), tuple(edited), x)
 
 
 def _run(

@@ -168,6 +168,19 @@ def test_another_tensor_for_a_trained_weight_is_refused_and_the_edit_put_back() 
     assert different(dict(pipeline.state_dict()), dict(model.state_dict())) == []
 
 
+@pytest.mark.parametrize("evaluates_first", [False, True])
+def test_stages_that_share_what_a_forward_edits_are_refused(evaluates_first: bool) -> None:
+    """Each would have a copy, of which the forward edits one."""
+    clipped = Clipped()
+    model = nn.Sequential(clipped, nn.Tanh(), clipped.linear)
+    options: Any = {"optimizer": OPTIMIZER, "loss": F.mse_loss, "balance": [2, 1]}
+    pipeline = Pipeline(model, schedules.flush(2, 1, 3), **options)
+    with pytest.raises(ValueError, match=r"stages 0 and 1 share the weight, which a forward edits"):
+        pipeline.evaluate(BATCHES) if evaluates_first else pipeline.train(BATCHES)
+    together = Pipeline(model, schedules.flush(1, 1, 3), **(options | {"balance": [3]}))
+    assert together.train(BATCHES).losses == plain_loop(copy.deepcopy(model))
+
+
 def test_what_a_layer_edits_is_warned_of() -> None:
     model = nn.Sequential(Clipped(), nn.Linear(8, 8))
     pipeline = Pipeline(model, schedules.flush(2, 1, 1), optimizer=OPTIMIZER, loss=F.mse_loss)

@@ -17,7 +17,7 @@ from pipekit.engine.execution.stage import ModelStage, StageConfig
 from pipekit.engine.updates.optimizer_state import NamedState, original_names
 from pipekit.engine.work import Report
 from pipekit.partition.balance import balance_by_cost
-from pipekit.partition.checks import require_own_buffers
+from pipekit.partition.checks import require_own_buffers, require_own_edits
 from pipekit.partition.cut import cut
 from pipekit.partition.layer_costs import layer_costs
 from pipekit.partition.original import original_unused
@@ -132,6 +132,7 @@ class ModelStages:
             balance = balance_by_cost(layer_costs(self._model, tried.flops), self._count)
             require_own_buffers(self._model, balance)
             self.balance = balance
+        require_own_edits(self._original, self.balance, tried.edited_weights)
         self._partition = partition(self._model, self.balance, tried).separated()
         self._stages = [self._configure(stage) for stage in self._partition.stages]
         self._model = nn.Sequential()  # the stages own the layers now
@@ -153,6 +154,8 @@ class ModelStages:
         with original_unused(self._original):
             tried = probe(layers, sample, autocast, devices)
         parts = [config.passes.part for config in self._configs]
+        assert self.balance is not None
+        require_own_edits(self._original, self.balance, tried.edited_weights)
         edited = tried.edited_inputs
         parts = [replace(part, edits_input=part.first_layer in edited) for part in parts]
         self._stages = [
