@@ -11,6 +11,11 @@ import torch
 DTYPES = (None, torch.bfloat16, torch.float16)
 
 
+def rounding(dtype: torch.dtype) -> float:
+    """Return by how much of itself a number may differ that was computed in another order."""
+    return 3e-2 if dtype in DTYPES else 1e-3
+
+
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
     """Return a context in which operators compute in ``dtype`` where that is safe; None: as ever.
 

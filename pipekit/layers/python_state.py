@@ -13,11 +13,16 @@ from torch import Tensor, nn
 
 from pipekit.layers.buffers import buffers_untouched
 
-_TORCHS = frozenset(vars(nn.Module()))
+TORCHS = frozenset(vars(nn.Module()))
 """What torch keeps in every module for itself: tensors, children, hooks, the mode."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque)
 _DEEP, _LONG = 3, 1_000  # further in, and in longer ones, lie data and no state
+
+
+def module_names(model: nn.Module) -> dict[nn.Module, str]:
+    """Return what messages call each module of a model, itself by its class."""
+    return {each: name or type(model).__name__ for name, each in model.named_modules()}
 
 
 class Change(NamedTuple):
@@ -46,7 +51,7 @@ class PythonState:
     """
 
     def __init__(self, model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:
-        names = {each: name or type(model).__name__ for name, each in model.named_modules()}
+        names = module_names(model)
         self._owners: list[tuple[str, _Variables]] = []
         for module in names if modules is None else modules:
             self._owners.append((names[module], _Variables(vars(module))))
@@ -107,7 +112,7 @@ class _Variables:
     def _names(self) -> list[str]:
         if self._named is not None:
             return list(self._named)
-        return [name for name in self._variables if name not in _TORCHS]
+        return [name for name in self._variables if name not in TORCHS]
 
 
 class _Kept:

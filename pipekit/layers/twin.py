@@ -6,6 +6,8 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
+from pipekit.layers.python_state import TORCHS
+
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -27,10 +29,9 @@ def copied(module: Module) -> Module:
 
 def _uncopied(module: nn.Module) -> str:
     """Return the name of the first attribute that cannot be copied."""
-    torchs = vars(nn.Module())
     for name, part in module.named_modules():
         for key, value in vars(part).items():
-            if key in torchs:
+            if key in TORCHS:
                 continue
             try:
                 copy.deepcopy(value)

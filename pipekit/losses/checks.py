@@ -30,8 +30,11 @@ def require_no_weights(loss: Tensor, outputs: Iterable[Tensor]) -> None:
         loss: with autograd's graph.
         outputs: of the model, with theirs.
     """
-    behind = set(weights_in_graph(outputs))
-    for weight in weights_in_graph([loss]):
+    ends = list(outputs)
+    beside = list(weights_in_graph([loss], ends))
+    # Few losses have any: only then is the stage's own graph walked through.
+    behind = set(weights_in_graph(ends)) if beside else ()
+    for weight in beside:
         if weight not in behind:
             raise ValueError(
                 f"the loss computes with a weight of shape {list(weight.shape)} that no stage "

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-NEARLY = {torch.float16: 3e-2, torch.bfloat16: 3e-2}
-"""By how much of itself a loss may differ by rounding; of other types 1e-3."""
+from pipekit.layers.autocast import rounding
 
 
 def is_mean(loss: Callable[..., Any]) -> bool:
@@ -55,8 +54,8 @@ def warn_of_other_means(
         return
     shares = [count / sum(rows) if is_mean(loss) else 1.0 for count in rows]
     found = sum(share * value for share, value in zip(shares, values, strict=True))
-    one, nearly = float(expected), NEARLY.get(expected.dtype, 1e-3)
-    if not expected.isfinite() or abs(found - one) <= nearly * abs(one) + 1e-7:
+    one = float(expected)
+    if not expected.isfinite() or abs(found - one) <= rounding(expected.dtype) * abs(one) + 1e-7:
         return
     warnings.warn(
         f"the loss of {sum(rows)} rows is {one:.4g}, and that of their parts together {found:.4g}: "

@@ -5,14 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipekit.layers.autocast import rounding
 from pipekit.layers.modes import set_mode
 from pipekit.partition.recorded.recorded_model import RecordedModel
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.templates import tensors
 from pipekit.partition.recording.untouched import left_as_it_was, run_to_look_at
-
-FURTHEST = {torch.float16: 3e-2, torch.bfloat16: 3e-2}
-"""By how much of the largest number outputs may differ by rounding; of other types 1e-3."""
 
 
 def mixed_rows(recorded: RecordedModel) -> str | None:
@@ -39,7 +37,7 @@ def mixed_rows(recorded: RecordedModel) -> str | None:
         if rest.shape != full[1:].shape:
             return f"tensor {number} of the output has the shape {list(rest.shape)} then"
         furthest, largest = (full[1:] - rest).abs().max().item(), full.abs().max().item()
-        if furthest > FURTHEST.get(full.dtype, 1e-3) * largest:
+        if furthest > rounding(full.dtype) * largest:
             return f"tensor {number} of the output changes by {furthest:.2g} then"
     return None
 

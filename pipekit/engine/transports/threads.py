@@ -1,7 +1,8 @@
 """All workers in this process, a thread each: starts at once, and errors surface in the cell."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from operator import is_
 from queue import SimpleQueue
@@ -192,18 +193,21 @@ class ThreadRunner:
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
         stages = [_kept(kept.get(worker.index), worker.stages) for worker in workers]
 
-        def build(place: int, _: Notify) -> dict[int, TrainedStage]:
-            assignment = workers[place]
+        @contextmanager
+        def at_work(assignment: WorkerAssignment) -> Iterator[None]:
             with on_stream(self._workers[assignment.index].stream):
                 for event in before:
                     wait_event(assignment.device, event)
+                yield
+
+        def build(place: int, _: Notify) -> dict[int, TrainedStage]:
+            assignment = workers[place]
+            with at_work(assignment):
                 return stages[place] or assignment.build()
 
         def run(place: int, notify: Notify) -> Report:
             assignment, trained = workers[place], stages[place]
-            with on_stream(self._workers[assignment.index].stream):
-                for event in before:
-                    wait_event(assignment.device, event)
+            with at_work(assignment):
                 transport: EndingTransport = network.transport(assignment.index)
                 if calendar is not None:
                     transport = SlowTransport(transport, assignment.index, calendar)

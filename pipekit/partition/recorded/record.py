@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from pipekit.layers.modes import in_evaluation, set_mode
+from pipekit.layers.python_state import module_names
 from pipekit.partition.recorded.recorded_model import RecordedModel, Trial
 from pipekit.partition.recording import batch as batches
 from pipekit.partition.recording.blocks import Wish, containers, find_blocks, opaque, wished_blocks
@@ -93,8 +94,8 @@ def record(
 def _warn_of_hooks(model: nn.Module, outer: set[nn.Module]) -> None:
     """Say which modules have hooks of which stages run no more than the operations on tensors."""
     hooked = [
-        name or type(model).__name__
-        for name, module in model.named_modules()
+        name
+        for module, name in module_names(model).items()
         if module in outer and (module._forward_hooks or module._forward_pre_hooks)
     ]
     if hooked:

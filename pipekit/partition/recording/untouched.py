@@ -12,7 +12,7 @@ from torch import nn
 
 from pipekit.devices import random_states_put_back
 from pipekit.layers.modes import modes_put_back
-from pipekit.layers.python_state import PythonState, state_untouched
+from pipekit.layers.python_state import PythonState, module_names, state_untouched
 from pipekit.layers.weights import weights_untouched
 from pipekit.partition.recording.refusal import NotRecordable
 
@@ -72,7 +72,7 @@ def stateless(outer: Iterable[nn.Module], model: nn.Module) -> Iterator[None]:
         outer: the modules whose forward is recorded.
         model: which names them.
     """
-    names = {module: name or type(model).__name__ for name, module in model.named_modules()}
+    names = module_names(model)
     recorded = set(outer)
     before = {module: _tensors(module) for module in names if module in recorded}
     state = PythonState(model, before)

@@ -70,7 +70,8 @@ class ProcessRunner:
             store = None if memory else pool.store()
             # Once for all: it names every sum of every update.
             rest = {name: each for name, each in vars(config).items() if name != "loss"}
-            shared = dumps(partial(RunConfig, **rest)), dumps(config.loss)
+            common = dumps(partial(RunConfig, **rest)), dumps(config.loss)
+            shared = *common, NumericSettings.here()
             if store:  # through shared memory messages are taken by name, in any order
                 coming = incoming([worker.steps for worker in workers])
                 pairs = zip(workers, coming, strict=True)
@@ -126,20 +127,20 @@ class ProcessRunner:
     def _task(
         self,
         worker: WorkerAssignment,
-        shared: tuple[bytes, bytes],
+        shared: tuple[bytes, bytes, NumericSettings],
         store: str | None,
         watched: bool,
     ) -> bytes:
         """Return what a worker is to do, without the stages that it has.
 
-        ``shared`` is what makes the run's configuration of its loss, and the loss, pickled.
+        ``shared`` is what makes the run's configuration of its loss, and the loss, pickled, and
+        torch's settings.
         """
         left = self._left[worker.index].stages if self._left else ()
         kept = len(left) == len(worker.stages) and all(map(is_, left, worker.stages))
         stages = () if kept else [_here(stage) for stage in worker.stages]
         rest = replace(worker, steps=(), stages=stages)
-        settings = NumericSettings.here()
-        return dumps(ProcessTask(rest, pack(worker.steps), kept, *shared, settings, store, watched))
+        return dumps(ProcessTask(rest, pack(worker.steps), kept, *shared, store, watched))
 
     def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:
         """Return the last run's processes, or others if these cannot do this run."""
