@@ -1,0 +1,99 @@
+"""Hold a run of the papers' notebooks against the golden file, claim by claim.
+
+    python -m experiments.golden results/runs/NAME           # compare
+    python -m experiments.golden results/runs/NAME --write   # make the golden file of this run
+
+The golden file, results/reference/papers/claims.csv, has the outcome, value and label of each claim
+in one whole run of `make papers`; beside it stand the run's provenance and the host's load.  A
+rewrite of the notebooks' code keeps them: claims labelled exact, simulated or paper keep their
+outcome and their value (numbers within 1e-9, relatively); emulated and measured ones keep their
+outcome, or one of the two is undecided.  The script exits with 1 if any claim differs.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+
+from pipekit.ledger.claims import outcomes
+from pipekit.ledger.outcomes import Status
+
+GOLDEN = Path("results/reference/papers/claims.csv")
+CLOSE = 1e-9
+BY_VALUE = {"exact", "simulated", "paper"}
+
+
+def main(
+    run: Annotated[Path, typer.Argument(help="the run's folder, or one of a few notebooks")],
+    write: Annotated[bool, typer.Option(help="make the golden file of this run")] = False,
+    load: Annotated[str, typer.Option(help="with --write: the host's load, in words")] = "",
+    golden: Annotated[Path, typer.Option(help="the golden file")] = GOLDEN,
+) -> None:
+    found = frame(run)
+    if write:
+        found.to_csv(golden, index=False)
+        about = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
+        kept = {key: about[key] for key in ("utc", "commit", "cpu", "cores", "python", "torch")}
+        kept |= {"claims": len(found), "load": load, "command": "make papers"}
+        golden.with_suffix(".json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        return
+    lines = differences(pd.read_csv(golden, keep_default_na=False), found)
+    print("\n".join([*lines, f"{len(found)} claims of {run}, {len(lines)} unlike {golden}"]))
+    sys.exit(bool(lines))
+
+
+def frame(run: Path) -> pd.DataFrame:
+    """Return id, outcome, value as JSON and label of each claim that a run recorded or presets."""
+    rows = [
+        (
+            each.claim.id,
+            each.status.value,
+            "" if each.record is None else json.dumps(each.record.value),
+            "" if each.record is None else each.record.label,
+        )
+        for each in outcomes(run)
+        if each.record is not None or each.status is not Status.NOT_RUN
+    ]
+    return pd.DataFrame(rows, columns=["id", "outcome", "value", "label"])
+
+
+def differences(golden: pd.DataFrame, found: pd.DataFrame) -> list[str]:
+    """Return a sentence for each claim of both that is not the same."""
+    both = golden.merge(found, on="id", suffixes=("", "_now"))
+    told = []
+    for row in both.itertuples():
+        if row.label != row.label_now:
+            told.append(f"{row.id}: labelled {row.label_now}, was {row.label}")
+        elif row.label in BY_VALUE:
+            if row.outcome != row.outcome_now or not same(row.value, row.value_now):
+                told.append(
+                    f"{row.id}: {row.outcome_now} {row.value_now}, was {row.outcome} {row.value}"
+                )
+        elif row.outcome != row.outcome_now and "undecided" not in (row.outcome, row.outcome_now):
+            told.append(
+                f"{row.id} ({row.label}): {row.outcome_now} {row.value_now}, was {row.outcome} "
+                f"{row.value}"
+            )
+    return told
+
+
+def same(one: str, other: str) -> bool:
+    """Return whether two values, as JSON, are equal, numbers within rounding."""
+    return one == other or (bool(one and other) and _same(json.loads(one), json.loads(other)))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    numbers = (int, float)
+    if isinstance(one, numbers) and isinstance(other, numbers):
+        return math.isclose(one, other, rel_tol=CLOSE)
+    return bool(one == other)
+
+
+if __name__ == "__main__":
+    typer.run(main)

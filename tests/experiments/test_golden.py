@@ -1,0 +1,36 @@
+"""A rewrite of the notebooks keeps the claims: what counts as kept."""
+
+import pandas as pd
+import pytest
+
+from experiments.golden import GOLDEN, differences
+from pipekit.ledger.claims import load
+
+
+def claims(*rows: tuple[str, str, str]) -> pd.DataFrame:
+    return pd.DataFrame([("a", *row) for row in rows], columns=["id", "outcome", "value", "label"])
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_kept"),
+    [
+        (("pass", "1.0", "exact"), ("pass", "1.0", "exact"), True),
+        (("pass", "1.0", "exact"), ("pass", "1.0000000001", "exact"), True),
+        (("pass", "1.0", "exact"), ("pass", "1.00000001", "exact"), False),
+        (("pass", "[1, 2]", "simulated"), ("pass", "[1, 3]", "simulated"), False),
+        (("pass", '"2-1-1"', "exact"), ("pass", '"3-1"', "exact"), False),
+        (("pass", "1.0", "exact"), ("miss", "1.0", "exact"), False),
+        (("pass", "1.0", "exact"), ("pass", "1.0", "simulated"), False),
+        (("pass", "1.0", "measured"), ("pass", "1.5", "measured"), True),
+        (("pass", "1.0", "emulated"), ("undecided", "1.5", "emulated"), True),
+        (("miss", "1.0", "measured"), ("pass", "1.5", "measured"), False),
+    ],
+)
+def test_claims_keep_their_values_or_their_outcomes(
+    before: tuple[str, str, str], now: tuple[str, str, str], is_kept: bool
+) -> None:
+    assert (differences(claims(before), claims(now)) == []) == is_kept
+
+
+def test_the_golden_file_has_every_claim_of_the_ledger() -> None:
+    assert set(pd.read_csv(GOLDEN)["id"]) == set(load())
