@@ -233,8 +233,6 @@ class Plan:
         """Write the plan as JSON, making the folder if it is missing."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         record = {"format": _FORMAT, **asdict(self)}
-        if not self.order:
-            del record["order"]  # so that files of chains stay as they were
         Path(path).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", "utf-8")
 
     @classmethod

@@ -288,25 +288,13 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile as JSON, making the folder if it is missing."""
-        record = {
-            "format": _FORMAT,
-            "rows": self.rows,
-            "input_bytes": self.input_bytes,
-            "provenance": dict(self.provenance),
-            "layers": [asdict(layer) for layer in self.layers],
-            "skips": [asdict(skip) for skip in self.skips],
-        }
-        if self.ties:
-            record["ties"] = [asdict(tie) for tie in self.ties]
-        if self.values:
-            values = [asdict(value) for value in self.values]
-            record |= {"skips": [], "values": values, "relayed": self.relayed}
+        record = {"format": _FORMAT, **asdict(self), "provenance": dict(self.provenance)}
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", "utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Profile":
-        """Read back what :meth:`save` wrote; a file without skips, values or ties has none.
+        """Read back what :meth:`save` wrote.
 
         Raises:
             ValueError: the file is not a profile; the message says where it is not.
