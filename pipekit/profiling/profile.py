@@ -209,10 +209,6 @@ class Profile:
         """Return the same layers for planners that keep to the order in which they stand."""
         return replace(self, values=())
 
-    def to_pipedream_graph(self, path: str | os.PathLike[str]) -> None:
-        """Write PipeDream's ``graph.txt``: see :func:`pipekit.profiling.graph_txt.write`."""
-        graph_txt.write(self.layers, self.input_bytes, path)
-
     def __len__(self) -> int:
         return len(self.layers)
 
@@ -230,13 +226,6 @@ class Profile:
     def parameter_bytes(self) -> float:
         """Bytes of all trained parameters."""
         return sum(layer.parameter_bytes for layer in self.layers)
-
-    @property
-    def split_label(self) -> str:
-        """Where the seconds of the backward's two parts come from: "assumed", or as the profile."""
-        if any(layer.backward_input_s is None for layer in self.layers):
-            return "assumed"
-        return str(self.provenance.get("label", ""))
 
     def stage(self, first: int, stop: int) -> LayerProfile:
         """Return the layers from ``first`` to the one before ``stop`` as one.

@@ -205,7 +205,6 @@ class TestPartsOfABackward:
     def test_without_seconds_of_its_own_each_part_takes_half(self) -> None:
         layer = LayerProfile("a", 1.0, 3.0, update_s=0.25)
         assert [layer.seconds(op) for op in Op] == [1.0, 3.0, 1.5, 1.5, 0.25]
-        assert Profile((layer,)).split_label == "assumed"
 
     def test_measured_parts_are_added_scaled_and_saved(self, tmp_path: Path) -> None:
         known = LayerProfile(
@@ -218,8 +217,6 @@ class TestPartsOfABackward:
             input_only_bytes=4.0,
         )
         made = Profile((known, LayerProfile("b", 1.0, 3.0)), rows=2, provenance={"label": "exact"})
-        assert made.split_label == "assumed"  # of one of them
-        assert Profile((known,), provenance={"label": "exact"}).split_label == "exact"
         whole = made.scaled(4).stage(0, 2)
         parts = whole.backward_input_s, whole.backward_weight_s, whole.input_only_bytes
         assert parts == (2 * (2.0 + 1.5), 2 * (1.25 + 1.5), 8.0)
