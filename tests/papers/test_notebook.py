@@ -146,12 +146,3 @@ def test_a_parameter_out_of_the_range_in_its_comment_is_refused_at_once() -> Non
     assert parameters({**given, "In": cells}) == given
     with pytest.raises(ValueError, match=r"rows is 2, outside its range: \[4, 16\]"):
         parameters({**given, "rows": 2, "In": cells})
-
-
-def test_no_notebook_makes_a_bar_of_its_own(repository: Path) -> None:
-    """``progress_bar`` leaves nothing in a saved notebook (tests/test_progress.py)."""
-    code = [
-        *(repository / "pipekit/papers").rglob("*.py"),
-        *(repository / "notebooks").rglob("*.ipynb"),
-    ]
-    assert [path for path in code if "tqdm" in path.read_text()] == []
