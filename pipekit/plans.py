@@ -11,7 +11,7 @@ from typing import Literal
 
 from pipekit.megatron_layout import read_layout, write_layout
 from pipekit.reading import read_json
-from pipekit.units import bytes_text
+from pipekit.units import bytes_text, plural
 
 _FORMAT = "pipekit plan 1"
 _MOST = 10**6
@@ -41,7 +41,7 @@ class StagePlan:
 
     def __str__(self) -> str:
         layers = layers_text(range(self.first, self.stop))
-        return f"{layers} on {workers_text(self.replicas)}"
+        return f"{layers} on {plural(self.replicas, 'worker')}"
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Plan:
     def __str__(self) -> str:
         separator = "; " if self.order else ", "
         stages = (
-            f"{layers_text(self.layers_of(stage))} on {workers_text(stage.replicas)}"
+            f"{layers_text(self.layers_of(stage))} on {plural(stage.replicas, 'worker')}"
             for stage in self.stages
         )
         lines = [f"{self.config}: " + separator.join(stages)]
@@ -233,8 +233,6 @@ class Plan:
         """Write the plan as JSON, making the folder if it is missing."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         record = {"format": _FORMAT, **asdict(self)}
-        if not self.order:
-            del record["order"]  # so that files of chains stay as they were
         Path(path).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", "utf-8")
 
     @classmethod
@@ -258,8 +256,3 @@ def layers_text(layers: Sequence[int]) -> str:
             runs.append([layer])
     text = ", ".join("-".join(map(str, run)) for run in runs)
     return f"layer {text}" if len(layers) == 1 else f"layers {text}"
-
-
-def workers_text(count: int) -> str:
-    """Return a number of workers for a message: "1 worker", "2 workers"."""
-    return "1 worker" if count == 1 else f"{count} workers"

@@ -37,3 +37,8 @@ def bytes_text(number: float) -> str:
 def listed(numbers: Iterable[int]) -> str:
     """Return numbers as text, say one a worker: "4 3 2 1"."""
     return " ".join(map(str, numbers))
+
+
+def plural(number: int, noun: str, ending: str = "s") -> str:
+    """Return a number of things as text: "1 worker", "2 workers"."""
+    return f"{number} {noun}{ending * (number != 1)}"

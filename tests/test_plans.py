@@ -140,11 +140,9 @@ class TestOrder:
         first = str(self.GRAPH).splitlines()[0]
         assert first == "2-1: layers 0, 2-3 on 2 workers; layer 1 on 1 worker"
 
-    def test_a_file_keeps_it_and_a_chains_has_none(self, tmp_path: Path) -> None:
+    def test_a_file_keeps_it(self, tmp_path: Path) -> None:
         self.GRAPH.save(tmp_path / "graph.json")
         assert Plan.load(tmp_path / "graph.json") == self.GRAPH
-        Plan("any", self.GRAPH.stages).save(tmp_path / "chain.json")
-        assert "order" not in json.loads((tmp_path / "chain.json").read_text())
 
     @pytest.mark.parametrize("order", [(0, 1, 2), (0, 1, 2, 2), (1, 2, 3, 4)])
     def test_it_names_each_layer_once(self, order: tuple[int, ...]) -> None:

@@ -7,9 +7,7 @@ from types import MappingProxyType
 from pipekit.clusters.cluster import Cluster
 from pipekit.clusters.local import local
 from pipekit.clusters.papers import (
-    gpipe_p100,
     gpipe_tpu_v2,
-    gpipe_tpu_v3,
     pipedream_a,
     pipedream_b,
     pipedream_figure1,
@@ -53,8 +51,6 @@ NAMED: Mapping[str, Callable[..., Cluster]] = MappingProxyType(
         "figure1-titan-x": partial(pipedream_figure1, "Titan X"),
         "figure1-v100": partial(pipedream_figure1, "V100"),
         "gpipe-tpu-v2": gpipe_tpu_v2,
-        "gpipe-tpu-v3": gpipe_tpu_v3,
-        "gpipe-p100": gpipe_p100,
         "torchgpipe-p40": torchgpipe_p40,
         "2bw-v100": _two_bw,
         "local": local,

@@ -26,15 +26,11 @@ P40 = Device("P40 22GiB", 22 * _GIB, {"float32": 12e12}, 346e9, "cuDNN")
 """Tesla P40 (data sheet); torchgpipe section 4 prints the 22 GiB that can be used."""
 
 P100 = Device("P100 16GB", 16 * _GIB, {"float32": 9.3e12, "float16": 18.7e12}, 732e9, "cuDNN")
-"""Tesla P100 for PCIe (data sheet), which has no NVLink; GPipe does not print its memory."""
+"""Tesla P100 for PCIe (data sheet), which has no NVLink."""
 
 TPU_V2_CORE = Device("TPU-v2 core 8GB", 8 * _GIB, {"bfloat16": 22.5e12}, 300e9, "XLA")
 """One of the two cores of a TPU-v2 chip (Google Cloud TPU system architecture: 45 TFLOPS and
 600 GB/s a chip); GPipe section 4 prints the 8 GB of an accelerator."""
-
-TPU_V3_CORE = Device("TPU-v3 core 16GB", 16 * _GIB, {"bfloat16": 61.5e12}, 450e9, "XLA")
-"""One of the two cores of a TPU-v3 chip (Google Cloud TPU system architecture: 123 TFLOPS, 32 GB
-and 900 GB/s a chip)."""
 
 NVLINK_COLLECTIVES = Calibrated(
     6 * 20e9,
@@ -83,29 +79,6 @@ def gpipe_tpu_v2(cores: int = 8) -> Cluster:
     """
     require_workers(cores)
     return Cluster("TPU-v2 board", TPU_V2_CORE, (Level("interconnect", cores, 496 * _GBPS),))
-
-
-def gpipe_tpu_v3(cores: int = 8) -> Cluster:
-    """Return cores of a TPU-v3 board: 8 accelerators of 16 GB each.
-
-    GPipe's section 4 says TPU-v2 of all its runs; torchgpipe's Table 2 says Cloud TPUv3 of those
-    that it quotes, as the later version of GPipe (NeurIPS 2019) does of some of its own.  656 Gbps
-    is one inter-chip link in one direction (Jouppi et al., CACM 2020), taken as for
-    :func:`gpipe_tpu_v2`.
-    """
-    require_workers(cores)
-    return Cluster("TPU-v3 board", TPU_V3_CORE, (Level("interconnect", cores, 656 * _GBPS),))
-
-
-def gpipe_p100(workers: int = 8) -> Cluster:
-    """Return the P100s without NVLink of GPipe's later version (NeurIPS 2019, section 3).
-
-    There data goes from GPU to host and from host to GPU over PCI Express, whose speed is not
-    printed: a P100 has a 3.0 x16 connector (data sheet), 15.75 GB/s; that each byte passes two such
-    connectors, or more than one GPU waits for the host, is not counted.
-    """
-    require_workers(workers)
-    return Cluster("P100 server", P100, (Level("PCIe", workers, _PCIE_3_X16),))
 
 
 def torchgpipe_p40(workers: int = 8) -> Cluster:

@@ -11,9 +11,10 @@ from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.devices import is_accelerator
 from pipekit.engine.observers.observer import Observer, Watchers
-from pipekit.plans import Plan, Recompute, workers_text
+from pipekit.plans import Plan, Recompute
 from pipekit.schedules import OPS, Op, Schedule, ScheduleError, check
 from pipekit.staleness import Mitigation
+from pipekit.units import plural
 
 
 class Batches(Protocol):
@@ -50,7 +51,7 @@ def require_replicas(plan: Plan, schedule: Schedule) -> None:
             return
     elif found == plan.replicas:  # it is not in their number that they differ
         raise ValueError(
-            f"the plan has {workers_text(plan.workers)} and the schedule "
+            f"the plan has {plural(plan.workers, 'worker')} and the schedule "
             f"{len(schedule.workers)}, of which some have several of the {len(found)} stages: a "
             f"plan gives each stage workers of its own; for its cuts alone pass "
             f"balance={plan.balance}"

@@ -180,16 +180,12 @@ def _notes(schedule: Schedule, trace: Trace) -> list[str]:
     report = check(schedule)
     assert trace.memory is not None
     return [
-        f"{_count(versions, 'weight slot')}\n{flying} in flight\n"
+        f"{units.plural(versions, 'weight slot')}\n{flying} in flight\n"
         f"peak {units.written(peak, units.BYTES)}"
         for versions, flying, peak in zip(
             report.peak_versions, report.peak_in_flight, trace.memory.peak_bytes, strict=True
         )
     ]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _compared(traces: Sequence[Trace]) -> str:

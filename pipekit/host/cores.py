@@ -2,6 +2,8 @@
 
 import os
 
+from pipekit.units import plural
+
 
 def available_cores() -> int:
     """Return the cores that this process may run on, or where nobody says so, all of them."""
@@ -14,4 +16,4 @@ def workers_on_cores(workers: int) -> str:
     """Return on what workers run here, in words: who shares a core is slower for that alone."""
     cores = available_cores()
     verb = "share" if workers > cores else "have" if workers > 1 else "has"
-    return f"{workers} worker{'s' * (workers != 1)} {verb} {cores} core{'s' * (cores != 1)}"
+    return f"{plural(workers, 'worker')} {verb} {plural(cores, 'core')}"

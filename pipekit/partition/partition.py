@@ -67,11 +67,6 @@ class Partition:
     ties: tuple[Tie, ...]
 
     @property
-    def balance(self) -> list[int]:
-        """How many layers each stage has."""
-        return [len(stage.module) for stage in self.stages]
-
-    @property
     def skip_ends(self) -> list[tuple[int, int]]:
         """The stages where each skip connection begins and ends."""
         return [(skip.source, skip.destination) for skip in self.skips]

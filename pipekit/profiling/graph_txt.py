@@ -1,4 +1,4 @@
-"""The ``graph.txt`` that PipeDream's own profiler writes and its optimizer reads.
+"""The ``graph.txt`` that PipeDream's own profiler writes.
 
 One line a node and one an edge, times in milliseconds a minibatch, sizes in bytes::
 
@@ -9,7 +9,6 @@ One line a node and one an edge, times in milliseconds a minibatch, sizes in byt
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +37,7 @@ class _Graph(NamedTuple):
 
 
 def read(path: str | os.PathLike[str], rows: int = 1) -> Contents:
-    """Read a profile that PipeDream's profiler, or :func:`write`, wrote.
+    """Read a profile that PipeDream's profiler wrote.
 
     A node's output is one value, however many nodes read it.  Input nodes stand for the loading of
     data: their time is dropped, and each is a value that the first stage is given.  A part of an
@@ -74,36 +73,6 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> Contents:
     if _is_chain(values, len(order)):
         values = []
     return Contents(layers, rows, input_bytes, provenance, values=tuple(values))
-
-
-def write(layers: Sequence[LayerProfile], input_bytes: float, path: str | os.PathLike[str]) -> None:
-    """Write a profile, a graph as a chain of its layers, for PipeDream's optimizer.
-
-    Rows, saved bytes, buffers, FLOPs, updates, skips, values and provenance have no place in it.
-
-    Raises:
-        ValueError: a layer's name would be read as something else.
-        OSError: the file cannot be written.
-    """
-    first = LayerProfile("Input0", 0.0, 0.0, input_bytes)
-    for layer in layers:
-        if _INPUT.fullmatch(layer.name) or len(layer.name.splitlines()) != 1:
-            raise ValueError(f"graph.txt cannot hold a layer named {layer.name!r}: rename it")
-    chain = [first, *layers]
-    lines = [_line(number, layer) for number, layer in enumerate(chain, start=1)]
-    edges = [f"\tnode{number} -- node{number + 1}" for number in range(1, len(chain))]
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text("\n".join([*lines, *edges]) + "\n", "utf-8")
-
-
-def _line(number: int, layer: LayerProfile) -> str:
-    return (
-        f"node{number} -- {layer.name} -- "
-        f"forward_compute_time={layer.forward_s * 1e3!r}, "
-        f"backward_compute_time={layer.backward_s * 1e3!r}, "
-        f"activation_size={float(layer.output_bytes)!r}, "
-        f"parameter_size={float(layer.parameter_bytes)!r}"
-    )
 
 
 def _parse(path: Path) -> _Graph:

@@ -209,10 +209,6 @@ class Profile:
         """Return the same layers for planners that keep to the order in which they stand."""
         return replace(self, values=())
 
-    def to_pipedream_graph(self, path: str | os.PathLike[str]) -> None:
-        """Write PipeDream's ``graph.txt``: see :func:`pipekit.profiling.graph_txt.write`."""
-        graph_txt.write(self.layers, self.input_bytes, path)
-
     def __len__(self) -> int:
         return len(self.layers)
 
@@ -230,13 +226,6 @@ class Profile:
     def parameter_bytes(self) -> float:
         """Bytes of all trained parameters."""
         return sum(layer.parameter_bytes for layer in self.layers)
-
-    @property
-    def split_label(self) -> str:
-        """Where the seconds of the backward's two parts come from: "assumed", or as the profile."""
-        if any(layer.backward_input_s is None for layer in self.layers):
-            return "assumed"
-        return str(self.provenance.get("label", ""))
 
     def stage(self, first: int, stop: int) -> LayerProfile:
         """Return the layers from ``first`` to the one before ``stop`` as one.
@@ -288,25 +277,13 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile as JSON, making the folder if it is missing."""
-        record = {
-            "format": _FORMAT,
-            "rows": self.rows,
-            "input_bytes": self.input_bytes,
-            "provenance": dict(self.provenance),
-            "layers": [asdict(layer) for layer in self.layers],
-            "skips": [asdict(skip) for skip in self.skips],
-        }
-        if self.ties:
-            record["ties"] = [asdict(tie) for tie in self.ties]
-        if self.values:
-            values = [asdict(value) for value in self.values]
-            record |= {"skips": [], "values": values, "relayed": self.relayed}
+        record = {"format": _FORMAT, **asdict(self), "provenance": dict(self.provenance)}
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", "utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Profile":
-        """Read back what :meth:`save` wrote; a file without skips, values or ties has none.
+        """Read back what :meth:`save` wrote.
 
         Raises:
             ValueError: the file is not a profile; the message says where it is not.

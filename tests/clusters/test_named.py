@@ -2,8 +2,6 @@ import pytest
 
 from pipekit.clusters import (
     NAMED,
-    gpipe_p100,
-    gpipe_tpu_v3,
     named,
     pipedream_a,
     pipedream_figure1,
@@ -20,8 +18,6 @@ def test_every_name_is_a_cluster_of_as_many_workers_as_asked(name: str) -> None:
 def test_names_mean_the_papers_clusters() -> None:
     assert named("pipedream-a") == pipedream_a()
     assert named("figure1-titan-x", 4) == pipedream_figure1("Titan X", 4)
-    assert named("gpipe-tpu-v3") == gpipe_tpu_v3()
-    assert named("gpipe-p100", 4) == gpipe_p100(4)
     assert named("2bw-v100", 16) == two_bw_v100(2)
 
 

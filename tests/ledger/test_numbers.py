@@ -1,12 +1,11 @@
 """Numbers in prose are those of the committed tables."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from pipekit.ledger.numbers import MARK, REFERENCE, pages, rendered
+from pipekit.ledger.numbers import REFERENCE, pages, rendered
 
 TABLE = "what,found,chosen\nmean error,0.0123,False\nworst error,-0.5,True\nother,-0.25,False\n"
 
@@ -69,34 +68,3 @@ def test_a_mark_shows_what_it_asks_for(asked: str, shown: str, reference: Path) 
 def test_what_is_wrong_is_said(asked: str, says: str, reference: Path) -> None:
     with pytest.raises(ValueError, match=says):
         rendered(f"<!-- number: {asked} -->1<!-- -->", reference)
-
-
-RESULT = re.compile(
-    r"\d(?: ?%|x| times| ms| s| nats| GB)?[^.:;|(]{0,40}\((?:measured|emulated|simulated|one seed)\b"
-)
-"""A number and, behind it in parentheses, that it comes from a run."""
-
-
-def prose(notebook: Path) -> str:
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
-
-
-@pytest.mark.parametrize(
-    ("text", "from_a_run"),
-    [
-        ("it is 3.14 times as fast (emulated)", True),
-        ("a loss of 1.91 nats (one seed, 3,000 updates)", True),
-        ("<!-- number: a/t.csv, max found -->3.14<!-- --> times as fast (emulated)", False),
-        ("with 8 workers. Speedups (simulated) follow", False),
-    ],
-)
-def test_a_result_in_prose_is_recognised(text: str, from_a_run: bool) -> None:
-    assert bool(RESULT.search(MARK.sub("", text))) is from_a_run
-
-
-def test_no_notebook_tells_a_result_that_no_table_holds(repository: Path) -> None:
-    """Notebooks show their own numbers; prose beside them holds only those that are marked."""
-    for notebook in sorted((repository / "notebooks").rglob("*.ipynb")):
-        found = RESULT.search(MARK.sub("", prose(notebook)))
-        assert found is None, f"{notebook}: {found and found[0]!r} is not marked"

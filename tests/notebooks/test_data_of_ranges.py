@@ -8,7 +8,7 @@ import nbformat
 import pytest
 
 from pipekit.datasets import mnist, python_snippets, python_source
-from pipekit.ledger.batches.ranges import read
+from pipekit.ledger.batches.ranges import Between, read
 
 
 @pytest.fixture
@@ -19,12 +19,12 @@ def cell(repository: Path, name: str) -> str:
 
 @pytest.fixture
 def most(cell: str) -> Callable[[str], int]:
-    """A parameter's greatest value: the one before the least that is too great."""
+    """A parameter's greatest value."""
 
     def of(name: str) -> int:
         allowed = read(cell)[name].range
-        assert allowed is not None
-        return int(allowed.outside()[1]) - 1
+        assert isinstance(allowed, Between)
+        return int(allowed.high)
 
     return of
 

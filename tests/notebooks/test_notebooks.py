@@ -6,7 +6,7 @@ import pytest
 from nbformat import NotebookNode
 
 from pipekit.ledger.batches.experiment import GIVEN, SCALES, load_all
-from pipekit.ledger.batches.ranges import read
+from pipekit.ledger.batches.ranges import Between, Parameter, read
 from pipekit.papers import notebook as papers
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +89,14 @@ def test_an_experiment_runs_it(path: Path, scale: str) -> None:
     assert path.resolve() in [job.notebook.resolve() for job in jobs]
 
 
+def outside(parameter: Parameter) -> list[object]:
+    """Return some values that a parameter's range does not allow."""
+    if not isinstance(parameter.range, Between):
+        return [] if parameter.range is None else [-1 if parameter.kind == "int" else "none such"]
+    kind = str if parameter.kind == "str" else type(parameter.range.low)
+    return [kind(parameter.range.low - 1), kind(parameter.range.high + 1)]
+
+
 def test_every_parameter_out_of_the_range_in_its_comment_is_refused_at_once(
     path: Path, notebook: NotebookNode
 ) -> None:
@@ -102,10 +110,8 @@ def test_every_parameter_out_of_the_range_in_its_comment_is_refused_at_once(
     assert set(declared) == set(given)
     assert papers.parameters({**given, "In": ["", source]}) == given
     for name, parameter in declared.items():
-        if parameter.type is bool:
-            continue
-        assert parameter.range is not None, f"{name} says no range"
-        for value in parameter.range.outside():
+        assert parameter.range is not None or parameter.kind in ("bool", "str"), f"{name}: no range"
+        for value in outside(parameter):
             with pytest.raises(ValueError, match=f"the parameter {name} "):
                 papers.parameters({**given, name: value, "In": ["", source]})
 

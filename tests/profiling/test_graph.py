@@ -181,10 +181,6 @@ class TestJson:
         profile.save(path)
         assert Profile.load(path) == profile
 
-    def test_a_chains_file_says_nothing_of_values(self, tmp_path: Path) -> None:
-        Profile(LAYERS).save(tmp_path / "p.json")
-        assert "values" not in json.loads((tmp_path / "p.json").read_text())
-
     @given(content=damaged_json(FILE))
     def test_whatever_stands_in_a_file_it_is_a_profile_or_refused(
         self, content: bytes, tmp_path_factory: pytest.TempPathFactory

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from pipekit import Profile
-from pipekit.profiling import LayerProfile, SkipProfile, ValueProfile, merged
+from pipekit.profiling import ValueProfile, merged
 from tests.hostile import damaged_text, read_or_refuse
 
 COSTS = "forward_compute_time={}, backward_compute_time={}, activation_size={}, parameter_size={}"
@@ -185,64 +184,6 @@ class TestMerged:
         )
         assert names(made) == ["encoder to decoder", "head"]  # Input1 would cross a cut
         assert made.input_bytes == 110
-
-
-class TestWrite:
-    sizes = st.integers(0, 2**53).map(float)
-    seconds = st.floats(0, 1e4, allow_nan=False)
-    labels = st.from_regex(r"[A-Za-z(][ -~]{0,20}[a-z)]", fullmatch=True)
-    chains = st.lists(
-        st.builds(
-            lambda name, f, b, out, w: LayerProfile(name, f, b, out, w, out, True),
-            labels,
-            seconds,
-            seconds,
-            sizes,
-            sizes,
-        ),
-        min_size=1,
-        max_size=6,
-    )
-
-    @given(chains, sizes)
-    def test_a_chain_comes_back(
-        self, tmp_path_factory: pytest.TempPathFactory, layers: list[LayerProfile], size: float
-    ) -> None:
-        path = tmp_path_factory.mktemp("round") / "graph.txt"
-        written = Profile(tuple(layers), input_bytes=size)
-        written.to_pipedream_graph(path)
-        read = Profile.from_pipedream_graph(path)
-        assert read.input_bytes == size
-        assert names(read) == names(written)
-        for a, b in zip(read.layers, written.layers, strict=True):
-            assert a.forward_s == pytest.approx(b.forward_s, rel=1e-14)
-            assert a.backward_s == pytest.approx(b.backward_s, rel=1e-14)
-            assert a.output_bytes == b.output_bytes
-            assert a.parameter_bytes == b.parameter_bytes
-
-    def test_it_is_pipedreams_text(self, graph: Path) -> None:
-        layer = LayerProfile("Conv2d(3, 64)", 0.5, 0.25, 1024, 36)
-        Profile((layer, layer), input_bytes=6).to_pipedream_graph(graph)
-        assert graph.read_text().splitlines() == [
-            f"node1 -- Input0 -- {COSTS.format(0.0, 0.0, 6.0, 0.0)}",
-            f"node2 -- Conv2d(3, 64) -- {COSTS.format(500.0, 250.0, 1024.0, 36.0)}",
-            f"node3 -- Conv2d(3, 64) -- {COSTS.format(500.0, 250.0, 1024.0, 36.0)}",
-            "\tnode1 -- node2",
-            "\tnode2 -- node3",
-        ]
-
-    def test_it_knows_no_skips(self, graph: Path) -> None:
-        layers = (LayerProfile("a", 1, 1), LayerProfile("b", 1, 1))
-        Profile(layers, skips=(SkipProfile("s", 0, 1, 8),)).to_pipedream_graph(graph)
-        assert Profile.from_pipedream_graph(graph).skips == ()
-
-    @pytest.mark.parametrize("name", ["Input0", "Input", "two\nlines", ""])
-    def test_a_name_that_would_be_read_as_something_else_is_refused(
-        self, graph: Path, name: str
-    ) -> None:
-        with pytest.raises(ValueError, match="cannot hold a layer named"):
-            Profile((LayerProfile(name, 1, 1),)).to_pipedream_graph(graph)
-        assert not graph.exists()
 
 
 class TestErrors:

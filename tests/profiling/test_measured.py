@@ -111,7 +111,6 @@ class TestTimes:
         model = nn.Sequential(nn.Linear(2, 2), Sleeper(0.001, 0.08), WeightSleeper(0.08))
         made = profile(model, torch.rand(1, 2), repeats=2)
         linear, sleeper, weights = made.layers
-        assert made.split_label == "measured"
         assert sleeper.seconds(Op.BACKWARD_INPUT) == taking(0.08)
         assert sleeper.seconds(Op.BACKWARD_WEIGHT) == taking(0)
         assert weights.seconds(Op.BACKWARD_INPUT) == taking(0)

@@ -1,9 +1,6 @@
 """What a part of a checkpoint holds, and whether a file holds just that."""
 
-from typing import (
-    Any,
-    NotRequired,  # of pydantic's: Python 3.11's will not do
-)
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from torch import Tensor
@@ -20,10 +17,7 @@ _ANY_TYPES = ConfigDict(arbitrary_types_allowed=True)
 
 @with_config(_ANY_TYPES)
 class About(TypedDict):
-    """What all parts of a checkpoint have in common.
-
-    ``training`` and ``attempt`` are missing in checkpoints of before they were compared.
-    """
+    """What all parts of a checkpoint have in common."""
 
     runs: int
     batches: int
@@ -32,16 +26,13 @@ class About(TypedDict):
     table: str
     balance: list[int]
     rng: Tensor
-    training: NotRequired[str]
-    attempt: NotRequired[str]
+    training: str
+    attempt: str
 
 
 @with_config(_ANY_TYPES)
 class PartContent(TypedDict):
-    """One worker's part of a checkpoint, of one stage.
-
-    ``extra_states`` are missing in checkpoints of before they were kept.
-    """
+    """One worker's part of a checkpoint, of one stage."""
 
     format: int
     about: About
@@ -51,7 +42,7 @@ class PartContent(TypedDict):
     parameters: Tensors
     older: dict[int, Tensors]
     buffers: Tensors
-    extra_states: NotRequired[dict[str, Any]]
+    extra_states: dict[str, Any]
     state: dict[str, Any]
     scales: Any
     losses: list[tuple[int, float]]
@@ -72,16 +63,15 @@ def read(part: Part) -> Content:
         raise ValueError(
             f"{part.path} is no part of a checkpoint: {where}: {wrong['msg']}"
         ) from None
-    content.setdefault("extra_states", {})
     about = content["about"]
     folder = f"batch-{about['batches'] + content['boundary'][0]:08d}-"
     for what, said, found in (
         ("stage", content["stage"], part.stage),
         ("worker", content["worker"], part.worker),
         ("boundary", folder, part.path.parent.name[: len(folder)]),
-        ("attempt", about.get("attempt", ""), part.path.parent.name[len(folder) :]),
+        ("attempt", about["attempt"], part.path.parent.name[len(folder) :]),
     ):
-        if said not in (found, ""):
+        if said != found:
             raise ValueError(
                 f"{part.path} was written as {what} {said} and lies where {found} belongs: files "
                 f"of different checkpoints have been mixed"

@@ -54,7 +54,7 @@ class TrainingProgress:
         if home is None:
             return None
         self.resume_point = ResumePoint.read(home)
-        self._training = self.resume_point.about.get("training", self._training)
+        self._training = self.resume_point.about["training"]
         self.position = self.resume_point.position
         return self.resume_point
 

@@ -33,11 +33,6 @@ class BatchDone(NamedTuple):
     rows_per_s: float
     held_bytes: int | None
 
-    @property
-    def learning_rate(self) -> float | None:
-        """The first of the rates, which is the only one unless there are groups."""
-        return self.learning_rates[0] if self.learning_rates else None
-
 
 OnBatch = Callable[[BatchDone], object]
 """Is told of a batch; True stops the run."""

@@ -91,7 +91,7 @@ class LossScaler:
 
     def take_up(self, course: dict[str, Any]) -> None:
         """Be as far in a run that was interrupted as the scaler was that gave ``course``."""
-        self._after = dict(enumerate(course["after"], start=course.get("first", 0)))
+        self._after = dict(enumerate(course["after"], start=course["first"]))
         self._good, self.skipped = course["good"], course["skipped"]
 
     def state_dict(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, Outcome, Status
 from pipekit.ledger.report.templates import template
+from pipekit.units import plural
 
 SYMBOLS = {
     Status.PASS: "✔",
@@ -59,16 +60,12 @@ def sentences(recorded: Sequence[Outcome]) -> list[str]:
     counts = [f"{statuses[status]} {what}" for status, what in _COUNTED.items() if statuses[status]]
     causes = Counter(outcome.cause for outcome in recorded if outcome.cause)
     unknown = causes.pop(CAUSE_UNKNOWN, 0)
-    reasons = [f"{cause} ({_claims(number)})" for cause, number in causes.most_common()]
+    reasons = [f"{cause} ({plural(number, 'claim')})" for cause, number in causes.most_common()]
     if unknown:
-        reasons.append(f"no experiment has found it ({_claims(unknown)})")
+        reasons.append(f"no experiment has found it ({plural(unknown, 'claim')})")
     labels = Counter(outcome.record.label for outcome in recorded if outcome.record)
     return [
-        f"Of {_claims(len(recorded))}: {', '.join(counts)}.",
+        f"Of {plural(len(recorded), 'claim')}: {', '.join(counts)}.",
         f"The cause of misses: {'; '.join(reasons)}." if reasons else "Nothing misses.",
         f"Our values are {', '.join(f'{label} ({n})' for label, n in labels.most_common())}.",
     ]
-
-
-def _claims(number: int) -> str:
-    return f"{number} claim{'s' * (number != 1)}"

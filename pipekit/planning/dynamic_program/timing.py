@@ -15,7 +15,8 @@ from pipekit.planning.dynamic_program.objectives import (
     transfer_seconds,
 )
 from pipekit.planning.layer_ranges import LayerRanges
-from pipekit.plans import StagePlan, layers_text, workers_text
+from pipekit.plans import StagePlan, layers_text
+from pipekit.units import plural
 
 
 class Timed(NamedTuple):
@@ -89,7 +90,7 @@ class Timing:
         if self._sync(first, stop, members, level) > inner.seconds:
             what = f"the synchronisation of {layers} over {level.name} ({milliseconds(total)})"
         elif not inner.what:
-            what = f"the compute of {layers} on {workers_text(members)} ({milliseconds(total)})"
+            what = f"the compute of {layers} on {plural(members, 'worker')} ({milliseconds(total)})"
         elif members > 1:
             what = f"{inner.what}, in {members} groups at once ({milliseconds(total)})"
         else:

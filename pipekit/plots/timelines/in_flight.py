@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 from pipekit.plots import style
 from pipekit.plots.timelines.worker_panels import panel, steps, worker_panels
 from pipekit.schedules import Schedule, check, slots
+from pipekit.units import plural
 
 ROW_PX = 52
 PANELS = {
@@ -59,8 +60,8 @@ def in_flight(schedule: Schedule) -> go.Figure:
         ROW_PX,
         style.axis("time (slots)", range=[0, end]),
         [style.axis(range=[0, 1.15 * peak], tickvals=[0, peak]) for peak in peaks.values()],
-        title=f"{schedule.name}: at most {_count(peaks['weight_slots'], 'weight slot')} and "
-        f"{_count(peaks['in_flight'], 'microbatch', 'es')} in flight (exact)",
+        title=f"{schedule.name}: at most {plural(peaks['weight_slots'], 'weight slot')} and "
+        f"{plural(peaks['in_flight'], 'microbatch', 'es')} in flight (exact)",
     )
     traces = []
     for worker in workers:
@@ -81,7 +82,3 @@ def in_flight(schedule: Schedule) -> go.Figure:
                 }
             )
     return go.Figure(traces, layout)
-
-
-def _count(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number} {noun}" + ("" if number == 1 else plural)

@@ -7,6 +7,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils.backend_registration import (
+    generate_methods_for_privateuse1_backend,
+    rename_privateuse1_backend,
+)
 
 
 def load(path: Path) -> ModuleType:
@@ -19,9 +23,9 @@ def load(path: Path) -> ModuleType:
     assert spec.loader is not None
     sim: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sim)
-    torch.utils.rename_privateuse1_backend("sim")
+    rename_privateuse1_backend("sim")
     torch._register_device_module("sim", _module(sim))
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    generate_methods_for_privateuse1_backend(for_storage=True)
     return sim  # type: ignore[no-any-return]
 
 

@@ -91,14 +91,13 @@ def test_each_batch_comes_with_its_own_updates_rate_and_norm(
     truth = by_equations(mixed(), data(5), method, [2, 3, 3], clip_norm=options["clip_norm"], **how)
     assert [done.loss for done in heard] == truth.losses
     assert [done.learning_rates for done in heard] == [(0.05,)] * 2 + [(0.025,)] * 2 + [(0.0125,)]
-    assert [done.learning_rate for done in heard] == [done.learning_rates[0] for done in heard]
     assert [done.gradient_norm for done in heard] == pytest.approx(norms(truth))
 
 
 def test_nobody_knows_the_norm_of_gradients_that_are_not_clipped() -> None:
     heard = heard_of(pipeline(mlp(6, 6, 3), "pipedream", [1, 1]), data(3))
     assert [done.gradient_norm for done in heard] == [None] * 3
-    assert [done.learning_rate for done in heard] == [0.05] * 3
+    assert [done.learning_rates for done in heard] == [(0.05,)] * 3
 
 
 def test_a_skipped_update_has_no_norm() -> None:

@@ -234,7 +234,7 @@ def test_a_notebook_must_declare_what_the_runner_sets(
 def test_a_parameter_out_of_the_range_in_its_comment_is_refused_before_anything_runs(
     tmp_path: Path, notebook: Notebook
 ) -> None:
-    declared = 'scale = "quick"\nresults_dir = "."\nrows: int = 8  # of a batch (4 to 16)\n'
+    declared = 'scale = "quick"\nresults_dir = "."\nrows: int = 8  # of a batch [4, 16]\n'
     notebook("a", parameters=declared)
     file = tmp_path / "experiment.yaml"
     file.write_text("{name: trial, notebooks: [{notebook: a.ipynb, grid: {rows: [4, 17]}}]}")
