@@ -16,7 +16,7 @@ from typing import Any
 import adapter
 import torch
 from cases import Case, cases
-from models import FUNCTIONS, MODELS, OPTIMIZERS, ROWS, texts
+from models import FUNCTIONS, MODELS, OPTIMIZERS, ROWS
 from torch import Tensor
 
 
@@ -47,16 +47,17 @@ class Training:
     def __init__(self, case: Case, folder: Path) -> None:
         self._case, self._folder = case, folder
         self._model = MODELS[case.model]
-        self._stages = case.stages if isinstance(case.stages, int) else len(case.stages)
+        stages = case.stages if isinstance(case.stages, int) else len(case.stages)
         torch.manual_seed(0)
-        self._layers = self._model.of(self._stages)
+        self._layers = self._model.of(stages)
+        is_even = len(self._layers) % stages == 0
+        self._balance: Any = [len(self._layers) // stages] * stages if is_even else "auto"
         self._pipeline = self._build()
 
     def _build(self) -> Any:
         """Return the pipeline at its beginning."""
         case = self._case
-        balance = "auto" if self._model.batch is texts else [2] * self._stages
-        settings = {"balance": balance, **case.settings}
+        settings = {"balance": self._balance, **case.settings}
         for name in {"lr_scheduler", "groups"} & settings.keys():
             settings[name] = FUNCTIONS[settings[name]]
         if "autocast" in settings:
@@ -90,7 +91,7 @@ class Training:
 
     def _module(self, steps: int, **how: Any) -> Any:
         """Train in a loop of one's own."""
-        module = adapter.module(self._layers, [2] * self._stages, self._case.microbatches, **how)
+        module = adapter.module(self._layers, self._balance, self._case.microbatches, **how)
         optimizer = OPTIMIZERS[self._case.optimizer](module.parameters())
         losses = []
         for x, y in self._batches(steps):

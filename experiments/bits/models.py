@@ -50,19 +50,21 @@ class Reads(nn.Module):
 
 def mixed(stages: int, norm: Callable[[int], nn.Module] = nn.BatchNorm1d) -> nn.Sequential:
     """Dropout, batch norm, a layer in place."""
-    rest = (lambda: nn.Dropout(0.3), lambda: norm(WIDTH), lambda: nn.ReLU(inplace=True))
-    return layers(rest[stage % len(rest)] for stage in range(stages))
-
-
-def layers(behind: Iterable[Callable[[], nn.Module]]) -> nn.Sequential:
-    """A Linear layer and one more for each stage, and a Linear at the end in its place."""
-    made = [each for more in behind for each in (nn.Linear(WIDTH, WIDTH), more())]
-    return nn.Sequential(*made[:-1], nn.Linear(WIDTH, OUT))
+    layers: list[nn.Module] = []
+    for stage in range(stages):
+        between = nn.ReLU(inplace=True) if stage % 2 else nn.Dropout(0.3)
+        layers += nn.Linear(WIDTH, WIDTH), between, norm(WIDTH)
+    return ended(layers)
 
 
 def tanh(stages: int) -> nn.Sequential:
     """Without batch norm, so that a microbatch may have one row."""
-    return layers([nn.Tanh] * stages)
+    return ended(layer for _ in range(stages) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh()))
+
+
+def ended(layers: Iterable[nn.Module]) -> nn.Sequential:
+    """Return layers with the last one replaced by one of fewer columns."""
+    return nn.Sequential(*[*layers][:-1], nn.Linear(WIDTH, OUT))
 
 
 def tied(stages: int) -> nn.Sequential:
@@ -126,8 +128,6 @@ MODELS = {
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01),
-    "sgd": partial(torch.optim.SGD, lr=0.05),
-    "nesterov": partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True),
     "adam": partial(torch.optim.Adam, lr=0.01),
     "basis rotation": partial(adapter.BasisRotation, lr=0.01, every=2),
 }

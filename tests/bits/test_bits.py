@@ -6,12 +6,17 @@ import pytest
 from tqdm import tqdm
 
 from experiments.bits.__main__ import ADAPTER, differences, trained
-from experiments.bits.cases import cases
+from experiments.bits.cases import BY_NAME, cases
+from pipekit.schedules.methods.by_name import METHODS
 
 
 def test_no_two_cases_have_one_name() -> None:
     names = [case.name for case in cases()]
     assert len(set(names)) == len(names)
+
+
+def test_every_named_method_is_trained() -> None:
+    assert set(BY_NAME) == set(METHODS)
 
 
 def test_a_bit_a_missing_place_and_a_failure_are_told() -> None:
