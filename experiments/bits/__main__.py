@@ -1,0 +1,149 @@
+"""Compare two commits to the bit: the same small trainings by an older one and by this checkout.
+
+    python -m experiments.bits main~3
+    python -m experiments.bits d2ef406 --only 2bw --json /tmp/older.json
+
+Each commit trains on this machine in a process of its own, one operator thread a worker.  Told is
+each loss, weight, buffer, optimizer state and output that differs; the status is 1 if any does, or
+if either fails.  With --json what the older commit gave is kept, for the next time.
+
+The cases are data (``cases.py``, ``models.py``), the same for both commits.  ``adapter.py`` makes
+pipelines of them, and each commit brings its own; one that is older than this script takes the
+first adapter that there was.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from tqdm import tqdm
+
+from experiments.bits.cases import cases
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+ADAPTER = f"{HERE.relative_to(ROOT)}/adapter.py"
+SHARED = ("cases.py", "models.py", "drive.py")
+SHOWN = 5
+"""Differences told of a case."""
+
+Outcome = dict[str, str]
+
+
+def git(*arguments: str) -> str:
+    """Return what a git command prints."""
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def adapter_of(commit: str) -> str:
+    """Return the text of a commit's adapter, of the first one there was, or of this checkout's."""
+    first = git("log", "--diff-filter=A", "--format=%H", "--", ADAPTER).split()
+    for each in (commit, *first[-1:]):
+        if git("ls-tree", "--name-only", each, ADAPTER):
+            return git("show", f"{each}:{ADAPTER}")
+    return (ROOT / ADAPTER).read_text()
+
+
+@contextmanager
+def checked_out(commit: str) -> Iterator[Path]:
+    """Give a commit's files, in a worktree that is removed again."""
+    with tempfile.TemporaryDirectory(prefix="pipekit-bits-") as folder:
+        tree = Path(folder, "tree")
+        git("worktree", "add", "--detach", str(tree), commit)
+        try:
+            yield tree
+        finally:
+            git("worktree", "remove", "--force", str(tree))
+
+
+def trained(checkout: Path, adapter: str, names: Sequence[str], bar: tqdm) -> dict[str, Outcome]:
+    """Train the cases of these names with a checkout's pipekit; return what came of each."""
+    with tempfile.TemporaryDirectory(prefix="pipekit-bits-") as folder:
+        for name in SHARED:
+            shutil.copy(HERE / name, folder)
+        Path(folder, "adapter.py").write_text(adapter)
+        with subprocess.Popen(
+            [sys.executable, str(Path(folder, "drive.py")), *names],
+            env={**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"},
+            cwd=folder,  # worker processes look for pipekit here before anywhere else
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as driver:
+            found = {}
+            for line in driver.stdout or ():
+                name, found[name] = json.loads(line)
+                bar.update()
+    if driver.returncode:
+        raise SystemExit(f"the trainings with {checkout} ended with status {driver.returncode}")
+    return found
+
+
+def key(commit: str, adapter: str) -> str:
+    """Return what the older commit's outcomes depend on: commit, cases and driver, machine."""
+    driver = "".join([adapter, *((HERE / name).read_text() for name in SHARED)])
+    digest = hashlib.sha256(driver.encode()).hexdigest()
+    return f"{commit} {digest} {platform.node()} torch {version('torch')}"
+
+
+def differences(older: Outcome, newer: Outcome) -> list[str]:
+    """Return where two outcomes of a case differ; a case that fails differs in any case."""
+    if failed := [
+        f"{which} fails: {outcome['error']}"
+        for which, outcome in (("the older commit", older), ("this checkout", newer))
+        if "error" in outcome
+    ]:
+        return failed
+    both = older.keys() | newer.keys()
+    return sorted(name for name in both if older.get(name) != newer.get(name))
+
+
+def main(
+    older: Annotated[str, typer.Argument(help="Commit to compare this checkout with.")],
+    only: Annotated[str, typer.Option(help="Only cases with this in their names.")] = "",
+    kept: Annotated[
+        Path | None, typer.Option("--json", help="Keeps what the older commit gave.")
+    ] = None,
+) -> None:
+    """Train by an older commit and by this checkout, and compare to the bit."""
+    commit = git("rev-parse", f"{older}^{{commit}}")
+    names = [case.name for case in cases() if only in case.name]
+    if not names:
+        raise typer.BadParameter(f"no case has {only!r} in its name", param_hint="--only")
+    adapter = adapter_of(commit)
+    found = json.loads(kept.read_text()) if kept and kept.exists() else {}
+    before: dict[str, Outcome] = found.setdefault(key(commit, adapter), {})
+    missing = [name for name in names if name not in before]
+    with (
+        checked_out(commit) as tree,
+        tqdm(total=len(names) + len(missing), unit="training") as bar,
+        ThreadPoolExecutor() as both,
+    ):
+        here = both.submit(trained, ROOT, (ROOT / ADAPTER).read_text(), names, bar)
+        before |= trained(tree, adapter, missing, bar)
+        now = here.result()
+    if kept:
+        kept.write_text(json.dumps(found))
+    compared = {name: differences(before[name], now[name]) for name in names}
+    wrong = {name: places for name, places in compared.items() if places}
+    for name, places in wrong.items():
+        more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+        print(f"{name}: {', '.join(places[:SHOWN])}{more}")
+    print(f"{len(names)} trainings, {len(wrong)} differ from {older}")
+    raise typer.Exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    typer.run(main)

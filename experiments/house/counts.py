@@ -1,0 +1,152 @@
+"""Count the house: lines, folders, long functions, names that stand twice, circles of imports.
+
+    python -m experiments.house.counts              # of this checkout
+    python -m experiments.house.counts ../other     # of another one
+
+Counted is what git tracks.  A line of code is neither blank, comment, docstring nor part of an
+import; lines of a notebook are those of its code cells.
+"""
+
+import ast
+import json
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from tests.test_imports import circles, graph
+
+ROOT = Path(__file__).parents[2]
+TOOLKIT = {"attacks", "benchmarks", "bits", "gpu", "house", "explore", "quickstart", "your_model"}
+"""Of experiments/ and notebooks/, what is not the reproduction of papers."""
+FILES_IN_A_FOLDER, LINES_OF_A_FUNCTION = 16, 80
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Source(NamedTuple):
+    """A file's Python: itself, or a notebook's code cells."""
+
+    path: Path
+    text: str
+
+    @property
+    def is_test(self) -> bool:
+        return self.path.parts[0] == "tests"
+
+    @property
+    def is_notebook(self) -> bool:
+        return self.path.suffix == ".ipynb"
+
+    @property
+    def is_reproduction(self) -> bool:
+        """Whether it belongs to the papers or the ledger, wherever they stand."""
+        if self.is_test or {"papers", "ledger"} & {*self.path.parent.parts}:
+            return not self.is_test
+        top, *inner = self.path.with_suffix("").parts
+        is_topic = top == "notebooks" or (top == "experiments" and len(inner) > 1)
+        return is_topic and not TOOLKIT & {*inner}
+
+
+def sources(checkout: Path) -> Iterator[Source]:
+    """Yield all Python that git tracks in a checkout."""
+    command = ["git", "-C", str(checkout), "ls-files", "-z", "*.py", "*.ipynb"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (file := checkout / name).exists():
+            text = file.read_text()
+            yield Source(Path(name), cells(text) if file.suffix == ".ipynb" else text)
+
+
+def cells(notebook: str) -> str:
+    """Return a notebook's code cells, one after another."""
+    found = json.loads(notebook)["cells"]
+    return "\n".join("".join(cell["source"]) for cell in found if cell["cell_type"] == "code")
+
+
+def code_lines(text: str) -> int:
+    """Return how many lines are neither blank, comment, docstring nor part of an import."""
+    left_out: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, Documented) and ast.get_docstring(node, clean=False) is not None:
+            left_out.update(span(node.body[0]))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            left_out.update(span(node))
+    return sum(
+        bool(line.strip()) and not line.lstrip().startswith("#") and number not in left_out
+        for number, line in enumerate(text.splitlines(), 1)
+    )
+
+
+def span(first: ast.stmt, last: ast.stmt | None = None) -> range:
+    """Return the numbers of the lines from one statement to the end of another, or of itself."""
+    return range(first.lineno, ((last or first).end_lineno or first.lineno) + 1)
+
+
+def long_functions(files: Iterable[Source]) -> Iterator[tuple[str, int]]:
+    """Yield the functions with long bodies, docstrings left out."""
+    for file in files:
+        for node in ast.walk(ast.parse(file.text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = node.body[ast.get_docstring(node) is not None :]
+                if body and (lines := len(span(body[0], body[-1]))) > LINES_OF_A_FUNCTION:
+                    yield f"{file.path}: {node.name}", lines
+
+
+def classes_by_name(files: Iterable[Source]) -> dict[str, set[Path]]:
+    """Return the files in which a class of each name stands, private ones and inner ones too."""
+    found = defaultdict(set)
+    for file in files:
+        for node in ast.walk(ast.parse(file.text)):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].add(file.path)
+    return found
+
+
+def lines(files: Iterable[Source]) -> int:
+    return sum(len(file.text.splitlines()) for file in files)
+
+
+def counted(checkout: Path) -> Iterator[tuple[str, int, list[str]]]:
+    """Yield what is counted: its name, the number, and what there is to show."""
+    everything = list(sources(checkout))
+    tests = [file for file in everything if file.is_test]
+    notebooks = [file for file in everything if file.is_notebook]
+    product = [file for file in everything if not (file.is_test or file.is_notebook)]
+    package = [file for file in product if file.path.parts[0] == "pipekit"]
+    yield "lines outside tests, with notebooks' cells", lines([*product, *notebooks]), []
+    yield "    of Python files", lines(product), []
+    yield "    of notebooks' cells", lines(notebooks), []
+    yield "    of pipekit/", lines(package), []
+    reproduction = [file for file in [*product, *notebooks] if file.is_reproduction]
+    yield "    of papers and ledger, with their notebooks", lines(reproduction), []
+    yield "    in scripts of experiments/ and docs/", lines(product) - lines(package), []
+    yield "lines of code outside tests", sum(code_lines(file.text) for file in product), []
+    yield "lines of tests", lines(tests), []
+    twice = {name: files for name, files in classes_by_name(package).items() if len(files) > 1}
+    yield "class names in two files or more", len(twice), sorted(twice)
+    folders = Counter(file.path.parent for file in [*product, *tests])
+    full = [f"{each}: {n}" for each, n in folders.items() if n > FILES_IN_A_FOLDER]
+    yield f"folders with more than {FILES_IN_A_FOLDER} Python files", len(full), full
+    long = [f"{name}, {length}" for name, length in long_functions([*product, *tests])]
+    yield f"function bodies over {LINES_OF_A_FUNCTION} lines", len(long), long
+    found = [", ".join(each) for each in circles(graph(checkout))]
+    yield "circles of imports", len(found), found
+
+
+def main(
+    checkout: Annotated[Path, typer.Argument(help="Whose files are counted.")] = ROOT,
+    show: Annotated[bool, typer.Option("--list", help="Also list what is counted.")] = False,
+) -> None:
+    """Count the house."""
+    for name, number, items in counted(checkout):
+        print(f"{number:7,}  {name}")
+        for item in items if show else ():
+            print(f"           {item}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
