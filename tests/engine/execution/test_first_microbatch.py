@@ -113,7 +113,9 @@ def test_evaluation_comes_first(transport: str) -> None:
 def test_a_module_is_evaluated_first() -> None:
     x = data(1, rows=2)[0][0]
     model = PipelinedModule(normalised(), [2, 1, 1, 1], chunks=2, checkpoint="always")
-    assert torch.equal(model.eval()(x), normalised().eval()(x))
+    plain = normalised().eval()
+    # Kernels may round a row in another way if it comes with others.
+    assert torch.equal(model.eval()(x), torch.cat([plain(row) for row in x.split(1)]))
     model.train()
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         model(x)
@@ -128,7 +130,8 @@ def test_the_first_call_may_be_in_inference_mode(training: bool) -> None:
     module = PipelinedModule(mlp(6, 6, 3), [1, 1], chunks=2).train(training)
     pipe = pipeline(mlp(6, 6, 3), "flush", [1, 1])
     x, y = batches[0]
-    expected = mlp(6, 6, 3)(x)
+    plain = mlp(6, 6, 3)
+    expected = torch.cat([plain(rows) for rows in x.chunk(2)])
     with torch.inference_mode():
         inside = data(1)
         assert torch.equal(module(inside[0][0]), expected)
