@@ -131,7 +131,7 @@ def tried(root: Path, faults: list[Fault], limit: float) -> Iterator[dict[str, A
         path.write_bytes(source)
         where = {name: getattr(fault, name) for name in ("package", "file", "line", "kind", "what")}
         row = {"fault": number, **where, "found": result.found}
-        row |= {"by": result.tests[0] if result.tests else "", "seconds": result.seconds}
+        row |= {"by": "".join(result.tests[:1])[:120], "seconds": result.seconds}
         print(*row.values(), sep=" | ", flush=True)
         yield row
 
