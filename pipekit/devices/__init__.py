@@ -7,7 +7,12 @@ lines.  Every function is given the device: the user named it, or a tensor lies 
 
 from pipekit.devices.clock import Clock, unix_ns
 from pipekit.devices.copies import Copier, HostNumber, moved, to_device
-from pipekit.devices.random_states import RandomState, random_states, random_states_put_back
+from pipekit.devices.random_states import (
+    RandomState,
+    new_generators,
+    random_states,
+    random_states_put_back,
+)
 from pipekit.devices.streams import (
     Event,
     ThreadStreams,
@@ -52,6 +57,7 @@ __all__ = [
     "memory_bytes",
     "moved",
     "name_of",
+    "new_generators",
     "new_stream",
     "on_stream",
     "peak_bytes",

@@ -18,14 +18,17 @@ class RandomState(Protocol):
     def set_state(self, state: Tensor) -> object:
         """Draw from here on as from a state that was got."""
 
-    def manual_seed(self, seed: int) -> object:
-        """Draw from here on as after ``torch.manual_seed(seed)``."""
-
 
 def random_states(device: torch.device) -> list[RandomState]:
     """Return whatever operators on a device may draw from: the host's, and the device's own."""
     host: RandomState = torch.default_generator
     return [host, _AcceleratorRandomState(device)] if is_accelerator(device) else [host]
+
+
+def new_generators(device: torch.device) -> list[torch.Generator]:
+    """Return new generators of the kinds of :func:`random_states`, whose states are theirs too."""
+    host = torch.Generator()
+    return [host, torch.Generator(device)] if is_accelerator(device) else [host]
 
 
 class _AcceleratorRandomState:
@@ -40,9 +43,6 @@ class _AcceleratorRandomState:
 
     def set_state(self, state: Tensor) -> None:
         self._module.set_rng_state(state, self._device)
-
-    def manual_seed(self, seed: int) -> None:
-        self.set_state(torch.Generator(self._device).manual_seed(seed).get_state())
 
 
 def random_states_put_back(device: torch.device) -> AbstractContextManager[None]:

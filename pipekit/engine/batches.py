@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pipekit.devices import ThreadStreams, record_events, wait_events
 from pipekit.engine.ending import Ended
-from pipekit.layers.seeded import Undisturbed
+from pipekit.layers.seeded import drawing_undisturbed
 from pipekit.schedules import EndlessSteps, Op, Repeated, Step, distinct
 from pipekit.trees import Tree, leaves, refill
 
@@ -242,7 +242,7 @@ class Feed:
     def _read(self) -> None:
         # A data loader that shuffles or augments draws from the generator that layers borrow.  It
         # takes turns with them, and not the whole time: it may run layers itself, in threads.
-        with Undisturbed(), self._caller.entered():
+        with drawing_undisturbed(), self._caller.entered():
             batch = next(self._batches)
             if isinstance(batch, End):
                 self._ended = True

@@ -3,16 +3,42 @@
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from pipekit.layers.random_operators import RNG_LOCK
 from pipekit.layers.randomness import layer_seed
 from pipekit.layers.seeded import Seeded
 
 CPU = torch.device("cpu")
+
+
+class _FirstOutput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(2, 2, num_layers=2, dropout=0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.lstm(x)[0]
+        return y
+
+
+def _scripted(layer: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # scripts are on their way out
+        scripted: nn.Module = torch.jit.script(layer)
+    return scripted
+
+
+SCRIPTED = _scripted(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.RReLU()))
+SCRIPTED_LSTM = _scripted(_FirstOutput())
+
 DRAWS: dict[str, Callable[[], Tensor]] = {
     "rand": lambda: torch.rand(5),
     "normal": lambda: torch.normal(torch.zeros(5), 1.0),
@@ -30,8 +56,44 @@ DRAWS: dict[str, Callable[[], Tensor]] = {
     ),
     "gumbel": lambda: nn.functional.gumbel_softmax(torch.ones(5)),
     "lstm": lambda: nn.LSTM(2, 2, num_layers=2, dropout=0.5)(torch.ones(3, 1, 2))[0].detach(),
+    "gru": lambda: nn.GRU(2, 2, num_layers=2, dropout=0.5)(torch.ones(3, 1, 2))[0].detach(),
     "initialisation": lambda: nn.Linear(3, 3).weight.detach(),
+    "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.3)(
+        torch.ones(3, 2, 8)
+    ).detach(),
+    "into a tensor": lambda: torch.rand(5, out=torch.empty(5)),
+    "default generator, said": lambda: torch.rand(5, generator=torch.default_generator),
+    "other numbers' shape": lambda: torch.randn_like(torch.ones(5)),
+    "native dropout": lambda: torch.native_dropout(torch.ones(20), 0.5, True)[0],
+    "means and deviations": lambda: torch.normal(0.0, torch.ones(5)),
+    "drawn one after another": lambda: torch.rand(3) + torch.randperm(3) + torch.randn(3),
+    "vmap": lambda: torch.func.vmap(nn.Dropout(0.5), randomness="different")(torch.ones(3, 5)),
+    "scripted": lambda: SCRIPTED(torch.ones(3, 4)).detach(),
+    "scripted lstm": lambda: SCRIPTED_LSTM(torch.ones(3, 1, 2)).detach(),
+    "backward": lambda: _gradient(_DrawsInBackward.apply),
+    "checkpoint": lambda: _gradient(
+        lambda x: checkpoint(nn.Dropout(0.5), x, use_reentrant=False, preserve_rng_state=False)
+    ),
 }
+
+
+class _DrawsInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * torch.rand(5)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * torch.rand(5)
+
+
+def _gradient(function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the output of a function and its gradient."""
+    x = torch.ones(5, requires_grad=True)
+    y = function(x)
+    y.sum().backward()
+    assert x.grad is not None
+    return torch.cat([y.detach(), x.grad])
 
 
 @pytest.mark.parametrize("name", DRAWS)
@@ -48,6 +110,13 @@ def test_as_if_the_generator_had_been_seeded(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
     with Seeded(6, CPU):
         assert not torch.equal(draw(), expected[0])
+
+
+def test_a_generator_of_ones_own_is_drawn_from() -> None:
+    expected = torch.rand(5, generator=torch.Generator().manual_seed(7))
+    with Seeded(5, CPU):
+        got = torch.rand(5, generator=torch.Generator().manual_seed(7))
+    assert torch.equal(got, expected)
 
 
 def test_other_operators_do_not_draw() -> None:
@@ -134,6 +203,37 @@ def test_threads_do_not_disturb_one_another() -> None:
         thread.join()
     assert all(torch.equal(together[seed], alone[seed]) for seed in range(4))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ["dropout", "rrelu", "lstm", "transformer"])
+def test_layers_on_the_cpu_draw_at_the_same_time(name: str) -> None:
+    """While another thread draws, which holds the lock as long as it does."""
+
+    def draw() -> None:
+        with Seeded(5, CPU):
+            drawn.append(DRAWS[name]())
+
+    drawn: list[Tensor] = []
+    thread = threading.Thread(target=draw, daemon=True)
+    with RNG_LOCK:
+        thread.start()
+        thread.join(60)
+        assert drawn
+
+
+@pytest.mark.parametrize("name", ["dropout", "rand", "transformer"])
+def test_layers_that_torch_compiles(name: str) -> None:
+    """Tracers run the operators on tensors without numbers."""
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        expected = [DRAWS[name](), DRAWS[name]()]
+    torch.compiler.reset()
+    compiled = torch.compile(DRAWS[name], backend="aot_eager")
+    before = torch.get_rng_state()
+    with Seeded(5, CPU):
+        got = [compiled(), compiled()]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 FIRST_AT_ONCE = """

@@ -14,7 +14,7 @@ from pipekit.layers.autocast import autocast
 from pipekit.layers.buffers import buffers_untouched
 from pipekit.layers.pass_state import during
 from pipekit.layers.randomness import layer_seed
-from pipekit.layers.seeded import Seed, Seeded, drawing_refused
+from pipekit.layers.seeded import Seed, Seeded, drawing_refused, seed_number
 from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.losses.checks import require_loss, require_no_weights
@@ -271,7 +271,7 @@ class Passes:
 
 def _seed(seed: Seed, layer: int, microbatch: int) -> int:
     """Return the seed of a layer's forward."""
-    return layer_seed(seed if isinstance(seed, int) else seed(), layer, microbatch)
+    return layer_seed(seed_number(seed), layer, microbatch)
 
 
 @contextmanager

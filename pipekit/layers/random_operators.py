@@ -1,0 +1,225 @@
+"""The operators that draw random numbers, caught in one thread: pipekit's one hook into PyTorch.
+
+PyTorch's CPU operators draw from one generator a process, which the threads of several stages would
+take turns at in no fixed order.  :func:`catch_draws` hands each of these operators to a function
+before it runs.  It is a dispatch key that does so, switched on in this thread alone, as PyTorch's
+``vmap`` catches them by another key.  All other operators pass it by.
+
+The key is private, ``TESTING_ONLY_GenericMode``: the one that a thread can switch on and for which
+PyTorch has no kernels.  Public ways were tried with torch 2.14, on 40 cases (operators, recurrent
+and scripted layers, backwards, ``vmap``).  Microseconds are those that a stage of two small linear
+layers and two ReLUs takes longer, on one core, where the key takes 2 to 3:
+
+- ``TorchDispatchMode``: every operator goes through Python (42).  Custom operators are missed, and
+  PyTorch takes other formulas while a mode is on.
+- ``TorchFunctionMode``: every call from Python goes through it (24).  Scripted layers are missed,
+  and of an LSTM only the whole is seen.
+- ``torch.library.get_kernel`` and ``Library.impl``: each device's kernels are replaced, for all
+  threads of the process, whose own draws then take 3 more (1 to 4 for ``torch.rand``).  It is as
+  cheap (2) and passes the 40 cases.  But it does not know for whom a thread works that PyTorch has
+  started, so that ``torch.jit.fork``, deep reentrant checkpoints and backwards on accelerators draw
+  from the default generator, and nobody is told.
+- ``torch.random.fork_rng`` around a layer: a lock over its whole forward.
+- A ``torch.Generator`` for each layer: dropout and recurrent layers take none;
+  ``thread_safe_generator`` is for data loaders; the CPU's default cannot be exchanged
+  (``graphsafe_set_state``).
+- Keys with a public switch: ``torch.autocast`` refuses float32 on the CPU; ``torch.func.vmap``
+  refuses usual autograd functions and ``requires_grad_()``.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.library import Library, fallthrough_kernel
+
+from pipekit.devices import CPU, random_states
+
+RNG_LOCK = threading.RLock()
+"""Held by a thread that draws from the default generators, or borrows them."""
+
+_KEY_NAME = "TESTING_ONLY_GenericMode"
+_ACCELERATORS = ("CUDA", "XPU", "MPS", "HPU", "PrivateUse1")
+_DRAW_NOTHING = {"train": False, "training": False, "dropout_p": 0.0}
+
+
+@dataclass(frozen=True, slots=True)
+class RandomOperator:
+    """An operator that may draw random numbers.
+
+    Attributes:
+        call: the operator.
+        off: by place and name, arguments with a value for which nothing is drawn, and their
+            default.  Attention without dropout and the like are most of what is caught.
+        generator_place: of the argument that takes a generator; None: there is none.
+    """
+
+    call: Callable[..., Any]
+    off: Sequence[tuple[int, str, float, Any]]
+    generator_place: int | None
+
+    @classmethod
+    def of(cls, call: Any) -> "RandomOperator":
+        """Return what is known of an operator by its schema."""
+        arguments = list(enumerate(call._schema.arguments))
+        off = [
+            (place, each.name, _DRAW_NOTHING[each.name], each.default_value)
+            for place, each in arguments
+            if each.name in _DRAW_NOTHING
+        ]
+        places = [place for place, each in arguments if each.name == "generator"]
+        return cls(call, off, next(iter(places), None))
+
+    def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether a call draws, as far as its arguments tell."""
+        for place, name, off, default in self.off:
+            given = args[place] if place < len(args) else kwargs.get(name, default)
+            if given is not None and given == off:
+                return False
+        return True
+
+    def takes_generator(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether a call is on the CPU, and can be given a generator that it lacks.
+
+        Tensors of other classes may be those of a tracer, whose graph would keep the generator.
+        """
+        return (
+            self.generator_place is not None
+            and type(args[0]) in (Tensor, nn.Parameter)
+            and args[0].is_cpu
+            and len(args) <= self.generator_place
+            and kwargs.get("generator") is None
+        )
+
+
+Run = Callable[[RandomOperator, Sequence[Any], dict[str, Any]], Any]
+"""Calls an operator that may draw, given its arguments, or refuses to."""
+
+
+class catch_draws:  # read as a function: ``with catch_draws(run):``
+    """Hand this thread's operators that may draw to ``run``; an inner context replaces an outer.
+
+    PyTorch's own threads that work for this one, those of a backward on an accelerator say, are
+    held to :func:`refuse_draws`.
+
+    Args:
+        run: calls them.  What it calls is not caught.
+
+    Raises:
+        RuntimeError: this torch lacks what they are caught by.
+    """
+
+    __slots__ = ("_guard", "_outer", "_run")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __enter__(self) -> None:
+        self._outer, _thread.run = _thread.run, self._run
+        self._guard = torch._C._IncludeDispatchKeyGuard(_key())
+        self._guard.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._guard.__exit__(*error)
+        _thread.run = self._outer
+
+
+def refuse_draws(operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Call an operator in a backward.
+
+    Raises:
+        ValueError: it draws from the default generators.
+    """
+    first = next((each for each in args if isinstance(each, Tensor)), None)
+    generators = random_states(CPU if first is None else first.device)
+    with RNG_LOCK:
+        before = [generator.get_state() for generator in generators]
+        result = operator.call(*args, **kwargs)
+        after = [generator.get_state() for generator in generators]
+    # As lists, since tensors cannot be compared while torch.compile traces.
+    if any(one.tolist() != other.tolist() for one, other in zip(before, after, strict=True)):
+        raise ValueError(
+            "a layer draws random numbers in its backward, which cannot be the same as in its "
+            "forward: instead of torch.utils.checkpoint within a layer, use recompute='always'"
+        )
+    return result
+
+
+class _Thread(threading.local):
+    run: Run = staticmethod(refuse_draws)
+
+
+_thread = _Thread()
+_registering = threading.Lock()
+
+
+@cache
+def _key() -> Any:
+    """Return the key, with kernels of its own for all operators that may draw."""
+    with _registering:  # workers begin at once, and it can be done once only
+        return _registered()[0]
+
+
+@cache
+def _registered() -> tuple[Any, Sequence[Library]]:
+    """Have operators that may draw call :func:`_caught` where the key is switched on.
+
+    Returns:
+        The key, and what must not be forgotten, as its kernels would be, too.
+    """
+    try:
+        key = torch._C._dispatch_key_parse(_KEY_NAME)
+        without = torch._C.DispatchKeySet(key)
+        operators = list(_random_operators())
+    except (AttributeError, RuntimeError) as error:
+        raise RuntimeError(
+            f"torch {torch.__version__} lacks a private part by which layers get random numbers of "
+            f"their own (dispatch key {_KEY_NAME}): install an earlier torch; 2.14 has it"
+        ) from error
+    everything = Library("_", "IMPL")
+    everything.fallback(fallthrough_kernel, _KEY_NAME)
+    libraries: dict[str, Library] = {}
+    for operator in operators:
+        if operator.namespace not in libraries:
+            libraries[operator.namespace] = Library(operator.namespace, "IMPL")
+        caught = partial(_caught, without, RandomOperator.of(operator))
+        libraries[operator.namespace].impl(operator, caught, _KEY_NAME)
+    return key, [everything, *libraries.values()]
+
+
+def _random_operators() -> Iterator[Any]:
+    """Yield the operators that may draw, without those that only call others which are caught."""
+    for full_name in torch._C._dispatch_get_all_op_names():
+        qualified, _, overload = full_name.partition(".")
+        found = torch._C._get_operation_overload(qualified, overload)
+        if not found or torch.Tag.nondeterministic_seeded not in found[2]:
+            continue
+        namespace, _, name = qualified.partition("::")
+        if namespace != "aten" or not _only_calls_others(full_name):
+            yield getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+
+
+def _only_calls_others(operator: str) -> bool:
+    """Return whether an operator is a composite for which no accelerator has a kernel.
+
+    Only composites above autograd are meant: others, such as ``rand``, reach a dispatch mode whole,
+    and what they call within it is not caught.
+    """
+
+    def has(kernel: str) -> bool:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator, kernel))
+
+    return has("CompositeImplicitAutograd") and not any(
+        has(kind) or has(f"Autograd{kind}") for kind in _ACCELERATORS
+    )
+
+
+def _caught(without: Any, operator: RandomOperator, *args: Any, **kwargs: Any) -> Any:
+    with torch._C._ExcludeDispatchKeyGuard(without):
+        if operator.draws(args, kwargs):
+            return _thread.run(operator, args, kwargs)
+        return operator.call(*args, **kwargs)
