@@ -69,8 +69,8 @@ def require_states_of(device: torch.device) -> None:
     with devices.random_states_put_back(device):
         before = torch.rand(3, device=device)
     states = devices.random_states(device)
-    for state in states:
-        state.manual_seed(5)
+    for state, generator in zip(states, devices.new_generators(device), strict=True):
+        state.set_state(generator.manual_seed(5).get_state())
     again = [state.get_state() for state in states]
     drawn = torch.rand(3, device=device)
     generator = torch.Generator(device).manual_seed(5)

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 
 from pipekit.devices import new_generators, random_states
-from pipekit.layers.random_operators import RNG_LOCK, RandomOperator, catch_draws, refuse_draws
+from pipekit.layers.random_operators import RNG_LOCK, RandomOperator, catch_draws
 
 Seed = int | Callable[[], int]
 """A seed, or what returns it when the first number is drawn."""
@@ -42,15 +42,16 @@ class Seeded:
     def __init__(self, seed: Seed, device: torch.device) -> None:
         self._device = device
         self.drew = False
-        self._catching = catch_draws(self.run)
         self.seed(seed)
 
     def __enter__(self) -> Self:
+        self._catching = catch_draws(self.run)
         self._catching.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._catching.__exit__(*error)
+        del self._catching  # which has a reference to this
 
     def seed(self, seed: Seed) -> None:
         """Go on as if the generators had just been seeded again."""
@@ -96,12 +97,3 @@ def drawing_undisturbed() -> AbstractContextManager[None]:
 def _run_undisturbed(operator: RandomOperator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     with RNG_LOCK:
         return operator.call(*args, **kwargs)
-
-
-def drawing_refused() -> AbstractContextManager[None]:
-    """Refuse, in this thread and those of its backward, operators that draw random numbers.
-
-    Raises:
-        ValueError: one of them does so.
-    """
-    return catch_draws(refuse_draws)

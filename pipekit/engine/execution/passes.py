@@ -13,8 +13,9 @@ from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
 from pipekit.layers.autocast import autocast
 from pipekit.layers.buffers import buffers_untouched
 from pipekit.layers.pass_state import during
+from pipekit.layers.random_operators import catch_draws, refuse_draws
 from pipekit.layers.randomness import layer_seed
-from pipekit.layers.seeded import Seed, Seeded, drawing_refused, seed_number
+from pipekit.layers.seeded import Seed, Seeded, seed_number
 from pipekit.layers.skips import carrying
 from pipekit.layers.split_backward import WeightBackward, backward_input
 from pipekit.losses.checks import require_loss, require_no_weights
@@ -223,7 +224,7 @@ class Passes:
 
     def _watched(self, differentiate: Callable[[], T]) -> T:
         """Differentiate; if layers draw random numbers, see that none does so meanwhile."""
-        with drawing_refused() if self._drew else nullcontext():
+        with catch_draws(refuse_draws) if self._drew else nullcontext():
             return differentiate()
 
     def _compute(self, x: StageIO, microbatch: int, slot: int, target: Target | None) -> StageIO:
