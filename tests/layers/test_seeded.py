@@ -54,6 +54,7 @@ DRAWS: dict[str, Callable[[], Tensor]] = {
     "attention": lambda: nn.functional.scaled_dot_product_attention(
         torch.ones(1, 4, 8), torch.ones(1, 4, 8), torch.ones(1, 4, 8), dropout_p=0.5
     ),
+    "poisson": lambda: torch.poisson(torch.full((5,), 9.0)),
     "gumbel": lambda: nn.functional.gumbel_softmax(torch.ones(5)),
     "lstm": lambda: nn.LSTM(2, 2, num_layers=2, dropout=0.5)(torch.ones(3, 1, 2))[0].detach(),
     "gru": lambda: nn.GRU(2, 2, num_layers=2, dropout=0.5)(torch.ones(3, 1, 2))[0].detach(),
@@ -113,10 +114,13 @@ def test_as_if_the_generator_had_been_seeded(name: str) -> None:
 
 
 def test_a_generator_of_ones_own_is_drawn_from() -> None:
-    expected = torch.rand(5, generator=torch.Generator().manual_seed(7))
+    def draw() -> Tensor:
+        own = torch.Generator().manual_seed(7)
+        return torch.stack([torch.rand(5, generator=own), torch.empty(5).uniform_(generator=own)])
+
+    expected = draw()
     with Seeded(5, CPU):
-        got = torch.rand(5, generator=torch.Generator().manual_seed(7))
-    assert torch.equal(got, expected)
+        assert torch.equal(draw(), expected)
 
 
 def test_other_operators_do_not_draw() -> None:
@@ -221,19 +225,20 @@ def test_layers_on_the_cpu_draw_at_the_same_time(name: str) -> None:
         assert drawn
 
 
-@pytest.mark.parametrize("name", ["dropout", "rand", "transformer"])
+@pytest.mark.parametrize("name", ["dropout", "rand", "transformer", "in place", "rrelu", "poisson"])
 def test_layers_that_torch_compiles(name: str) -> None:
     """Tracers run the operators on tensors without numbers."""
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        expected = [DRAWS[name](), DRAWS[name]()]
     torch.compiler.reset()
     compiled = torch.compile(DRAWS[name], backend="aot_eager")
     before = torch.get_rng_state()
-    with Seeded(5, CPU):
-        got = [compiled(), compiled()]
+    for seed in 5, 6:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            expected = [DRAWS[name](), DRAWS[name]()]
+        with Seeded(seed, CPU):
+            got = [compiled(), compiled()]
+        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
     assert torch.equal(torch.get_rng_state(), before)
-    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 FIRST_AT_ONCE = """
