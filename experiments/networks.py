@@ -184,9 +184,7 @@ def trains_alike(judge: nn.Module, layers: nn.Sequential, batch: Any) -> bool:
     # Timing has run both as often, so that their buffers have counted as many batches.
     steps = [(batch, torch.full((len(tensors(batch)[0]),), 0.1 * number)) for number in range(2)]
     count = min(2, len(layers))
-    pipeline = pk.Pipeline(
-        layers, partial(schedules.flush, count, 1), optimizer=OPTIMIZER, loss=loss
-    )
+    pipeline = pk.Pipeline(layers, schedules.flush(count, 1), optimizer=OPTIMIZER, loss=loss)
     losses = pipeline.train(steps).losses
     equal = losses == plain_loop(judge, steps)
     trained = pipeline.state_dict()
@@ -207,7 +205,9 @@ def refusals() -> Iterator[dict[str, str]]:
                 yield row | {"outcome": "refused", "sentence": said(error)}
     for title, make in UNTRAINED.items():
         layers, judge = make()
-        pipeline = pk.Pipeline(layers, schedules.flush(2, 1, 1), optimizer=OPTIMIZER, loss=judge)
+        pipeline = pk.Pipeline(
+            layers, schedules.flush(2, 1).take(1), optimizer=OPTIMIZER, loss=judge
+        )
         row = {"what": title, "way": "training"}
         try:
             pipeline.train(data(1))

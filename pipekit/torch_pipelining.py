@@ -49,9 +49,9 @@ def torch_runtime(
     """
     require_balance(balance, layers, schedule.stages)
     table, ranks = schedule.to_torch_csv(), dist.get_world_size()
-    if ranks != len(schedule.workers):
+    if ranks != schedule.worker_count:
         raise ScheduleError(
-            f"the schedule has {len(schedule.workers)} workers and the process group {ranks} "
+            f"the schedule has {schedule.worker_count} workers and the process group {ranks} "
             f"ranks: start one process for each worker"
         )
     device, parts = torch.device(device), cut(layers, balance)
@@ -60,7 +60,7 @@ def torch_runtime(
         for stage, (rank,) in enumerate(schedule.stage_workers)
         if rank == dist.get_rank()
     ]
-    runtime = _PipelineScheduleRuntime(stages, schedule.microbatches, loss_fn=loss)
+    runtime = _PipelineScheduleRuntime(stages, schedule.excerpt(1).microbatches, loss_fn=loss)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "schedule.csv")
         file.write_text(table, encoding="utf-8", newline="")

@@ -42,7 +42,7 @@ def test_ranks_have_stages_in_a_loop() -> None:
     """Megatron-LM's rank r has the stages r, r + PP, ...: those of interleaved 1F1B."""
     layout = "Et|t*2|t*2|t*2|t*2|t*2|t|L"
     plan = Plan.from_megatron_layout(layout, workers=4)
-    homes = schedules.interleaved(len(plan.stages), 4, workers=4).stage_workers
+    homes = schedules.interleaved(len(plan.stages), 4, workers=4).take(1).stage_workers
     assert homes == tuple((stage % 4,) for stage in range(8))
     with pytest.raises(ValueError, match="8 stages cannot be dealt out to 3 workers"):
         Plan.from_megatron_layout(layout, workers=3)

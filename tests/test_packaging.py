@@ -38,7 +38,7 @@ from pipekit import plots, schedules
 from pipekit.profiling import LayerProfile
 
 print(pathlib.Path(pk.__file__).parent)
-schedule = schedules.two_bw(2, 4, 2)
+schedule = schedules.two_bw(2, 4).take(2)
 assert schedules.parse(str(schedule)) == schedule
 schedules.check(schedule)
 profile = pk.Profile(tuple(LayerProfile(f"layer {n}", 1.0, 2.0, saved_bytes=1) for n in range(4)))

@@ -1,6 +1,5 @@
 """Our schedules in torch's own runtime, over gloo: the gradients of the unsplit model, to the bit."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,20 +11,20 @@ from pipekit import schedules
 from pipekit.schedules import Schedule
 from tests.engine.gloo import over_gloo
 
-TABLES: dict[str, Callable[[], Schedule]] = {
-    "GPipe": lambda: schedules.gpipe(2, 4),
-    "Flush": lambda: schedules.flush(2, 4),
-    "eager 1F1B": lambda: schedules.eager(2, 4),
-    "ZB-H1": lambda: schedules.zb_h1(2, 4),
-    "ZB-H2": lambda: schedules.zb_h2(2, 4),
-    "interleaved": lambda: schedules.interleaved(4, 4, workers=2),
-    "interleaved zero bubble": lambda: schedules.interleaved_zero_bubble(4, 4, workers=2),
-    "looped breadth-first": lambda: schedules.looped_bfs(4, 4, workers=2),
-    "Hanayo, 2 waves": lambda: schedules.hanayo(8, 4, workers=2),
-    "ZB-V": lambda: schedules.zb_v(4, 4),
-    "V-Half": lambda: schedules.v_half(4, 4),
-    "V-Min": lambda: schedules.v_min(4, 4),
-    "DualPipeV": lambda: schedules.dualpipe_v(4, 4),
+TABLES: dict[str, Schedule] = {
+    "GPipe": schedules.gpipe(2, 4),
+    "Flush": schedules.flush(2, 4),
+    "eager 1F1B": schedules.eager(2, 4),
+    "ZB-H1": schedules.zb_h1(2, 4),
+    "ZB-H2": schedules.zb_h2(2, 4),
+    "interleaved": schedules.interleaved(4, 4, workers=2),
+    "interleaved zero bubble": schedules.interleaved_zero_bubble(4, 4, workers=2),
+    "looped breadth-first": schedules.looped_bfs(4, 4, workers=2),
+    "Hanayo, 2 waves": schedules.hanayo(8, 4, workers=2),
+    "ZB-V": schedules.zb_v(4, 4),
+    "V-Half": schedules.v_half(4, 4),
+    "V-Min": schedules.v_min(4, 4),
+    "DualPipeV": schedules.dualpipe_v(4, 4),
 }
 
 
@@ -50,8 +49,8 @@ def by_torch() -> dict[str, dict[str, Tensor]]:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     found = {}
-    for name, make in TABLES.items():
-        schedule, model = make(), network()
+    for name, schedule in TABLES.items():
+        model = network()
         (x, y), rank = batch(), dist.get_rank()
         count = len(model) // schedule.stages
         runtime = pk.torch_runtime(schedule, model, [count] * schedule.stages, nn.MSELoss())
@@ -95,7 +94,7 @@ def one_rank() -> str:
 
     dist.init_process_group("gloo")
     try:
-        pk.torch_runtime(schedules.flush(2, 4), network(), [4, 4], nn.MSELoss())
+        pk.torch_runtime(schedules.flush(2, 4).take(1), network(), [4, 4], nn.MSELoss())
     except schedules.ScheduleError as error:
         return str(error)
     return "accepted"

@@ -59,9 +59,8 @@ def _semantics(costs: pd.DataFrame, name: str) -> tuple[float, float, bool]:
 
 def made(name: str) -> Schedule:
     """Return a method's schedule for the same microbatches as any other's."""
-    unsplit = name in PER_MINIBATCH
-    counts = (1, MICROBATCHES * BATCHES) if unsplit else (MICROBATCHES, BATCHES)
-    return METHODS[name](WORKERS * stages_a_worker(name), *counts)
+    schedule = METHODS[name](WORKERS * stages_a_worker(name), MICROBATCHES)
+    return schedule.take(BATCHES * (MICROBATCHES if name in PER_MINIBATCH else 1))
 
 
 def _row(name: str) -> dict[str, float]:

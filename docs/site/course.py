@@ -62,7 +62,7 @@ def lesson(puzzle: Puzzle, teaches: str, source: str, folder: Path) -> str:
         f"{puzzle.slots:g} slots, {describe_bubbles(drawn.bubbles())}; in flight, a worker: "
         f"{listed(puzzle.caps)}; weight slots: {listed(puzzle.versions)} (exact)."
     )
-    named = [name for name in METHODS if METHODS[name](4, 8, 2).name == puzzle.best.name]
+    named = [name for name in METHODS if METHODS[name](4, 8).name == puzzle.best.name]
     more = "".join(f" [More about it](/methods/{name}.md)." for name in named)
     return "\n\n".join(
         [

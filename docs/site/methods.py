@@ -41,8 +41,8 @@ def page(name: str, all_costs: pd.DataFrame, guide: str, folder: Path) -> str:
         folder: that the site has as ``/methods``.
     """
     workers, microbatches = DRAWN
-    counts = (1, microbatches) if name in PER_MINIBATCH else (microbatches, 1 + (name == "2bw"))
-    schedule = METHODS[name](workers * stages_a_worker(name), *counts)
+    batches = microbatches if name in PER_MINIBATCH else 1 + (name == "2bw")
+    schedule = METHODS[name](workers * stages_a_worker(name), microbatches).take(batches)
     trace, checked = Trace.from_schedule(schedule), schedules.check(schedule)
     picture = plots.save(plots.timeline(trace), folder / name, trace.frame)["svg"]
     text = [f"# {schedule.title}", f"![{schedule.title}](/methods/{picture.name})"]
@@ -124,7 +124,7 @@ def row(name: str, guide: str) -> tuple[str, ...] | None:
 
 def title(name: str) -> str:
     """Return a method's name as the papers write it."""
-    return METHODS[name](4, 8, 2).name
+    return METHODS[name](4, 8).name
 
 
 def judge(name: str) -> str:

@@ -80,7 +80,7 @@ def body(static: Path) -> str:
 
 def menus() -> str:
     """Return the page's menus."""
-    titles = {name: make(4, 8, 2).title for name, make in METHODS.items()}
+    titles = {name: make(4, 8).title for name, make in METHODS.items()}
     menus: dict[str, Mapping[Any, str]] = {
         "method": titles,
         "beside": {"nothing": "nothing", **titles},

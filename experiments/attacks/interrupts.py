@@ -61,7 +61,7 @@ def pipelined(transport: str, saved: bool, folder: Path) -> Bits:
     """
     pipeline = Pipeline(
         network(),
-        partial(schedules.two_bw, 2, 2),
+        schedules.two_bw(2, 2),
         balance=[3, 3],
         optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9),
         loss=nn.MSELoss(),

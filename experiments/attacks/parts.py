@@ -35,7 +35,7 @@ EARLIER, NAMED, UNHARMED, MADE = "earlier one used", "refused by name", "unharme
 def pipeline(loss: nn.Module | None = None) -> Pipeline:
     return Pipeline(
         network(),
-        partial(schedules.two_bw, 2, 2),
+        schedules.two_bw(2, 2),
         balance=[3, 3],
         optimizer=partial(torch.optim.Adam, lr=0.01),
         loss=loss or nn.MSELoss(),

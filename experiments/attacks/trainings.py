@@ -19,36 +19,32 @@ EPOCHS, BATCHES, ROWS = 2, 24, 8
 PACE_S = 0.01  # of every batch, so that there are moments to choose from
 
 
-def reversed_gpipe(stages: int, microbatches: int, batches: int) -> Schedule:
+def reversed_gpipe(stages: int, microbatches: int) -> Schedule:
     """A user's own method: GPipe's Figure 2c, the backwards in reversed order."""
 
     def worker(stage: int) -> tuple[Task, ...]:
-        tasks = []
-        for t in range(batches):
-            batch = range(t * microbatches, (t + 1) * microbatches)
-            tasks += [Task(Op.FORWARD, stage, k, t) for k in batch]
-            tasks += [Task(Op.BACKWARD, stage, k, t) for k in reversed(batch)]
-            tasks.append(Task(Op.UPDATE, stage, batch[-1], t + 1))
-        return tuple(tasks)
+        forwards = [Task(Op.FORWARD, stage, k, 0) for k in range(microbatches)]
+        backwards = [Task(Op.BACKWARD, stage, k, 0) for k in reversed(range(microbatches))]
+        return (*forwards, *backwards, Task(Op.UPDATE, stage, microbatches - 1, 1))
 
-    return Schedule(tuple(worker(stage) for stage in range(stages)), "reversed GPipe")
+    return Schedule(tuple(worker(stage) for stage in range(stages)), "reversed GPipe").repeat()
 
 
-METHODS: dict[str, Callable[[int], Schedule]] = {
-    "GPipe": partial(schedules.gpipe, 3, 4),
-    "PipeDream-Flush": partial(schedules.flush, 3, 4),
-    "2BW": partial(schedules.two_bw, 3, 4),
-    "model parallelism": partial(schedules.model_parallel, 2),
-    "PipeDream": partial(schedules.pipedream, 3),
-    "PipeDream, vertical sync": partial(schedules.pipedream, 3, vertical_sync=True),
-    "PipeDream, no stashing": partial(schedules.pipedream, 3, stashing=False),
-    "PipeDream 2-1": partial(schedules.pipedream, [2, 1]),
-    "PipeDream 2-1-1": partial(schedules.pipedream, [2, 1, 1]),
-    "BSP on 3": partial(schedules.pipedream, [3]),
-    "ASP on 2": partial(schedules.asp, 2),
-    "2 x PipeDream-Flush": lambda n: schedules.replicate(schedules.flush(2, 2, n), 2),
-    "2 x 2BW": lambda n: schedules.replicate(schedules.two_bw(2, 2, n), 2),
-    "reversed GPipe (own)": partial(reversed_gpipe, 3, 4),
+METHODS: dict[str, Schedule] = {
+    "GPipe": schedules.gpipe(3, 4),
+    "PipeDream-Flush": schedules.flush(3, 4),
+    "2BW": schedules.two_bw(3, 4),
+    "model parallelism": schedules.model_parallel(2),
+    "PipeDream": schedules.pipedream(3),
+    "PipeDream, vertical sync": schedules.pipedream(3, vertical_sync=True),
+    "PipeDream, no stashing": schedules.pipedream(3, stashing=False),
+    "PipeDream 2-1": schedules.pipedream([2, 1]),
+    "PipeDream 2-1-1": schedules.pipedream([2, 1, 1]),
+    "BSP on 3": schedules.pipedream([3]),
+    "ASP on 2": schedules.asp(2),
+    "2 x PipeDream-Flush": schedules.replicate(schedules.flush(2, 2), 2),
+    "2 x 2BW": schedules.replicate(schedules.two_bw(2, 2), 2),
+    "reversed GPipe (own)": reversed_gpipe(3, 4),
 }
 BALANCE = {1: [9], 2: [5, 4], 3: [2, 4, 3]}
 
@@ -114,7 +110,7 @@ class Setting(NamedTuple):
         return Pipeline(
             network(),
             schedule,
-            balance=BALANCE[schedule(1).stages],
+            balance=BALANCE[schedule.stages],
             optimizer=makers[self.optimizer],
             lr_scheduler=partial(torch.optim.lr_scheduler.StepLR, step_size=7, gamma=0.8),
             loss=nn.MSELoss(),

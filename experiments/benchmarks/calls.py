@@ -8,7 +8,7 @@ each pair the quotient.  To reach: a median of 1.3.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,10 +24,10 @@ from torch import nn
 from pipekit import Pipeline, models, schedules
 from pipekit.host.provenance import provenance
 
-METHODS: dict[str, Callable[[int], schedules.Schedule]] = {
-    "flush": partial(schedules.flush, 2, 4),
-    "2bw": partial(schedules.two_bw, 2, 4),
-    "pipedream": partial(schedules.pipedream, 2),
+METHODS: dict[str, schedules.Schedule] = {
+    "flush": schedules.flush(2, 4),
+    "2bw": schedules.two_bw(2, 4),
+    "pipedream": schedules.pipedream(2),
 }
 
 

@@ -46,12 +46,12 @@ from pipekit.schedules import Schedule, flush, gpipe, interleaved
 
 CASE = ["width", "stages", "microbatches"]
 CONTESTANT = ["engine", "schedule", "tracing"]
-METHODS: dict[str, Callable[[Case, int], Schedule]] = {
-    "GPipe": lambda case, batches: gpipe(case.stages, case.microbatches, batches),
+METHODS: dict[str, Callable[[Case], Schedule]] = {
+    "GPipe": lambda case: gpipe(case.stages, case.microbatches),
     # PipeDream-Flush is 1F1B within a batch.
-    "1F1B": lambda case, batches: flush(case.stages, case.microbatches, batches),
-    INTERLEAVED: lambda case, batches: interleaved(
-        len(case.balance(INTERLEAVED)), case.microbatches, batches, workers=case.stages
+    "1F1B": lambda case: flush(case.stages, case.microbatches),
+    INTERLEAVED: lambda case: interleaved(
+        len(case.balance(INTERLEAVED)), case.microbatches, workers=case.stages
     ),
 }
 TORCH = "torch pipelining"
@@ -147,7 +147,7 @@ def serial(case: Case, stamps: Path) -> list[Tensor]:
 def ours(case: Case, stamps: Path, contestant: Contestant) -> list[Tensor]:
     pipeline = Pipeline(
         case.model(),
-        partial(METHODS[contestant.schedule], case),
+        METHODS[contestant.schedule](case),
         balance=case.balance(contestant.schedule),
         optimizer=partial(timed_sgd, case=case, stamps=stamps),
         loss=nn.MSELoss(),

@@ -98,15 +98,10 @@ def ours(name: str, transport: str, balance: list[int], replicated: bool = False
     stages = len(balance)
     share_cores(stages)
     model, batch = made(name)
-
-    def schedule(batches: int) -> Any:
-        if replicated:
-            return replicate(flush(1, 1, batches), stages)
-        return flush(stages, MICROBATCHES, batches)
-
+    alone, piped = replicate(flush(1, 1), stages), flush(stages, MICROBATCHES)
     pipeline = Pipeline(
         model,
-        schedule,
+        alone if replicated else piped,
         balance=[sum(balance)] if replicated else balance,
         optimizer=sgd,
         loss=NETWORKS[name].loss,
@@ -191,9 +186,7 @@ def contestants(name: str, balance: list[int], crew: Crew) -> dict[str, Callable
 def balanced(name: str, stages: int) -> list[int]:
     """Return the layers of each stage, as "auto" has them."""
     model, batch = made(name)
-    pipeline = Pipeline(
-        model, lambda n: flush(stages, MICROBATCHES, n), optimizer=sgd, loss=NETWORKS[name].loss
-    )
+    pipeline = Pipeline(model, flush(stages, MICROBATCHES), optimizer=sgd, loss=NETWORKS[name].loss)
     pipeline.evaluate([batch])
     assert pipeline.balance
     return pipeline.balance

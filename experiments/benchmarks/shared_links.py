@@ -67,8 +67,8 @@ class Case:
     def schedule(self) -> Schedule:
         """The table that the workers run."""
         if self.method == "PipeDream":
-            return pipedream(list(self.replicas), self.batches)
-        return flush(len(self.replicas), self.microbatches, self.batches)
+            return pipedream(list(self.replicas)).take(self.batches)
+        return flush(len(self.replicas), self.microbatches).take(self.batches)
 
     def simulated_s(self, bandwidth: float, passes: Passes) -> float:
         """Return the seconds that the simulator predicts on links of so many bytes/s."""

@@ -20,10 +20,10 @@ from pipekit.schedules import flush, gpipe, pipedream, two_bw
 
 SIZES = [(16, 128), (32, 256), (64, 512), (64, 1024)]
 METHODS = {
-    "GPipe": lambda d, m: gpipe(d, m),
-    "PipeDream-Flush": lambda d, m: flush(d, m),
-    "PipeDream": lambda d, m: pipedream(d, m),
-    "PipeDream-2BW": lambda d, m: two_bw(d, m // 4, 4),
+    "GPipe": lambda d, m: gpipe(d, m).take(1),
+    "PipeDream-Flush": lambda d, m: flush(d, m).take(1),
+    "PipeDream": lambda d, m: pipedream(d).take(m),
+    "PipeDream-2BW": lambda d, m: two_bw(d, m // 4).take(4),
 }
 
 

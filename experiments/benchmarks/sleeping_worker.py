@@ -78,8 +78,8 @@ def measured(case: dict[str, Any], repeats: int) -> dict[str, list[Any]]:
     layers = [Sleeping(s, numbers, case["weight_bytes"] // 4) for s in case["forward_s"]]
     replicas, microbatches = case["replicas"], case["microbatches"]
     table = {
-        "PipeDream": partial(pipedream, replicas),
-        "PipeDream-Flush": lambda batches: flush(len(replicas), microbatches, batches),
+        "PipeDream": pipedream(replicas),
+        "PipeDream-Flush": flush(len(replicas), microbatches),
     }[case["method"]]
     pipeline = Pipeline(
         nn.Sequential(*layers),

@@ -36,7 +36,7 @@ def schedule(
     replicas: int = 1,
     finite: int | None = None,
     **options: Any,
-) -> pk.Schedule | Callable[[int], pk.Schedule]:
+) -> pk.Schedule:
     """Return a method's schedule.
 
     Args:
@@ -47,37 +47,33 @@ def schedule(
         finite: for so many batches only.
         options: the method's own.
     """
-
-    def made(batches: int) -> pk.Schedule:
-        match method:
-            case "asp":
-                table = schedules.asp(minibatches=batches, **options)
-            case "reversed gpipe":
-                table = reversed_gpipe(stages, microbatches, batches)
-            case "pipedream":
-                table = schedules.pipedream(stages, batches, **options)
-            case _ if options:
-                table = WITH_OPTIONS[method](stages, microbatches, batches, **options)
-            case _:
-                table = METHODS[method](stages, microbatches, batches)
-        return table if replicas == 1 else schedules.replicate(table, replicas)
-
-    return made if finite is None else made(finite)
+    match method:
+        case "asp":
+            made = schedules.asp(**options)
+        case "reversed gpipe":
+            made = reversed_gpipe(stages, microbatches)
+        case "pipedream":
+            made = schedules.pipedream(stages, **options)
+        case _ if options:
+            made = WITH_OPTIONS[method](stages, microbatches, **options)
+        case _:
+            made = METHODS[method](stages, microbatches)
+    made = made if replicas == 1 else schedules.replicate(made, replicas)
+    return made if finite is None else made.take(finite)
 
 
-def reversed_gpipe(stages: int, microbatches: int, batches: int) -> pk.Schedule:
-    """Return a user's own table: GPipe's Figure 2c, the backwards in reversed order."""
+def reversed_gpipe(stages: int, microbatches: int) -> pk.Schedule:
+    """Return a user's own method: GPipe's Figure 2c, the backwards in reversed order."""
 
     def worker(stage: int) -> tuple[Task, ...]:
-        tasks = []
-        for t in range(batches):
-            batch = range(t * microbatches, (t + 1) * microbatches)
-            tasks += [Task(Op.FORWARD, stage, k, t) for k in batch]
-            tasks += [Task(Op.BACKWARD, stage, k, t) for k in reversed(batch)]
-            tasks.append(Task(Op.UPDATE, stage, batch[-1], t + 1))
-        return tuple(tasks)
+        batch = range(microbatches)
+        return (
+            *(Task(Op.FORWARD, stage, k, 0) for k in batch),
+            *(Task(Op.BACKWARD, stage, k, 0) for k in reversed(batch)),
+            Task(Op.UPDATE, stage, batch[-1], 1),
+        )
 
-    return pk.Schedule(tuple(worker(stage) for stage in range(stages)), "reversed GPipe")
+    return pk.Schedule(tuple(map(worker, range(stages))), "reversed GPipe").repeat()
 
 
 def pipeline(

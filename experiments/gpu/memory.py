@@ -9,7 +9,6 @@ from experiments.gpu.network import (
     BATCHES,
     METHODS,
     MICROBATCHES,
-    STAGES,
     batch,
     network,
     pipeline,
@@ -33,8 +32,7 @@ def memory(places: list[str], width: int, rows: int) -> bool:
         pipe = pipeline(model, method, places)
         found = measure_memory(pipe.train([batch(rows * MICROBATCHES)] * BATCHES, memory=True))
         plan = Plan.by_hand(pipe.balance or [], rows=rows)
-        table_of = schedule(STAGES, MICROBATCHES, BATCHES)
-        ours = simulate(table_of, measured, plan, optimizer_states=1).memory
+        ours = simulate(schedule.take(BATCHES), measured, plan, optimizer_states=1).memory
         assert ours is not None
         for stage, (here, there) in enumerate(zip(found.peak_bytes, ours.peak_bytes, strict=True)):
             apart = there / here - 1

@@ -1,7 +1,6 @@
 """What is trained on the GPUs: a small GPT, cut into four stages."""
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -9,10 +8,10 @@ from torch import Tensor, nn
 from pipekit import Pipeline, Schedule, models, schedules
 
 STAGES, MICROBATCHES, BATCHES = 4, 8, 5
-METHODS: dict[str, Callable[[int, int, int], Schedule]] = {
-    "GPipe": schedules.gpipe,
-    "1F1B": schedules.flush,
-    "PipeDream-2BW": schedules.two_bw,
+METHODS: dict[str, Schedule] = {
+    "GPipe": schedules.gpipe(STAGES, MICROBATCHES),
+    "1F1B": schedules.flush(STAGES, MICROBATCHES),
+    "PipeDream-2BW": schedules.two_bw(STAGES, MICROBATCHES),
 }
 
 
@@ -40,7 +39,7 @@ def sgd(parameters: list[nn.Parameter]) -> torch.optim.SGD:
 def pipeline(model: nn.Sequential, method: str, devices: list[str]) -> Pipeline:
     return Pipeline(
         model,
-        partial(METHODS[method], STAGES, MICROBATCHES),
+        METHODS[method],
         balance=balance(model),
         optimizer=sgd,
         loss=models.token_loss,

@@ -26,12 +26,12 @@ def tables(stages: int, microbatches: int, ranks: int) -> dict[str, Schedule]:
     """Return the schedules that torch's runtime has for so many stages on so many ranks."""
     if ranks == stages:
         return {
-            "GPipe": schedules.gpipe(stages, microbatches),
-            "1F1B": schedules.flush(stages, microbatches),
+            "GPipe": schedules.gpipe(stages, microbatches).take(1),
+            "1F1B": schedules.flush(stages, microbatches).take(1),
         }
     return {
-        "looped breadth-first": schedules.looped_bfs(stages, microbatches, workers=ranks),
-        "interleaved 1F1B": schedules.interleaved(stages, microbatches, workers=ranks),
+        "looped breadth-first": schedules.looped_bfs(stages, microbatches, workers=ranks).take(1),
+        "interleaved 1F1B": schedules.interleaved(stages, microbatches, workers=ranks).take(1),
     }
 
 

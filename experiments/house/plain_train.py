@@ -30,7 +30,7 @@ def pipeline() -> Pipeline:
     """Return a pipeline at its beginning."""
     return Pipeline(
         nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)),
-        partial(schedules.pipedream, 2),
+        schedules.pipedream(2),
         optimizer=partial(torch.optim.SGD, lr=0.1),
         loss=nn.MSELoss(),
     )

@@ -83,7 +83,7 @@ def _trained(method: str, seed: int) -> "tuple[Run, float]":
     torch.manual_seed(seed)
     pipeline = pipekit.Pipeline(
         workload.build(),
-        lambda batches: METHODS[method](STAGES, MICROBATCHES, batches),
+        METHODS[method](STAGES, MICROBATCHES),
         balance=BALANCE,
         optimizer=partial(torch.optim.Adam, lr=LEARNING_RATE),
         loss=workload.loss,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.choices import require_choice
+from pipekit.names import CLUSTERS, METHODS
 
 if TYPE_CHECKING:
     from pipekit.clusters import Cluster
@@ -14,8 +14,7 @@ ClusterName = Annotated[
     typer.Option(
         "--cluster",
         metavar="NAME",
-        help="pipedream-a, pipedream-b, figure1-k80, figure1-titan-x, figure1-v100, gpipe-tpu-v2, "
-        "torchgpipe-p40, 2bw-v100, or local: this machine, measured.",
+        help=f"{CLUSTERS}: this machine, measured.",
         show_default=False,
     ),
 ]
@@ -33,14 +32,8 @@ MemoryBytes = Annotated[
     float | None,
     typer.Option(help="Bytes of each worker, with --bandwidth; no limit.", show_default=False),
 ]
-METHODS = (
-    "gpipe, flush, eager, 2bw, zb-h1, zb-h2, interleaved, interleaved-zero-bubble, looped-bfs, "
-    "hanayo, zb-v, v-half, v-min, chimera, dualpipe, dualpipe-v, model-parallel, paci, "
-    "pipedream, pipedream-vertical-sync, pipedream-no-stashing"
-)
-"""The methods by name, as help lists them: their own list would load what takes seconds."""
 TRAINED = "convnet, mlp, gpt"
-"""The networks that come with data, likewise."""
+"""The networks that come with data: their own list would load what takes seconds."""
 PUBLISHED = (
     "alexnet, vgg16, resnet50, resnet101, inception-v3, s2vt, gpt-355M, gpt-1.3B, gpt-2.2B, "
     "gpt-3.8B, bert-large, unet-5-64, unet-6-72, unet-11-128, unet-24-128, unet-24-160, "
@@ -48,8 +41,6 @@ PUBLISHED = (
     "amoebanet-d-36-544, amoebanet-d-72-512"
 )
 """The papers' networks, likewise."""
-MITIGATIONS = "spectrain, pipeoptim, pipemare, gap-aware, error-feedback, ahead"
-"""What is done about stale weights, likewise."""
 Data = Annotated[
     str | None,
     typer.Option(
@@ -70,8 +61,9 @@ LossName = Annotated[
     ),
 ]
 STAGES = (
-    "One worker each; of interleaved, interleaved-zero-bubble, looped-bfs, hanayo, zb-v, v-half, "
-    "v-min and dualpipe-v one for two."
+    "One worker each; one for two of "
+    + ", ".join(name for name, method in METHODS.items() if method.stages_a_worker > 1)
+    + "."
 )
 MitigationName = Annotated[
     str | None,
@@ -92,17 +84,6 @@ Replicas = Annotated[
         show_default=False,
     ),
 ]
-
-
-def require_method(name: str) -> None:
-    """Raise ValueError unless there is such a method, before what takes seconds is loaded."""
-    require_choice("method", name, METHODS.split(", "))
-
-
-def require_mitigation(text: str | None) -> None:
-    """Raise ValueError unless there is a mitigation of this name, or none is wanted; likewise."""
-    if text is not None:
-        require_choice("mitigation", text.partition(":")[0], MITIGATIONS.split(", "))
 
 
 def chosen_cluster(

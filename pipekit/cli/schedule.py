@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import METHODS, STAGES, Replicas
+from pipekit.cli.options import STAGES, Replicas
+from pipekit.names import METHODS
 
 if TYPE_CHECKING:
     from pipekit.schedules import Schedule
@@ -105,9 +106,9 @@ def chosen_schedule(
 
     if name in by_name.PER_MINIBATCH:
         passes = microbatches * batches if minibatches is None else minibatches
-        return by_name.METHODS[name](stages, 1, passes)
+        return by_name.METHODS[name](stages, 1).take(passes)
     if name in by_name.METHODS:
-        return by_name.METHODS[name](stages, microbatches, batches)
+        return by_name.METHODS[name](stages, microbatches).take(batches)
     file = Path(name)
     if not file.is_file():
         raise ValueError(f"{name!r} is no file and none of the methods {METHODS}")

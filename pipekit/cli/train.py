@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipekit.cli.options import (
-    METHODS,
     STAGES,
     TRAINED,
     Data,
@@ -18,10 +17,9 @@ from pipekit.cli.options import (
     MitigationName,
     Quiet,
     Replicas,
-    require_method,
-    require_mitigation,
 )
 from pipekit.cli.own import require_known, require_module
+from pipekit.names import METHODS, MITIGATIONS
 
 if TYPE_CHECKING:
     from pipekit.cli.learning import Learning
@@ -170,8 +168,9 @@ def train(
         --stages 2 --transport distributed --checkpoints saved --every 20 --resume
     """
     require_known(model, TRAINED)
-    require_method(method)
-    require_mitigation(mitigation)
+    METHODS.require(method)
+    if mitigation is not None:
+        MITIGATIONS.require(mitigation.partition(":")[0])
     for reference in filter(None, (data, test_data, loss)):
         require_module(reference)
     import torch
@@ -200,7 +199,7 @@ def train(
     )
     pipeline = pipekit.Pipeline(
         learning.layers,
-        lambda batches: by_name.METHODS[method](split, microbatches, batches),
+        by_name.METHODS[method](split, microbatches),
         optimizer=partial(torch.optim.Adam, lr=lr),
         loss=learning.loss,
         transport=transport.value,

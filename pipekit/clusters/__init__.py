@@ -5,7 +5,7 @@ Sizes are in bytes, bandwidths in bytes per second, rates in FLOP per second, ti
 
 from pipekit.clusters.cluster import Calibrated, Cluster, Device, Level, flat
 from pipekit.clusters.local import local
-from pipekit.clusters.named import NAMED, named
+from pipekit.clusters.named import named
 from pipekit.clusters.papers import (
     K80,
     P40,
@@ -23,7 +23,6 @@ from pipekit.clusters.papers import (
 
 __all__ = [
     "K80",
-    "NAMED",
     "P40",
     "P100",
     "TITAN_X",

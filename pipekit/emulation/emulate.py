@@ -42,6 +42,7 @@ def emulate(
     *,
     overlap: float | None = None,
     validate: str | None = None,
+    batches: int | None = None,
 ) -> Run:
     """Run a schedule for real with modelled compute and links; see :func:`pipekit.simulate`.
 
@@ -60,6 +61,7 @@ def emulate(
             one after the other.
         validate: when updates are validated ("first" or "later"), by messages that the engine
             really sends; None: there is nothing to validate.
+        batches: how many; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
 
     Returns:
         A run whose trace is labelled "emulated"; its losses are zeros.
@@ -71,7 +73,7 @@ def emulate(
     arguments.require_watchers(observers, "threads")
     require_choice("validate", validate, (None, *arguments.VALIDATE))
     costs = stage_costs(schedule, profile, plan)
-    checked = Tables(schedule).example
+    checked = Tables(schedule.excerpt(batches)).schedule
     workers = len(checked.workers)
     arguments.require_slowable(cluster, "threads", workers)
     arguments.resolve_recompute([cost.recompute for cost in costs], checked)
@@ -125,17 +127,17 @@ def emulate(
             validation=table.validations[worker] if table.validations else None,
             together={
                 first.task: second
-                for first, second in pairwise(steps)
+                for first, second in pairwise(steps.head)
                 if (first.task, second.task) in together
             },
         )
         for worker, steps in enumerate(table.steps)
     ]
-    batches = (_batch(len(batch)) for batch in checked.batches)
+    data = (_batch(len(batch)) for batch in checked.batches)
     if any(cost.buckets for cost in costs):  # the first sum of tensors without data imports a lot
         torch.add(*[torch.empty(1, device="meta")] * 2)
     begin = time.perf_counter()
-    reports = ThreadRunner().run(assignments, config, batches, None)
+    reports = ThreadRunner().run(assignments, config, data, None)
     return Run.of(
         checked.name,
         checked,

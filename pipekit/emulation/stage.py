@@ -13,7 +13,7 @@ from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.buckets import Bucket, Gradients
 from pipekit.engine.updates.weights import Saved
 from pipekit.plans import Recompute
-from pipekit.schedules import Op
+from pipekit.schedules import Op, Recurring
 from pipekit.simulation.costs import StageCosts
 
 _FLOAT_BYTES = 4
@@ -87,7 +87,9 @@ class EmulatedStage:
         self._pops = {n: _numbers(skip.bytes) for n, skip in config.cost.pops.items()}
         self._pops |= {n: _numbers(size) for n, size in config.copies.items()}
 
-    def prepare(self, slots: int, loss_versions: Sequence[int] = (), keep: bool = False) -> None:
+    def prepare(
+        self, slots: int, loss_versions: Recurring[int] | None = None, keep: bool = False
+    ) -> None:
         """Make ready for a run that needs ``slots`` weight slots."""
         self.weights.prepare(slots)
 

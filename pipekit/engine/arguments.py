@@ -13,6 +13,7 @@ from pipekit.devices import is_accelerator
 from pipekit.engine.observers.observer import Observer, Watchers
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import OPS, Op, Schedule, ScheduleError, check
+from pipekit.schedules.beginning import beginning
 from pipekit.staleness import Mitigation
 from pipekit.units import plural
 
@@ -46,20 +47,20 @@ def require_timeout(timeout: float | None) -> None:
 def require_replicas(plan: Plan, schedule: Schedule) -> None:
     """Raise ValueError unless a schedule has a plan's workers (a short run may leave some idle)."""
     found = [len(workers) for workers in schedule.stage_workers]
-    if len(schedule.workers) == plan.workers and len(found) == len(plan.replicas):
+    if schedule.worker_count == plan.workers and len(found) == len(plan.replicas):
         if all(map(le, found, plan.replicas)):
             return
     elif found == plan.replicas:  # it is not in their number that they differ
         raise ValueError(
             f"the plan has {plural(plan.workers, 'worker')} and the schedule "
-            f"{len(schedule.workers)}, of which some have several of the {len(found)} stages: a "
+            f"{schedule.worker_count}, of which some have several of the {len(found)} stages: a "
             f"plan gives each stage workers of its own; for its cuts alone pass "
             f"balance={plan.balance}"
         )
     raise ValueError(
         f"the plan has {plan.config} workers a stage and the schedule "
         f"{'-'.join(map(str, found))}: build it for the plan, e.g. "
-        f"lambda n: schedules.pipedream({plan.replicas}, n)"
+        f"schedules.pipedream({plan.replicas})"
     )
 
 
@@ -71,7 +72,7 @@ def require_joint_updates(schedule: Schedule, reason: str) -> None:
         raise ScheduleError(
             f"with {reason} the updates of a batch wait for one another, and so {error}"
         ) from None
-    if len(set(schedule.updates)) > 1:
+    if len(set(schedule.excerpt().updates)) > 1:
         raise ScheduleError(
             f"with {reason} an update must sum the same microbatches on all stages: let every "
             f"stage update after the same ones"
@@ -131,7 +132,7 @@ def require_mitigation(rule: object, stashing: bool, repeats: bool) -> None:
         use = (
             "a schedule with weight stashing, as schedules.pipedream and two_bw are"
             if rule.stashing
-            else "one without, e.g. schedules.pipedream(stages, n, stashing=False)"
+            else "one without, e.g. schedules.pipedream(stages, stashing=False)"
         )
         raise ValueError(f"{rule} goes with other weight versions than this schedule's: use {use}")
     if repeats:
@@ -147,9 +148,10 @@ def require_whole_rounds(rule: Mitigation | None, schedule: Schedule) -> None:
     """
     if rule is None or not (rule.overrides("gradient") or rule.overrides("rate")):
         return
-    for tasks in schedule.workers:
+    some = beginning(schedule, 1) if schedule.period else schedule
+    for tasks in some.workers:
         added = {
-            (task.stage, schedule.update_of[task.stage][task.microbatch])
+            (task.stage, some.update_of[task.stage][task.microbatch])
             for task in tasks
             if OPS[task.op].adds_gradient
         }
@@ -166,7 +168,7 @@ def require_seed(
     seed: int | None, schedule: Schedule, transport: str, recompute: Sequence[Recompute]
 ) -> None:
     """Raise ValueError if layers cannot draw from the default generator as in a plain loop."""
-    alone = len(schedule.workers) == schedule.stages == 1 and transport == "threads"
+    alone = schedule.worker_count == schedule.stages == 1 and transport == "threads"
     if seed is None and not (alone and recompute[0] == "never"):
         raise ValueError(
             "seed=None lets layers draw as in a plain loop, which takes one stage on one worker, "

@@ -1,7 +1,8 @@
 """Batches cut into microbatches, handed to the workers that need them."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from pipekit.devices import ThreadStreams, record_events, wait_events
 from pipekit.engine.ending import Ended
 from pipekit.layers.seeded import drawing_undisturbed
-from pipekit.schedules import EndlessSteps, Op, Repeated, Step, distinct
+from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, leaves, refill
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -96,70 +97,59 @@ class FedTarget(NamedTuple):
     plain: Joins | None
 
 
-class Needs(NamedTuple):
-    """The microbatches of which a worker takes the inputs, and the targets."""
+@dataclass(frozen=True)
+class _Microbatches:
+    """Numbers of microbatches, maybe without end.
 
-    inputs: frozenset[int]
-    targets: frozenset[int]
-
-    @classmethod
-    def of(cls, *workers: Sequence[Step]) -> Self:
-        """Return what the steps of workers need: the first stage inputs, the last one targets."""
-        if any(isinstance(steps, EndlessSteps) for steps in workers):
-            return cls(_Endless(workers, "receives"), _Endless(workers, "sends"))
-        inputs, targets = set[int](), set[int]()
-        for steps in workers:
-            forwards = [step for step in distinct(steps) if step.task.op is Op.FORWARD]
-            inputs |= _numbers(steps, [step for step in forwards if not step.receives])
-            targets |= _numbers(steps, [step for step in forwards if not step.sends])
-        return cls(frozenset(inputs), frozenset(targets))
-
-
-class _Endless(frozenset[int]):
-    """Microbatches of tables without end: those that leave some remainders.
-
-    Args:
-        workers: their steps; of the forwards those count that have no messages.
-        messages: of which kind, "receives" or "sends".
+    Attributes:
+        head: the first ones.
+        periods: of each list of steps that repeats, its microbatches, and the remainders that
+            those behind leave when they are divided by them.
     """
 
-    _parts: tuple[tuple[int, frozenset[int]], ...]
-
-    def __new__(cls, workers: Sequence[Sequence[Step]], messages: str) -> Self:
-        found = super().__new__(cls)
-        found._parts = tuple(
-            (steps.microbatches, numbers)
-            for steps in workers
-            if isinstance(steps, EndlessSteps)
-            and (
-                numbers := frozenset(
-                    step.task.microbatch % steps.microbatches
-                    for step in steps.unit
-                    if step.task.op is Op.FORWARD and not getattr(step, messages)
-                )
-            )
-        )
-        return found
+    head: frozenset[int]
+    periods: tuple[tuple[int, frozenset[int]], ...]
 
     def __contains__(self, microbatch: object) -> bool:
         assert isinstance(microbatch, int)
-        return any(microbatch % size in numbers for size, numbers in self._parts)
+        return microbatch in self.head or any(
+            microbatch % size in numbers for size, numbers in self.periods
+        )
 
-    def __bool__(self) -> bool:
-        return bool(self._parts)
+    @classmethod
+    def of(cls, workers: Sequence[Steps], is_meant: Callable[[Step], bool]) -> Self:
+        """Return the microbatches of the forwards that are meant."""
 
-    def isdisjoint(self, others: Iterable[Any]) -> bool:
-        """Return whether none of the others is one of them."""
-        return not any(other in self for other in others)
+        def numbers(steps: Iterable[Step]) -> list[int]:
+            return [
+                step.task.microbatch
+                for step in steps
+                if step.task.op is Op.FORWARD and is_meant(step)
+            ]
+
+        return cls(
+            frozenset(number for steps in workers for number in numbers(steps.head)),
+            tuple(
+                (steps.microbatches, frozenset(k % steps.microbatches for k in repeated))
+                for steps in workers
+                if (repeated := numbers(steps.period))
+            ),
+        )
 
 
-def _numbers(pattern: Sequence[Step], steps: Iterable[Step]) -> set[int]:
-    """Return the microbatches of steps that come as often as the pattern's."""
-    first = {step.task.microbatch for step in steps}
-    if not isinstance(pattern, Repeated):
-        return first
-    shifts = range(0, pattern.times * pattern.microbatches, pattern.microbatches)
-    return {number + shift for shift in shifts for number in first}
+class Needs(NamedTuple):
+    """The microbatches of which a worker takes the inputs, and the targets."""
+
+    inputs: Container[int]
+    targets: Container[int]
+
+    @classmethod
+    def of(cls, *workers: Steps) -> Self:
+        """Return what the steps of workers need: the first stage inputs, the last one targets."""
+        return cls(
+            _Microbatches.of(workers, lambda step: not step.receives),
+            _Microbatches.of(workers, lambda step: not step.sends),
+        )
 
 
 class Feed:
@@ -252,10 +242,10 @@ class Feed:
             made = record_events(leaves([t for t in batch[:2] if t is not None]))
         rows, first = batch.microbatch_rows, self._begin + len(self.rows)
         here = range(first, first + batch.parts)
-        if not self._needs.inputs.isdisjoint(here):
+        if any(k in self._needs.inputs for k in here):
             inputs = split(batch.input, batch.parts, batch.rows)
             self._keep(self._inputs, self._needs.inputs, here, inputs, made)
-        if not self._needs.targets.isdisjoint(here):
+        if any(k in self._needs.targets for k in here):
             with self._caller.entered():
                 weights = self._weights(batch)
             trees = split(batch.target, batch.parts, batch.rows)
@@ -279,7 +269,7 @@ class Feed:
     @staticmethod
     def _keep(
         kept: dict[int, Any],
-        needed: frozenset[int],
+        needed: Container[int],
         numbers: range,
         parts: Sequence[Any],
         made: Sequence[torch.Event],

@@ -1,6 +1,7 @@
 """What all workers of a run have in common."""
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,11 @@ import torch
 from torch import Tensor
 
 from pipekit.clusters import Cluster
-from pipekit.engine.ending import Cuts, Ends
+from pipekit.engine.ending import Ends
 from pipekit.engine.observers.observer import Watchers
 from pipekit.losses.mean_over import MeanOver
 from pipekit.partition.ties import Tie
-from pipekit.schedules import Boundary, Sum
+from pipekit.schedules import Boundary, Recurring, Sum, Turn
 
 Loss = Callable[[Any, Any], Tensor]
 """``loss(output, target)`` of a microbatch, one number."""
@@ -64,7 +65,7 @@ class RunConfig:
         stage_workers: the workers that have each stage.
         links: the pairs of workers of which the first sends the second messages between stages.
         sums: what each update of each stage sums.
-        stops: for each stage on several workers, the microbatch behind those of each update.
+        stops: of each stage, the microbatch behind those of each update.
         sum_order: (stage, update) of the sums over several workers, in the order of all workers.
         made: updates of each stage in its table before the run.
         loss: of the last stage's output and the target; a number a microbatch.
@@ -89,6 +90,7 @@ class RunConfig:
         timeout: seconds without progress after which the run fails, or None.
         ends: where the run may end early.
         begin: the first microbatch of the table that it has.
+        end: the first behind it, where its length is known and the table has no end.
         outputs: whether to keep the last stage's outputs.
         finite: whether a loss that is not finite is an error.
         keeps: whether older weight versions stay, for a run that goes on where this one ends.
@@ -97,9 +99,9 @@ class RunConfig:
     workers: int
     stage_workers: tuple[tuple[int, ...], ...]
     links: frozenset[tuple[int, int]]
-    sums: Sequence[Sequence[Sum]]
-    stops: Sequence[Sequence[int]]
-    sum_order: Iterable[tuple[int, int]]
+    sums: Sequence[Recurring[Sum]]
+    stops: Sequence[Recurring[int]]
+    sum_order: Recurring[Turn]
     made: tuple[int, ...]
     loss: Loss
     mean_loss: bool = True
@@ -109,7 +111,7 @@ class RunConfig:
     parameters: int = 0
     norm_dtype: torch.dtype = torch.float32
     validate_later: bool = False
-    loss_versions: Sequence[int] = ()
+    loss_versions: Recurring[int] | None = None
     ties: tuple[Tie, ...] = ()
     autocast: torch.dtype | None = None
     trace: bool = False
@@ -119,8 +121,9 @@ class RunConfig:
     resume: ResumeConfig | None = None
     observers: Watchers = ()
     timeout: float | None = None
-    ends: Ends = field(default_factory=Cuts)
+    ends: Ends = field(default_factory=Ends)
     begin: int = 0
+    end: int = sys.maxsize
     outputs: bool = False
     finite: bool = False
     keeps: bool = False

@@ -1,17 +1,16 @@
-"""Where a run ends, if that is before the end of its table.
+"""Where a run ends, if that is before the end of its schedule.
 
-The table is the same to the end, and whatever is left of it is passed over: a run that ends before
-a microbatch does everything for those before it and nothing for the others.
+The schedule is the same to the end, and the rest of it is passed over: a run that ends before a
+microbatch does everything for those before it and nothing for the others.
 """
 
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
-from pipekit.schedules import EndlessSteps, Step
+from pipekit.schedules import Step, Steps
 
 
 class Ended(Exception):
@@ -34,33 +33,24 @@ class Ending:
         with self._lock:  # workers may fail at the same time, in different batches
             self.microbatch = min(self.microbatch, microbatch)
 
-    def until(self, steps: Iterable[Step]) -> Iterator[Step]:
+    def until(self, steps: Steps) -> Iterator[Step]:
         """Yield the steps that are part of the run, as far as it is known when each comes."""
-        if isinstance(steps, EndlessSteps):
-            return steps.until(lambda: self.microbatch)
-        return (step for step in steps if step.task.microbatch < self.microbatch)
-
-
-class Ends(Protocol):
-    """Where a run may end early, with whole updates on all stages: before some microbatches."""
-
-    def __contains__(self, microbatch: int) -> bool: ...
-
-    def __bool__(self) -> bool: ...
-
-    def before(self, microbatch: int) -> int | None:
-        """Return where it may end if this microbatch fails: before its batch.
-
-        None: it may not.  One that is further back does not do, as updates of some stages may have
-        seen a batch between.
-        """
+        return steps.until(lambda: self.microbatch)
 
 
 @dataclass(frozen=True)
-class Cuts:
-    """It may end before these batches, in order, which are given by their microbatches."""
+class Ends:
+    """Where a run may end early, with whole updates on all stages: before some batches.
+
+    Attributes:
+        batches: these, in order, as ranges of microbatches.
+        size: the microbatches after which they repeat, without end; 0: they do not.
+        begin: the run's first microbatch.
+    """
 
     batches: tuple[range, ...] = ()
+    size: int = 0
+    begin: int = 0
 
     def __contains__(self, microbatch: int) -> bool:
         return self.before(microbatch) == microbatch
@@ -69,46 +59,13 @@ class Cuts:
         return bool(self.batches)
 
     def before(self, microbatch: int) -> int | None:
-        """Return where it may end if this microbatch fails: before its batch."""
-        place = bisect_right(self.batches, microbatch, key=lambda batch: batch.start)
+        """Return where it may end if this microbatch fails: before its batch.
+
+        None: it may not.  One that is further back does not do, as updates of some stages may have
+        seen a batch between.
+        """
+        first = microbatch - microbatch % self.size if self.size else 0
+        place = bisect_right(self.batches, microbatch - first, key=lambda batch: batch.start)
         batch = self.batches[place - 1] if place else range(0)
-        return batch.start if microbatch in batch else None
-
-
-@dataclass(frozen=True)
-class EachBatch:
-    """It may end before any batch of so many microbatches, from one on."""
-
-    begin: int
-    size: int
-
-    def __contains__(self, microbatch: int) -> bool:
-        return self.before(microbatch) == microbatch
-
-    def __bool__(self) -> bool:
-        return True
-
-    def before(self, microbatch: int) -> int | None:
-        """Return where it may end if this microbatch fails: before its batch."""
-        first = microbatch - microbatch % self.size
-        return first if first >= self.begin else None
-
-
-@dataclass(frozen=True)
-class Window:
-    """The batches of a table without end that a run has: from one on, until they end.
-
-    Attributes:
-        begin: its first microbatch.
-        batch_size: microbatches of each batch.
-        goes_on: whether others go on where it ends.
-    """
-
-    begin: int
-    batch_size: int
-    goes_on: bool = False
-
-    def batches(self, end: int) -> list[range]:
-        """Return the microbatches of each batch, for a run that ends before one."""
-        starts = range(self.begin, end, self.batch_size)
-        return [range(start, start + self.batch_size) for start in starts]
+        end = first + batch.start
+        return end if microbatch - first in batch and end >= self.begin else None

@@ -54,8 +54,8 @@ class Pipeline:
             lists and dicts of tensors, and may leave tensors for layers far behind it
             (:mod:`pipekit.layers.skips`), which go straight to their stage.  It is copied, not
             changed.
-        schedule: a :class:`Schedule` that fits the batches exactly, or a function from the number
-            of batches to one, e.g. ``lambda n: schedules.two_bw(4, 8, n)``.
+        schedule: without end, e.g. ``schedules.two_bw(4, 8)``, for as many batches as the data
+            has; or a finite one, whose batches these must be.
         balance: how many layers each stage gets; or a :class:`Plan`, which also says what each
             stage recomputes; or "auto": an equal share of operations.
         optimizer: makes an optimizer from a list of parameters, e.g.
@@ -119,7 +119,7 @@ class Pipeline:
     def __init__(
         self,
         model: nn.Sequential | Sequence[nn.Module],
-        schedule: Schedule | Callable[[int], Schedule],
+        schedule: Schedule,
         *,
         balance: Sequence[int] | Plan | str = "auto",
         optimizer: OptimizerFactory,
@@ -154,20 +154,19 @@ class Pipeline:
         arguments.require_timeout(timeout)
         scale = LossScale.of(loss_scale)
         tables = Tables(schedule)
-        example = tables.example
         rule = named(mitigation) if isinstance(mitigation, str) else mitigation
         if rule is not None:
             repeats = scale is not None or validate == "later"
-            arguments.require_mitigation(rule, example.stashing, repeats)
-        self.stages, self.workers = example.stages, len(example.workers)
+            arguments.require_mitigation(rule, schedule.stashing, repeats)
+        self.stages, self.workers = schedule.stages, schedule.worker_count
         if isinstance(balance, Plan):
             layers, balance = in_plan_order(layers, balance)
-            arguments.require_replicas(balance, example)
+            arguments.require_replicas(balance, schedule)
             recompute = recompute or [stage.recompute for stage in balance.stages]
             balance = balance.balance
         arguments.require_slowable(cluster, transport, self.workers)
         require_balance(balance, layers, self.stages)
-        recomputed = arguments.resolve_recompute(recompute or "never", example)
+        recomputed = arguments.resolve_recompute(recompute or "never", schedule)
         configure = partial(
             StageConfig.of,
             seed=seed,
@@ -180,7 +179,7 @@ class Pipeline:
             loss_scale=scale,
             mitigations=_placed(rule, tables),
         )
-        arguments.require_seed(seed, example, transport, recomputed)
+        arguments.require_seed(seed, schedule, transport, recomputed)
         trained = as_trained(copied(layers))
         self._model = ModelStages(layers, trained, self.stages, balance, configure)
         self._loss = loss
@@ -487,7 +486,7 @@ def _placed(rule: Mitigation | None, tables: Tables) -> list[StageMitigation]:
     """Return what each stage does about stale weights; nothing if they do nothing."""
     if rule is None:
         return []
-    stages, stashing = tables.example.stages, tables.example.stashing
+    stages, stashing = tables.schedule.stages, tables.schedule.stashing
     return [
         StageMitigation(rule, stage, stages, delay, stashing)
         for stage, delay in enumerate(tables.delays())

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from pipekit.engine.observers.trace_recorder import TraceRecorder
 from pipekit.engine.observers.traffic_counter import TrafficCounter
 from pipekit.engine.transport import EndingTransport, Transport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
-from pipekit.schedules import OPS, Message, Op, Step, Task, distinct, slot_count
+from pipekit.schedules import OPS, Message, Op, Step, Steps, Task, slot_count
 from pipekit.schedules.lowering.validation import Validation
 from pipekit.trees import tree_map
 
@@ -64,7 +65,7 @@ class WorkerAssignment:
     """
 
     index: int
-    steps: Sequence[Step]
+    steps: Steps
     device: torch.device
     stages: Sequence[StageSource] = ()
     inference: Sequence[PassConfig] = ()
@@ -188,7 +189,7 @@ def train(
         done = config.resume.boundary if config.resume else None
         ending = transport.ending
         writer = CheckpointWriter(
-            kept, steps, ends.losses, config.checkpoints, done, ending, lambda: bool(errors)
+            kept, steps.head, ends.losses, config.checkpoints, done, ending, lambda: bool(errors)
         )
         observers.append(later.later(writer) if later else writer)
     if memory:
@@ -213,6 +214,7 @@ def train(
         return True
 
     worker = Worker(view, execute, transport, observers, conclude, survives)
+    transport.ending.at(config.end)
     try:
         worker.run(transport.ending.until(steps))
     finally:
@@ -229,7 +231,7 @@ def train(
         ),
         losses=[(microbatch, loss.item()) for microbatch, loss in ends.losses],
         weight_slots=sum(len(stage.weights.modules) for stage in stages.values()),
-        most_pending=_most_pending(steps, config),
+        most_pending=_most_pending(steps, config, transport.ending.microbatch),
         rows=feed.rows,
         sent_bytes=traffic.sent_bytes
         + Counter({(to, "weights"): n for to, n in weights_bytes.items()}),
@@ -251,7 +253,7 @@ def _as_one(way: OverlappedTransport, execute: Callable[[Step], None], step: Ste
 def evaluate(
     assignment: WorkerAssignment,
     config: RunConfig,
-    transport: Transport,
+    transport: EndingTransport,
     feed: Feed,
     watchers: Sequence[Observer] = (),
 ) -> Report:
@@ -280,7 +282,9 @@ def evaluate(
         training=False,
     )
     view = WorkerView(index, device, Clock(device), {}, int)
-    Worker(view, executor.execute, transport, observers).run(assignment.steps)
+    transport.ending.at(config.end)
+    steps = transport.ending.until(assignment.steps)
+    Worker(view, executor.execute, transport, observers).run(steps)
     transport.finish()
     synchronize(device)
     return Report(
@@ -320,11 +324,18 @@ def run(
     return train(assignment, assignment.build(), config, transport, feed, on_news, watchers)
 
 
-def _most_pending(steps: Sequence[Step], config: RunConfig) -> int:
-    """Return the most microbatches, of all stages, that wait for their backward at once."""
+def _most_pending(steps: Steps, config: RunConfig, end: int) -> int:
+    """Return the most microbatches, of all stages, that wait for their backward at once.
+
+    Args:
+        steps: of the worker; later periods are like the first.
+        config: of the run.
+        end: the first microbatch that is no part of it.
+    """
     done = config.resume.boundary.microbatches if config.resume else 0
     pending = most = 0
-    for step in distinct(steps):
+    # A run that goes on fills the pipeline anew, which takes no more steps than at the beginning.
+    for step in islice(steps.until(lambda: end), 2 * len(steps.distinct)):
         op = step.task.op
         if step.task.microbatch >= done:
             pending += (op is Op.FORWARD) - OPS[op].adds_gradient

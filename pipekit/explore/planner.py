@@ -19,7 +19,7 @@ from pipekit.planning.parallel_pipelines import fastest
 from pipekit.plans import Plan
 
 CLUSTERS = ("pipedream-a", "pipedream-b", "2bw-v100", "torchgpipe-p40", "figure1-k80")
-"""Those of :data:`pipekit.clusters.NAMED` whose float32 rates are known."""
+"""Those of :data:`pipekit.names.CLUSTERS` whose float32 rates are known."""
 PRESETS: dict[str, dict[str, Any]] = {
     "gpt-1.3B on 16 V100s": {},
     "gpt-2.2B on 64 V100s": {"model": "gpt-2.2B", "workers": 64, "max_batch": 512},

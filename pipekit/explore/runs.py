@@ -24,11 +24,11 @@ def made(name: str, replicas: list[int], microbatches: int, batches: int) -> Sch
 @lru_cache(REMEMBERED)
 def _made(name: str, replicas: tuple[int, ...], microbatches: int, batches: int) -> Schedule:
     if name in PER_MINIBATCH:
-        schedule = METHODS[name]([*replicas], 1, microbatches * batches)
+        schedule = METHODS[name]([*replicas], 1).take(microbatches * batches)
     else:
-        schedule = METHODS[name]([*replicas], microbatches, batches)
+        schedule = METHODS[name]([*replicas], microbatches).take(batches)
     # What repeats is written out: it is gone through a dozen times while a slider moves.
-    return replace(schedule, workers=tuple(map(tuple, schedule.workers)))
+    return replace(schedule, head=tuple(map(tuple, schedule.workers)))
 
 
 def cut(

@@ -20,19 +20,17 @@ EQUAL_SLOTS: Mapping[Op, float] = {Op.FORWARD: 1, Op.BACKWARD: 1, Op.UPDATE: 0}
 """Both passes take one time unit, as in PipeDream's Figures 3 and 8."""
 
 
-def as_drawn(stages: int, microbatches: int, batches: int = 1) -> Schedule:
-    """Return GPipe's schedule with the backwards from the last microbatch to the first.
+def as_drawn(stages: int, microbatches: int) -> Schedule:
+    """Return a batch of GPipe's schedule with the backwards from the last microbatch to the first.
 
-    So Figure 2c draws it.  :func:`gpipe` runs them from the first to the last,
-    which idles no less.
+    So Figure 2c draws it.  :func:`gpipe` runs them from the first to the last, which idles no less.
     """
 
     def worker(stage: int) -> Iterator[Task]:
-        for t in range(batches):
-            batch = range(t * microbatches, (t + 1) * microbatches)
-            yield from (Task(Op.FORWARD, stage, k, t) for k in batch)
-            yield from (Task(Op.BACKWARD, stage, k, t) for k in reversed(batch))
-            yield Task(Op.UPDATE, stage, batch[-1], t + 1)
+        batch = range(microbatches)
+        yield from (Task(Op.FORWARD, stage, k, 0) for k in batch)
+        yield from (Task(Op.BACKWARD, stage, k, 0) for k in reversed(batch))
+        yield Task(Op.UPDATE, stage, batch[-1], 1)
 
     return Schedule(tuple(tuple(worker(s)) for s in range(stages)), "GPipe as drawn")
 

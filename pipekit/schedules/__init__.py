@@ -8,20 +8,12 @@ from pipekit.schedules.lowering.boundaries import (
     boundaries,
     older_versions,
     steps_after,
-    until,
+    updates_before,
 )
-from pipekit.schedules.lowering.endless import EndlessSteps, EndlessTurns, endless
-from pipekit.schedules.lowering.lower import (
-    FIRST_TIE,
-    MAIN,
-    Message,
-    Skips,
-    Step,
-    loss_versions,
-    lower,
-    slot_count,
-)
-from pipekit.schedules.lowering.sums import Sum, sum_order, sums
+from pipekit.schedules.lowering.lower import Skips, loss_versions, lower, slot_count
+from pipekit.schedules.lowering.recurring import Recurring
+from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN, Message, Step, Steps
+from pipekit.schedules.lowering.sums import Sum, Turn, stops, sum_order, sums
 from pipekit.schedules.methods.asynchronous.asp import asp
 from pipekit.schedules.methods.asynchronous.paci import paci
 from pipekit.schedules.methods.asynchronous.pipedream import optimal_in_flight, pipedream
@@ -45,7 +37,6 @@ from pipekit.schedules.methods.zero_bubble.zb_h1 import zb_h1
 from pipekit.schedules.methods.zero_bubble.zb_h2 import zb_h2
 from pipekit.schedules.methods.zero_bubble.zb_v import zb_v
 from pipekit.schedules.ops import ADDING, OPS, PASSES, RECEIVERS, SENDERS, Op, OpRule, Payload
-from pipekit.schedules.repeated import Repeated, alike, distinct
 from pipekit.schedules.schedule import Schedule, parse, read_csv
 from pipekit.schedules.task import Task
 from pipekit.schedules.time_slots import slots
@@ -59,31 +50,28 @@ __all__ = [
     "RECEIVERS",
     "SENDERS",
     "Boundary",
-    "EndlessSteps",
-    "EndlessTurns",
     "Message",
     "Op",
     "OpRule",
     "Payload",
-    "Repeated",
+    "Recurring",
     "Report",
     "Schedule",
     "ScheduleError",
     "Skips",
     "Step",
+    "Steps",
     "Sum",
     "Task",
-    "alike",
+    "Turn",
     "asp",
     "boundaries",
     "check",
     "chimera",
-    "distinct",
     "draw",
     "dualpipe",
     "dualpipe_v",
     "eager",
-    "endless",
     "flush",
     "gpipe",
     "hanayo",
@@ -104,10 +92,11 @@ __all__ = [
     "slot_count",
     "slots",
     "steps_after",
+    "stops",
     "sum_order",
     "sums",
     "two_bw",
-    "until",
+    "updates_before",
     "v_half",
     "v_min",
     "zb_h1",

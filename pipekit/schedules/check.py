@@ -1,16 +1,19 @@
 """The proof that a schedule can be executed, and what it keeps alive while it is."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.dependencies import NOBODY, Dependencies
 from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.schedules.ops import OPS, Op, Payload
-from pipekit.schedules.replay import order
+from pipekit.schedules.replay import order, settles
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
@@ -39,14 +42,6 @@ class Report:
         """The most microbatches in flight at once, a worker."""
         return tuple(int(v.max(initial=0)) for v in self.in_flight)
 
-    def repeated(self, times: int) -> "Report":
-        """Return the report of a schedule that repeats this one's."""
-        versions, in_flight = (
-            tuple(np.tile(each, times) for each in reports)
-            for reports in (self.versions, self.in_flight)
-        )
-        return Report(versions, in_flight)
-
 
 def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool = False) -> Report:
     """Prove a schedule executable, or say what is wrong with it.
@@ -58,30 +53,82 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
     where and after it is produced; all passes of a microbatch on a stage are on one worker, and
     read the same version, unless ``schedule.stashing`` is False.
 
-    Of a schedule that repeats a shorter one that one is proved, and with it all repetitions
-    (:attr:`pipekit.schedules.Schedule.period`).  What was proved is remembered.
+    A schedule without end is proved for every number of batches.  A period that is complete by
+    itself (:attr:`Schedule.is_closed`) proves its repetitions, which can run one behind the other.
+    Else the workers are replayed, each up to the end of its first period, then its second, and so
+    on.  Once all are as far behind these ends as a period before, they go on so for ever, since
+    what a task needs is later by a period, too; and ``take`` of fewer batches leaves out tasks that
+    none of its own needs.  What was proved is remembered.
 
     Args:
-        schedule: the table.
+        schedule: finite, or without end.
         capacity: see :func:`pipekit.schedules.replay.replay`.
         joint_updates: whether updates wait for one another's gradients, likewise.
 
     Raises:
         ScheduleError: naming the tasks at fault.
     """
-    known = schedule.reports
-    if (capacity, joint_updates) not in known:
-        known[capacity, joint_updates] = _proved(schedule, capacity, joint_updates)
-    report: Report = known[capacity, joint_updates]
+    key = capacity, joint_updates
+    if key not in schedule.known:
+        prove = _proved_endless if schedule.period else _proved
+        schedule.known[key] = prove(schedule, capacity, joint_updates)
+    report: Report = schedule.known[key]
     return report
 
 
+def _proved_endless(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
+    _require_alike(schedule)
+    if schedule.is_closed:
+        return check(schedule.excerpt(len(schedule.batch_stops)), capacity, joint_updates)
+    periods = 4
+    while True:
+        some = beginning(schedule, periods)
+        report = check(some, capacity, joint_updates)
+        _require_same_batches(schedule, some)
+        graph = some.dependencies
+        begins = [starts(schedule, worker, periods) for worker in range(some.worker_count)]
+        ends = [
+            [first + each[period] for first, each in zip(graph.first, begins, strict=False)]
+            for period in range(1, periods + 1)
+        ]
+        if settles(graph, ends, capacity, joint_updates):
+            return report
+        if periods > 8 * (periods_under_way(schedule) + schedule.worker_count):
+            raise ScheduleError(
+                f"{schedule.title}: from period to period workers fall further behind one another, "
+                f"so that nothing is proved of what comes behind {periods} of them"
+            )
+        periods *= 2
+
+
+def _require_alike(schedule: Schedule) -> None:
+    """Raise ScheduleError unless a period has as many forwards of each stage, in whole batches."""
+    size = schedule.period_microbatches
+    forwards = Counter(task.stage for task in chain(*schedule.period) if task.op is Op.FORWARD)
+    for stage in range(max(1, schedule.stages)):
+        if not size or forwards[stage] != size:
+            raise ScheduleError(
+                f"the period has forwards of stage {stage} for {forwards[stage]} microbatches, and "
+                f"of other stages for {size}: each stage needs as many, at least one"
+            )
+    if schedule.batch_size and size % schedule.batch_size:
+        raise ScheduleError(
+            f"batches of {schedule.batch_size} microbatches do not fill a period of {size}"
+        )
+
+
+def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
+    """Raise ScheduleError unless the head's batches are those that the period's count says."""
+    for number, batch in enumerate(some.batches[:-1]):
+        if batch != schedule.batch(number):
+            raise ScheduleError(
+                f"batch {number} has {len(batch)} microbatches by the updates of the head, and "
+                f"{len(schedule.batch(number))} by those of the period: they must be alike, or "
+                f"declare batch_size"
+            )
+
+
 def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
-    if schedule.period:
-        try:
-            return check(schedule.period, capacity, joint_updates).repeated(schedule.times)
-        except ScheduleError:
-            pass  # the message is to speak of the whole
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
     for _ in order(graph, capacity, joint_updates):

@@ -1,55 +1,52 @@
-"""Batches one after the other, an update behind each: what tables with one version share."""
+"""Batches one after the other, an update behind each: what schedules with one version share."""
 
 from collections.abc import Collection, Iterable
 
 from pipekit.schedules.ops import OPS, Op
-from pipekit.schedules.repeated import repeat
 from pipekit.schedules.table import Contents
 from pipekit.schedules.task import Task
 
 Pass = tuple[Op, int, int]
-"""An op, the stage, and the microbatch, from 0 in each batch."""
+"""An op, the stage, and the microbatch of the batch."""
+
+
+def one_batch(
+    name: str,
+    workers: Iterable[Iterable[Pass]],
+    overlaps: Collection[tuple[Pass, Pass]] = (),
+) -> Contents:
+    """Return the finite table of one batch: passes on version 0, followed by the updates.
+
+    A worker makes the updates of its stages in the order in which their gradients are complete.
+
+    Args:
+        name: the method's.
+        workers: of each worker, the passes in their order.
+        overlaps: passes that run together, as :attr:`pipekit.schedules.Schedule.overlaps` has them.
+    """
+    lists = [[_task(each) for each in passes] for passes in workers]
+    last = max((task.microbatch for tasks in lists for task in tasks), default=0)
+    for tasks in lists:
+        complete = {task.stage: n for n, task in enumerate(tasks) if OPS[task.op].adds_gradient}
+        for stage in sorted(complete, key=complete.__getitem__):
+            tasks.append(Task(Op.UPDATE, stage, last, 1))
+    return Contents(
+        tuple(map(tuple, lists)),
+        name,
+        overlaps=frozenset((_task(one), _task(other)) for one, other in overlaps),
+    )
 
 
 def flushed(
     name: str,
     workers: Iterable[Iterable[Pass]],
-    microbatches: int,
-    batches: int,
     overlaps: Collection[tuple[Pass, Pass]] = (),
 ) -> Contents:
-    """Return the table whose every batch has the same passes, followed by the updates.
+    """Return the table without end whose every batch is :func:`one_batch`, on its own version."""
+    batch = one_batch(name, workers, overlaps)
+    return batch._replace(head=((),) * len(batch.head), period=batch.head)
 
-    Every microbatch of batch ``t`` reads version ``t``.  A worker makes the updates of its stages
-    in the order in which their gradients are complete.
 
-    Args:
-        name: the method's.
-        workers: of each worker, the passes of one batch in their order.
-        microbatches: microbatches in each batch.
-        batches: how many batches.
-        overlaps: passes of one batch that run together, as
-            :attr:`pipekit.schedules.Schedule.overlaps` has them.
-    """
-
-    def task(each: Pass, batch: int) -> Task:
-        op, stage, k = each
-        return Task(op, stage, batch * microbatches + k, batch)
-
-    def first(passes: list[Pass]) -> list[Task]:
-        complete = {s: n for n, (op, s, _) in enumerate(passes) if OPS[op].adds_gradient}
-        updates = sorted(complete, key=complete.__getitem__)
-        return [
-            *(task(each, 0) for each in passes),
-            *(Task(Op.UPDATE, stage, microbatches - 1, 1) for stage in updates),
-        ]
-
-    return Contents(
-        tuple(repeat(first(list(passes)), batches, microbatches, versions=1) for passes in workers),
-        name,
-        overlaps=frozenset(
-            (task(one, batch), task(other, batch))
-            for one, other in overlaps
-            for batch in range(batches)
-        ),
-    )
+def _task(each: Pass) -> Task:
+    op, stage, microbatch = each
+    return Task(op, stage, microbatch, 0)

@@ -6,7 +6,7 @@ that one replay proves what every execution will do.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pipekit.schedules.dependencies import NOBODY, Dependencies
 from pipekit.schedules.errors import ScheduleError
@@ -43,29 +43,61 @@ def order(
     graph: Dependencies, capacity: int | None = None, joint_updates: bool = False
 ) -> Iterator[int]:
     """Yield the numbers of the tasks in an order in which they can run; see :func:`replay`."""
-    if capacity is not None and capacity < 1:
-        raise ValueError(f"capacity must be at least 1 message, not {capacity}")
     state = _State(graph, capacity, joint_updates)
-    following, stops = graph.first[:-1], graph.first[1:]  # of each worker: its next task, and end
-    remaining = len(graph.tasks)
-    while remaining:
-        before = remaining
+    following = graph.first[:-1]
+    yield from _advance(state, following, graph.first[1:])
+    if following != graph.first[1:]:
+        raise state.deadlock(following)
+
+
+def settles(
+    graph: Dependencies,
+    ends: Sequence[Sequence[int]],
+    capacity: int | None = None,
+    joint_updates: bool = False,
+) -> bool:
+    """Return whether workers that may go to some ends, one after another, fall into step.
+
+    Args:
+        graph: of the beginning of a schedule without end.
+        ends: for each of its periods, the number behind each worker's last task of it.
+        capacity, joint_updates: as in :func:`replay`.
+
+    Returns:
+        Whether behind two periods in a row each worker has as many tasks left.
+    """
+    state = _State(graph, capacity, joint_updates)
+    following, behind = graph.first[:-1], None
+    for stops in ends:
+        for _ in _advance(state, following, stops):
+            pass
+        before, behind = behind, [stop - at for stop, at in zip(stops, following, strict=True)]
+        if behind == before:
+            return True
+    return False
+
+
+def _advance(state: "_State", following: list[int], stops: Sequence[int]) -> Iterator[int]:
+    """Yield tasks that can run, up to where each worker stops, and move its next task on."""
+    moved = True
+    while moved:
+        moved = False
         for worker, stop in enumerate(stops):
-            number = following[worker]
+            first = number = following[worker]
             while number < stop and state.can_run(number):
                 state.run(number)
                 yield number
                 number += 1
-            remaining -= number - following[worker]
             following[worker] = number
-        if remaining == before:
-            raise state.deadlock(following)
+            moved |= number > first
 
 
 class _State:
     """What has been computed, and what is under way, at a point of the replay."""
 
     def __init__(self, graph: Dependencies, capacity: int | None, joint_updates: bool) -> None:
+        if capacity is not None and capacity < 1:
+            raise ValueError(f"capacity must be at least 1 message, not {capacity}")
         self.graph, self.capacity, self.joint_updates = graph, capacity, joint_updates
         # The two more at the end are found at NOBODY, -2, which is never done, and at NOTHING, -1.
         self.done = bytearray(len(graph.tasks)) + b"\0\1"

@@ -10,7 +10,7 @@ from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, model_parallel
-from pipekit.schedules.flushed import flushed
+from pipekit.schedules.flushed import one_batch
 from pipekit.searching.problem import Homes, Orders, Problem
 from pipekit.searching.versions import Reads, stream
 from pipekit.simulation import simulate
@@ -84,10 +84,8 @@ class Judge:
     def made(self, problem: Problem, orders: Orders, name: str = "searched") -> Found:
         """Return orders of passes as a schedule, with what it takes."""
         passes = problem.passes(orders)
-        if problem.reads:
-            table = stream(name, passes, problem.reads)
-        else:
-            table = flushed(name, passes, problem.microbatches, 1)
+        reads = problem.reads
+        table = stream(name, passes, reads) if reads else one_batch(name, passes)
         return self.found(Schedule(*table))
 
     def problem(self, homes: Homes, reads: Reads | None = None) -> Problem:
@@ -110,7 +108,7 @@ class Judge:
     def _costs(self) -> list[StageCosts]:
         """The stages' costs; where a stage is says nothing about what a microbatch costs there."""
         stages = len(self.plan.stages)
-        one_by_one = model_parallel(stages, 1)
+        one_by_one = model_parallel(stages).take(1)
         return stage_costs(one_by_one, self._profile, self._placed(one_by_one))
 
     def _placed(self, schedule: Schedule) -> Plan:

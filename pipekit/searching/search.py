@@ -9,7 +9,6 @@ from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.progress import progress_bar
 from pipekit.schedules import Schedule, ScheduleError
-from pipekit.schedules.flushed import flushed
 from pipekit.schedules.methods.by_name import named_schedules
 from pipekit.searching.judge import Found, Judge
 from pipekit.searching.steps import Question, best_answer
@@ -97,7 +96,7 @@ def search(
             left = max(0.0, end - time.monotonic()) / (len(asked) - number)
             best = best_answer(judge, question, left, seed, tell)
             if best is not None:
-                found.append(best if question.reads else _repeated(judge, best, m, batches))
+                found.append(best if question.reads else _repeated(judge, best, batches))
     if not found:
         named = [max(each.peak_bytes) for question in asked for each in question.named]
         raise ScheduleError(
@@ -156,15 +155,6 @@ def _require_counts(
         )
 
 
-def _repeated(judge: Judge, found: Found, microbatches: int, batches: int) -> Found:
+def _repeated(judge: Judge, found: Found, batches: int) -> Found:
     """Return a batch's schedule with so many batches, one after another."""
-    schedule = found.schedule
-    workers = [
-        [(task.op, task.stage, task.microbatch) for task in tasks if task.version == 0]
-        for tasks in schedule.workers
-    ]
-    overlaps = [
-        ((a.op, a.stage, a.microbatch), (b.op, b.stage, b.microbatch)) for a, b in schedule.overlaps
-    ]
-    table = flushed(schedule.name, workers, microbatches, batches, overlaps)
-    return judge.found(Schedule(*table)) if batches > 1 else found
+    return judge.found(found.schedule.repeat().take(batches)) if batches > 1 else found

@@ -92,11 +92,11 @@ def named_with(
     if stages != workers:
         return
     if versions == "2bw" and microbatches >= stages:
-        yield two_bw(stages, microbatches, batches)
+        yield two_bw(stages, microbatches).take(batches)
     if versions == "pipedream":
-        yield pipedream(stages, batches)
+        yield pipedream(stages).take(batches)
         deeper = [2 * (stages - stage) - 1 for stage in range(stages)]
-        yield pipedream(stages, batches, in_flight=deeper)
+        yield pipedream(stages, in_flight=deeper).take(batches)
 
 
 def stream(name: str, workers: Sequence[Sequence[Pass]], reads: Reads) -> Contents:

@@ -29,6 +29,7 @@ def simulate(
     validate: str | None = None,
     mitigation: Mitigation | str | None = None,
     host: one_host.Host | None = None,
+    batches: int | None = None,
 ) -> Trace:
     """Return when every task of a schedule runs, and what lies in memory when.
 
@@ -38,7 +39,7 @@ def simulate(
     engine sends, a microbatch's back and an update's sum to all; their copies take no memory here.
 
     Args:
-        schedule: the table.
+        schedule: finite, or without end.
         profile: what each layer costs.
         plan: which layers each stage has, on how many workers, and what is recomputed; None: one
             profiled layer a stage, nothing recomputed.
@@ -57,6 +58,8 @@ def simulate(
         host: what the engine takes beside the passes where all workers are on one host
             (:func:`pipekit.papers.prediction.calibration.measured_host`), in place of links; not
             with replicas, ties, ``overlap`` or ``validate``.  None: nothing.
+        batches: how many; None: all of a finite schedule, and of one without end as many as fill
+            the pipeline (:meth:`pipekit.schedules.Schedule.excerpt`).
 
     Returns:
         A trace in seconds, labelled "simulated", with its transfers and its memory.
@@ -66,6 +69,7 @@ def simulate(
         ValueError: schedule, profile, plan and cluster do not fit together.
     """
     require_choice("validate", validate, (None, "first", "later"))
+    schedule = schedule.excerpt(batches)
     check(schedule, joint_updates=validate is not None)
     rule = _named(mitigation) if isinstance(mitigation, str) else mitigation
     costs = stage_costs(schedule, profile, plan)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from pipekit.schedules import OPS, RECEIVERS, SENDERS, Op, Payload, Schedule
-from pipekit.schedules.lowering.lower import batch_ends, runs_again
+from pipekit.schedules.lowering.lower import batch_ends
+from pipekit.schedules.lowering.steps import runs_again
 from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.simulation.costs import StageCosts, skips_of, ties_of
 

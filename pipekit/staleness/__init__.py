@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipekit.staleness.basis_rotation import BasisRotation
-    from pipekit.staleness.by_name import MITIGATIONS, named
+    from pipekit.staleness.by_name import named
     from pipekit.staleness.error_feedback import ErrorFeedback
     from pipekit.staleness.gap_aware import GapAware
     from pipekit.staleness.mitigation import Mitigation, Pass, Update, Weight
@@ -33,7 +33,6 @@ _HOMES = {
     "BasisRotation": "basis_rotation",
     "ErrorFeedback": "error_feedback",
     "GapAware": "gap_aware",
-    "MITIGATIONS": "by_name",
     "Mitigation": "mitigation",
     "Pass": "mitigation",
     "PipeMare": "pipemare",
@@ -49,7 +48,6 @@ _HOMES = {
 """The file of each name."""
 
 __all__ = [
-    "MITIGATIONS",
     "Ahead",
     "BasisRotation",
     "ErrorFeedback",

@@ -58,18 +58,22 @@ class Trace:
         schedule: Schedule,
         durations: Mapping[Op, float] = PAPER_SLOTS,
         overlap: float | None = None,
+        batches: int | None = None,
     ) -> "Trace":
         """Return the events of a schedule in time slots, as the papers draw it.
 
         Args:
-            schedule: the table.
+            schedule: finite, or without end.
             durations: slots of each op; by default a backward takes two, whole or in its two parts,
                 and an update none.
             overlap: of tasks that run together; see :func:`pipekit.schedules.slots`.
+            batches: how many; None: all of a finite schedule, and of one without end as many as
+                fill the pipeline (:meth:`pipekit.schedules.Schedule.excerpt`).
 
         Raises:
             ScheduleError: the workers would wait for one another for ever.
         """
+        schedule = schedule.excerpt(batches)
         tasks = [(w, t) for w, tasks in enumerate(schedule.workers) for t in tasks]
         times = np.concatenate([np.empty((0, 2)), *slots(schedule, durations, overlap)])
         frame = pd.DataFrame(

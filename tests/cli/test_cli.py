@@ -15,9 +15,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from pipekit import schedules
-from pipekit.cli import app, options
+from pipekit.cli import app
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
-from pipekit.staleness.by_name import MITIGATIONS
 
 
 @pytest.fixture
@@ -112,33 +111,32 @@ class TestApp:
         assert done.stdout.strip() == "2 False"
         assert re.search("must be one of|none of the methods", done.stderr)
 
-    def test_mitigations_named_before_torch_are_those_there_are(self) -> None:
-        assert options.MITIGATIONS.split(", ") == list(MITIGATIONS)
-
 
 class TestMethods:
     @pytest.mark.parametrize("name", METHODS)
     def test_every_method_is_executable_and_updates_once_a_batch(self, name: str) -> None:
-        schedule = METHODS[name](4, 8, 5)
+        schedule = METHODS[name](4, 8).take(5)
         schedules.check(schedule)
         assert len(schedule.batches) == 5
         assert schedule.microbatches == (5 if name in PER_MINIBATCH else 40)
 
     def test_names_mean_the_functions_of_that_name(self) -> None:
-        assert METHODS["2bw"](2, 3, 4) == schedules.two_bw(2, 3, 4)
-        assert METHODS["pipedream"](2, 3, 4) == schedules.pipedream(2, 4)
-        assert not METHODS["pipedream-no-stashing"](2, 3, 4).stashing
-        assert METHODS["interleaved"](4, 3, 4) == schedules.interleaved(4, 3, 4, workers=2)
+        assert METHODS["2bw"](2, 3).take(4) == schedules.two_bw(2, 3).take(4)
+        assert METHODS["pipedream"](2, 3).take(4) == schedules.pipedream(2).take(4)
+        assert not METHODS["pipedream-no-stashing"](2, 3).take(4).stashing
+        assert METHODS["interleaved"](4, 3).take(4) == schedules.interleaved(4, 3, workers=2).take(
+            4
+        )
 
     def test_interleaved_stages_come_in_pairs(self) -> None:
         with pytest.raises(schedules.ScheduleError, match="use an even number of stages, not 3"):
-            METHODS["interleaved"](3, 4, 5)
+            METHODS["interleaved"](3, 4).take(5)
 
 
 class TestSchedule:
     def test_prints_the_picture_and_a_line_of_facts(self) -> None:
         picture, _, facts = printed("schedule", "gpipe", "--stages", "3").rstrip().rpartition("\n")
-        assert schedules.parse(picture) == schedules.gpipe(3, 4, 2)
+        assert schedules.parse(picture) == schedules.gpipe(3, 4).take(2)
         assert facts == (
             "GPipe: bubble 33.3 % of makespan, 27.3 % of spans, 36 slots; at most, a worker: weight "
             "slots 1 1 1, "
@@ -147,8 +145,8 @@ class TestSchedule:
 
     def test_methods_that_update_every_minibatch_get_as_many_passes(self) -> None:
         default = printed("schedule", "pipedream", "--microbatches", "3", "--batches", "2")
-        assert str(schedules.pipedream(4, 6)) in default
-        assert str(schedules.pipedream(4, 5)) in printed(
+        assert str(schedules.pipedream(4).take(6)) in default
+        assert str(schedules.pipedream(4).take(5)) in printed(
             "schedule", "pipedream", "--minibatches", "5"
         )
 

@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from pipekit import Profile
-from pipekit.cli.options import METHODS, PUBLISHED, TRAINED
+from pipekit.cli.options import PUBLISHED, TRAINED
 from pipekit.losses.default_loss import default_loss, made_up_target
 from pipekit.models import PUBLISHED as NETWORKS
-from pipekit.schedules.methods import by_name
 from pipekit.workloads import WORKLOADS
 
 Printed = Callable[[str], str]
@@ -104,7 +103,6 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_names_that_stand_without_torch_are_the_real_ones() -> None:
     assert TRAINED.split(", ") == list(WORKLOADS)
     assert sorted(PUBLISHED.split(", ")) == sorted(NETWORKS)
-    assert sorted(METHODS.split(", ")) == sorted(by_name.METHODS)
 
 
 def test_a_model_of_ones_own_is_trained_on_ones_own_data(printed: Printed, nets: Path) -> None:

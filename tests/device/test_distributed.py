@@ -49,11 +49,9 @@ def trained(model: nn.Sequential, schedule: Any, devices: list[str], **how: Any)
     return losses, dict(pipeline.state_dict())
 
 
-def compare(
-    model: Callable[[], nn.Sequential], schedule: Callable[[int], pk.Schedule], **how: Any
-) -> None:
+def compare(model: Callable[[], nn.Sequential], schedule: pk.Schedule, **how: Any) -> None:
     """Train in one thread a rank, and as ever on the CPU."""
-    workers = len(schedule(1).workers)
+    workers = schedule.worker_count
     cpu_losses, cpu_state = trained(model(), schedule, ["cpu"] * workers, **how)
     original = by_name.runner
     by_name.runner = lambda *_: InOrderRunner()
@@ -74,13 +72,13 @@ def test_messages(model: Callable[[], nn.Sequential], method: str) -> None:
 @pytest.mark.parametrize("schedule", REPLICATED)
 def test_sums_of_replicas(schedule: str) -> None:
     """Their receives come before their sends: one batch of both, or all wait for ever."""
-    stages = REPLICATED[schedule](1).stages
+    stages = REPLICATED[schedule].stages
     compare(pairs, REPLICATED[schedule], balance=[8 // stages] * stages)
 
 
 def test_sums_of_three() -> None:
     """Whoever is not the last has others on both sides."""
-    compare(skipping, lambda n: schedules.replicate(schedules.flush(1, 2, n), 3), balance=[8])
+    compare(skipping, schedules.replicate(schedules.flush(1, 2), 3), balance=[8])
 
 
 def test_sums_of_ties() -> None:

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -143,10 +142,10 @@ def test_a_part_of_a_sum_may_be_freed_by_either_end(places: tuple[str, str]) -> 
 
 def test_replicas_are_copied_before_their_workers_compute() -> None:
     """Batch norm's statistics are copied for every run, in the caller's stream."""
-    make = partial(lambda n: schedules.replicate(schedules.flush(2, 2, n), 2))
+    schedule = schedules.replicate(schedules.flush(2, 2), 2)
     state = []
     for places in (["cpu"] * 4, on(2, 4)):
-        pipeline = build(mixed(), make, places, balance=[4, 4])
+        pipeline = build(mixed(), schedule, places, balance=[4, 4])
         for _ in range(3):
             pipeline.train(data(1), trace=False)
         state.append(dict(pipeline.state_dict()))

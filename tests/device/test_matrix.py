@@ -4,7 +4,7 @@ A few of them are in ``make test``; all, with a table of their counts, in ``make
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import count, product
 from typing import Any
@@ -45,20 +45,20 @@ def split(schedule: pk.Schedule) -> pk.Schedule:
     return pk.Schedule(tuple(tuple(halves(tasks)) for tasks in schedule.workers), "split")
 
 
-def one_way(method: str) -> Callable[[int], pk.Schedule]:
+def one_way(method: str) -> pk.Schedule:
     """Four stages, four microbatches a batch."""
     if method == "split":
-        return lambda n: split(schedules.flush(STAGES, 4, n))
-    return lambda n: METHODS[method].schedule(STAGES, 4, n)
+        return split(schedules.flush(STAGES, 4).take(1)).repeat()
+    return METHODS[method].schedule(STAGES, 4)
 
 
-REPLICATED: dict[str, Callable[[int], pk.Schedule]] = {
-    "gpipe": lambda n: schedules.replicate(schedules.gpipe(2, 2, n), 2),
-    "flush": lambda n: schedules.replicate(schedules.flush(2, 2, n), 2),
-    "pipedream": lambda n: schedules.pipedream([2, 1], n),
-    "2bw": lambda n: schedules.replicate(schedules.two_bw(2, 2, n), 2),
-    "interleaved": lambda n: schedules.replicate(schedules.interleaved(4, 2, n, workers=2), 2),
-    "split": lambda n: schedules.replicate(split(schedules.flush(2, 2, n)), 2),
+REPLICATED: dict[str, pk.Schedule] = {
+    "gpipe": schedules.replicate(schedules.gpipe(2, 2), 2),
+    "flush": schedules.replicate(schedules.flush(2, 2), 2),
+    "pipedream": schedules.pipedream([2, 1]),
+    "2bw": schedules.replicate(schedules.two_bw(2, 2), 2),
+    "interleaved": schedules.replicate(schedules.interleaved(4, 2, workers=2), 2),
+    "split": schedules.replicate(split(schedules.flush(2, 2).take(1)).repeat(), 2),
 }
 
 
@@ -88,11 +88,10 @@ def run(feature: str, method: str, devices: int, trace: bool) -> tuple[list[floa
     """Train with a feature; ``devices`` 0: to compare with.  Return losses and the state."""
     how = dict(FEATURES[feature])
     schedule = REPLICATED[method] if feature == "replicas" else one_way(method)
-    example = schedule(1)
-    workers = len(example.workers)
+    workers = schedule.worker_count
     places = on(devices, workers) if devices else to_compare(workers)
     watched = {} if devices else careful()
-    balance = [8 // example.stages] * example.stages
+    balance = [8 // schedule.stages] * schedule.stages
     torch.manual_seed(0)
     pipeline = build(how.pop("model")(), schedule, places, balance=balance, **how)
     if feature == "checkpoints":

@@ -52,7 +52,7 @@ def tied() -> nn.Sequential:
 
 
 def build(
-    model: nn.Sequential, schedule: Callable[[int], pk.Schedule], devices: Sequence[str], **how: Any
+    model: nn.Sequential, schedule: pk.Schedule, devices: Sequence[str], **how: Any
 ) -> pk.Pipeline:
     """A pipeline with momentum, mean squares and two layers a stage, unless told otherwise."""
     arguments: dict[str, Any] = {
@@ -63,20 +63,20 @@ def build(
     return pk.Pipeline(model, schedule, devices=devices, **(arguments | how))
 
 
-def by_method(method: str) -> Callable[[int], pk.Schedule]:
-    return lambda batches: METHODS[method].schedule(STAGES, 4, batches)
+def by_method(method: str) -> pk.Schedule:
+    return METHODS[method].schedule(STAGES, 4)
 
 
 def compare(
     model: Callable[[], nn.Sequential],
-    schedule: Callable[[int], pk.Schedule],
+    schedule: pk.Schedule,
     devices: Callable[[int], list[str]],
     *,
     runs: dict[str, Any],
     **how: Any,
 ) -> None:
     """Train twice and evaluate, on these devices and to compare; all numbers are the same."""
-    workers = len(schedule(1).workers)
+    workers = schedule.worker_count
     results = []
     for places, watched in ((to_compare(workers), careful()), (devices(workers), {})):
         torch.manual_seed(0)
@@ -114,22 +114,22 @@ def test_what_the_matrix_leaves_out(feature: str, method: str, devices: int) -> 
     compare(schedule=by_method(method), devices=lambda n: on(devices, n), **how)
 
 
-REPLICATED: dict[str, Callable[[int], pk.Schedule]] = {
-    "two flushes": lambda n: schedules.replicate(schedules.flush(2, 2, n), 2),
-    "two 2bw": lambda n: schedules.replicate(schedules.two_bw(2, 2, n), 2),
-    "pipedream 2-1": lambda n: schedules.pipedream([2, 1], n),
-    "data parallel": lambda n: schedules.replicate(schedules.flush(1, 2, n), 2),
-    "interleaved": lambda n: schedules.replicate(schedules.interleaved(4, 2, n, workers=2), 2),
+REPLICATED: dict[str, pk.Schedule] = {
+    "two flushes": schedules.replicate(schedules.flush(2, 2), 2),
+    "two 2bw": schedules.replicate(schedules.two_bw(2, 2), 2),
+    "pipedream 2-1": schedules.pipedream([2, 1]),
+    "data parallel": schedules.replicate(schedules.flush(1, 2), 2),
+    "interleaved": schedules.replicate(schedules.interleaved(4, 2, workers=2), 2),
 }
 
 
 @pytest.mark.parametrize("schedule", REPLICATED)
 def test_replicas(schedule: str) -> None:
-    make = REPLICATED[schedule]
+    made = REPLICATED[schedule]
     # The updates of PipeDream's replicas cannot wait for one another.
     how = {} if schedule == "pipedream 2-1" else {"clip_norm": 0.1}
-    balance = [8 // make(1).stages] * make(1).stages
-    compare(pairs, make, lambda n: on(2, n), runs={"trace": False}, balance=balance, **how)
+    balance = [8 // made.stages] * made.stages
+    compare(pairs, made, lambda n: on(2, n), runs={"trace": False}, balance=balance, **how)
 
 
 simulated_only = pytest.mark.skipif(not SIMULATED, reason="of the simulated accelerator")

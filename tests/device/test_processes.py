@@ -7,8 +7,6 @@ do with torch.distributed is therefore run in threads (test_distributed.py), and
 is the CPU's way; both together are run here, where there are two GPUs.
 """
 
-from functools import partial
-
 import pytest
 
 from pipekit.devices import device_count
@@ -27,7 +25,7 @@ def test_processes_train_as_threads_do(method: str) -> None:
     for transport in ("threads", "distributed"):
         pipeline = build(
             skipping(),
-            partial(METHODS[method].schedule, 2, 4),
+            METHODS[method].schedule(2, 4),
             on(devices, 2),
             balance=[4, 4],
             transport=transport,

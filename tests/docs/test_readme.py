@@ -85,7 +85,7 @@ def test_the_commands_of_the_readme_run_one_after_the_other(elsewhere: Path) -> 
 def test_the_committed_picture_is_what_its_command_draws(repository: Path) -> None:
     committed = pd.read_csv(repository / "results/reference/timelines.csv")
     names = ("gpipe", "flush", "pipedream", "2bw")
-    shown = [METHODS[name](4, *((1, 8) if name == "pipedream" else (4, 2))) for name in names]
+    shown = [METHODS[name](4, 4).take(8 if name == "pipedream" else 2) for name in names]
     drawn = [Trace.from_schedule(each).frame.assign(schedule=each.name) for each in shown]
     pd.testing.assert_frame_equal(committed, pd.concat(drawn, ignore_index=True))
     assert (repository / "results/reference/timelines.svg").read_text().startswith("<?xml")

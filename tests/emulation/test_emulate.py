@@ -65,7 +65,10 @@ def test_it_does_what_is_simulated(schedule: Schedule) -> None:
 
 def test_sixteen_workers_sleep_as_long_as_they_would_compute() -> None:
     """For real: whatever else the machine does, no worker is through before."""
-    schedule, profile = two_bw(16, 16, 2), Profile.uniform(16, 0.1 * MS, 0.2 * MS, output_bytes=400)
+    schedule, profile = (
+        two_bw(16, 16).take(2),
+        Profile.uniform(16, 0.1 * MS, 0.2 * MS, output_bytes=400),
+    )
     run = emulate(schedule, profile)
     assert run.trace.label == "emulated"
     assert run.provenance["label"] == "emulated"
@@ -80,7 +83,7 @@ def test_messages_take_the_time_of_the_slow_link() -> None:
     For real: the receivers look for them, and wait for what is still on its way.
     """
     profile = Profile.uniform(2, MS, MS, output_bytes=4000)
-    schedule, cluster = gpipe(2, 8), flat(2, 200e3)
+    schedule, cluster = gpipe(2, 8).take(1), flat(2, 200e3)
     starts = emulate(schedule, profile, cluster=cluster).trace.frame.query(
         "stage == 1 and op == 'FORWARD'"
     )["start_s"]
@@ -91,23 +94,25 @@ def test_messages_take_the_time_of_the_slow_link() -> None:
 def test_a_plan_says_which_layers_and_what_is_recomputed() -> None:
     profile, plan = Profile.uniform(4, MS, MS), Plan.by_hand([3, 1], recompute="except_last")
     with own_time():
-        trace = emulate(gpipe(2, 3), profile, plan).trace
+        trace = emulate(gpipe(2, 3).take(1), profile, plan).trace
     again = trace.frame[trace.frame["op"] == "RECOMPUTE"]
     assert set(zip(again["stage"], again["microbatch"], strict=True)) == {
         (s, k) for s in (0, 1) for k in (0, 1)
     }
-    assert_the_same(trace, simulate(gpipe(2, 3), profile, plan))
+    assert_the_same(trace, simulate(gpipe(2, 3).take(1), profile, plan))
 
 
 def test_an_update_takes_its_seconds() -> None:
     layer = LayerProfile("layer", MS, MS, update_s=10 * MS)
     with own_time():
-        frame = emulate(pipedream(1, 3), Profile((layer,))).trace.frame
+        frame = emulate(pipedream(1).take(3), Profile((layer,))).trace.frame
     updates = frame[frame["op"] == "UPDATE"]
     assert (updates["end_s"] - updates["start_s"]).to_list() == pytest.approx([10 * MS] * 3)
 
 
-@pytest.mark.parametrize("schedule", [gpipe(3, 3, 2), two_bw(3, 3, 3)], ids=["gpipe", "2bw"])
+@pytest.mark.parametrize(
+    "schedule", [gpipe(3, 3).take(2), two_bw(3, 3).take(3)], ids=["gpipe", "2bw"]
+)
 def test_updates_wait_for_the_gradients_that_stages_share(schedule: Schedule) -> None:
     """A worker's first update waits for all that have a copy; there are two ties, of 2 and of 3."""
     layers = [LayerProfile("layer", s * MS, 2 * s * MS, 4.0, 96.0, update_s=MS) for s in (1, 3, 2)]
@@ -145,7 +150,7 @@ def test_a_late_wait_shortens_the_next_so_that_the_mean_is_right(
 def test_the_gradients_of_replicas_take_their_time_on_the_links() -> None:
     """Two workers send each other half of the gradients, and then half of the sums."""
     profile = Profile((LayerProfile("layer", MS, MS, parameter_bytes=1e6),))
-    schedule, cluster = pipedream([2], 8), flat(2, 50e6)
+    schedule, cluster = pipedream([2]).take(8), flat(2, 50e6)
     with own_time():
         run = emulate(schedule, profile, cluster=cluster)
     assert run.traffic["bytes"].tolist() == [4e6, 4e6]
@@ -157,7 +162,7 @@ def test_skips_take_the_time_of_the_link_between_their_ends() -> None:
     """A skip of 40 ms and main tensors of 5 ms: the skip is what stage 2 waits for."""
     layers = Profile.uniform(3, MS, MS, output_bytes=1000).layers
     profile = Profile(layers, skips=(SkipProfile("a", 0, 2, 8000),))
-    frame = emulate(gpipe(3, 1), profile, cluster=flat(3, 200e3)).trace.frame
+    frame = emulate(gpipe(3, 1).take(1), profile, cluster=flat(3, 200e3)).trace.frame
     start = frame.set_index(["stage", "op"])["start_s"]
     assert start[2, "FORWARD"] >= 40 * MS
     assert start[0, "BACKWARD"] - start[2, "BACKWARD"] >= 40 * MS
@@ -166,7 +171,7 @@ def test_skips_take_the_time_of_the_link_between_their_ends() -> None:
 def test_skips_cross_the_same_links_simulated_emulated_and_for_real() -> None:
     model, images = models.unet(1, 2), torch.rand(2, 3, 64, 64)
     profile = Profile.analytic(model, images, V100).scaled(1)
-    plan, schedule = Plan.by_hand([2, 8, 7, 5]), flush(4, 2)
+    plan, schedule = Plan.by_hand([2, 8, 7, 5]), flush(4, 2).take(1)
     real = Pipeline(
         model,
         schedule,
@@ -203,7 +208,7 @@ def test_a_forward_under_a_backward_waits_and_gives_as_it_is_simulated_to() -> N
 
 @pytest.mark.parametrize("validate", VALIDATE)
 def test_an_update_that_needs_all_workers_waits_for_them(validate: str) -> None:
-    schedule, profile = zb_h2(4, 7, 3), Profile.uniform(4, MS, 2 * MS, output_bytes=40)
+    schedule, profile = zb_h2(4, 7).take(3), Profile.uniform(4, MS, 2 * MS, output_bytes=40)
     with own_time():
         trace = emulate(schedule, profile, validate=validate).trace
     assert_the_same(trace, simulate(schedule, profile, validate=validate))

@@ -21,19 +21,19 @@ OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
 
 
 class Method(NamedTuple):
-    """A pipeline method: its name in the oracle, and ``(stages, microbatches, batches)`` to it."""
+    """A pipeline method: its name in the oracle, and ``(stages, microbatches)`` to it."""
 
     oracle: str
-    schedule: Callable[[int, int, int], Schedule]
+    schedule: Callable[[int, int], Schedule]
     divides: bool  # whether a batch has several microbatches
 
 
-def interleaved(stages: int, microbatches: int, batches: int) -> Schedule:
+def interleaved(stages: int, microbatches: int) -> Schedule:
     """On half as many workers as stages, or on one if that does not go."""
     if stages == 1:
-        return schedules.flush(1, microbatches, batches)
+        return schedules.flush(1, microbatches)
     workers = 1 if stages % 2 else stages // 2
-    return schedules.interleaved(stages, microbatches, batches, workers=workers)
+    return schedules.interleaved(stages, microbatches, workers=workers)
 
 
 METHODS: dict[str, Method] = {
@@ -41,17 +41,15 @@ METHODS: dict[str, Method] = {
     "flush": Method("flush", schedules.flush, True),
     "interleaved": Method("flush", interleaved, True),
     "2bw": Method("2bw", schedules.two_bw, True),
-    "model_parallel": Method(
-        "model_parallel", lambda d, _, n: schedules.model_parallel(d, n), False
-    ),
-    "pipedream": Method("pipedream", lambda d, _, n: schedules.pipedream(d, n), False),
+    "model_parallel": Method("model_parallel", lambda d, _: schedules.model_parallel(d), False),
+    "pipedream": Method("pipedream", lambda d, _: schedules.pipedream(d), False),
     "vertical_sync": Method(
         "pipedream_vertical_sync",
-        lambda d, _, n: schedules.pipedream(d, n, vertical_sync=True),
+        lambda d, _: schedules.pipedream(d, vertical_sync=True),
         False,
     ),
     "no_stashing": Method(
-        "pipedream_no_stashing", lambda d, _, n: schedules.pipedream(d, n, stashing=False), False
+        "pipedream_no_stashing", lambda d, _: schedules.pipedream(d, stashing=False), False
     ),
 }
 
@@ -204,7 +202,7 @@ def pipeline(
     stages = options.pop("stages", None) or len(balance)
     schedule = METHODS[method].schedule
     arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
-    return pk.Pipeline(model, lambda n: schedule(stages, m, n), balance=balance, **arguments)
+    return pk.Pipeline(model, schedule(stages, m), balance=balance, **arguments)
 
 
 def cores_of_each(workers: int) -> int:
@@ -218,8 +216,8 @@ def by_equations(
 ) -> oracle.OracleRun:
     """The oracle's run with the same defaults, and the cores that a worker gets."""
     m = options.pop("m", 4)
-    example = METHODS[method].schedule(len(balance), max(m, len(balance)), 1)
-    workers = options.pop("workers", len(example.workers))
+    example = METHODS[method].schedule(len(balance), max(m, len(balance)))
+    workers = options.pop("workers", example.worker_count)
     arguments: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
     return oracle.train(
         model,

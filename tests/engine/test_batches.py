@@ -84,17 +84,19 @@ def batches(read: list[int]) -> Iterator[Batch]:
 @pytest.mark.parametrize(
     ("schedule", "inputs", "targets"),
     [
-        (gpipe(3, 2), [{0, 1}, set(), set()], [set(), set(), {0, 1}]),
-        (gpipe(1, 2), [{0, 1}], [{0, 1}]),
-        (pipedream([2, 1], 3), [{0, 2}, {1}, set()], [set(), set(), {0, 1, 2}]),
+        (gpipe(3, 2).take(2), [{0, 1, 2, 3}, set(), set()], [set(), set(), {0, 1, 2, 3}]),
+        (gpipe(3, 2), [{*range(7)}, set(), set()], [set(), set(), {*range(7)}]),
+        (gpipe(1, 2).take(1), [{0, 1}], [{0, 1}]),
+        (pipedream([2, 1]).take(3), [{0, 2}, {1}, set()], [set(), set(), {0, 1, 2}]),
+        (pipedream([2, 1]), [{0, 2, 4, 6}, {1, 3, 5}, set()], [set(), set(), {*range(7)}]),
     ],
 )
 def test_who_takes_inputs_and_targets(
     schedule: Schedule, inputs: list[set[int]], targets: list[set[int]]
 ) -> None:
     needs = [Needs.of(steps) for steps in lower(schedule)]
-    assert [needed.inputs for needed in needs] == inputs
-    assert [needed.targets for needed in needs] == targets
+    assert [{k for k in range(7) if k in needed.inputs} for needed in needs] == inputs
+    assert [{k for k in range(7) if k in needed.targets} for needed in needs] == targets
 
 
 def test_whoever_comes_first_reads() -> None:

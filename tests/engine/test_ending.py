@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipekit import schedules
-from pipekit.engine.ending import Cuts, EachBatch, Ending
+from pipekit.engine.ending import Ending, Ends
 from pipekit.engine.runs.tables import Tables
 
 RATES = """
@@ -37,13 +37,14 @@ def test_of_two_that_fail_at_the_same_time_the_earlier_counts() -> None:
 @pytest.mark.parametrize(
     ("ends", "microbatches"),
     [
-        (Cuts((range(4), range(8, 12))), {0: 0, 3: 0, 4: None, 7: None, 8: 8, 11: 8, 12: None}),
-        (EachBatch(4, 4), {0: None, 3: None, 4: 4, 7: 4, 8: 8, 1001: 1000}),
-        (Cuts(), {0: None}),
+        (Ends((range(4), range(8, 12))), {0: 0, 3: 0, 4: None, 7: None, 8: 8, 11: 8, 12: None}),
+        (Ends((range(4),), 4, begin=4), {0: None, 3: None, 4: 4, 7: 4, 8: 8, 1001: 1000}),
+        (Ends((range(2),), 4), {0: 0, 1: 0, 2: None, 3: None, 4: 4, 5: 4, 6: None, 401: 400}),
+        (Ends(), {0: None}),
     ],
 )
 def test_a_failure_ends_a_run_before_its_batch_if_at_all(
-    ends: Cuts | EachBatch, microbatches: dict[int, int | None]
+    ends: Ends, microbatches: dict[int, int | None]
 ) -> None:
     assert {k: ends.before(k) for k in microbatches} == microbatches
     assert {k for k in microbatches if k in ends} == {
@@ -53,5 +54,6 @@ def test_a_failure_ends_a_run_before_its_batch_if_at_all(
 
 def test_a_failure_does_not_end_a_run_where_updates_have_seen_the_batch_before() -> None:
     table = schedules.parse(RATES)
-    ends = Tables(table).ends(table)
-    assert [ends.before(k) for k in range(4)] == [0, None, 2, None]
+    for schedule in (table, table.repeat()):
+        ends = Tables(schedule).ends(schedule)
+        assert [ends.before(k) for k in range(4)] == [0, None, 2, None]

@@ -90,7 +90,7 @@ def test_training_is_the_plain_loops_also_after_an_evaluation(make: type[Net], w
     expected = plain(model, train=make is not frozen)
     pipeline = Pipeline(
         layers,
-        partial(schedules.flush, 2, 1),
+        schedules.flush(2, 1),
         optimizer=OPTIMIZER,
         loss=nn.functional.mse_loss,
     )
@@ -104,7 +104,7 @@ def test_training_is_the_plain_loops_also_after_an_evaluation(make: type[Net], w
 def test_copies_of_weights_and_other_processes_know_of_it() -> None:
     pipeline = Pipeline(
         pk.stages(Freezing(), BATCHES[0][0]),
-        partial(schedules.two_bw, 2, 2),
+        schedules.two_bw(2, 2),
         optimizer=OPTIMIZER,
         loss=nn.functional.mse_loss,
         transport="distributed",
@@ -119,7 +119,7 @@ def test_what_somebody_has_put_into_evaluation_mode_is_told_of() -> None:
     with pytest.warns(UserWarning, match=r"3 of the model's modules .*BatchNorm1d.*\.train\(\)"):
         Pipeline(
             layers_of(frozen(), "layers"),
-            partial(schedules.flush, 2, 1),
+            schedules.flush(2, 1),
             optimizer=OPTIMIZER,
             loss=nn.functional.mse_loss,
         )

@@ -365,7 +365,7 @@ class Slow(nn.Module):
 def test_a_schedule_as_such() -> None:
     pipe = Pipeline(
         pairs(),
-        schedules.gpipe(2, 4, batches=3),
+        schedules.gpipe(2, 4).take(3),
         balance=[3, 5],
         optimizer=nesterov,
         loss=nn.MSELoss(),

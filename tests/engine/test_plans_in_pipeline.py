@@ -20,7 +20,7 @@ def pipeline(schedule: Schedule | None = None, **options: Any) -> Pipeline:
         "optimizer": lambda p: torch.optim.SGD(p, lr=0.1),
         "loss": nn.MSELoss(),
     }
-    return Pipeline(MODEL, schedule or gpipe(2, 2), **(arguments | options))
+    return Pipeline(MODEL, schedule or gpipe(2, 2).take(1), **(arguments | options))
 
 
 def test_a_plans_layers_and_recomputation_are_those_of_the_run() -> None:
@@ -78,14 +78,14 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> 
 def test_stages_that_share_a_worker_are_said_to() -> None:
     """Each has one worker in the plan and in the schedule: that is not where they differ."""
     with pytest.raises(ValueError, match="has 4 workers and the schedule 2, of which") as caught:
-        pipeline(balance=Plan.by_hand([1, 1, 1, 1]), schedule=interleaved(4, 2, workers=2))
+        pipeline(balance=Plan.by_hand([1, 1, 1, 1]), schedule=interleaved(4, 2, workers=2).take(1))
     assert "pass balance=[1, 1, 1, 1]" in str(caught.value)
 
 
 def test_a_norm_over_all_stages_is_not_slowed_down() -> None:
     pipe = Pipeline(
         MODEL,
-        lambda n: flush(2, 2, n),
+        flush(2, 2),
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
         loss=nn.MSELoss(),
         clip_norm=1.0,

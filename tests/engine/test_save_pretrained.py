@@ -84,7 +84,7 @@ def test_there_and_back_by_save_pretrained(
     example = {name: batches[0][name] for name in ("input_ids", "attention_mask")}
     pipe = pk.Pipeline(
         pk.stages(model, example),
-        partial(schedules.flush, 2, 2),
+        schedules.flush(2, 2),
         optimizer=partial(torch.optim.SGD, lr=0.1),
         loss=pk.MeanOver(summed, counted),
         transport=transport,
@@ -119,7 +119,7 @@ def test_there_and_back_by_save_pretrained(
     assert different(dict(pipe.load_into(make()).state_dict()), pipe.state_dict()) == []
     again = pk.Pipeline(
         pk.stages(make(), example),
-        partial(schedules.flush, 2, 2),
+        schedules.flush(2, 2),
         optimizer=partial(torch.optim.SGD, lr=0.1),
         loss=nn.MSELoss(),
     )

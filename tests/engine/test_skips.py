@@ -1,7 +1,6 @@
 """Skip connections between stages: straight from the one to the other, and the same training."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pipekit import Pipeline, oracle, schedules
+from pipekit import Pipeline, Schedule, oracle, schedules
 from pipekit.clusters import flat
 from pipekit.layers.skips import Skippable, inlined
 from pipekit.plans import Recompute
@@ -61,9 +60,9 @@ def model() -> nn.Sequential:
     )
 
 
-METHODS = {
-    "gpipe": lambda stages, n: schedules.gpipe(stages, 2, n),
-    "2bw": lambda stages, n: schedules.two_bw(stages, stages, n),
+METHODS: dict[str, Callable[[int], Schedule]] = {
+    "gpipe": lambda stages: schedules.gpipe(stages, 2),
+    "2bw": lambda stages: schedules.two_bw(stages, stages),
     "pipedream": schedules.pipedream,
 }
 
@@ -73,7 +72,7 @@ def trained(
 ) -> tuple[list[float], float, dict[str, Tensor]]:
     pipe = Pipeline(
         model(),
-        partial(METHODS[method], len(balance)),
+        METHODS[method](len(balance)),
         balance=balance,
         optimizer=nesterov,
         loss=nn.MSELoss(),
@@ -134,7 +133,7 @@ def test_a_skip_does_not_pass_through_the_stages_between(transport: str) -> None
     """Outer goes from stage 1 to stage 3, inner within stage 2; rows of 6 numbers."""
     pipe = Pipeline(
         model(),
-        partial(schedules.gpipe, 4, 2),
+        schedules.gpipe(4, 2),
         balance=[1, 2, 3, 2],
         optimizer=nesterov,
         loss=nn.MSELoss(),
@@ -158,7 +157,7 @@ def test_replicas_send_skips_to_the_worker_of_the_minibatch() -> None:
     batches = data(5)
     pipe = Pipeline(
         model(),
-        partial(schedules.pipedream, [2, 1, 2]),
+        schedules.pipedream([2, 1, 2]),
         balance=[2, 3, 3],
         optimizer=nesterov,
         loss=nn.MSELoss(),
@@ -181,7 +180,7 @@ def test_unmatched_names_are_refused_before_anything_runs() -> None:
     with pytest.raises(ValueError, match="which no layer pops"):
         Pipeline(
             nn.Sequential(nn.Linear(6, 6), Stash()),
-            partial(schedules.gpipe, 2, 2),
+            schedules.gpipe(2, 2),
             optimizer=nesterov,
             loss=nn.MSELoss(),
         )
@@ -194,7 +193,7 @@ def test_inlined_skips_cross_every_boundary_on_their_way() -> None:
     """Outer from stage 1 to stage 3, by way of 2; inner within 2.  Else as straight skips."""
     pipe = Pipeline(
         inlined(model()),
-        partial(schedules.gpipe, 4, 2),
+        schedules.gpipe(4, 2),
         balance=[1, 2, 3, 2],
         optimizer=nesterov,
         loss=nn.MSELoss(),
@@ -218,7 +217,7 @@ def test_an_inlined_model_is_trained_to_the_same_weights(recompute: Recompute) -
     for made in model(), inlined(model()):
         pipe = Pipeline(
             made,
-            partial(schedules.pipedream, 4),
+            schedules.pipedream(4),
             balance=[2, 2, 2, 2],
             optimizer=nesterov,
             loss=nn.MSELoss(),
@@ -307,7 +306,7 @@ class Counts(nn.Module):
 def watched(balance: list[int], *layers: nn.Module, **options: Any) -> Pipeline:
     return Pipeline(
         nn.Sequential(nn.Linear(6, 6), *layers, nn.Linear(6, 3)),
-        partial(schedules.gpipe, len(balance), 2),
+        schedules.gpipe(len(balance), 2),
         balance=balance,
         optimizer=nesterov,
         loss=nn.MSELoss(),

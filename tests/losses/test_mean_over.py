@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -53,7 +52,7 @@ DATA = batches([6, 1, 0, 0, 5, 2], [1, 1, 6, 6, 6, 3])
 
 
 def trained(
-    schedule: Callable[[int], Schedule], transport: str = "threads", loss: Any = LOSS
+    schedule: Schedule, transport: str = "threads", loss: Any = LOSS
 ) -> tuple[list[float], Pipeline]:
     pipeline = Pipeline(
         model(),
@@ -82,7 +81,7 @@ def plainly(data: list[tuple[Tensor, Tensor]]) -> tuple[list[float], nn.Sequenti
 @pytest.mark.parametrize("transport", ["threads", "distributed"])
 @pytest.mark.parametrize("microbatches", [1, 2, 3])
 def test_losses_and_weights_are_the_unsplit_batches(microbatches: int, transport: str) -> None:
-    losses, pipeline = trained(lambda n: schedules.flush(2, microbatches, n), transport)
+    losses, pipeline = trained(schedules.flush(2, microbatches), transport)
     expected, judge = plainly(DATA)
     assert losses == pytest.approx(expected, rel=1e-12)
     for name, tensor in pipeline.state_dict().items():
@@ -91,12 +90,12 @@ def test_losses_and_weights_are_the_unsplit_batches(microbatches: int, transport
 
 def test_a_mean_over_microbatches_is_another() -> None:
     """What this is for: a mean of means differs where padding is uneven, and may not even exist."""
-    losses, _ = trained(lambda n: schedules.flush(2, 3, n), loss=mean)
+    losses, _ = trained(schedules.flush(2, 3), loss=mean)
     assert math.isnan(losses[0])  # two rows of a microbatch hold padding alone
 
 
 def test_it_is_evaluated_over_all_that_counts() -> None:
-    _, pipeline = trained(lambda n: schedules.flush(2, 3, n))
+    _, pipeline = trained(schedules.flush(2, 3))
     judge = copy.deepcopy(model())
     judge.load_state_dict(pipeline.state_dict())
     with torch.no_grad():
@@ -108,7 +107,7 @@ def test_it_is_evaluated_over_all_that_counts() -> None:
 def test_a_batch_of_padding_alone_is_refused() -> None:
     pipeline = Pipeline(
         model(),
-        lambda n: schedules.flush(2, 1, n),
+        schedules.flush(2, 1),
         balance=[2, 2],
         optimizer=lambda p: torch.optim.SGD(p, lr=0.5),
         loss=LOSS,

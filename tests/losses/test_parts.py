@@ -42,7 +42,7 @@ def train(loss: Any, microbatches: int, **options: Any) -> list[float]:
 
     generator = torch.Generator().manual_seed(1)
     batches = [(torch.randn(8, 6, generator=generator), CLASSES) for _ in range(2)]
-    schedule = schedules.flush(2, microbatches, 2)
+    schedule = schedules.flush(2, microbatches).take(2)
     pipe = pk.Pipeline(mlp(6, 6, 3), schedule, optimizer=optimizer, loss=loss, **options)
     return pipe.train(batches).losses
 

@@ -45,7 +45,7 @@ def test_masked_words_train_in_a_pipeline() -> None:
     targets = torch.where(masked == 0, tokens, -100)
     pipeline = Pipeline(
         small(),
-        schedules.flush(2, 2, 3),
+        schedules.flush(2, 2).take(3),
         balance=[3, 4],
         optimizer=lambda p: torch.optim.Adam(p, lr=0.01),
         loss=token_loss,

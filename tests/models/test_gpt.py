@@ -62,7 +62,7 @@ def test_one_step_of_a_pipeline_is_one_step_of_the_model() -> None:
     tokens, following = text[:, :-1], text[:, 1:]
     pipeline = Pipeline(
         model,
-        schedules.flush(2, 2, 1),
+        schedules.flush(2, 2).take(1),
         balance=[2, 3],
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
         loss=token_loss,

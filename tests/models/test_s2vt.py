@@ -50,7 +50,7 @@ def test_it_trains_in_a_pipeline_of_four_stages() -> None:
     model = s2vt(vocabulary=11, features=6, embedding=5, hidden=8)
     pipeline = Pipeline(
         model,
-        schedules.flush(4, 4, 2),
+        schedules.flush(4, 4).take(2),
         balance=[1, 1, 1, 1],
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
         loss=token_loss,

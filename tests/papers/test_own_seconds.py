@@ -15,7 +15,7 @@ from pipekit.schedules import gpipe
 def one_stage(microbatches: int, recompute: Recompute) -> Pipeline:
     return Pipeline(
         nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)),
-        lambda batches: gpipe(1, microbatches, batches),
+        gpipe(1, microbatches),
         balance=[2],
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         loss=nn.MSELoss(),

@@ -20,7 +20,7 @@ from pipekit.profiling import Profile
 from pipekit.traces import Trace
 from tests.emulation.own_time import own_time
 
-FLUSH = Trace.from_schedule(schedules.flush(2, 2, 3))
+FLUSH = Trace.from_schedule(schedules.flush(2, 2).take(3))
 """worker 0 | F0 F1 .  B0 -  .  B1 -^ ...: a batch takes 9 slots, the last backward of its 2
 microbatches ends with it."""
 
@@ -30,7 +30,7 @@ def test_backwards_as_drawn_are_the_forwards_reversed_and_can_be_executed() -> N
     worker 0 | F0 F1 .  .  B1 B0^ F2 F3 .  .  B3 B2^
     worker 1 | .  F0 F1 B1 B0^ .  .  F2 F3 B3 B2^
     """
-    table = as_drawn(2, 2, batches=2)
+    table = as_drawn(2, 2).repeat().take(2)
     assert table.workers == schedules.parse(picture).workers
     schedules.check(table)
 
@@ -39,7 +39,7 @@ def test_starts_and_active_workers_are_those_of_the_picture() -> None:
     trace = Trace.from_schedule(as_drawn(2, 2), EQUAL_SLOTS)
     assert starts(trace)["BACKWARD", 0, 1] == 4
     assert most_active(trace) == 2
-    assert most_active(Trace.from_schedule(schedules.model_parallel(3, 2), EQUAL_SLOTS)) == 1
+    assert most_active(Trace.from_schedule(schedules.model_parallel(3).take(2), EQUAL_SLOTS)) == 1
 
 
 def test_time_within_a_window_is_counted_and_memory_must_have_been_followed() -> None:
@@ -64,7 +64,7 @@ def test_a_group_of_microbatches_ends_with_its_last_backward() -> None:
 
 
 def test_three_ways_to_see_a_schedule_have_one_bubble() -> None:
-    table = schedules.gpipe(2, 2)
+    table = schedules.gpipe(2, 2).take(1)
     costs = Profile.uniform(2, 0.02, 0.02)
     with own_time():
         slots, simulated, emulated = run_three_ways(table, costs, slots=EQUAL_SLOTS)

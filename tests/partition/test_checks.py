@@ -80,7 +80,7 @@ def test_what_cannot_be_tried_is_refused(model: Any, example: Any, message: str)
     [
         lambda model: pk.Pipeline(
             model,
-            lambda n: schedules.flush(2, 2, n),
+            schedules.flush(2, 2),
             optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
             loss=nn.MSELoss(),
         ),

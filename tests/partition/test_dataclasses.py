@@ -117,7 +117,7 @@ def test_they_pass_from_stage_to_stage(made: Callable[..., Any], transport: str)
     model = Network(made)
     pipe = Pipeline(
         stages(Network(made), X),
-        partial(schedules.flush, 3, 1),
+        schedules.flush(3, 1),
         optimizer=partial(torch.optim.SGD, lr=0.1),
         loss=nn.MSELoss(),
         transport=transport,

@@ -134,7 +134,7 @@ def test_it_trains_as_a_plain_loop_does(name: str, transport: str) -> None:
     assert different(dict(model.state_dict()), dict(judge.state_dict())) == []
     pipeline = Pipeline(
         layers,
-        partial(schedules.flush, 2, 1),
+        schedules.flush(2, 1),
         optimizer=OPTIMIZER,
         loss=F.mse_loss,
         transport=transport,
@@ -162,7 +162,7 @@ def test_another_tensor_between_blocks_is_refused(factor: float) -> None:
 def test_another_tensor_for_a_trained_weight_is_refused_and_the_edit_put_back() -> None:
     """The optimizer would go on with the old one."""
     model = nn.Sequential(Clipped(elsewhere=True), nn.Linear(8, 8))
-    pipeline = Pipeline(model, schedules.flush(2, 1, 1), optimizer=OPTIMIZER, loss=F.mse_loss)
+    pipeline = Pipeline(model, schedules.flush(2, 1).take(1), optimizer=OPTIMIZER, loss=F.mse_loss)
     with pytest.raises(ValueError, match=r"layer 0 gives 'linear.weight' another tensor.*copy_"):
         pipeline.train(BATCHES[:1])
     assert different(dict(pipeline.state_dict()), dict(model.state_dict())) == []
@@ -174,15 +174,15 @@ def test_stages_that_share_what_a_forward_edits_are_refused(evaluates_first: boo
     clipped = Clipped()
     model = nn.Sequential(clipped, nn.Tanh(), clipped.linear)
     options: Any = {"optimizer": OPTIMIZER, "loss": F.mse_loss, "balance": [2, 1]}
-    pipeline = Pipeline(model, schedules.flush(2, 1, 3), **options)
+    pipeline = Pipeline(model, schedules.flush(2, 1).take(3), **options)
     with pytest.raises(ValueError, match=r"stages 0 and 1 share the weight, which a forward edits"):
         pipeline.evaluate(BATCHES) if evaluates_first else pipeline.train(BATCHES)
-    together = Pipeline(model, schedules.flush(1, 1, 3), **(options | {"balance": [3]}))
+    together = Pipeline(model, schedules.flush(1, 1).take(3), **(options | {"balance": [3]}))
     assert together.train(BATCHES).losses == plain_loop(copy.deepcopy(model))
 
 
 def test_what_a_layer_edits_is_warned_of() -> None:
     model = nn.Sequential(Clipped(), nn.Linear(8, 8))
-    pipeline = Pipeline(model, schedules.flush(2, 1, 1), optimizer=OPTIMIZER, loss=F.mse_loss)
+    pipeline = Pipeline(model, schedules.flush(2, 1).take(1), optimizer=OPTIMIZER, loss=F.mse_loss)
     with pytest.warns(UserWarning, match=r"the forward changes 0\.linear\.weight: in a pipeline"):
         pipeline.train(BATCHES[:1])

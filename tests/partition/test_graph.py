@@ -114,7 +114,7 @@ def test_a_pipeline_runs_in_the_plans_order_to_the_bit(plan: Plan, transport: st
     layers, data = recorded(), [(X, torch.randint(3, (4,))) for _ in range(3)]
     pipeline = pk.Pipeline(
         layers,
-        partial(schedules.flush, 2, 1),
+        schedules.flush(2, 1),
         balance=plan,
         optimizer=partial(torch.optim.SGD, lr=0.1),
         loss=nn.functional.cross_entropy,
@@ -135,7 +135,7 @@ def test_a_pipeline_runs_in_the_plans_order_to_the_bit(plan: Plan, transport: st
 
 
 def test_simulation_takes_the_plans_order_too(costs: Profile, plan: Plan) -> None:
-    trace = pk.simulate(schedules.flush(2, 1, 1), with_seconds(costs, 1, 1, 1, 4, 2, 1), plan)
+    trace = pk.simulate(schedules.flush(2, 1).take(1), with_seconds(costs, 1, 1, 1, 4, 2, 1), plan)
     assert trace.makespan_s == pytest.approx(30)
 
 

@@ -235,7 +235,7 @@ def test_a_reentrant_checkpoint_in_a_block_trains_as_in_a_plain_loop() -> None:
     how = partial(torch.optim.SGD, lr=0.1)
     pipeline = Pipeline(
         stages(model, words),
-        partial(schedules.flush, 2, 2),
+        schedules.flush(2, 2),
         optimizer=how,
         loss=nn.MSELoss(),
         recompute="always",
@@ -382,9 +382,7 @@ def test_state_in_a_block_is_put_back_and_warned_of() -> None:
     layers = stages(model, X)
     assert model[1].calls == []
     rate = partial(torch.optim.SGD, lr=0.1)
-    pipeline = Pipeline(
-        layers, partial(schedules.flush, 2, 1), optimizer=rate, loss=nn.functional.mse_loss
-    )
+    pipeline = Pipeline(layers, schedules.flush(2, 1), optimizer=rate, loss=nn.functional.mse_loss)
     batches = [(X, X + k) for k in range(3)]
     with pytest.warns(UserWarning, match=r"the forward changes .*calls.*each microbatch.*buffer"):
         losses = pipeline.train(batches).losses

@@ -114,7 +114,7 @@ def test_a_model_with_a_carried_buffer_trains_as_in_a_plain_loop(transport: str)
     model = Masked(edits=False)
     pipeline = Pipeline(
         stages(model, x),
-        partial(schedules.flush, 3, 1),
+        schedules.flush(3, 1),
         optimizer=partial(torch.optim.SGD, lr=0.1),
         loss=nn.functional.mse_loss,
         transport=transport,
@@ -284,7 +284,7 @@ def test_over_processes_as_over_threads() -> None:
     states = [
         Pipeline(
             stages(model, batch),
-            lambda n: schedules.two_bw(2, 2, n),
+            schedules.two_bw(2, 2),
             balance=[3, 3],
             optimizer=partial(torch.optim.SGD, lr=0.1),
             loss=lambda output, target: (output["logits"] - target).square().mean(),

@@ -95,9 +95,7 @@ def test_a_network_as_people_bring_it_trains_as_a_plain_loop_does(
 
     rows = len(tensors(batch)[0])
     batches = [(batch, torch.full((rows,), 0.1 * number)) for number in range(2)]
-    pipeline = Pipeline(
-        layers, lambda n: schedules.flush(cuts, m, n), optimizer=OPTIMIZER, loss=loss
-    )
+    pipeline = Pipeline(layers, schedules.flush(cuts, m), optimizer=OPTIMIZER, loss=loss)
     run = pipeline.train(batches)
 
     assert run.losses == plain_loop(judge, batches, m)
@@ -117,9 +115,9 @@ def test_what_export_refuses_is_said(name: str, capsys: pytest.CaptureFixture[st
 
 
 METHODS: dict[str, tuple[Any, int]] = {
-    "flush": (partial(schedules.flush, 2, 2), 2),
-    "2bw": (partial(schedules.two_bw, 2, 2), 2),
-    "pipedream": (partial(schedules.pipedream, 2), 1),
+    "flush": (schedules.flush(2, 2), 2),
+    "2bw": (schedules.two_bw(2, 2), 2),
+    "pipedream": (schedules.pipedream(2), 1),
 }
 FAST_WITH_VERSIONS = {
     ("gpt2", "record"),
@@ -170,7 +168,7 @@ def test_an_exported_network_trains_on_batches_of_many_lengths(name: str) -> Non
     batches = [
         (with_lengths(batch, length), torch.full((4,), 0.1 * length)) for length in (7, 3, 12, 7)
     ]
-    pipeline = Pipeline(layers, lambda n: schedules.flush(2, 1, n), optimizer=OPTIMIZER, loss=loss)
+    pipeline = Pipeline(layers, schedules.flush(2, 1), optimizer=OPTIMIZER, loss=loss)
     assert pipeline.train(batches).losses == plain_loop(judge, batches)
     trained = pipeline.state_dict()
     assert all(torch.equal(trained[key], tensor) for key, tensor in judge.state_dict().items())

@@ -63,7 +63,7 @@ def test_memory_is_what_gpipe_takes_in_simulation(
         recompute=recompute,
         optimizer_states=1,
     )
-    trace = simulate(gpipe(3, microbatches, 2), profile, plan, optimizer_states=1)
+    trace = simulate(gpipe(3, microbatches).take(2), profile, plan, optimizer_states=1)
     assert trace.memory is not None
     assert [stage.memory_bytes for stage in plan.stages] == list(trace.memory.peak_bytes)
 

@@ -200,7 +200,7 @@ def test_a_straight_plan_takes_in_simulation_what_was_predicted(
     plan = free = planned(math.inf)
     with suppress(ValueError):
         plan = planned(max(1.0, free.memory_bytes / part))
-    schedule = pipedream_schedule(len(plan.stages), 16)
+    schedule = pipedream_schedule(len(plan.stages)).take(16)
     trace = simulate(schedule, profile, plan, optimizer_states=states)
     ends = trace.frame[(trace.frame["op"] == "UPDATE") & (trace.frame["stage"] == 0)]["end_s"]
     assert (ends.iloc[12] - ends.iloc[6]) / 6 == pytest.approx(plan.predicted_s)

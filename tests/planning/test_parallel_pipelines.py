@@ -194,7 +194,7 @@ def test_a_plan_takes_in_simulation_what_was_predicted(
     plan = Plan.by_hand(
         block_balance(profile, depth), replicas=[width] * depth, recompute=recompute
     )
-    schedule = replicate(two_bw(depth, int(row["microbatches"]), 4), width)
+    schedule = replicate(two_bw(depth, int(row["microbatches"])), width).take(4)
     trace = simulate(schedule, profile, plan, optimizer_states=2)
     frame = trace.frame
     ends = frame[(frame["op"] == "BACKWARD") & (frame["worker"] == 0)]["end_s"].to_numpy()

@@ -288,7 +288,7 @@ def test_a_straight_plan_takes_in_simulation_what_was_predicted(stages: int) -> 
     ]
     profile = Profile(tuple(layers), input_bytes=2.0)
     plan = pipedream(profile, flat(stages, math.inf), replicate=False, optimizer_states=2)
-    schedule = pipedream_schedule(len(plan.stages), 40)
+    schedule = pipedream_schedule(len(plan.stages)).take(40)
     trace = simulate(schedule, profile, plan, optimizer_states=2)
     ends = trace.frame[(trace.frame["op"] == "UPDATE") & (trace.frame["stage"] == 0)]["end_s"]
     steady = (ends.iloc[30] - ends.iloc[10]) / 20

@@ -17,7 +17,7 @@ from pipekit.plots import (
 from pipekit.traces import Trace
 from pipekit.traces.memory import PARTS, Memory
 
-SCHEDULE = schedules.two_bw(4, 4, 4)
+SCHEDULE = schedules.two_bw(4, 4).take(4)
 FRAME = Trace.from_schedule(SCHEDULE).frame
 
 
@@ -58,7 +58,7 @@ def test_a_figure_saved_again_gives_the_same_bytes(tmp_path: Path) -> None:
     held = pd.DataFrame([[0, 0.0, 1, 1, 1, 1, 1]], columns=["worker", "time_s", *PARTS])
     figures = [
         timeline(SCHEDULE),
-        compare(SCHEDULE, Trace.from_schedule(schedules.gpipe(2, 2))),
+        compare(SCHEDULE, Trace.from_schedule(schedules.gpipe(2, 2).take(1))),
         in_flight(SCHEDULE),
         curves(frame, "epoch", "loss", "method", title="Loss", label="measured"),
         points(frame, "epoch", "loss", "method", title="Loss", label="measured"),

@@ -10,7 +10,7 @@ from pipekit.traces import Trace
 
 
 def test_bars_stand_where_the_plotly_figure_has_them() -> None:
-    live = timeline(schedules.pipedream(3, 5))
+    live = timeline(schedules.pipedream(3).take(5))
     (axes,) = static.draw(live).axes
     assert (axes.get_xlim(), axes.get_ylim()) == (live.layout.xaxis.range, live.layout.yaxis.range)
     drawn = [c for c in axes.collections if isinstance(c, PolyCollection)]
@@ -22,7 +22,7 @@ def test_bars_stand_where_the_plotly_figure_has_them() -> None:
 
 
 def test_colours_are_those_of_the_plotly_figure() -> None:
-    (axes,) = static.draw(timeline(schedules.gpipe(2, 2))).axes
+    (axes,) = static.draw(timeline(schedules.gpipe(2, 2).take(1))).axes
     colors = [
         to_hex(np.asarray(collection.get_facecolor())[0]).upper()
         for collection in axes.collections[-3:]
@@ -31,14 +31,14 @@ def test_colours_are_those_of_the_plotly_figure() -> None:
 
 
 def test_numbers_that_do_not_fit_are_left_out_for_all_of_an_op() -> None:
-    (axes,) = static.draw(timeline(schedules.gpipe(2, 2))).axes
+    (axes,) = static.draw(timeline(schedules.gpipe(2, 2).take(1))).axes
     assert sorted(text.get_text() for text in axes.texts) == sorted("01" * 4)
-    (axes,) = static.draw(timeline(schedules.pipedream(2, 200))).axes
+    (axes,) = static.draw(timeline(schedules.pipedream(2).take(200))).axes
     assert not axes.texts
 
 
 def test_panels_titles_and_the_legend_are_all_there() -> None:
-    sources = schedules.gpipe(2, 2), Trace.from_schedule(schedules.flush(2, 2))
+    sources = schedules.gpipe(2, 2).take(1), Trace.from_schedule(schedules.flush(2, 2).take(1))
     canvas = static.draw(compare(*sources))
     assert len(canvas.axes) == 2
     assert [text.get_text().partition(":")[0] for text in canvas.texts] == [
@@ -52,7 +52,7 @@ def test_panels_titles_and_the_legend_are_all_there() -> None:
 
 
 def test_steps_stay_steps() -> None:
-    canvas = static.draw(in_flight(schedules.flush(2, 2)))
+    canvas = static.draw(in_flight(schedules.flush(2, 2).take(1)))
     assert len(canvas.axes) == 4
     assert {line.get_drawstyle() for axes in canvas.axes for line in axes.lines} == {"steps-post"}
 

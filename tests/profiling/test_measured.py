@@ -617,7 +617,7 @@ def test_layers_give_as_many_bytes_as_a_run_sends(dtype: torch.dtype | None) -> 
     made = profile(model, torch.ones(2, 8), repeats=1, autocast=dtype)
     size = 2 if dtype else 4
     assert [layer.output_bytes for layer in made.layers] == [2 * n * size for n in (16, 16, 4)]
-    schedule = schedules.flush(3, 2, 1)
+    schedule = schedules.flush(3, 2).take(1)
     pipeline = pipekit.Pipeline(
         model,
         schedule,

@@ -46,29 +46,73 @@ def with_split_backwards(
                 mine += waiting
                 waiting = []
         lists.append(mine + waiting)
-    return replace(schedule, workers=tuple(map(tuple, lists)))
+    return replace(schedule, head=tuple(map(tuple, lists)))
 
 
+def taken(
+    method: st.SearchStrategy[Schedule], batches: st.SearchStrategy[int]
+) -> st.SearchStrategy[Schedule]:
+    """Draw the first batches of a method."""
+    return st.builds(Schedule.take, method, batches)
+
+
+minibatches = st.integers(1, 12)
+_more = st.integers(0, 4)
 _whole: st.SearchStrategy[Schedule] = st.one_of(
-    st.builds(schedules.gpipe, stages, microbatches, small),
-    st.builds(schedules.flush, stages, microbatches, small),
-    st.builds(schedules.pipedream, stages, st.integers(1, 12)),
-    st.builds(schedules.pipedream, stages, st.integers(1, 12), vertical_sync=st.just(True)),
-    st.builds(
-        lambda d, more, b: schedules.two_bw(d, d + more, b), stages, st.integers(0, 4), small
-    ),
-    st.builds(schedules.model_parallel, stages, microbatches),
+    taken(st.builds(schedules.gpipe, stages, microbatches), small),
+    taken(st.builds(schedules.flush, stages, microbatches), small),
+    taken(st.builds(schedules.pipedream, stages), minibatches),
+    taken(st.builds(schedules.pipedream, stages, vertical_sync=st.just(True)), minibatches),
+    taken(st.builds(lambda d, more: schedules.two_bw(d, d + more), stages, _more), small),
+    taken(st.builds(schedules.model_parallel, stages), microbatches),
 )
 stashing_methods: st.SearchStrategy[Schedule] = st.one_of(_whole, with_split_backwards(_whole))
-_naive = st.builds(schedules.pipedream, stages, st.integers(1, 12), stashing=st.just(False))
+_naive = taken(st.builds(schedules.pipedream, stages, stashing=st.just(False)), minibatches)
 training_methods: st.SearchStrategy[Schedule] = st.one_of(
     stashing_methods,
     _naive,
     with_split_backwards(_naive, apart=False),
 )
 methods: st.SearchStrategy[Schedule] = st.one_of(
-    training_methods, st.builds(schedules.inference, stages, microbatches)
+    training_methods, taken(st.builds(schedules.inference, stages), microbatches)
 )
+
+_replicas = st.lists(st.integers(1, 3), min_size=1, max_size=3)
+_in_flight = st.lists(st.tuples(st.integers(1, 2), st.integers(1, 4)), min_size=1, max_size=3)
+_one_pipeline: st.SearchStrategy[Schedule] = st.one_of(
+    st.builds(schedules.flush, stages, microbatches),
+    st.builds(schedules.zb_h2, small, microbatches),
+    st.builds(lambda p, m: schedules.interleaved(2 * p, m, workers=p), small, microbatches),
+    st.builds(schedules.paci, small, small),
+    st.builds(
+        lambda d, more, flushes: schedules.two_bw(d, d + more, flushes),
+        small,
+        _more,
+        st.lists(st.integers(0, 3), max_size=2),
+    ),
+    st.builds(schedules.pipedream, small, vertical_sync=st.booleans()),
+)
+endless_methods: st.SearchStrategy[Schedule] = st.one_of(
+    _one_pipeline,
+    st.builds(schedules.pipedream, _replicas, vertical_sync=st.booleans()),
+    st.builds(schedules.pipedream, _replicas, stashing=st.just(False)),
+    st.builds(lambda n, more: schedules.asp(n, n - 1 + more), small, _more),
+    st.builds(lambda p, m: schedules.chimera(2 * p, m), st.integers(1, 2), microbatches),
+    st.builds(schedules.replicate, _one_pipeline, st.integers(2, 3)),
+    st.builds(schedules.inference, small),
+    st.builds(Schedule.repeat, stashing_methods),
+)
+"""Schedules without end."""
+any_in_flight: st.SearchStrategy[Schedule] = st.builds(
+    lambda each, vertical_sync: schedules.pipedream(
+        [width for width, _ in each],
+        vertical_sync=vertical_sync,
+        in_flight=[count for _, count in each],
+    ),
+    _in_flight,
+    st.booleans(),
+)
+"""PipeDream with any minibatches in flight, of which some wait for ever."""
 
 
 def drop(data: st.DataObject, lists: Lists) -> None:

@@ -237,7 +237,7 @@ def test_after_a_slip_it_is_refused_just_if_brute_force_cannot_run_it(
 def test_after_a_slip_without_stashing_it_is_refused_or_lowered(
     stages: int, minibatches: int, slip: Slip, data: st.DataObject
 ) -> None:
-    other = slipped(data, pipedream(stages, minibatches, stashing=False), slip)
+    other = slipped(data, pipedream(stages, stashing=False).take(minibatches), slip)
     message = refusal(lambda: check(other))
     if message is None:
         lower(other)

@@ -57,6 +57,6 @@ def test_what_is_not_side_by_side_is_refused() -> None:
 def test_a_last_pass_has_nothing_to_run_together_with() -> None:
     with pytest.raises(ScheduleError, match="line 1: nothing follows F1& to run together with"):
         parse("worker 0 | F0 B0 F1&")
-    lines = dualpipe_v(2, 2).to_csv().splitlines()
+    lines = dualpipe_v(2, 2).take(1).to_csv().splitlines()
     with pytest.raises(ScheduleError, match="the last task of worker 0 in the CSV"):
         read_csv("\n".join([*lines[:-1], lines[-1][:-1] + "1"]) + "\n")

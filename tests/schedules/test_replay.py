@@ -67,7 +67,7 @@ def test_nothing_has_nothing_to_replay() -> None:
 
 
 def test_replays_are_lazy_and_independent() -> None:
-    schedule = gpipe(2, 2)
+    schedule = gpipe(2, 2).take(1)
     one, other = replay(schedule), replay(schedule)
     assert list(one) == list(other)
-    assert next(replay(inference(1, 1))) == (0, 0, Task(F, 0, 0, 0))
+    assert next(replay(inference(1).take(1))) == (0, 0, Task(F, 0, 0, 0))

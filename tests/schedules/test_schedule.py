@@ -62,7 +62,7 @@ def test_a_users_own_function_is_a_first_class_method() -> None:
 
 
 def test_reversed_backwards_idle_no_less_than_gpipes() -> None:
-    for ours, theirs in zip(slots(gpipe(4, 4)), slots(reversed_gpipe(4, 4)), strict=True):
+    for ours, theirs in zip(slots(gpipe(4, 4).take(1)), slots(reversed_gpipe(4, 4)), strict=True):
         assert (ours == theirs).all()
 
 
@@ -70,7 +70,7 @@ def test_reversed_backwards_idle_no_less_than_gpipes() -> None:
 
 
 def test_its_counts() -> None:
-    schedule = two_bw(stages=3, microbatches=4, batches=2)
+    schedule = two_bw(stages=3, microbatches=4).take(2)
     assert schedule.stages == 3
     assert schedule.microbatches == 8
     assert schedule.batches == (range(4), range(4, 8))
@@ -79,14 +79,14 @@ def test_its_counts() -> None:
 
 
 def test_batches_of_the_methods() -> None:
-    assert gpipe(2, 3, batches=2).batches == (range(3), range(3, 6))
-    assert flush(2, 3, batches=2).batches == (range(3), range(3, 6))
-    assert pipedream(2, 3).batches == (range(1), range(1, 2), range(2, 3))
-    assert model_parallel(2, 2).batches == (range(1), range(1, 2))
+    assert gpipe(2, 3).take(2).batches == (range(3), range(3, 6))
+    assert flush(2, 3).take(2).batches == (range(3), range(3, 6))
+    assert pipedream(2).take(3).batches == (range(1), range(1, 2), range(2, 3))
+    assert model_parallel(2).take(2).batches == (range(1), range(1, 2))
 
 
 def test_inference_has_every_microbatch_for_a_batch() -> None:
-    schedule = inference(2, 3)
+    schedule = inference(2).take(3)
     assert schedule.batches == (range(1), range(1, 2), range(2, 3))
     assert not schedule.trains
 
@@ -109,14 +109,14 @@ def test_an_empty_one() -> None:
 
 
 def test_its_repr_is_one_line_of_counts() -> None:
-    assert repr(two_bw(2, 4, 3)) == (
+    assert repr(two_bw(2, 4).take(3)) == (
         "<Schedule PipeDream-2BW: 2 workers, 2 stages, 12 microbatches>"
     )
 
 
 def test_an_update_may_sum_microbatches_of_several_batches() -> None:
     """Two workers share stage 0: an update of it sums two batches, one of stage 1 a single one."""
-    schedule = pipedream([2, 1], 3)
+    schedule = pipedream([2, 1]).take(3)
     assert schedule.batches == (range(1), range(1, 2), range(2, 3))
     assert schedule.updates == (
         (range(2), range(2, 3)),
@@ -134,8 +134,8 @@ def test_microbatches_after_the_last_update_wait_for_one_that_is_missing() -> No
 
 
 def test_inference_has_no_updates() -> None:
-    assert inference(2, 3).updates == ((), ())
-    assert inference(2, 3).update_of == ((1, 1, 1), (1, 1, 1))
+    assert inference(2).take(3).updates == ((), ())
+    assert inference(2).take(3).update_of == ((1, 1, 1), (1, 1, 1))
 
 
 @given(methods)
@@ -150,11 +150,11 @@ def test_updates_cut_the_microbatches_without_gaps(schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 def test_the_size_of_batches_may_be_declared(size: int) -> None:
-    schedule = replace(flush(1, 4, 2), batch_size=size)
+    schedule = replace(flush(1, 4).take(2), batch_size=size)
     assert [k for batch in schedule.batches for k in batch] == list(range(8))
     assert {len(batch) for batch in schedule.batches[:-1]} <= {size}
     assert 1 <= len(schedule.batches[-1]) <= size
-    assert schedule != flush(1, 4, 2), "it is part of the table"
+    assert schedule != flush(1, 4).take(2), "it is part of the table"
     for again in (parse(str(schedule)), read_csv(schedule.to_csv())):
         assert again == schedule
         assert (again.batch_size, again.name) == (size, schedule.name)
@@ -164,7 +164,7 @@ def test_the_size_of_batches_may_be_declared(size: int) -> None:
 
 
 def test_it_cannot_be_changed() -> None:
-    schedule = gpipe(2, 2)
+    schedule = gpipe(2, 2).take(1)
     with pytest.raises(FrozenInstanceError):
         schedule.name = "mine"  # type: ignore[misc]
     with pytest.raises(TypeError):
@@ -174,15 +174,15 @@ def test_it_cannot_be_changed() -> None:
 
 
 def test_equal_tables_are_equal_and_hash_alike_whatever_their_name() -> None:
-    one, other = gpipe(2, 1, batches=3), model_parallel(2, 3)
+    one, other = gpipe(2, 1).take(3), model_parallel(2).take(3)
     assert one.name != other.name
     assert one == other
     assert hash(one) == hash(other)
-    assert len({one, other, gpipe(2, 3), gpipe(2, 3)}) == 2
+    assert len({one, other, gpipe(2, 3).take(1), gpipe(2, 3).take(1)}) == 2
 
 
 def test_the_declaration_that_versions_may_differ_is_part_of_it() -> None:
-    schedule = gpipe(2, 2)
+    schedule = gpipe(2, 2).take(1)
     assert replace(schedule, stashing=False) != schedule
 
 
@@ -197,7 +197,7 @@ def test_building_twice_gives_the_same_table(schedule: Schedule) -> None:
 
 
 def test_csv_is_one_row_a_task() -> None:
-    assert pipedream(2, 1, stashing=False).to_csv() == (
+    assert pipedream(2, stashing=False).take(1).to_csv() == (
         "# PipeDream without stashing; 2 workers; stashing off\n"
         "worker,op,stage,microbatch,version\n"
         "0,FORWARD,0,0,0\n"
@@ -217,7 +217,7 @@ def test_csv_reads_back(schedule: Schedule) -> None:
 
 
 def test_csv_goes_to_a_file_and_back(tmp_path: Path) -> None:
-    schedule = pipedream(3, 4, vertical_sync=True)
+    schedule = pipedream(3, vertical_sync=True).take(4)
     text = schedule.to_csv(tmp_path / "table.csv")
     assert (tmp_path / "table.csv").read_text(encoding="utf-8") == text
     assert read_csv(tmp_path / "table.csv") == schedule
@@ -243,14 +243,14 @@ def test_csv_needs_no_header_line_and_no_order_of_columns() -> None:
     "name", ["", "a, b", 'say "hi"', "# 1", "tête", "mine; yours", "a;b", "a;b;c"]
 )
 def test_any_name_leaves_the_rest_intact(name: str) -> None:
-    schedule = replace(pipedream(2, 3, stashing=False), name=name)
+    schedule = replace(pipedream(2, stashing=False).take(3), name=name)
     again = read_csv(schedule.to_csv())
     assert again == schedule
     assert again.name == name
 
 
 def test_a_name_of_two_lines_leaves_the_rest_intact() -> None:
-    schedule = replace(pipedream(2, 3, stashing=False), name="mine\nworker 7 | F0")
+    schedule = replace(pipedream(2, stashing=False).take(3), name="mine\nworker 7 | F0")
     assert read_csv(schedule.to_csv()) == schedule
 
 

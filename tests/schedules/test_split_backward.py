@@ -146,7 +146,7 @@ def test_its_time_is_split_into_computing_and_the_bubble() -> None:
         assert shares["bubble"].tolist() == pytest.approx([100 * 2 / 14] * 4)
         assert shares.sum(axis=1).tolist() == pytest.approx([100] * 4)
         assert trace.bubble == pytest.approx(2 / 14)
-    whole = Trace.from_schedule(flush(3, 4, 2))
+    whole = Trace.from_schedule(flush(3, 4).take(2))
     assert whole.bubble == pytest.approx(6 / 18)
 
 
@@ -171,7 +171,7 @@ def test_both_parts_read_the_version_of_the_forward() -> None:
         check(parse("worker 0 | F0 F1 I0 I1 W0^ W1:1^"))
     report = check(parse("worker 0 | F0 F1 I0 I1 W0^ W1^"))
     assert report.peak_versions == (2,)  # version 0 is kept until W1
-    slots = [step.slot for step in lower(parse("worker 0 | F0 F1 I0 I1 W0^ W1^"))[0]]
+    slots = [step.slot for step in lower(parse("worker 0 | F0 F1 I0 I1 W0^ W1^"))[0].head]
     assert slots == [0, 0, 0, 0, 0, 1, 0, 1]
 
 

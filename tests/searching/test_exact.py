@@ -153,7 +153,7 @@ def test_nothing_is_better_than_what_is_proved(number: int, seed: int) -> None:
         if proof.orders is None:
             assert proof.bound_s == math.inf
             continue
-        table = Schedule(*flushed("proved", problem.passes(proof.orders), microbatches, 9))
+        table = Schedule(*flushed("proved", problem.passes(proof.orders))).take(9)
         check(table, joint_updates=True)
         trace = simulate(table, model, judge.plan, links)
         assert trace.memory is not None

@@ -19,7 +19,13 @@ from pipekit.searching.local_search import improve
 from pipekit.searching.policies import Policy, policies
 from pipekit.searching.problem import Problem, homes_of
 
-SCHEDULES = [flush(3, 5), zb_h1(3, 5), zb_v(6, 4), interleaved(6, 4, workers=3), chimera(4, 6)]
+SCHEDULES = [
+    flush(3, 5).take(1),
+    zb_h1(3, 5).take(1),
+    zb_v(6, 4).take(1),
+    interleaved(6, 4, workers=3).take(1),
+    chimera(4, 6).take(1),
+]
 
 
 class Asked(NamedTuple):
@@ -83,15 +89,15 @@ def test_the_bytes_are_the_simulated_ones(schedule: Schedule) -> None:
 
 
 def test_whoever_waits_for_ever_has_no_makespan() -> None:
-    problem = asked(flush(2, 2)).problem
-    orders = problem.orders(flush(2, 2))
+    problem = asked(flush(2, 2).take(1)).problem
+    orders = problem.orders(flush(2, 2).take(1))
     orders[0].reverse()
     assert problem.timing(orders).makespan == math.inf
 
 
 def test_orders_have_every_pass_once_and_on_its_worker() -> None:
-    problem = asked(flush(2, 2)).problem
-    orders = problem.orders(flush(2, 2))
+    problem = asked(flush(2, 2).take(1)).problem
+    orders = problem.orders(flush(2, 2).take(1))
     assert problem.has(orders)
     assert not problem.has(orders[::-1])
     assert not problem.has([orders[0], orders[1][:-1]])

@@ -69,7 +69,11 @@ def test_it_trains_by_the_equation_of_its_rule(case: tuple[str, int, int, int, i
 @pytest.mark.parametrize("case", [CASES[0], CASES[2]], ids=str)
 def test_it_is_never_longer_than_the_named_method(case: tuple[str, int, int, int, int]) -> None:
     _, stages, workers, microbatches, batches = case
-    named = two_bw(stages, microbatches, batches) if microbatches > 1 else pipedream(3, batches)
+    named = (
+        two_bw(stages, microbatches).take(batches)
+        if microbatches > 1
+        else pipedream(3).take(batches)
+    )
     profile, links = unequal(stages, 1), flat(workers, 20.0)
     best = pk.simulate(named, profile, None, links)
     assert best.memory is not None

@@ -42,7 +42,7 @@ def without_gradients(memory: Memory) -> list[float]:
 
 @given(st.integers(1, 5), st.integers(0, 4))
 def test_2bw_keeps_two_versions_and_at_most_d_activations(d: int, more: int) -> None:
-    found = memory(two_bw(d, d + more, 4))
+    found = memory(two_bw(d, d + more).take(4))
     assert peak(found, "weights") == [2 * W] * d
     assert peak(found, "activations") == [(d - stage) * A for stage in range(d)]
 
@@ -50,27 +50,27 @@ def test_2bw_keeps_two_versions_and_at_most_d_activations(d: int, more: int) -> 
 @given(st.integers(1, 5), st.integers(0, 6))
 def test_recomputing_2bw_keeps_d_inputs_and_one_microbatch_whole(d: int, more: int) -> None:
     """2|W|/d + |A_total(b)|/d + d |A_input(b)| (section 3.1); the whole one's input is of the d."""
-    found = memory(two_bw(d, d + more, 4), "always")
+    found = memory(two_bw(d, d + more).take(4), "always")
     assert without_gradients(found)[0] == 2 * W + (A - I) + d * I
 
 
 @given(st.integers(1, 5), st.integers(1, 12))
 def test_gpipe_keeps_all_m_inputs(d: int, m: int) -> None:
     """|W|/d + |A_total(b)|/d + m |A_input(b)| (section 3.1)."""
-    found = memory(gpipe(d, m), "always")
+    found = memory(gpipe(d, m).take(1), "always")
     assert without_gradients(found) == [W + (A - I) + m * I] * d
 
 
 @given(st.integers(1, 6), st.integers(1, 12))
 def test_flush_keeps_at_most_the_depth(d: int, m: int) -> None:
-    found = memory(flush(d, m))
+    found = memory(flush(d, m).take(1))
     assert peak(found, "activations") == [min(m, d - stage) * A for stage in range(d)]
     assert peak(found, "weights") == [W] * d
 
 
 @given(st.integers(1, 6))
 def test_pipedream_keeps_a_version_for_each_minibatch_in_flight(n: int) -> None:
-    found = memory(pipedream(n, 3 * n))
+    found = memory(pipedream(n).take(3 * n))
     assert peak(found, "weights") == [(n - stage) * W for stage in range(n)]
     assert peak(found, "activations") == [(n - stage) * A for stage in range(n)]
 
@@ -98,7 +98,7 @@ def test_what_is_kept_is_let_go_of(schedule: Schedule, recompute: Recompute) -> 
 
 
 def test_gradients_are_there_from_the_first_backward_to_the_update() -> None:
-    frame = memory(flush(1, 2, 2)).frame
+    frame = memory(flush(1, 2).take(2)).frame
     assert frame[["time_s", "gradients"]].to_numpy().tolist() == [
         [0, 0],
         [1, W - (A - I)],  # the first backward: they come as the activations go
@@ -111,7 +111,7 @@ def test_gradients_are_there_from_the_first_backward_to_the_update() -> None:
 
 
 def test_the_optimizers_state_comes_with_the_first_update() -> None:
-    frame = memory(flush(1, 1, 2), states=2).frame
+    frame = memory(flush(1, 1).take(2), states=2).frame
     assert frame["optimizer"].tolist() == [0, 0, 2 * W, 2 * W, 2 * W]
 
 
@@ -120,14 +120,14 @@ def test_the_output_is_kept_whether_or_not_a_layer_needs_it(
     saves_output: bool, kept: float
 ) -> None:
     layer = LayerProfile("layer", 1, 1, 7, 0, saved_bytes=80, saves_output=saves_output)
-    trace = simulate(flush(1, 1), Profile((layer,), input_bytes=5))
+    trace = simulate(flush(1, 1).take(1), Profile((layer,), input_bytes=5))
     assert trace.memory is not None
     assert peak(trace.memory, "activations") == [kept]
 
 
 def test_buffers_are_shared_by_all_weight_versions() -> None:
     layer = LayerProfile("layer", 1, 1, parameter_bytes=100, buffer_bytes=3)
-    trace = simulate(two_bw(1, 1, 3), Profile((layer,)))
+    trace = simulate(two_bw(1, 1).take(3), Profile((layer,)))
     assert trace.memory is not None
     assert peak(trace.memory, "weights") == [203]
 
@@ -151,7 +151,7 @@ def test_gradients_come_layer_by_layer_as_activations_go() -> None:
         LayerProfile("layer", 1, 1, 0, size, saved_bytes=100, saves_output=True)
         for size in (10, 150)
     ]
-    trace = simulate(flush(1, 1), Profile(tuple(layers)), Plan.by_hand([2]))
+    trace = simulate(flush(1, 1).take(1), Profile(tuple(layers)), Plan.by_hand([2]))
     assert trace.memory is not None
     assert trace.memory.peak_bytes == (160 + 100 + 150,)
     assert trace.memory.frame["gradients"].tolist() == [0, 50, 0]

@@ -76,14 +76,14 @@ def meet(transfers: pd.DataFrame) -> bool:
 
 
 def test_one_worker_sends_nothing_and_nobody_does_without_stages_behind() -> None:
-    trace = simulate(inference(1, 3), Profile.uniform(1))
+    trace = simulate(inference(1).take(3), Profile.uniform(1))
     assert trace.transfers is not None
     assert list(trace.transfers.columns) == TRANSFERS
     assert trace.transfers.empty
 
 
 def test_messages_are_listed_as_they_leave() -> None:
-    transfers = simulate(gpipe(3, 2), Profile.uniform(3, 1, 2)).transfers
+    transfers = simulate(gpipe(3, 2).take(1), Profile.uniform(3, 1, 2)).transfers
     assert transfers is not None
     assert transfers["start_s"].is_monotonic_increasing
     assert len(transfers) == 8

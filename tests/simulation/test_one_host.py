@@ -53,7 +53,7 @@ def test_one_microbatch_takes_all_parts_one_after_the_other() -> None:
         pass_s=16,
     )
     message = 0.125 + 1 + 8 + 0.0625 + 2
-    trace = simulate(schedules.gpipe(2, 1), costs, host=host)
+    trace = simulate(schedules.gpipe(2, 1).take(1), costs, host=host)
     forward, backward, update = 1 + 16 + 0.5 + 0.25, 2 + 16 + 0.5, 4 + 0.5
     before_first_pass = 0.5 + 0.25
     end = 2 * forward + 2 * backward + update + 2 * message - before_first_pass
@@ -65,23 +65,23 @@ def test_one_microbatch_takes_all_parts_one_after_the_other() -> None:
 def test_nobody_is_waked_for_what_is_there() -> None:
     """The second stage takes ten times as long: it waits for the first microbatch alone."""
     costs = Profile((LayerProfile("a", 1, 1), LayerProfile("b", 10, 10)))
-    trace = simulate(schedules.gpipe(2, 3), costs, host=Host(wake_s=0.5))
+    trace = simulate(schedules.gpipe(2, 3).take(1), costs, host=Host(wake_s=0.5))
     last = trace.frame[trace.frame["stage"] == 1]
     assert last["start_s"].tolist() == [1.5, 11.5, 21.5, 31.5, 41.5, 51.5, 61.5]
 
 
 def test_what_was_not_measured_is_refused() -> None:
     costs = Profile.uniform(2)
-    replicated = schedules.pipedream([2, 1], 4)
+    replicated = schedules.pipedream([2, 1]).take(4)
     plan = Plan.by_hand([1, 1], replicas=[2, 1])
     with_weights = Profile.uniform(2, parameter_bytes=4)
     with pytest.raises(ValueError, match="without replicas and ties"):
         simulate(replicated, with_weights, plan, host=Host())
     tied = Profile(costs.layers, ties=(TieProfile((0, 1), 4),))
     with pytest.raises(ValueError, match="without replicas and ties"):
-        simulate(schedules.gpipe(2, 2), tied, host=Host())
+        simulate(schedules.gpipe(2, 2).take(1), tied, host=Host())
     with pytest.raises(ValueError, match="leave cluster, overlap, validate out"):
-        simulate(schedules.gpipe(2, 2), costs, validate="first", host=Host())
+        simulate(schedules.gpipe(2, 2).take(1), costs, validate="first", host=Host())
     with pytest.raises(ValueError, match="task_s must be 0 or a positive number"):
         Host(task_s=-1)
     with pytest.raises(ValueError, match="wake_s must be 0 or a positive number"):

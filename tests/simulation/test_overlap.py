@@ -26,7 +26,7 @@ def profile(layers: int) -> Profile:
 
 @pytest.mark.parametrize("overlap", [None, 0.5, 0.75, 1.0])
 @pytest.mark.parametrize("free", [True, False])
-@pytest.mark.parametrize("schedule", [dualpipe(4, 8, 2), dualpipe_v(6, 7, 2)], ids=str)
+@pytest.mark.parametrize("schedule", [dualpipe(4, 8).take(2), dualpipe_v(6, 7).take(2)], ids=str)
 def test_simulated_it_takes_its_slots(
     schedule: Schedule, free: bool, overlap: float | None
 ) -> None:
@@ -57,7 +57,7 @@ def test_they_wait_for_the_data_of_both_and_give_theirs_at_their_end() -> None:
 
 @pytest.mark.parametrize("make", [dualpipe, dualpipe_v])
 def test_without_overlaps_the_share_is_of_nothing(make: Callable[[int, int], Schedule]) -> None:
-    whole = make(2, 6)
+    whole = make(2, 6).take(1)
     apart = Schedule(whole.workers)
     costs = profile(2)
     assert simulate(apart, costs, overlap=0.5).makespan_s == simulate(whole, costs).makespan_s

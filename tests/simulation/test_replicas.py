@@ -60,7 +60,7 @@ def test_data_parallelism_takes_its_forward_backward_and_what_does_not_overlap(
         LayerProfile(str(i), f, b, parameter_bytes=w, update_s=0.5)
         for i, (f, b, w) in enumerate(costs)
     )
-    schedule = pipedream([workers], 3 * workers)
+    schedule = pipedream([workers]).take(3 * workers)
     trace = simulate(
         schedule, Profile(layers), plan_for(schedule, [len(layers)]), cluster=flat(workers, 100.0)
     )
@@ -73,7 +73,7 @@ def test_data_parallelism_takes_its_forward_backward_and_what_does_not_overlap(
 def test_a_vgg_like_model_hides_its_convolutions_and_not_its_last_layer() -> None:
     """Worked by hand: 2 s of backward each, and 4, 1 and 1 s on the link, from the last layer on."""
     layers = tuple(LayerProfile(str(w), 1, 2, parameter_bytes=w) for w in (100.0, 100.0, 400.0))
-    schedule = pipedream([2], 2)
+    schedule = pipedream([2]).take(2)
     trace = simulate(schedule, Profile(layers), plan_for(schedule, [3]), cluster=flat(2, 100.0))
     assert trace.transfers is not None
     on_the_link = trace.transfers.query("source == 0")[["start_s", "end_s"]].to_numpy().tolist()
@@ -84,7 +84,7 @@ def test_a_vgg_like_model_hides_its_convolutions_and_not_its_last_layer() -> Non
 @given(st.integers(2, 4), st.integers(1, 4), st.integers(1, 12))
 def test_bytes_are_those_of_all_reduce(workers: int, stages: int, minibatches: int) -> None:
     """4 (m - 1) |w| / m sent and received by each worker of a stage, an update."""
-    schedule = pipedream([workers] * stages, minibatches * workers)
+    schedule = pipedream([workers] * stages).take(minibatches * workers)
     profile = Profile.uniform(stages, parameter_bytes=300.0)
     trace = simulate(schedule, profile, cluster=flat(workers * stages, 1e6))
     assert trace.transfers is not None
@@ -112,7 +112,7 @@ def simulated(trace: Trace, workers: int) -> list[list[list[float]]]:
 
 @pytest.mark.parametrize("replicas", [[2, 1, 1], [1, 2], [3], [2, 3], [7, 1]])
 def test_with_free_links_it_is_what_the_picture_shows(replicas: list[int]) -> None:
-    schedule = pipedream(replicas, 15)
+    schedule = pipedream(replicas).take(15)
     profile = Profile.uniform(len(replicas), parameter_bytes=100.0)
     assert simulated(simulate(schedule, profile), sum(replicas)) == of_slots(schedule, 1, 2)
 
@@ -121,7 +121,7 @@ def test_with_free_links_it_is_what_the_picture_shows(replicas: list[int]) -> No
 def test_any_replicas_take_the_time_of_their_slots(
     replicas: list[int], more: int, forward: float, backward: float, synced: bool
 ) -> None:
-    schedule = pipedream(replicas, max(replicas) + more, vertical_sync=synced)
+    schedule = pipedream(replicas, vertical_sync=synced).take(max(replicas) + more)
     profile = Profile.uniform(len(replicas), forward, backward, parameter_bytes=100.0)
     expected = of_slots(schedule, forward, backward)
     trace = simulate(schedule, profile)
@@ -132,16 +132,16 @@ def test_any_replicas_take_the_time_of_their_slots(
 def test_a_stage_twice_as_slow_on_two_workers_keeps_up() -> None:
     """Table 1's idea: 2-1, in steady state a minibatch every 3 s on average, all workers busy."""
     layers = (LayerProfile("slow", 2, 4), LayerProfile("fast", 1, 2))
-    trace = simulate(pipedream([2, 1], 40), Profile(layers))
+    trace = simulate(pipedream([2, 1]).take(40), Profile(layers))
     made = ends(trace, "UPDATE", worker=2)
     assert made[30] - made[10] == pytest.approx(20 * 3)
-    alone = simulate(pipedream(2, 40), Profile(layers))
+    alone = simulate(pipedream(2).take(40), Profile(layers))
     slow = ends(alone, "UPDATE", worker=1)
     assert slow[30] - slow[10] == pytest.approx(20 * 6)
 
 
 def test_links_that_are_free_need_no_time_to_reduce() -> None:
-    schedule = replicate(two_bw(2, 2, 3), 2)
+    schedule = replicate(two_bw(2, 2).take(3), 2)
     profile = Profile.uniform(2, parameter_bytes=1e9)
     assert (
         simulate(schedule, profile, cluster=flat(4, math.inf)).makespan_s
@@ -160,7 +160,7 @@ def test_one_stage_of_2bw_hides_its_sums_behind_the_next_batch(
     batch = microbatches * (forward + backward)
     size = sum_s * width / (2 * (width - 1))  # at 1 byte/s
     layer = LayerProfile("layer", forward, backward, parameter_bytes=size)
-    schedule = replicate(two_bw(1, microbatches, 3), width)
+    schedule = replicate(two_bw(1, microbatches).take(3), width)
     plan = Plan.by_hand([1], replicas=[width])
     trace = simulate(schedule, Profile((layer,)), plan, flat(width, 1.0))
     period = max(batch, sum_s)
@@ -176,7 +176,7 @@ def test_a_first_stage_has_fewer_microbatches_to_hide_its_sums(
     depth = 4
     layer = LayerProfile("layer", 1, 2, parameter_bytes=sum_s)  # on 2 workers, at 1 byte/s
     two_levels = Cluster("", V100, (Level("sums", 2, 1.0), Level("messages", depth, math.inf)))
-    schedule = replicate(two_bw(depth, microbatches, 6), 2)
+    schedule = replicate(two_bw(depth, microbatches).take(6), 2)
     trace = simulate(
         schedule, Profile((layer,) * depth), plan_for(schedule, [1] * depth), two_levels
     )
@@ -194,7 +194,7 @@ def test_a_message_that_is_ready_before_a_sum_need_not_wait_for_it() -> None:
         LayerProfile("first", 1, 2, output_bytes=1),
         LayerProfile("second", 1, 2, parameter_bytes=1000),
     )
-    trace = simulate(pipedream([1, 2], 2), Profile(layers), cluster=flat(3, 100.0))
+    trace = simulate(pipedream([1, 2]).take(2), Profile(layers), cluster=flat(3, 100.0))
     done = trace.frame.query("worker == 1 and op == 'BACKWARD'")["end_s"].iloc[0]
     sent = trace.transfers
     assert sent is not None
@@ -208,7 +208,7 @@ def test_a_message_that_is_ready_before_a_sum_need_not_wait_for_it() -> None:
 
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 5))
 def test_asp_never_waits(workers: int, rounds: int, more: int) -> None:
-    schedule = asp(workers, workers * rounds, delay=workers - 1 + more)
+    schedule = asp(workers, delay=workers - 1 + more).take(workers * rounds)
     trace = simulate(schedule, Profile.uniform(1, 1, 2, parameter_bytes=100))
     for worker in range(workers):
         assert ends(trace, "BACKWARD", worker) == [3 * (r + 1) for r in range(rounds)]
@@ -218,7 +218,7 @@ def test_asp_never_waits(workers: int, rounds: int, more: int) -> None:
 def test_asp_reduces_one_minibatch_after_the_other() -> None:
     """Three gradients become ready at once, of 2 s each on the links."""
     layer = LayerProfile("layer", 1, 2, parameter_bytes=150)
-    trace = simulate(asp(3, 3), Profile((layer,)), cluster=flat(3, 100.0))
+    trace = simulate(asp(3).take(3), Profile((layer,)), cluster=flat(3, 100.0))
     for worker in range(3):
         assert ends(trace, "UPDATE", worker) == [3 + 2, 3 + 4, 3 + 6]
 
@@ -228,7 +228,7 @@ def test_asp_reduces_one_minibatch_after_the_other() -> None:
 
 @given(vectors, st.integers(0, 8))
 def test_peaks_are_those_that_the_check_counts(replicas: list[int], more: int) -> None:
-    schedule = pipedream(replicas, max(replicas) + more)
+    schedule = pipedream(replicas).take(max(replicas) + more)
     layer = LayerProfile("layer", 1, 2, 10, 1000, saved_bytes=90, saves_output=True)
     trace = simulate(schedule, Profile((layer,) * len(replicas), input_bytes=10))
     assert trace.memory is not None
@@ -245,7 +245,7 @@ def test_a_replica_keeps_its_gradients_until_all_have_theirs() -> None:
         LayerProfile("first", 1, 2, parameter_bytes=100),
         LayerProfile("second", 1, 2, parameter_bytes=10),
     )
-    trace = simulate(pipedream([2, 1], 2), Profile(layers))
+    trace = simulate(pipedream([2, 1]).take(2), Profile(layers))
     assert trace.memory is not None
     own = trace.memory.frame.query("worker == 0").set_index("time_s")["gradients"]
     begin, end = trace.frame.query("worker == 0 and op == 'BACKWARD'")[["start_s", "end_s"]].iloc[0]
@@ -258,7 +258,7 @@ def test_a_replica_keeps_its_gradients_until_all_have_theirs() -> None:
 def test_who_has_no_gradient_of_its_own_still_has_the_others_in_an_update() -> None:
     """Worker 1 holds the gradient of minibatch 1 while it makes update 1 with that of 0."""
     layer = LayerProfile("layer", 1, 2, parameter_bytes=100, update_s=1)
-    trace = simulate(asp(2, 2), Profile((layer,)))
+    trace = simulate(asp(2).take(2), Profile((layer,)))
     assert trace.memory is not None
     gradients = trace.memory.frame.groupby("worker")["gradients"]
     assert gradients.max().tolist() == [100, 200]

@@ -41,13 +41,13 @@ def _a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("depth", "microbatches", "total"), [(4, 8, 33), (8, 32, 117)])
 def test_1f1b_takes_m_plus_p_minus_1_turns(depth: int, microbatches: int, total: int) -> None:
-    assert simulate(flush(depth, microbatches), Profile.uniform(depth)).makespan_s == total
+    assert simulate(flush(depth, microbatches).take(1), Profile.uniform(depth)).makespan_s == total
 
 
 @given(st.integers(1, 8), st.integers(1, 12), seconds, seconds)
 def test_gpipe_and_flush_take_the_same_closed_form(p: int, m: int, f: float, b: float) -> None:
     profile = Profile.uniform(p, f, b)
-    for schedule in (gpipe(p, m), flush(p, m)):
+    for schedule in (gpipe(p, m).take(1), flush(p, m).take(1)):
         trace = simulate(schedule, profile)
         assert trace.makespan_s == (m + p - 1) * (f + b)
         assert trace.bubble == pytest.approx((p - 1) / (m + p - 1))
@@ -55,7 +55,7 @@ def test_gpipe_and_flush_take_the_same_closed_form(p: int, m: int, f: float, b: 
 
 @given(st.integers(1, 6), st.integers(1, 6))
 def test_model_parallelism_runs_one_worker_at_a_time(p: int, n: int) -> None:
-    assert simulate(model_parallel(p, n), Profile.uniform(p)).makespan_s == n * p * 3
+    assert simulate(model_parallel(p).take(n), Profile.uniform(p)).makespan_s == n * p * 3
 
 
 @given(st.integers(1, 5), st.integers(0, 3), seconds, seconds)
@@ -64,7 +64,7 @@ def test_without_flushes_there_is_no_bubble_in_steady_state(
 ) -> None:
     m = p + more
     profile = Profile.uniform(p, f, b)
-    for schedule in (pipedream(p, 6 * p), two_bw(p, m, 6)):
+    for schedule in (pipedream(p).take(6 * p), two_bw(p, m).take(6)):
         trace = simulate(schedule, profile)
         for worker in range(p):
             assert _idle_in_steady_state(trace, worker) == 0
@@ -81,7 +81,9 @@ def _idle_in_steady_state(trace: Trace, worker: int) -> float:
 
 def test_a_skewed_pipeline_goes_at_the_pace_of_its_slowest_stage() -> None:
     layers = tuple(LayerProfile(f"layer {i}", s, 2 * s) for i, s in enumerate([1.0, 3.0, 2.0]))
-    ends = simulate(pipedream(3, 40), Profile(layers)).frame.query("stage == 0 and op == 'UPDATE'")
+    ends = simulate(pipedream(3).take(40), Profile(layers)).frame.query(
+        "stage == 0 and op == 'UPDATE'"
+    )
     assert ends["end_s"].diff().iloc[10:30].eq(9.0).all()
 
 
@@ -154,7 +156,7 @@ def _longest_path(schedule: Schedule, layers: tuple[LayerProfile, ...], latency:
 
 def test_a_transfer_delays_the_next_stage_and_nobody_else() -> None:
     profile = Profile.uniform(2, 1, 2, output_bytes=50)
-    trace = simulate(gpipe(2, 2), profile, cluster=flat(2, 100.0))
+    trace = simulate(gpipe(2, 2).take(1), profile, cluster=flat(2, 100.0))
     assert _times(trace, "stage == 0 and op == 'FORWARD'") == [(0, 1), (1, 2)]
     assert _times(trace, "stage == 1 and op == 'FORWARD'") == [(1.5, 2.5), (2.5, 3.5)]
     assert _times(trace, "stage == 0 and op == 'BACKWARD'") == [(6, 8), (8, 10)]
@@ -163,14 +165,14 @@ def test_a_transfer_delays_the_next_stage_and_nobody_else() -> None:
 def test_a_slow_link_is_the_bottleneck() -> None:
     """A transfer of 5 s on a boundary that carries one activation and one gradient, both ways."""
     profile = Profile.uniform(2, 1, 2, output_bytes=500)
-    trace = simulate(gpipe(2, 8), profile, cluster=flat(2, 100.0))
+    trace = simulate(gpipe(2, 8).take(1), profile, cluster=flat(2, 100.0))
     forwards = trace.frame.query("stage == 1 and op == 'FORWARD'")["start_s"]
     assert forwards.diff().dropna().eq(5).all()
 
 
 def test_every_message_is_followed() -> None:
     profile = Profile.uniform(3, 1, 2, output_bytes=50)
-    trace = simulate(flush(3, 4), profile, cluster=flat(3, 100.0))
+    trace = simulate(flush(3, 4).take(1), profile, cluster=flat(3, 100.0))
     assert trace.transfers is not None
     counted = trace.transfers.groupby(["source", "destination", "purpose"])["bytes"].sum()
     assert counted.to_dict() == {
@@ -229,7 +231,7 @@ def test_without_a_cluster_a_sum_is_listed_too_and_takes_no_time() -> None:
 
 def test_with_free_links_pipelines_side_by_side_take_the_time_of_one() -> None:
     profile = Profile.uniform(3, parameter_bytes=10)
-    one, four = two_bw(3, 4, 3), replicate(two_bw(3, 4, 3), 4)
+    one, four = two_bw(3, 4).take(3), replicate(two_bw(3, 4).take(3), 4)
     assert simulate(four, profile).makespan_s == simulate(one, profile).makespan_s
 
 
@@ -238,7 +240,7 @@ def test_with_free_links_pipelines_side_by_side_take_the_time_of_one() -> None:
 
 def test_recomputing_adds_a_forward_that_need_not_wait_for_the_gradient() -> None:
     plan = Plan.by_hand([1, 1], recompute="always")
-    trace = simulate(gpipe(2, 2), Profile.uniform(2, 1, 2), plan)
+    trace = simulate(gpipe(2, 2).take(1), Profile.uniform(2, 1, 2), plan)
     assert _times(trace, "stage == 0 and op == 'RECOMPUTE'") == [(2, 3), (8, 9)]
     assert _times(trace, "stage == 0 and op == 'BACKWARD'") == [(6, 8), (9, 11)]
     assert _times(trace, "stage == 1 and op == 'RECOMPUTE'") == [(3, 4), (6, 7)]
@@ -246,7 +248,7 @@ def test_recomputing_adds_a_forward_that_need_not_wait_for_the_gradient() -> Non
 
 def test_except_last_keeps_the_last_microbatch_of_each_batch() -> None:
     plan = Plan.by_hand([1, 1], recompute="except_last")
-    frame = simulate(gpipe(2, 3, 2), Profile.uniform(2), plan).frame
+    frame = simulate(gpipe(2, 3).take(2), Profile.uniform(2), plan).frame
     assert set(frame[frame["op"] == RECOMPUTE]["microbatch"]) == {0, 1, 3, 4}
 
 
@@ -255,7 +257,7 @@ def test_except_last_keeps_the_last_microbatch_of_each_batch() -> None:
 
 def test_an_update_copies_the_weights_just_if_the_version_before_is_still_read() -> None:
     layer = LayerProfile("layer", 1.0, 2.0, update_s=0.5, copy_s=0.25)
-    trace = simulate(pipedream(2, 6), Profile((layer, layer)))
+    trace = simulate(pipedream(2).take(6), Profile((layer, layer)))
     updates = trace.frame[trace.frame["op"] == "UPDATE"]
     seconds = (updates["end_s"] - updates["start_s"]).groupby(updates["stage"]).apply(list)
     assert seconds[1] == [0.5] * 6, "the last stage has one minibatch in flight"
@@ -268,18 +270,26 @@ def test_an_update_copies_the_weights_just_if_the_version_before_is_still_read()
 def test_a_plan_says_which_layers_a_stage_has_and_how_many_rows() -> None:
     profile = Profile.uniform(4)
     plan = Plan.by_hand([3, 1], rows=5)
-    trace = simulate(gpipe(2, 1), profile, plan)
+    trace = simulate(gpipe(2, 1).take(1), profile, plan)
     assert _times(trace, "op == 'FORWARD'") == [(0, 15), (15, 20)]
 
 
 @pytest.mark.parametrize(
     ("schedule", "plan", "message"),
     [
-        (flush(2, 2), None, "the profile has 3 layers and the schedule 2 stages: pass a plan"),
-        (flush(2, 2), Plan.by_hand([1, 1, 1]), "the plan has 3 stages and the schedule 2"),
-        (flush(2, 2), Plan.by_hand([1, 1]), "the plan is for 2 layers and the profile has 3"),
         (
-            flush(2, 2),
+            flush(2, 2).take(1),
+            None,
+            "the profile has 3 layers and the schedule 2 stages: pass a plan",
+        ),
+        (flush(2, 2).take(1), Plan.by_hand([1, 1, 1]), "the plan has 3 stages and the schedule 2"),
+        (
+            flush(2, 2).take(1),
+            Plan.by_hand([1, 1]),
+            "the plan is for 2 layers and the profile has 3",
+        ),
+        (
+            flush(2, 2).take(1),
             Plan.by_hand([1, 2], replicas=[2, 1]),
             "the plan has stage 0 on 2 workers and the schedule on 1",
         ),
@@ -292,7 +302,7 @@ def test_what_does_not_fit_is_refused(schedule: Schedule, plan: Plan | None, mes
 
 def test_a_cluster_that_is_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match="has 3 workers and cluster 'flat' only 2: use one with"):
-        simulate(flush(3, 3), Profile.uniform(3), cluster=flat(2, 1.0))
+        simulate(flush(3, 3).take(1), Profile.uniform(3), cluster=flat(2, 1.0))
 
 
 def test_a_schedule_that_cannot_run_is_refused() -> None:
@@ -306,7 +316,7 @@ def _times(trace: Trace, query: str) -> list[tuple[float, float]]:
 
 
 def test_an_idle_worker_leaves_the_others_numbers_whole() -> None:
-    busy = gpipe(2, 2)
+    busy = gpipe(2, 2).take(1)
     schedule = Schedule((*busy.workers, ()), "one more worker")
     frame = simulate(schedule, Profile.uniform(2)).frame
     assert [frame[column].dtype.kind for column in ("worker", "stage", "microbatch")] == ["i"] * 3

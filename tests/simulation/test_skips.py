@@ -40,7 +40,9 @@ def starts(trace: Trace, stage: int, op: str) -> list[float]:
 
 
 def test_a_skip_goes_straight_and_its_gradient_comes_straight_back() -> None:
-    trace = simulate(gpipe(4, 2), chain(4, SkipProfile("a", 0, 2, SKIP)), cluster=flat(4, 1.0))
+    trace = simulate(
+        gpipe(4, 2).take(1), chain(4, SkipProfile("a", 0, 2, SKIP)), cluster=flat(4, 1.0)
+    )
     assert sent(trace) == {
         (0, 1, "activation"): 2 * MAIN,
         (1, 2, "activation"): 2 * MAIN,
@@ -64,7 +66,9 @@ def test_tasks_wait_for_their_skips_which_share_links_with_the_main_tensors() ->
     What leaves stage 1 at 4 shares stage 2's way in with its last 100, and both are there at 6.
     Likewise on the way back, from 9 on: there at 11 and 13, when stage 1 sends its own.
     """
-    trace = simulate(gpipe(3, 1), chain(3, SkipProfile("a", 0, 2, SKIP)), cluster=flat(3, 100.0))
+    trace = simulate(
+        gpipe(3, 1).take(1), chain(3, SkipProfile("a", 0, 2, SKIP)), cluster=flat(3, 100.0)
+    )
     assert starts(trace, 1, "FORWARD") == [3]
     assert starts(trace, 2, "FORWARD") == [6]
     assert starts(trace, 2, "BACKWARD") == [7]
@@ -74,13 +78,15 @@ def test_tasks_wait_for_their_skips_which_share_links_with_the_main_tensors() ->
 
 def test_a_skip_within_a_stage_or_a_worker_is_not_sent() -> None:
     skip = SkipProfile("a", 0, 1, SKIP)
-    inside = simulate(gpipe(2, 1), chain(3, skip), Plan.by_hand([2, 1]), flat(2, 1.0))
+    inside = simulate(gpipe(2, 1).take(1), chain(3, skip), Plan.by_hand([2, 1]), flat(2, 1.0))
     assert sent(inside) == {(0, 1, "activation"): MAIN, (1, 0, "gradient"): MAIN}
     schedule = parse("worker 0 | F0 F0@1 B0@1^@1 B0^")
     assert simulate(schedule, chain(2, skip), cluster=flat(1, 1.0)).makespan_s == 6
 
 
-@pytest.mark.parametrize("schedule", [flush(4, 4, 2), pipedream(4, 6), pipedream([2, 1, 2], 8)])
+@pytest.mark.parametrize(
+    "schedule", [flush(4, 4).take(2), pipedream(4).take(6), pipedream([2, 1, 2]).take(8)]
+)
 def test_with_free_links_skips_cost_no_time(schedule: Schedule) -> None:
     skips = [SkipProfile("a", 0, schedule.stages - 1, SKIP), SkipProfile("b", 1, 2, SKIP)]
     replicas = [len(workers) for workers in schedule.stage_workers]
@@ -93,7 +99,9 @@ def test_with_free_links_skips_cost_no_time(schedule: Schedule) -> None:
 
 def test_more_rows_make_larger_skips() -> None:
     plan = Plan.by_hand([1, 1], rows=5)
-    trace = simulate(gpipe(2, 1), chain(2, SkipProfile("a", 0, 1, SKIP)), plan, flat(2, 1.0))
+    trace = simulate(
+        gpipe(2, 1).take(1), chain(2, SkipProfile("a", 0, 1, SKIP)), plan, flat(2, 1.0)
+    )
     assert sent(trace)[0, 1, "activation"] == 5 * (MAIN + SKIP)
 
 
@@ -106,7 +114,7 @@ def test_a_skip_takes_memory_at_both_ends_and_nowhere_between(
 ) -> None:
     """What the source's backward needs anyway is counted there already."""
     profile = chain(3, SkipProfile("a", 0, 2, SKIP, saved))
-    memory = simulate(gpipe(3, 2), profile).memory
+    memory = simulate(gpipe(3, 2).take(1), profile).memory
     assert memory is not None
     own = 2 * MAIN  # an input, and an output that is saved
     peaks = memory.frame.groupby("worker")["activations"].max().tolist()
@@ -116,7 +124,7 @@ def test_a_skip_takes_memory_at_both_ends_and_nowhere_between(
 
 def test_recomputing_keeps_what_came_in_and_nothing_of_what_goes_out() -> None:
     profile = chain(2, SkipProfile("a", 0, 1, SKIP, saved=False))
-    memory = simulate(gpipe(2, 3), profile, Plan.by_hand([1, 1], recompute="always")).memory
+    memory = simulate(gpipe(2, 3).take(1), profile, Plan.by_hand([1, 1], recompute="always")).memory
     assert memory is not None
     parts = memory.frame.groupby("worker")[["activations", "recompute"]].max()
     assert parts["activations"].tolist() == [3 * MAIN, 3 * (MAIN + SKIP)]
@@ -126,9 +134,9 @@ def test_recomputing_keeps_what_came_in_and_nothing_of_what_goes_out() -> None:
 IMAGES = torch.rand(2, 3, 64, 64)
 MASKS = torch.rand(2, 1, 64, 64)
 M = 4
-METHODS: dict[str, Callable[[int, int], Schedule]] = {
-    "gpipe": lambda stages, n: gpipe(stages, M, n),
-    "1f1b": lambda stages, n: flush(stages, M, n),
+METHODS: dict[str, Callable[[int], Schedule]] = {
+    "gpipe": lambda stages: gpipe(stages, M),
+    "1f1b": lambda stages: flush(stages, M),
 }
 
 
@@ -153,7 +161,7 @@ def test_the_simulation_predicts_a_u_nets_peaks_within_5_percent(
 ) -> None:
     pipe = Pipeline(
         unet,
-        partial(METHODS[method], len(balance)),
+        METHODS[method](len(balance)),
         balance=balance,
         optimizer=partial(torch.optim.SGD, lr=0.01),
         loss=nn.MSELoss(),
@@ -163,7 +171,7 @@ def test_the_simulation_predicts_a_u_nets_peaks_within_5_percent(
     found = pipe.train([batch], memory=True).trace.memory
     assert found is not None
     plan = Plan.by_hand(balance, rows=len(IMAGES), recompute=recompute)
-    predicted = simulate(METHODS[method](len(balance), 1), costs, plan).memory
+    predicted = simulate(METHODS[method](len(balance)).take(1), costs, plan).memory
     assert predicted is not None
     for ours, theirs in zip(predicted.peak_bytes, found.peak_bytes, strict=True):
         assert ours == pytest.approx(theirs, rel=0.05)
@@ -173,7 +181,7 @@ def test_without_the_skips_it_would_not(costs: Profile) -> None:
     """So that the test above tests something: skips are a large part of the last stage's bytes."""
     plain = Profile(costs.layers, costs.rows, costs.input_bytes)
     plan = Plan.by_hand([3, 12, 7], rows=len(IMAGES), recompute="always")
-    least, real = (simulate(METHODS["gpipe"](3, 1), p, plan).memory for p in (plain, costs))
+    least, real = (simulate(METHODS["gpipe"](3).take(1), p, plan).memory for p in (plain, costs))
     assert least is not None
     assert real is not None
     assert least.peak_bytes[-1] < 0.8 * real.peak_bytes[-1]

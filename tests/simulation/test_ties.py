@@ -55,7 +55,7 @@ def test_as_many_bytes_are_simulated_as_the_engine_sends(
     model, (x, y) = make(), batch()
     m, batches = 4, 3
     balance = [1] * (stages - 1) + [len(model) - stages + 1]
-    schedule = method(stages, m, batches)
+    schedule = method(stages, m).take(batches)
     run = Pipeline(
         model, schedule, balance=balance, optimizer=partial(torch.optim.SGD, lr=0.1), loss=loss
     ).train([(x, y)] * batches)
@@ -74,7 +74,7 @@ def test_as_many_bytes_are_simulated_as_the_engine_sends(
 def test_so_it_is_where_stages_are_on_several_workers() -> None:
     """Their own sums come on top, and are sent over links only."""
     model, (x, y) = gpt(), tokens()
-    schedule = schedules.replicate(schedules.flush(2, 2, 3), 2)
+    schedule = schedules.replicate(schedules.flush(2, 2).take(3), 2)
     balance = [1, len(model) - 1]
     run = Pipeline(
         model,
@@ -141,7 +141,7 @@ def test_what_cannot_be_shared_is_refused(ties: Any, message: str) -> None:
 
 def test_within_a_stage_nothing_is_sent() -> None:
     tied = replace(Profile.uniform(3), ties=(TieProfile((1, 2), 4.0),))
-    schedule, plan = schedules.flush(2, 2), Plan.by_hand([1, 2])
+    schedule, plan = schedules.flush(2, 2).take(1), Plan.by_hand([1, 2])
     trace, plain = (simulate(schedule, each, plan) for each in (tied, Profile.uniform(3)))
     assert crossed(trace.transfers) == crossed(plain.transfers)
 

@@ -105,7 +105,7 @@ def test_on_pipedream_their_bits_are_the_equations(name: str, transport: str) ->
         "loss": nn.MSELoss(),
     }
     batches = data(6)
-    pipe = Pipeline(mixed(), lambda n: schedules.pipedream(3, n), transport=transport, **how)
+    pipe = Pipeline(mixed(), schedules.pipedream(3), transport=transport, **how)
     run = pipe.train(batches)
     truth = oracle.train(mixed(), batches, method="pipedream", threads=cores_of_each(3), **how)
     assert run.losses == truth.losses

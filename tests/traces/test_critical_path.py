@@ -17,13 +17,13 @@ def names(trace: Trace) -> str:
 
 
 def test_of_gpipe_it_is_the_way_down_the_last_stage_and_the_way_up() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(3, 2))
+    trace = Trace.from_schedule(schedules.gpipe(3, 2).take(1))
     assert names(trace) == "F0/0 F0/1 F0/2 F1/2 B0/2 B0/1 B0/0 B1/0"
 
 
 def test_it_is_as_long_as_the_run_with_the_waits_on_it() -> None:
     layers = tuple(LayerProfile("layer", f, 2 * f, 2.0) for f in (1, 3, 2))
-    trace = simulate(schedules.flush(3, 5), Profile(layers), None, flat(3, 1.0))
+    trace = simulate(schedules.flush(3, 5).take(1), Profile(layers), None, flat(3, 1.0))
     path = trace.critical_path()
     length = (path["end_s"] - path["start_s"] + path["waited_s"]).sum()
     assert length == pytest.approx(trace.makespan_s)
@@ -32,7 +32,7 @@ def test_it_is_as_long_as_the_run_with_the_waits_on_it() -> None:
 
 
 def test_what_events_waited_for_leads_from_the_last_along_the_critical_path() -> None:
-    trace = simulate(schedules.gpipe(3, 4), Profile.uniform(3, 1, 2))
+    trace = simulate(schedules.gpipe(3, 4).take(1), Profile.uniform(3, 1, 2))
     last_first = trace.frame.sort_values("worker", ascending=False, kind="stable")
     for each in (trace, replace(trace, frame=last_first.reset_index(drop=True))):
         waited, row, rows = each.waited_for(), int(each.frame["end_s"].argmax()), []
@@ -44,5 +44,5 @@ def test_what_events_waited_for_leads_from_the_last_along_the_critical_path() ->
 
 
 def test_nothing_waited_for_nothing() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(1, 1))
+    trace = Trace.from_schedule(schedules.gpipe(1, 1).take(1))
     assert len(replace(trace, frame=trace.frame.iloc[:0]).waited_for()) == 0

@@ -27,7 +27,7 @@ def profile(*seconds: tuple[float, float], output_bytes: float = 0.0) -> Profile
 
 
 def test_gpipe_fills_waits_for_the_first_gradient_and_drains() -> None:
-    assert told(Trace.from_schedule(schedules.gpipe(3, 4))) == [
+    assert told(Trace.from_schedule(schedules.gpipe(3, 4).take(1))) == [
         (0, 4, 10, "gradient", "B0 of stage 1"),
         (1, 0, 1, "warm-up", "F0 of stage 0"),
         (1, 5, 8, "gradient", "B0 of stage 2"),
@@ -38,7 +38,7 @@ def test_gpipe_fills_waits_for_the_first_gradient_and_drains() -> None:
 
 
 def test_a_fast_stage_waits_for_activations_of_a_slow_one() -> None:
-    trace = simulate(schedules.gpipe(2, 2), profile((3, 1), (1, 1)))
+    trace = simulate(schedules.gpipe(2, 2).take(1), profile((3, 1), (1, 1)))
     assert told(trace) == [
         (0, 6, 8, "gradient", "B0 of stage 1"),
         (1, 0, 3, "warm-up", "F0 of stage 0"),
@@ -50,7 +50,7 @@ def test_a_fast_stage_waits_for_activations_of_a_slow_one() -> None:
 def test_what_is_computed_and_not_there_is_on_its_way() -> None:
     """A message of 2 bytes at 1 byte/s behind passes of a second."""
     trace = simulate(
-        schedules.gpipe(2, 1), profile((1, 1), (1, 1), output_bytes=2), None, flat(2, 1)
+        schedules.gpipe(2, 1).take(1), profile((1, 1), (1, 1), output_bytes=2), None, flat(2, 1)
     )
     assert told(trace) == [
         (0, 1, 5, "gradient", "B0 of stage 1"),
@@ -64,7 +64,7 @@ def test_what_is_computed_and_not_there_is_on_its_way() -> None:
 
 def test_stages_that_update_together_stop_for_one_another() -> None:
     """Stage 1 has its gradient at 4, stage 0 at 6; both update from 7 on."""
-    frame = Trace.from_schedule(schedules.gpipe(2, 1)).frame
+    frame = Trace.from_schedule(schedules.gpipe(2, 1).take(1)).frame
     frame.loc[frame["op"] == "UPDATE", ["start_s", "end_s"]] = 7, 8
     trace = Trace(frame, "measured", "clipped", 2)
     assert told(trace) == [
@@ -79,7 +79,7 @@ def test_stages_that_update_together_stop_for_one_another() -> None:
 
 def test_an_update_waits_for_the_sum_of_other_workers() -> None:
     """Data parallelism, in which worker 1 takes twice as long as worker 0."""
-    frame = Trace.from_schedule(schedules.pipedream([2], 2)).frame
+    frame = Trace.from_schedule(schedules.pipedream([2]).take(2)).frame
     frame[["start_s", "end_s"]] *= np.where(frame["worker"] == 1, 2, 1)[:, None]
     frame.loc[frame["op"] == "UPDATE", ["start_s", "end_s"]] = 7, 8
     assert told(Trace(frame, "measured", "BSP", 2)) == [
@@ -90,13 +90,13 @@ def test_an_update_waits_for_the_sum_of_other_workers() -> None:
 
 
 def test_workers_that_never_wait_are_never_idle() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(1, 4))
+    trace = Trace.from_schedule(schedules.gpipe(1, 4).take(1))
     assert trace.gaps().empty
     assert describe_gaps(trace.gaps(), trace.makespan_s, 1) == "never idle"
 
 
 def test_the_shares_of_causes_in_words() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(3, 4))
+    trace = Trace.from_schedule(schedules.gpipe(3, 4).take(1))
     assert (
         describe_gaps(trace.gaps(), trace.makespan_s, 3)
         == "idle: 5.6 % warm-up, 16.7 % gradient, 11.1 % drain"
@@ -104,7 +104,7 @@ def test_the_shares_of_causes_in_words() -> None:
 
 
 def test_a_slice_of_a_run_does_not_say_why_its_workers_wait() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(2, 2))
+    trace = Trace.from_schedule(schedules.gpipe(2, 2).take(1))
     part = Trace(trace.frame.query("start_s >= 3"), "exact", "part", 2)
     with pytest.raises(ScheduleError):
         part.gaps()
@@ -112,14 +112,14 @@ def test_a_slice_of_a_run_does_not_say_why_its_workers_wait() -> None:
 
 TABLES = st.sampled_from(
     [
-        schedules.gpipe(3, 4, 2),
-        schedules.flush(4, 5),
-        schedules.pipedream([2, 1], 7),
-        schedules.two_bw(3, 3, 3),
-        schedules.interleaved(4, 4, 1, workers=2),
-        schedules.zb_h1(3, 4),
-        schedules.zb_v(6, 4),
-        schedules.dualpipe(4, 8),
+        schedules.gpipe(3, 4).take(2),
+        schedules.flush(4, 5).take(1),
+        schedules.pipedream([2, 1]).take(7),
+        schedules.two_bw(3, 3).take(3),
+        schedules.interleaved(4, 4, workers=2).take(1),
+        schedules.zb_h1(3, 4).take(1),
+        schedules.zb_v(6, 4).take(1),
+        schedules.dualpipe(4, 8).take(1),
     ]
 )
 
@@ -150,7 +150,7 @@ def test_gaps_and_events_fill_the_run_exactly(
 
 
 def test_a_gap_names_the_rows_of_its_events() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(2, 2))
+    trace = Trace.from_schedule(schedules.gpipe(2, 2).take(1))
     for gap in trace.gaps().itertuples():
         for name, row in ((gap.waits_for, gap.waits_for_row), (gap.before, gap.before_row)):
             event = trace.frame.iloc[row]

@@ -94,7 +94,7 @@ def test_what_is_written_comes_back(trace: Trace, tmp_path_factory: pytest.TempP
 @pytest.fixture(scope="module")
 def simulated() -> Trace:
     costs = Profile.uniform(3, 0.01, 0.02, output_bytes=1e6, parameter_bytes=2e6)
-    return simulate(schedules.pipedream([2, 1, 1], 8), costs, Plan.by_hand([1, 1, 1], replicas=[2, 1, 1]), flat(4, 1e7))  # fmt: skip
+    return simulate(schedules.pipedream([2, 1, 1]).take(8), costs, Plan.by_hand([1, 1, 1], replicas=[2, 1, 1]), flat(4, 1e7))  # fmt: skip
 
 
 def test_a_simulation_comes_back(simulated: Trace, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_simulation_comes_back(simulated: Trace, tmp_path: Path) -> None:
 
 
 def test_an_event_of_a_gpipe_in_slots(tmp_path: Path) -> None:
-    content = written(Trace.from_schedule(schedules.gpipe(2, 4)), tmp_path / "trace.json")
+    content = written(Trace.from_schedule(schedules.gpipe(2, 4).take(1)), tmp_path / "trace.json")
     event = next(event for event in slices(content) if event["name"] == "B3")
     row = {"worker": 0, "stage": 0, "op": "BACKWARD", "microbatch": 3, "version": 0}
     assert event == {
@@ -162,7 +162,7 @@ def test_torchs_profile_lies_beside_a_run(tmp_path: Path) -> None:
     """The run's events are within what torch's profiler saw of its call, on one clock."""
     pipeline = Pipeline(
         nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
-        lambda n: schedules.gpipe(2, 2, n),
+        schedules.gpipe(2, 2),
         optimizer=torch.optim.SGD,
         loss=nn.MSELoss(),
     )
@@ -214,7 +214,7 @@ def test_every_thread_and_process_has_a_name(simulated: Trace, tmp_path: Path) -
 )  # fmt: skip
 def test_the_error_names_the_event(change: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    content = written(Trace.from_schedule(schedules.gpipe(2, 2)), path)
+    content = written(Trace.from_schedule(schedules.gpipe(2, 2).take(1)), path)
     change(content)
     path.write_text(json.dumps(content))
     with pytest.raises(

@@ -22,7 +22,7 @@ from pipekit.traces import COLUMNS, Trace
 
 
 def test_one_row_an_event() -> None:
-    trace = Trace.from_schedule(gpipe(2, 1))
+    trace = Trace.from_schedule(gpipe(2, 1).take(1))
     assert trace.frame.to_csv(index=False, float_format="%g") == (
         "worker,stage,op,microbatch,version,start_s,end_s,bytes\n"
         "0,0,FORWARD,0,0,0,1,0\n"
@@ -35,19 +35,19 @@ def test_one_row_an_event() -> None:
 
 
 def test_a_schedule_is_exact_and_in_slots() -> None:
-    trace = Trace.from_schedule(two_bw(3, 4, 2))
+    trace = Trace.from_schedule(two_bw(3, 4).take(2))
     assert (trace.label, trace.unit) == ("exact", "slots")
     assert (trace.name, trace.workers) == ("PipeDream-2BW", 3)
 
 
 def test_events_are_sorted_by_worker_and_start() -> None:
-    frame = Trace.from_schedule(pipedream(4, 6)).frame
+    frame = Trace.from_schedule(pipedream(4).take(6)).frame
     assert list(frame.columns) == COLUMNS
     pd.testing.assert_frame_equal(frame, frame.sort_values(["worker", "start_s"], kind="stable"))
 
 
 def test_times_are_the_slots() -> None:
-    schedule = flush(3, 4)
+    schedule = flush(3, 4).take(1)
     durations = {Op.FORWARD: 1.5, Op.BACKWARD: 2.5, Op.UPDATE: 0.25}
     frame = Trace.from_schedule(schedule, durations).frame
     for worker, spans in enumerate(slots(schedule, durations)):
@@ -68,7 +68,12 @@ def test_times_are_the_slots() -> None:
 )
 def test_gpipes_and_flushs_bubble(k: int, t: int, bubble: float) -> None:
     """(K-1)/(T+K-1), for GPipe's forwards and backwards (GPipe, section 3.2) and for Flush."""
-    for schedule in gpipe(k, t), gpipe(k, t, batches=3), flush(k, t), inference(k, t):
+    for schedule in (
+        gpipe(k, t).take(1),
+        gpipe(k, t).take(3),
+        flush(k, t).take(1),
+        inference(k).take(t),
+    ):
         trace = Trace.from_schedule(schedule)
         assert trace.bubble == pytest.approx((k - 1) / (t + k - 1), abs=1e-12)
         assert round(trace.bubble, 4) == bubble
@@ -76,16 +81,16 @@ def test_gpipes_and_flushs_bubble(k: int, t: int, bubble: float) -> None:
 
 def test_without_pipelining_one_of_k_workers_works() -> None:
     """GPipe's Figure 2b: 25% utilisation on four accelerators."""
-    assert Trace.from_schedule(model_parallel(4, 3)).bubble == pytest.approx(0.75)
+    assert Trace.from_schedule(model_parallel(4).take(3)).bubble == pytest.approx(0.75)
 
 
 def test_without_flushes_the_bubble_vanishes_with_the_length_of_the_run() -> None:
-    assert Trace.from_schedule(two_bw(4, 4, 250)).bubble == pytest.approx(3 / 1003)
-    assert Trace.from_schedule(pipedream(4, 1000)).bubble == pytest.approx(3 / 1003)
+    assert Trace.from_schedule(two_bw(4, 4).take(250)).bubble == pytest.approx(3 / 1003)
+    assert Trace.from_schedule(pipedream(4).take(1000)).bubble == pytest.approx(3 / 1003)
 
 
 def test_makespan_runs_from_the_first_start_to_the_last_end() -> None:
-    trace = Trace.from_schedule(gpipe(4, 4))
+    trace = Trace.from_schedule(gpipe(4, 4).take(1))
     assert trace.makespan_s == (4 + 4 - 1) * 3
     later = Trace(
         trace.frame.assign(start_s=trace.frame["start_s"] + 5, end_s=trace.frame["end_s"] + 5),
@@ -99,7 +104,7 @@ def test_makespan_runs_from_the_first_start_to_the_last_end() -> None:
 
 
 def test_a_worker_without_events_idles_all_the_time() -> None:
-    busy = gpipe(1, 2).workers[0]
+    busy = gpipe(1, 2).take(1).workers[0]
     assert Trace.from_schedule(Schedule((busy, ()))).bubble == pytest.approx(0.5)
 
 
@@ -117,7 +122,7 @@ def test_an_empty_schedule_has_an_empty_trace(workers: tuple[()]) -> None:
 
 
 def test_csv_reads_back(tmp_path: Path) -> None:
-    trace = Trace.from_schedule(pipedream(2, 3))
+    trace = Trace.from_schedule(pipedream(2).take(3))
     trace.to_csv(tmp_path / "trace.csv")
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "trace.csv"), trace.frame)
 

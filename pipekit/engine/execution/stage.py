@@ -23,12 +23,15 @@ from pipekit.engine.updates.weights import UpdatedStage
 from pipekit.losses.loss_scale import LossScale
 from pipekit.partition.partition import PartitionStage
 from pipekit.plans import Recompute
+from pipekit.schedules import Recurring
 
 
 class TrainedStage(StageRuntime, UpdatedStage, Protocol):
     """A stage that a worker trains."""
 
-    def prepare(self, slots: int, loss_versions: Sequence[int] = (), keep: bool = False) -> None:
+    def prepare(
+        self, slots: int, loss_versions: Recurring[int] | None = None, keep: bool = False
+    ) -> None:
         """Make ready for a run.
 
         Args:
@@ -199,7 +202,9 @@ class Stage:
             if config.slots and self.scaler:
                 self.scaler.take_up(config.state["scales"])
 
-    def prepare(self, slots: int, loss_versions: Sequence[int] = (), keep: bool = False) -> None:
+    def prepare(
+        self, slots: int, loss_versions: Recurring[int] | None = None, keep: bool = False
+    ) -> None:
         """Make ready for a run that needs ``slots`` weight slots.
 
         ``loss_versions`` are those of :meth:`LossScaler.begin`; ``keep`` leaves slots and scales
@@ -207,7 +212,7 @@ class Stage:
         """
         self._passes.forget()
         self.weights.prepare(slots, keep)
-        if self.scaler:
+        if self.scaler and loss_versions is not None:
             self.scaler.begin(loss_versions, keep)
 
     def infer(self, x: StageIO, microbatch: int) -> StageIO:

@@ -30,7 +30,7 @@ from pipekit.engine.transports.threads import ThreadNetwork
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.transports.worker_threads import Notify
 from pipekit.plans import Recompute
-from pipekit.schedules import Op, Step
+from pipekit.schedules import Op, Step, Steps
 from pipekit.trees import Tree, differentiable, leaves, refill
 
 
@@ -182,7 +182,7 @@ class Minibatch:
         stages = range(len(self._passes))
         network = ThreadNetwork(stages, runtime.workers)
         standings = Standings(len(stages))
-        workers = [StageSteps(stage, steps[stage]) for stage in stages]
+        workers = [StageSteps(stage, Steps(tuple(steps[stage]))) for stage in stages]
         describe = partial(standings.describe, workers, [[stage] for stage in stages])
         watchdog = Watchdog(standings, describe, runtime.timeout)
 

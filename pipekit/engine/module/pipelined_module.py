@@ -276,9 +276,9 @@ class PipelinedModule(nn.Module):
         """Return all passes of so many microbatches with their messages."""
         if (chunks, ties) not in self._steps:
             ends = [(skip.source, skip.destination) for skip in self._skips]
-            lowered = lower(gpipe(len(self.balance), chunks), ends, ties)
+            lowered = lower(gpipe(len(self.balance), chunks).take(1), ends, ties)
             self._steps[chunks, ties] = [
-                step for steps in lowered for step in steps if step.task.op is not Op.UPDATE
+                step for steps in lowered for step in steps.head if step.task.op is not Op.UPDATE
             ]
         return self._steps[chunks, ties]
 

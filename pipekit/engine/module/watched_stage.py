@@ -1,6 +1,6 @@
 """Who watches a stage's worker while a minibatch is on its way, and what was recorded."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from pipekit.engine.observers.observer import Observer, WorkerView, observers_of
 from pipekit.engine.observers.record import Record
 from pipekit.engine.observers.trace_recorder import TraceRecorder
 from pipekit.plans import Recompute
-from pipekit.schedules import Step
+from pipekit.schedules import Steps
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class StageSteps:
     """What a stage's worker does in a forward or a backward, by its number."""
 
     index: int
-    steps: Sequence[Step]
+    steps: Steps
 
 
 class WatchedStage:

@@ -1,12 +1,13 @@
 """What every worker is at, for whoever wants to know why nothing moves."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Protocol
 
 from typing_extensions import Buffer
 
 from pipekit.engine.observers.observer import Observer, WorkerView
-from pipekit.schedules import FIRST_TIE, MAIN, OPS, Message, Op, Step
+from pipekit.schedules import FIRST_TIE, MAIN, OPS, Message, Op, Step, Steps
 from pipekit.trees import Tree
 
 STARTING, WAITING, COMPUTING, SENDING, DONE = range(5)
@@ -21,7 +22,7 @@ class Numbered(Protocol):
         """Its number."""
 
     @property
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Steps:
         """Its steps, in order."""
 
 
@@ -67,16 +68,16 @@ class Standings:
             workers: what they do; those of other processes may be left out.
             stage_workers: the workers that have each stage.
         """
-        return [self._line(worker, stage_workers) for worker in workers if worker.steps]
+        return [self._line(worker, stage_workers) for worker in workers if worker.steps.distinct]
 
     def _line(self, worker: Numbered, stage_workers: Sequence[Sequence[int]]) -> str:
         begun, state, _ = self._numbers[_NUMBERS * worker.index : _NUMBERS * (worker.index + 1)]
         who = f"worker {worker.index}"
         if state == DONE:
             return f"{who} is done"
-        if state == STARTING or not 0 < begun <= len(worker.steps):
+        step = next(islice(worker.steps.until(), begun - 1, None), None) if begun > 0 else None
+        if state == STARTING or step is None:
             return f"{who} has not begun"
-        step = worker.steps[begun - 1]
         if state == COMPUTING:
             return f"{who} computes {step.task}"
         if state == SENDING:

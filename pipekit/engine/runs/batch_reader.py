@@ -16,6 +16,10 @@ Inputs = str | Sequence[str] | Callable[[Any], Any] | None
 """Which entries of a batch the model takes: one name or several, or what returns the input."""
 
 
+_LOOKED_AT = 100
+"""Batches at each end of a list that are looked at before a run: all would take seconds."""
+
+
 class Plain(NamedTuple):
     """Entries of a batch that hold no tensors: the loss gets them as they are.
 
@@ -115,24 +119,28 @@ class BatchReader:
     def _tensors_of(self, taken: Any) -> Tree:
         return self._model_input.tensors_of(taken) if self._model_input else taken
 
-    def require_long(self, batches: Any, parts: Sequence[int], offset: int = 0) -> None:
+    def require_long(
+        self, batches: Any, parts: Sequence[int], offset: int = 0, steps: int | None = None
+    ) -> None:
         """Raise ValueError if it can be known now that a batch has too few rows.
 
         Args:
-            batches: the user's; those of a list are looked at, and a data loader's are counted.
-            parts: microbatches to make of each, from one on.
-            offset: the number of that one.
+            batches: the user's; the first and the last of a list are looked at, and a data loader's
+                are counted.
+            parts: microbatches to make of each batch; behind the last, they begin anew.
+            offset: the number of the first one.
+            steps: the most batches, or None.
         """
         if isinstance(batches, (list, tuple)) and not self._select:
-            rest = zip(batches[offset:], parts, strict=False)
-            for number, (batch, wanted) in enumerate(rest):
-                self.read(batch, wanted, number)
+            numbers = range(offset, len(batches[:steps]))
+            for number in (*numbers[:_LOOKED_AT], *numbers[_LOOKED_AT:][-_LOOKED_AT:]):
+                self.read(batches[number], parts[(number - offset) % len(parts)], number)
         elif isinstance(batches, DataLoader) and type(batches.batch_sampler) is BatchSampler:
             sampler = batches.batch_sampler
             last = len(batches) - 1
-            if not sampler.drop_last and 0 <= last - offset < len(parts):
+            if not sampler.drop_last and offset <= last < (steps or len(batches)):
                 rows = len(cast(Sized, sampler.sampler)) - last * sampler.batch_size
-                _require_rows(rows, parts[last - offset], last)
+                _require_rows(rows, parts[(last - offset) % len(parts)], last)
 
 
 def _require_rows(rows: int, parts: int, number: int) -> None:

@@ -1,6 +1,6 @@
 """The user's batches, read one by one as the workers come to need them, and where they end."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pipekit.engine.batches import Batch, End
@@ -16,7 +16,7 @@ class BatchSource:
     Args:
         first: the first batch, which is read and checked.
         rest: the user's others.
-        sizes: microbatches of each batch of the table.
+        each_batch: returns the microbatches of each batch of the schedule, from its first on.
         total: how many batches there have to be; None: as many as there are.
         ends: where the run may end with whole updates.  An error of the data elsewhere is raised
             to whoever reads.
@@ -27,7 +27,7 @@ class BatchSource:
         error: what reading a batch has raised, if the run ends before this batch; or that for
             which it was stopped.
         rows: of each batch that was read.
-        sizes: as they were given.
+        each_batch: as it was given.
         total: likewise.
         begin: likewise.
     """
@@ -36,14 +36,14 @@ class BatchSource:
         self,
         first: Batch,
         rest: Iterator[Any],
-        sizes: Iterable[int],
+        each_batch: Callable[[], Iterator[range]],
         total: int | None,
         ends: Ends,
         read: Read,
         begin: int,
     ) -> None:
         self._first, self._rest, self._ends = first, rest, ends
-        self.sizes, self.total, self.begin = sizes, total, begin
+        self.each_batch, self.total, self.begin = each_batch, total, begin
         self._read = read
         self._stopped = False
         self.error: Exception | None = None
@@ -69,15 +69,14 @@ class BatchSource:
             ValueError: a batch cannot be read, or there are fewer than the batches' length
                 promised, where the run may not end.
         """
-        microbatch = self.begin
-        for number, parts in enumerate(self.sizes):
-            may_end = microbatch in self._ends
+        for number, microbatches in enumerate(self.each_batch()):
+            may_end = microbatches.start in self._ends
             if number == self.total or (self._stopped and may_end):
                 yield End()
                 return
             batch = None
             try:
-                batch = self._next(number, parts)
+                batch = self._next(number, len(microbatches))
             except Exception as error:
                 if not may_end:
                     raise
@@ -87,7 +86,6 @@ class BatchSource:
                 return
             self.rows.append(batch.rows)
             yield batch
-            microbatch += parts
 
     def _next(self, number: int, parts: int) -> Batch | None:
         if number == 0:

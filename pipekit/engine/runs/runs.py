@@ -16,7 +16,6 @@ from pipekit.engine import arguments
 from pipekit.engine.checkpoints.files import require_plain
 from pipekit.engine.checkpoints.progress import Agree, TrainingProgress
 from pipekit.engine.checkpoints.resume_point import ResumePoint, Start
-from pipekit.engine.ending import Window
 from pipekit.engine.interrupts import Interrupts
 from pipekit.engine.observers.loss_bar import OnBatch
 from pipekit.engine.observers.observer import Watchers
@@ -24,27 +23,26 @@ from pipekit.engine.runs.batch_reader import BatchReader
 from pipekit.engine.runs.batch_source import BatchSource
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.run import Run
-from pipekit.engine.runs.tables import Tables
+from pipekit.engine.runs.tables import Tables, batches_between, part
 from pipekit.engine.runs.workers import Workers
 from pipekit.engine.transports.processes.member import WorkerDied
 from pipekit.engine.work import NotBuilt, Report, first_error
-from pipekit.schedules import Schedule, until
 
 
 class _Extent(NamedTuple):
-    """Which batches a run has, and by which table.
+    """Which batches a run has, and by which schedule.
 
     Attributes:
         start: where it begins.
-        window: its part of the table without end; None: its table has an end.
         batches: the user's, from its first one on.
         total: how many there have to be; None: as many as there are.
+        begin: its first microbatch, where one by a schedule without end goes on.
     """
 
     start: Start
-    window: Window | None
     batches: Iterator[Any]
     total: int | None
+    begin: int = 0
 
 
 class Runs:
@@ -126,10 +124,10 @@ class Runs:
         ):
             self._progress.begin()
             extent = self._extent(batches, steps, restart, folder)
-            start, window = extent.start, extent.window
-            begin = time.perf_counter()
+            start, schedule = extent.start, extent.start.schedule
+            began = time.perf_counter()
             self.require_sound()
-            source = self._source(batches, extent, fewer=short_batches == "fewer")
+            source = self._source(batches, steps, extent, fewer=short_batches == "fewer")
             reports: list[Report] = []
             interrupts = Interrupts(source.stop if source.may_end else None)
             if start.is_end:
@@ -141,7 +139,7 @@ class Runs:
                 self._next = None
                 with interrupts, self._under_way():
                     reports = self._workers.train(
-                        start.schedule,
+                        schedule,
                         source,
                         progress,
                         on_batch,
@@ -149,85 +147,72 @@ class Runs:
                         checkpoints=written,
                         resume=start.resume,
                         observers=tuple(observers),
-                        window=window,
-                        keeps=not restart,
+                        begin=extent.begin,
+                        goes_on=not restart,
                         **settings,
                     )
             end = min((each.end for each in reports), default=sys.maxsize)
-            done: Schedule | Callable[[], Schedule]
-            if window:
-                done, parts = self._workers.part(window, end), window.batches(end)
+            if schedule.period:  # the run ended with its last batch, as the workers know
+                parts = [*batches_between(schedule, extent.begin, end)]
             else:
-                done = until(start.schedule, end)
-                parts = list(done.batches) if done.microbatches else []
+                parts = [batch for batch in schedule.batches if batch.stop <= end]
+            done = partial(part, schedule, extent.begin, parts[-1].stop if parts else extent.begin)
             stop = parts[-1].stop if parts else 0
             self._progress.end(start.offset + len(parts), start.microbatches + stop)
-            self._next = end if window and not restart else None
+            self._next = None if restart else end
             if error := interrupts.error or source.error or first_error(reports):
                 self._workers.close()
                 raise error
-            wall = time.perf_counter() - begin
+            wall = time.perf_counter() - began
             name = start.schedule.name
             return Run.of(name, done, parts, reports, wall, self._seed, start.losses)
 
     def _extent(
         self, batches: Iterable[Any], steps: int | None, restart: bool, folder: Path | None
     ) -> "_Extent":
-        """Return which batches a run has, and by which table."""
-        window = self._window(batches, steps, restart, folder)
-        if window:
-            start = Start(self._tables.example, 0, self._base)
-            total = None if steps else arguments.length(batches)
-            return _Extent(start, window, islice(batches, steps), total)
-        counted, total = arguments.counted(batches, steps)
-        start = self._progress.start(len(counted), self._tables.schedule, self._model.balance)
-        rest = islice(counted, start.offset, len(counted))
-        return _Extent(start, None, rest, total and total - start.offset)
+        """Return which batches a run has, and by which schedule.
 
-    def _source(self, batches: Iterable[Any], extent: "_Extent", fewer: bool) -> BatchSource:
+        Raises:
+            ValueError: the run cannot go on where another one has ended.
+        """
+        tables, known = self._tables, arguments.length(batches)
+        total = None if steps else known
+        if not restart:
+            fewer = None if known is None else min(known, steps or known)
+            self._workers.require_endless(folder, fewer)
+            if self._next is None:
+                self._base = self._progress.position.microbatches
+            start = Start(tables.schedule, 0, self._base)
+            return _Extent(start, islice(batches, steps), total, self._next or 0)
+        ends_anywhere = tables.schedule.period and self._workers.can_end and tables.round == 1
+        if ends_anywhere and not (folder or self._progress.resume_point):
+            self._base = self._progress.position.microbatches
+            return _Extent(Start(tables.schedule, 0, self._base), islice(batches, steps), total)
+        counted, total = arguments.counted(batches, steps)
+        start = self._progress.start(len(counted), tables.take, self._model.balance)
+        rest = islice(counted, start.offset, len(counted))
+        return _Extent(start, rest, total and total - start.offset)
+
+    def _source(
+        self, batches: Iterable[Any], steps: int | None, extent: "_Extent", fewer: bool
+    ) -> BatchSource:
         """Return what the batches are read from; short ones are refused now if they are known."""
-        start, window = extent.start, extent.window
+        start = extent.start
         if fewer:
             self._workers.require_short()
         else:
-            if window:
-                sizes = [window.batch_size] * (extent.total or 0)
-            else:
-                sizes = [len(batch) for batch in start.schedule.batches]
-            self._reader.require_long(batches, sizes, start.offset)
+            come_round = len(start.schedule.batch_stops) or len(start.schedule)
+            parts = [*map(len, islice(start.schedule.each_batch(extent.begin), come_round))]
+            self._reader.require_long(batches, parts, start.offset, steps)
         return self._workers.ready(
             start.schedule,
             extent.batches,
             partial(self._reader.read, fewer=fewer),
             self._progress.resume_point,
             start.resume,
-            window,
+            extent.begin,
             extent.total,
         )
-
-    def _window(
-        self, batches: Iterable[Any], steps: int | None, restart: bool, folder: Path | None
-    ) -> Window | None:
-        """Return the part of the table without end that a run has; None: its table has an end.
-
-        Raises:
-            ValueError: the run cannot go on where another one has ended.
-        """
-        size = len(self._tables.example.batches[0])
-        if not restart:
-            known = arguments.length(batches)
-            fewer = None if known is None else min(known, steps or known)
-            self._workers.require_endless(folder, fewer)
-            if self._next is None:
-                self._base = self._progress.position.microbatches
-            return Window(self._next or 0, size, goes_on=True)
-        if folder or self._progress.resume_point or not self._workers.can_end:
-            return None
-        count = arguments.length(batches) if steps is None else None
-        if count is not None and not self._tables.takes_long(count):
-            return None
-        self._base = self._progress.position.microbatches
-        return Window(0, size) if self._tables.repeats() else None
 
     def infer(
         self,
@@ -240,12 +225,16 @@ class Runs:
         arguments.require_watchers(observers, self._transport)
         arguments.require_batches(batches)
         counted = arguments.sized(batches)
-        schedule = self._tables.inference(len(counted))
+        schedule = self._tables.inference
+        if not self._workers.can_end:
+            schedule = schedule.take(len(counted))
         self.read()
         read = self._reader.read if labelled else self._reader.unlabelled
         return self._workers.run(
             schedule,
-            self._workers.ready(schedule, iter(counted), read, self._progress.resume_point),
+            self._workers.ready(
+                schedule, iter(counted), read, self._progress.resume_point, total=len(counted)
+            ),
             loss=function,
             first_microbatch=self._progress.position.microbatches,
             training=False,

@@ -1,37 +1,36 @@
-"""A pipeline's schedules: made for a number of batches, checked, and lowered to workers' steps."""
+"""A pipeline's schedule, checked, and lowered to the steps of its workers."""
 
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from itertools import chain
 
-from pipekit.engine.ending import Cuts, EachBatch, Ends, Window
+from pipekit.engine.ending import Ends
 from pipekit.host.garbage import not_collected
 from pipekit.schedules import (
     Boundary,
-    EndlessSteps,
-    EndlessTurns,
     Op,
+    Recurring,
     Schedule,
     ScheduleError,
     Skips,
-    Step,
+    Steps,
     Sum,
+    Turn,
     boundaries,
     check,
-    distinct,
-    endless,
     inference,
     loss_versions,
     lower,
     steps_after,
+    stops,
     sum_order,
     sums,
+    updates_before,
 )
+from pipekit.schedules.beginning import periods_under_way
 from pipekit.schedules.lowering.validation import Validation, validations
-
-MANY_BATCHES = 1000
-"""From so many on, a table is not made as a whole if it has one without end."""
 
 
 @dataclass(frozen=True)
@@ -39,147 +38,81 @@ class Table:
     """A schedule, and what the workers have to know of it.
 
     Attributes:
-        schedule: the table itself; of one without end, the beginning that it was made from.
+        schedule: finite, or without end.
         steps: of each worker.
         sums: what each update of each stage sums.
-        stops: for each stage on several workers, the microbatch behind those of each update.
+        stops: for each stage, the microbatch behind those of each update.
         sum_order: in which order the workers sum, where stages are on several.
-        round: of one without end, the batches after which a run may end, or a multiple.
         validations: of each worker, if updates are validated later.
     """
 
     schedule: Schedule
-    steps: Sequence[Sequence[Step]]
-    sums: Sequence[Sequence[Sum]]
-    stops: Sequence[Sequence[int]]
-    sum_order: Iterable[tuple[int, int]]
+    steps: Sequence[Steps]
+    sums: Sequence[Recurring[Sum]]
+    stops: Sequence[Recurring[int]]
+    sum_order: Recurring[Turn]
     validations: Sequence[Validation] = ()
-    round: int = 1
 
     @classmethod
     def of(
         cls,
         schedule: Schedule,
-        skips: Skips,
+        skips: Skips = (),
         ties: Skips = (),
         joint_updates: bool = False,
         validate_later: bool = False,
+        goes_on: bool = False,
     ) -> "Table":
         """Lower a schedule, with skip connections between stages and weights that they share.
 
         Args:
-            schedule: the table.
+            schedule: finite, or without end.
             skips: the stages where each skip connection begins and ends.
             ties: the stages between which the gradient of each shared weight goes back.
             joint_updates: whether the updates of a batch wait for one another on all stages.
-            validate_later: whether they are made before, and validated later.
+            validate_later: whether they are made before, and validated later; of a finite schedule.
+            goes_on: whether a run by it may go on where another one has ended.
 
         Raises:
             ScheduleError: if an update had to be made again, workers would wait for ever.
         """
         order = sum_order(schedule, joint_updates)
-        steps = lower(schedule, skips, ties)
+        steps = lower(schedule, skips, ties, goes_on)
         later = validations(schedule, steps) if validate_later and schedule.trains else ()
-        stops = [
-            [summed.stop for summed in stage] if len(workers) > 1 else ()
-            for stage, workers in zip(schedule.updates, schedule.stage_workers, strict=True)
-        ]
-        return cls(schedule, steps, sums(schedule), stops, order, later)
+        return cls(schedule, steps, sums(schedule), stops(schedule), order, later)
 
-    @classmethod
-    def endless(
-        cls,
-        schedule: Callable[[int], Schedule],
-        skips: Skips,
-        ties: Skips = (),
-        joint_updates: bool = False,
-        goes_on: bool = False,
-    ) -> "Table":
-        """Return a table that repeats itself without end.
+    @cached_property
+    def loss_versions(self) -> Recurring[int]:
+        """Of which version the losses of each update have the scale, if they are scaled."""
+        return loss_versions(self.schedule)
 
-        Args:
-            schedule: returns that for a number of batches.
-            skips, ties, joint_updates: those of :meth:`of`.
-            goes_on: whether a run by it may go on where another one has ended.
-
-        Raises:
-            ScheduleError: it does not repeat itself.
-        """
-        found = endless(schedule, skips, ties, joint_updates, goes_on)
-        every = tuple(_Every(stage[0]) for stage in sums(found.whole))
-        sizes = [stage[0].stop for stage in found.whole.updates]  # of what an update sums
-        stops = [range(size, sys.maxsize, size) for size in sizes]
-        return cls(found.whole, found.steps, every, stops, found.turns, round=found.round)
-
-    def steps_after(self, boundary: Boundary | None) -> Sequence[Sequence[Step]]:
+    def steps_after(self, boundary: Boundary | None) -> Sequence[Steps]:
         """Return what each worker does if the run is taken up again after a boundary."""
-        return steps_after(self.steps, boundary) if boundary else self.steps
+        return [steps_after(each, boundary) for each in self.steps] if boundary else self.steps
 
-    def loss_versions(self) -> Sequence[int]:
-        """Return of which version the losses of each update have the scale, if they are scaled."""
-        versions = loss_versions(self.schedule)
-        is_endless = any(isinstance(steps, EndlessSteps) for steps in self.steps)
-        return _Growing(versions) if is_endless else versions
+    def steps_from(self, microbatch: int) -> Sequence[Steps]:
+        """Return what each worker does from a microbatch on."""
+        return [replace(steps, begin=microbatch) for steps in self.steps]
 
-    def steps_from(self, microbatch: int) -> Sequence[EndlessSteps]:
-        """Return what each worker of a table without end does from a microbatch on."""
-        endless_steps = (steps for steps in self.steps if isinstance(steps, EndlessSteps))
-        return [replace(steps, begin=microbatch) for steps in endless_steps]
-
-    def sums_from(self, microbatch: int) -> Iterable[tuple[int, int]]:
-        """Return the sums of a table without end from a microbatch on, maybe with some before."""
-        order = self.sum_order
-        batch_size = len(self.schedule.batches[0])
-        rounds = microbatch // (batch_size * self.round)
-        return replace(order, skip=rounds) if isinstance(order, EndlessTurns) else order
+    def sums_from(self, made: Sequence[int]) -> Recurring[Turn]:
+        """Return the sums behind some updates of each stage, maybe with some before."""
+        grows = self.schedule.period_versions if self.schedule.period else ()
+        behind = [(made[stage] - update) // grows[stage] for stage, update in self.sum_order.period]
+        return self.sum_order.skipping(max(0, min(behind, default=0)))
 
     def made_before(self, microbatch: int) -> tuple[int, ...]:
-        """Return the updates of each stage of a table without end before a microbatch."""
-        batches = microbatch // len(self.schedule.batches[0])
-        return tuple(batches // stage[0].batches for stage in self.sums)
-
-    def part(self, window: Window, end: int) -> Schedule:
-        """Return what a run did of a table without end, if it ended before a microbatch."""
-        tasks = (
-            tuple(step.task for step in steps.until(lambda: end))
-            for steps in self.steps_from(window.begin)
-        )
-        return replace(self.schedule, workers=tuple(tasks), overlaps=frozenset())
+        """Return the updates of each stage before a microbatch."""
+        if not microbatch:
+            return (0,) * self.schedule.stages
+        return updates_before(self.schedule, microbatch)
 
 
-@dataclass(frozen=True)
-class _Every(Sequence[Sum]):
-    """What each update of a table without end sums: the microbatches of its batch."""
-
-    sum: Sum
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __getitem__(self, update: Any) -> Any:
-        return self.sum
-
-
-@dataclass(frozen=True)
-class _Growing(Sequence[int]):
-    """Versions that grow with every update, once the pipeline is full."""
-
-    first: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __getitem__(self, update: Any) -> Any:
-        beyond = update - len(self.first) + 1
-        return self.first[update] if beyond <= 0 else self.first[-1] + beyond
-
-
-def links(steps: Sequence[Sequence[Step]]) -> frozenset[tuple[int, int]]:
+def links(steps: Sequence[Steps]) -> frozenset[tuple[int, int]]:
     """Return the pairs of workers of which the first sends the second messages between stages."""
     return frozenset(
         (sender, receiver)
         for sender, own in enumerate(steps)
-        for step in distinct(own)
+        for step in own.distinct
         for _, receiver in step.sends
     )
 
@@ -188,40 +121,53 @@ class Tables:
     """The tables of one pipeline.
 
     Args:
-        schedule: one, or a function from the number of batches to one.
+        schedule: finite, or without end.
 
     Attributes:
-        example: the schedule, or that for one batch.
+        schedule: the same.
 
     Raises:
         TypeError: it is no schedule.
         ScheduleError: it cannot be executed.
     """
 
-    def __init__(self, schedule: Schedule | Callable[[int], Schedule]) -> None:
-        self._schedule = schedule
-        self.example = schedule(1) if callable(schedule) else schedule
-        _check(self.example)
-        self._schedules: dict[int, Schedule] = {}
-        self._last: dict[bool, Table] = {}  # the last one lowered, of those that train or do not
-        self._endless: dict[tuple[Skips, Skips, bool, bool], Table] = {}
-        self._ends: tuple[Schedule, list[range]] | None = None  # of the last run
+    def __init__(self, schedule: Schedule) -> None:
+        if not isinstance(schedule, Schedule):
+            raise TypeError(
+                f"schedule must be a Schedule, such as schedules.two_bw(4, 8), not "
+                f"{type(schedule).__name__}"
+            )
+        if not schedule.trains:
+            raise ScheduleError("the schedule has no backward: it cannot train")
+        check(schedule)
+        self.schedule = schedule
+        self._taken: tuple[int, Schedule] | None = None  # the last, by its batches
+        self._lowered: dict[tuple[bool, bool], Table] = {}  # the last, of each kind of run
 
-    def schedule(self, batches: int) -> Schedule:
-        """Return the checked schedule for a number of batches.
+    def take(self, batches: int) -> Schedule:
+        """Return the finite schedule for a number of batches.
 
         Raises:
-            ScheduleError: there is none, or it has other stages or workers than the example.
+            ScheduleError: a finite one has another number.
         """
-        if batches not in self._schedules:
+        if not self.schedule.period:
+            if len(self.schedule) != batches:
+                raise ScheduleError(
+                    f"the schedule is for {len(self.schedule)} batches and there are {batches}: "
+                    f"pass one without end, as schedules.flush(stages, microbatches) is, or make "
+                    f"one of a batch by repeat()"
+                )
+            return self.schedule
+        if self._taken is None or self._taken[0] != batches:
             with not_collected():
-                self._schedules = {batches: self._made(batches)}
-        return self._schedules[batches]
+                self._taken = batches, self.schedule.take(batches)
+        return self._taken[1]
 
-    def inference(self, batches: int) -> Schedule:
-        """Return the schedule by which batches stream through the first worker of each stage."""
-        first = [workers[0] for workers in self.example.stage_workers]
-        return inference(self.example.stages, batches, first, len(self.example.workers))
+    @cached_property
+    def inference(self) -> Schedule:
+        """The schedule by which batches stream through the first worker of each stage."""
+        first = [workers[0] for workers in self.schedule.stage_workers]
+        return inference(self.schedule.stages, first, self.schedule.worker_count)
 
     def table(
         self,
@@ -230,93 +176,86 @@ class Tables:
         ties: Skips,
         joint_updates: bool,
         validate_later: bool = False,
+        goes_on: bool = False,
     ) -> Table:
         """Return a schedule lowered; that of the last run is not lowered again."""
-        last = self._last.get(schedule.trains)
-        if last is None or last.schedule != schedule:
+        key = schedule.trains, goes_on
+        last = self._lowered.get(key)
+        if last is None or last.schedule is not schedule:
             with not_collected():
-                last = self._last[schedule.trains] = Table.of(
-                    schedule, skips, ties, joint_updates, validate_later
+                last = self._lowered[key] = Table.of(
+                    schedule, skips, ties, joint_updates, validate_later, goes_on
                 )
         return last
 
     def ends(self, schedule: Schedule, begin: int = 0) -> Ends:
         """Return where a run by a schedule may end early, from a microbatch on."""
-        if schedule.period and len(schedule.period.batches) == 1:
-            return EachBatch(begin, schedule.period.microbatches)
-        if self._ends is None or self._ends[0] is not schedule:
-            cuts = {0, *(boundary.microbatches for boundary in boundaries(schedule, every=1))}
-            self._ends = schedule, [batch for batch in schedule.batches if batch.start in cuts]
-        return Cuts(tuple(batch for batch in self._ends[1] if batch.start >= begin))
+        if "ends" not in schedule.known:
+            schedule.known["ends"] = _ends(schedule)
+        found: Ends = schedule.known["ends"]
+        return replace(found, begin=begin)
 
-    def endless(
-        self,
-        skips: Skips = (),
-        ties: Skips = (),
-        joint_updates: bool = False,
-        goes_on: bool = False,
-    ) -> Table:
-        """Return the table that has no end; see :meth:`Table.endless`."""
-        key = tuple(skips), tuple(ties), joint_updates, goes_on
-        if key not in self._endless:
-            with not_collected():
-                self._endless[key] = Table.endless(self._made, *key)
-        return self._endless[key]
+    @cached_property
+    def round(self) -> int:
+        """After how many batches, or a multiple, a run by a schedule without end may end.
+
+        Updates of stages on several workers may average several batches.
+        """
+        stops = self.schedule.batch_stops
+        return 1 if len(self.ends(self.schedule).batches) == len(stops) else len(stops)
 
     def delays(self) -> list[int]:
-        """Return, for each stage, how many updates a forward is behind its own update at most.
-
-        Of a function, in a run long enough for the pipeline to be full.
-        """
-        schedule = self.example
-        if callable(self._schedule):
-            schedule = self._made(4 * max(2, len(schedule.workers)))
+        """Return, for each stage, how many updates a forward is behind its own update at most."""
+        schedule = self.schedule.excerpt()
         delays = [0] * schedule.stages
-        for tasks in schedule.workers:
-            for op, stage, microbatch, version in tasks:
-                if op is Op.FORWARD:
-                    late = schedule.update_of[stage][microbatch] - 1 - version
-                    delays[stage] = max(delays[stage], late)
+        for op, stage, microbatch, version in chain(*schedule.workers):
+            if op is Op.FORWARD:
+                late = schedule.update_of[stage][microbatch] - 1 - version
+                delays[stage] = max(delays[stage], late)
         return delays
 
-    def repeats(self) -> bool:
-        """Return whether there is a table without end, of which a run may have any batches."""
-        try:
-            return self.endless().round == 1
-        except ScheduleError:
-            return False
 
-    def takes_long(self, batches: int) -> bool:
-        """Return whether to begin with a table without end, as that of so many takes seconds.
-
-        Not that of a method with a flush, which is one batch, repeated.
-        """
-        if batches < MANY_BATCHES or isinstance(self._schedule, Schedule):
-            return False
-        return self._made(2).period is None and self.repeats()
-
-    def _made(self, batches: int) -> Schedule:
-        schedule, example = self._schedule, self.example
-        if not isinstance(schedule, Schedule):
-            schedule = schedule(batches)
-            _check(schedule)
-        if schedule.stages != example.stages or len(schedule.workers) != len(example.workers):
-            raise ScheduleError(
-                f"the schedule for {batches} batches has {schedule.stages} stages on "
-                f"{len(schedule.workers)} workers; it had {example.stages} on "
-                f"{len(example.workers)}"
-            )
-        if len(schedule.batches) != batches:
-            raise ScheduleError(
-                f"the schedule is for {len(schedule.batches)} batches and there are {batches}: "
-                f"pass a function, e.g. lambda n: schedules.flush(stages, microbatches, n)"
-            )
-        return schedule
+def _ends(schedule: Schedule) -> Ends:
+    if not schedule.period:
+        cuts = {0, *(boundary.microbatches for boundary in boundaries(schedule, every=1))}
+        return Ends(tuple(batch for batch in schedule.batches if batch.start in cuts))
+    size = schedule.period_microbatches
+    some = 1 if schedule.is_closed else 1 + periods_under_way(schedule)
+    cuts = {0, *(b.microbatches for b in boundaries(schedule.before(some * size), every=1))}
+    stops = schedule.batch_stops
+    batches = map(range, (0, *stops), stops)
+    found = (batch for batch in batches if cuts.issuperset(range(batch.start, some * size, size)))
+    return Ends(tuple(found), size)
 
 
-def _check(schedule: Schedule) -> None:
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule must be a Schedule, not {type(schedule).__name__}")
-    if not schedule.trains:
-        raise ScheduleError("the schedule has no backward: it cannot train")
-    check(schedule)
+def part(schedule: Schedule, begin: int, end: int) -> Schedule:
+    """Return what a run did of a schedule that had the microbatches between two."""
+    before = schedule.before(end)
+    if not begin:
+        return before
+    head = tuple(
+        tuple(task for task in tasks if task.microbatch >= begin) for tasks in before.workers
+    )
+    return replace(before, head=head, overlaps=frozenset())
+
+
+def end_of(schedule: Schedule, begin: int, batches: int) -> int:
+    """Return the microbatch behind so many batches of a schedule without end.
+
+    Args:
+        schedule: without end.
+        begin: the microbatch with which the first one begins.
+        batches: how many.
+    """
+    periods, rest = divmod(begin, schedule.period_microbatches)
+    stops = schedule.batch_stops
+    before = periods * len(stops) + bisect_right(stops, rest)
+    return schedule.batch(before + batches - 1).stop
+
+
+def batches_between(schedule: Schedule, begin: int, end: int) -> Iterator[range]:
+    """Yield the microbatches of each batch that begins between two microbatches."""
+    for batch in schedule.each_batch(begin):
+        if batch.start >= end:
+            return
+        yield batch

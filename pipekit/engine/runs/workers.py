@@ -1,8 +1,9 @@
 """The workers of a pipeline, as the program sees them that trains by it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,20 @@ import torch
 from pipekit.clusters import Cluster
 from pipekit.devices import to_device
 from pipekit.engine import arguments
-from pipekit.engine.batches import Batch, End, part_sizes, split
+from pipekit.engine.batches import Batch, part_sizes, split
 from pipekit.engine.checkpoints.resume_point import ResumePoint
 from pipekit.engine.config import CheckpointConfig, Loss, ResumeConfig, RunConfig
-from pipekit.engine.ending import Cuts, EachBatch, Ends, Window
+from pipekit.engine.ending import Ends
 from pipekit.engine.observers.loss_bar import LossBar, OnBatch
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.runs.batch_source import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
-from pipekit.engine.runs.tables import Table, Tables, links
+from pipekit.engine.runs.tables import Tables, end_of, links
 from pipekit.engine.transports.by_name import Runner
 from pipekit.engine.work import Report, WorkerAssignment
 from pipekit.layers.autocast import autocast
 from pipekit.losses.parts import is_mean, is_torchs, warn_of_other_means
-from pipekit.schedules import Schedule, ScheduleError, Step
+from pipekit.schedules import Schedule
 from pipekit.staleness import Mitigation
 from pipekit.trees import Tree, leaves
 
@@ -68,7 +69,7 @@ class Workers:
         self._clip_norm, self._is_scaled = clip_norm, is_scaled
         self._validate_later = validate_later and (is_scaled or clip_norm is not None)
         self._timeout, self._mitigation = timeout, mitigation
-        self._require_joint(tables.example)
+        self._require_joint(tables.schedule)
 
     def ready(
         self,
@@ -77,28 +78,28 @@ class Workers:
         read: Read,
         point: ResumePoint | None,
         resume: ResumeConfig | None = None,
-        window: Window | None = None,
+        begin: int = 0,
         total: int | None = None,
     ) -> BatchSource:
         """Return the batches, checked; the first one serves to build the stages, if need be.
 
         Args:
-            schedule: by which they are run; of a table without end, an example.
+            schedule: by which they are run.
             raw: the user's.
             read: reads one of them.
             point: where optimizers that are built go on from, or None.
             resume: where the run is taken up again, or None.
-            window: the part of the table without end that the run has, or None.
+            begin: the run's first microbatch, where one by a schedule without end goes on.
             total: how many batches there have to be; None: as many as there are.
 
         Raises:
             ScheduleError: stages have to update together, and the schedule does not let them.
             ValueError: there are no batches, or too few for a mitigation.
         """
-        sizes = [len(batch) for batch in schedule.batches]
+        size = len(next(schedule.each_batch(begin)))
         arguments.require_no_autocast(self._autocast, self._devices)
         try:
-            first = read(next(raw), sizes[0], 0)
+            first = read(next(raw), size, 0)
         except StopIteration:
             raise ValueError(arguments.NO_BATCHES) from None
         sample = split(first.input, first.parts, first.rows)[0]
@@ -108,10 +109,9 @@ class Workers:
             arguments.require_whole_rounds(self._mitigation, schedule)
             if output is not None and first.parts > 1 and is_torchs(self._loss):
                 self._compare_losses(first, output)
-        ends = self._ends(schedule, resume, window)
-        begin = window.begin if window else 0
-        every = repeat(sizes[0]) if window else sizes
-        return BatchSource(first, raw, every, total, ends, read, begin)
+        ends = self._ends(schedule, resume, begin)
+        each = partial(schedule.each_batch, begin)
+        return BatchSource(first, raw, each, total, ends, read, begin)
 
     def _compare_losses(self, batch: Batch, output: Tree) -> None:
         """Warn if the loss of a microbatch, whose output is known, is not that of its parts."""
@@ -135,13 +135,11 @@ class Workers:
         """Whether a run may end before its table does: not where updates may be made again."""
         return not self._validate_later and self._runner.can_end(self._devices)
 
-    def _ends(self, schedule: Schedule, resume: ResumeConfig | None, window: Window | None) -> Ends:
+    def _ends(self, schedule: Schedule, resume: ResumeConfig | None, begin: int) -> Ends:
         """Return where a run may end early."""
-        if window:
-            return EachBatch(window.begin, window.batch_size * self._endless(window).round)
         if not schedule.trains or not self.can_end:
-            return Cuts()
-        return self._tables.ends(schedule, resume.boundary.microbatches if resume else 0)
+            return Ends()
+        return self._tables.ends(schedule, resume.boundary.microbatches if resume else begin)
 
     def train(
         self,
@@ -169,7 +167,7 @@ class Workers:
         stop = batches.stop if batches.may_end else _refuse_to_stop
         rows = batches.rows
         begin, total = batches.begin, batches.total
-        sizes = batches.sizes
+        sizes = map(len, batches.each_batch())
         with LossBar(sizes, total, progress, on_batch, done, rows, stop, begin) as bar:
             reports = self.run(
                 schedule,
@@ -187,13 +185,14 @@ class Workers:
     def run(
         self,
         schedule: Schedule,
-        batches: Iterable[Batch | End],
+        batches: BatchSource,
         *,
         on_news: Listener | None = None,
         loss: Loss,
         training: bool = True,
         resume: ResumeConfig | None = None,
-        window: Window | None = None,
+        begin: int = 0,
+        goes_on: bool = False,
         **settings: Any,
     ) -> list[Report]:
         """Execute a schedule, and return every worker's report.
@@ -205,33 +204,30 @@ class Workers:
             loss: of the last stage's output and the target.
             training: False for inference.
             resume: where the run is taken up again, or None.
-            window: the part of the table without end that the run has, or None.
+            begin: the run's first microbatch, where one by a schedule without end goes on.
+            goes_on: whether such runs go on one where the other has ended.
             settings: more of the run's configuration.
         """
-        if window:
-            table = self._endless(window)
-            schedule = table.schedule
-            self._require_joint(schedule)
-            steps: Sequence[Sequence[Step]] = table.steps_from(window.begin)
-            order, made = table.sums_from(window.begin), table.made_before(window.begin)
+        total = batches.total
+        table = self._tables.table(
+            schedule,
+            self._model.skip_ends,
+            self._model.tie_ends,
+            bool(self._joint_reasons()),
+            self._validate_later and training,
+            goes_on,
+        )
+        if resume:
+            steps, made = table.steps_after(resume.boundary), resume.boundary.versions
         else:
-            table = self._tables.table(
-                schedule,
-                self._model.skip_ends,
-                self._model.tie_ends,
-                bool(self._joint_reasons()),
-                self._validate_later and training,
-            )
-            steps = table.steps_after(resume.boundary if resume else None)
-            order = table.sum_order
-            made = resume.boundary.versions if resume else (0,) * schedule.stages
+            steps, made = table.steps_from(begin), table.made_before(begin)
         config = RunConfig(
             workers=len(self._devices),
             stage_workers=schedule.stage_workers,
             links=links(steps),
             sums=table.sums,
             stops=table.stops,
-            sum_order=order,
+            sum_order=table.sums_from(made) if begin else table.sum_order,
             made=made,
             loss=loss,
             mean_loss=is_mean(loss),
@@ -239,19 +235,22 @@ class Workers:
             parameters=self._model.trained,
             norm_dtype=self._model.norm_dtype,
             validate_later=bool(table.validations),
-            loss_versions=table.loss_versions() if self._is_scaled and training else (),
             ties=self._model.ties,
             autocast=self._autocast,
             cluster=self._cluster,
             timeout=self._timeout,
-            ends=self._ends(schedule, resume, window),
-            begin=window.begin if window else 0,
+            ends=self._ends(schedule, resume, begin),
+            begin=begin,
+            end=end_of(schedule, begin, total) if schedule.period and total else sys.maxsize,
+            keeps=goes_on,
             resume=resume,
             **settings,
         )
+        if self._is_scaled and training:
+            config = replace(config, loss_versions=table.loss_versions)
         assignments = []
         for worker, own in enumerate(steps):
-            later = bool(window and window.begin)  # than the beginning of the table
+            later = begin > 0  # than the beginning of the schedule
             stages = list(self._model.of_worker(worker, schedule.stage_workers, goes_on=later))
             assignments.append(
                 WorkerAssignment(
@@ -265,17 +264,8 @@ class Workers:
             )
         return self._runner.run(assignments, config, batches, on_news)
 
-    def part(self, window: Window, end: int) -> Callable[[], Schedule]:
-        """Return what makes the table of a run that had a part of the one without end."""
-        return partial(self._endless(window).part, window, end)
-
-    def _endless(self, window: Window) -> Table:
-        """Return the table without end of which a run has a part."""
-        model, joint = self._model, bool(self._joint_reasons())
-        return self._tables.endless(model.skip_ends, model.tie_ends, joint, window.goes_on)
-
     def require_endless(self, folder: Path | None, batches: int | None) -> None:
-        """Raise ValueError or ScheduleError unless a run may go on where another one has ended.
+        """Raise ValueError unless a run may go on where another one has ended.
 
         Args:
             folder: of the run's checkpoints, or None.
@@ -285,16 +275,17 @@ class Workers:
         reasons = {
             "checkpoints hold a run that begins with an empty pipeline": folder is not None,
             "without weight stashing the weights that go with it are overwritten at the end of a "
-            "call": not self._tables.example.stashing,
+            "call": not self._tables.schedule.stashing,
             'neither validate="later" nor torchrun nor NCCL can do it': not self.can_end,
         }
         for reason, given in reasons.items():
             if given:
                 raise ValueError(f"restart=False: {reason}: {remedy}")
-        try:
-            whole = self._tables.endless(goes_on=True).round
-        except ScheduleError as error:
-            raise ScheduleError(f"restart=False: {error}: {remedy}") from None
+        if not self._tables.schedule.period:
+            raise ValueError(
+                f"restart=False: the schedule has an end: {remedy}, or pass one without end"
+            )
+        whole = self._tables.round
         if whole > 1 and (batches is None or batches % whole):
             raise ValueError(
                 f"restart=False: updates of stages on several workers average batches, and those "

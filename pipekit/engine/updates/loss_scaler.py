@@ -1,11 +1,11 @@
 """The loss scale of every update, known to all workers without asking."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from pipekit.losses.loss_scale import LossScale
+from pipekit.schedules import Recurring
 
 _FLOAT32 = torch.finfo(torch.float32)
 
@@ -33,11 +33,11 @@ class LossScaler:
         self._rule = rule
         self._good = 0  # good updates since the scale last changed
         self._after = {0: rule.initial}  # by the updates that have been noted, in order
-        self._versions: Sequence[int] = ()
+        self._versions: Recurring[int] = Recurring(())
         self._made = 0  # updates of the table before the run
         self.skipped: list[int] = []
 
-    def begin(self, versions: Sequence[int], keep: bool = False) -> None:
+    def begin(self, versions: Recurring[int], keep: bool = False) -> None:
         """Make ready for a run.
 
         Args:

@@ -22,17 +22,17 @@ from pipekit.simulation import simulate
 from pipekit.traces import Trace
 from pipekit.units import listed
 
-PICTURE = str(flush(3, 4, 2))
+PICTURE = str(flush(3, 4).take(2))
 _TEXT = "white-space: pre; overflow-x: auto; line-height: 1.4;"
 PRESETS = {
     schedule.name: {"picture": str(schedule)}
     for schedule in (
-        gpipe(3, 4),
-        flush(3, 4, 2),
-        pipedream(3, 6),
-        two_bw(3, 3, 3),
-        zb_h1(3, 4),
-        interleaved(4, 4, workers=2),
+        gpipe(3, 4).take(1),
+        flush(3, 4).take(2),
+        pipedream(3).take(6),
+        two_bw(3, 3).take(3),
+        zb_h1(3, 4).take(1),
+        interleaved(4, 4, workers=2).take(1),
     )
 }
 

@@ -74,7 +74,7 @@ class Puzzle:
 
     def picture(self, workers: list[tuple[Task, ...]]) -> str:
         """Return a board on which each worker has these tasks, as text."""
-        return str(replace(self.best, workers=tuple(workers), name=self.name))
+        return str(replace(self.best, head=tuple(workers), name=self.name))
 
     def board(self, picture: str) -> Schedule:
         """Return what a picture places.
@@ -92,7 +92,7 @@ class Puzzle:
         """
         workers = [tuple(tasks) for tasks in self.board(picture).workers]
         workers[worker] += (task,)
-        self._checked(replace(self.best, workers=tuple(workers)))
+        self._checked(replace(self.best, head=tuple(workers)))
         return self.picture(workers)
 
     def left(self, board: Schedule) -> list[list[Task]]:
@@ -222,53 +222,53 @@ PUZZLES: Mapping[str, Puzzle] = {
             "1. Naive",
             "Two minibatches, three stages, an update after each. A minibatch reads the weights of "
             "the one before: who can work while another does?",
-            model_parallel(3, 2),
+            model_parallel(3).take(2),
         ),
         Puzzle(
             "2. GPipe",
             "A batch cut into four microbatches, which all read the same weights: keep the workers "
             "busy. Memory is no matter.",
-            gpipe(3, 4),
+            gpipe(3, 4).take(1),
         ),
         Puzzle(
             "3. 1F1B",
             "The same tasks, but a worker may have no more microbatches in flight than there are "
             "stages from it to the last: 3, 2 and 1. As fast as GPipe all the same?",
-            flush(3, 4),
+            flush(3, 4).take(1),
             capped=True,
         ),
         Puzzle(
             "4. Interleaved 1F1B",
             "Four stages on two workers, two each: worker 0 has stages 0 and 2. Smaller stages "
             "fill the pipeline sooner.",
-            interleaved(4, 4, workers=2),
+            interleaved(4, 4, workers=2).take(1),
         ),
         Puzzle(
             "5. PipeDream",
             "Update after every minibatch, and never wait: which weights a minibatch reads is "
             "given, older ones on earlier stages, and its backward reads the same.",
-            pipedream(3, 4),
+            pipedream(3).take(4),
             capped=True,
         ),
         Puzzle(
             "6. PipeDream-2BW",
             "Three batches of two microbatches without a flush, each with weights one update old: "
             "two versions are enough.",
-            two_bw(2, 2, 3),
+            two_bw(2, 2).take(3),
             capped=True,
         ),
         Puzzle(
             "7. Zero bubble",
             "A backward in two parts: I, for the stage's input, is what the stage before waits "
             "for; W, for the weights, can wait until there is nothing better to do.",
-            zb_h1(3, 4),
+            zb_h1(3, 4).take(1),
             capped=True,
         ),
         Puzzle(
             "8. Under a memory cap",
             "Four stages in a V on two workers: worker 0 has the first and the last. At most four "
             "halves of a microbatch in flight on either worker.",
-            v_half(4, 4),
+            v_half(4, 4).take(1),
             capped=True,
         ),
     )

@@ -31,7 +31,7 @@ class Scenario:
 
     def schedule(self, batches: int = 1) -> Schedule:
         """Return GPipe's schedule, of which the naive one is the case of one microbatch."""
-        return gpipe(self.stages, self.microbatches, batches)
+        return gpipe(self.stages, self.microbatches).take(batches)
 
 
 def naive(stages: int, minibatch: int = MINIBATCH) -> Scenario:

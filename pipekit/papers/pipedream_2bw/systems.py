@@ -31,40 +31,36 @@ LOSS_BYTES = 4
 """Of a logit: the loss is computed in float32 and saves its log-probabilities."""
 
 
-def in_flushes(stages: int, sizes: Sequence[int], batches: int = 1) -> Schedule:
+def in_flushes(stages: int, sizes: Sequence[int]) -> Schedule:
     """Return GPipe's schedule with several flushes a batch, of so many microbatches each.
 
     The gradients of all of them make one update. A flush of 1 each is inter-layer model parallelism
     with gradient accumulation. A count below 1 is a ScheduleError.
     """
-    require_positive(stages=stages, flushes=len(sizes), microbatches=min(sizes), batches=batches)
-    microbatches = sum(sizes)
+    require_positive(stages=stages, flushes=len(sizes), microbatches=min(sizes))
+    last = sum(sizes) - 1
 
     def worker(stage: int) -> list[Task]:
         tasks = []
-        for t in range(batches):
-            for stop, size in zip(accumulate(sizes), sizes, strict=True):
-                part = range(t * microbatches + stop - size, t * microbatches + stop)
-                tasks += [Task(op, stage, k, t) for op in (Op.FORWARD, Op.BACKWARD) for k in part]
-            tasks.append(Task(Op.UPDATE, stage, (t + 1) * microbatches - 1, t + 1))
-        return tasks
+        for stop, size in zip(accumulate(sizes), sizes, strict=True):
+            part = range(stop - size, stop)
+            tasks += [Task(op, stage, k, 0) for op in (Op.FORWARD, Op.BACKWARD) for k in part]
+        return [*tasks, Task(Op.UPDATE, stage, last, 1)]
 
     name = INTER_LAYER if max(sizes) == 1 else GPIPE
-    return Schedule(tuple(tuple(worker(s)) for s in range(stages)), name)
+    return Schedule(tuple(tuple(worker(s)) for s in range(stages)), name).repeat()
 
 
-TABLES: Mapping[str, Callable[[int, int, int], Schedule]] = MappingProxyType(
+TABLES: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
     {
-        INTER_LAYER: lambda depth, microbatches, batches: in_flushes(
-            depth, [1] * microbatches, batches
-        ),
+        INTER_LAYER: lambda depth, microbatches: in_flushes(depth, [1] * microbatches),
         FLUSH: flush,
         TWO_BW: two_bw,
         GPIPE: gpipe,
     }
 )
-"""The pipelined systems, each from depth, microbatches and batches to its table; in the order of
-section 5.3, from the least memory to the most.  GPipe has a single flush a batch."""
+"""The pipelined systems, each from depth and microbatches to its schedule; in the order of section
+5.3, from the least memory to the most.  GPipe has a single flush a batch."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +112,10 @@ class Pipelines:
     def schedule(self, system: str, batches: int) -> Schedule:
         """Return the table of one of the pipelined systems, or of inter-layer model parallelism."""
         if system == GPIPE:
-            table = in_flushes(self.depth, self.flushes(), batches)
+            schedule = in_flushes(self.depth, self.flushes())
         else:
-            table = TABLES[system](self.depth, self.microbatches, batches)
+            schedule = TABLES[system](self.depth, self.microbatches)
+        table = schedule.take(batches)
         return table if self.width == 1 else replicate(table, self.width)
 
     def flushes(self) -> list[int]:

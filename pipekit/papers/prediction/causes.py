@@ -105,7 +105,7 @@ def compared(
 def _errors(
     case: MethodCase, split: Plan, host: Host, costs: Profile, run: Run
 ) -> dict[str, float]:
-    schedule, trace = case.schedule(case.batches), run.trace
+    schedule, trace = case.table, run.trace
     predicted, bare = (simulate(schedule, costs, split, host=h).makespan_s for h in (host, Host()))
     hand_made = Plan.by_hand([1] * case.stages, rows=costs.rows)
     passes = as_it_ran(trace, costs, split)

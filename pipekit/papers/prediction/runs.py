@@ -64,9 +64,15 @@ class MethodCase:
     microbatches: int
     batches: int
 
-    def schedule(self, batches: int) -> Schedule:
-        """Return the schedule for a number of batches."""
-        return METHODS[self.method](self.stages, self.microbatches, batches)
+    @property
+    def schedule(self) -> Schedule:
+        """The method's schedule, without end."""
+        return METHODS[self.method](self.stages, self.microbatches)
+
+    @property
+    def table(self) -> Schedule:
+        """The schedule of its batches."""
+        return self.schedule.take(self.batches)
 
 
 def cases(
@@ -92,7 +98,7 @@ def emulated_row(
     name: str, costs: Profile, case: MethodCase, cluster: Cluster | None
 ) -> dict[str, Any]:
     """Simulate and emulate a case; return both times, of the emulated ones the median."""
-    schedule, split = case.schedule(case.batches), _equal_stages(costs, case.stages)
+    schedule, split = case.table, _equal_stages(costs, case.stages)
     predicted = simulate(schedule, costs, split, cluster).makespan_s
     emulations = [emulate(schedule, costs, split, cluster) for _ in range(EMULATIONS)]
     found = [run.trace.makespan_s for run in emulations]
@@ -148,7 +154,7 @@ def memory_traces(
     """Return a simulated and a measured trace of a case, both with their memory."""
     split = _equal_stages(costs, case.stages, recompute)
     states, batches = model.optimizer_states, model.batches(case.microbatches, case.batches)
-    simulated = simulate(case.schedule(case.batches), costs, split, optimizer_states=states)
+    simulated = simulate(case.table, costs, split, optimizer_states=states)
     return simulated, pipeline_of(model, case, split).train(batches, memory=True).trace
 
 
@@ -183,7 +189,7 @@ def every_split(model: TrainedModel, case: MethodCase, host: Host, repeats: int)
     layers, rows_each = len(model.module), len(model.inputs)
     splits = [Plan.by_hand([n, layers - n], rows=rows_each) for n in range(1, layers)]
     pipelines = [pipeline_of(model, case, split) for split in splits]
-    batches, schedule = model.batches(case.microbatches, case.batches), case.schedule(case.batches)
+    batches, schedule = model.batches(case.microbatches, case.batches), case.table
     for pipeline in pipelines:
         pipeline.train(batches)  # to warm up
     profiles, runs = [], []

@@ -1,6 +1,6 @@
 """A model trained by several methods, each beside what the simulator said before it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,11 +20,11 @@ class Method:
 
     Attributes:
         microbatches: into how many each batch is split.
-        schedule: from the number of batches to the table.
+        schedule: without end.
     """
 
     microbatches: int
-    schedule: Callable[[int], Schedule]
+    schedule: Schedule
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def train(
     rows, found = len(batches[0][1]), {}
     for name, method in methods.items():
         sized = replace(plan, microbatch_rows=rows // method.microbatches)
-        table = method.schedule(len(batches))
+        table = method.schedule.take(len(batches))
         simulated = simulate(table, profile, sized, cluster, optimizer_states=optimizer_states)
         pipeline = Pipeline(layers, table, balance=plan, optimizer=optimizer, loss=loss)
         run = pipeline.train(batches, memory=True, progress=True)

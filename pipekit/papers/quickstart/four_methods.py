@@ -1,6 +1,6 @@
 """Four pipeline methods train one network on digits: what the quickstart runs and draws."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -14,22 +14,17 @@ from pipekit import plots, schedules
 from pipekit.datasets import Dataset
 from pipekit.models import convnet
 from pipekit.papers.quickstart.comparison import accuracy_curves, excerpt, loss_curves
-from pipekit.papers.trainings.training import (
-    Method,
-    PipelineTraining,
-    Recipe,
-    Training,
-    train_pipeline,
-)
+from pipekit.papers.trainings.training import PipelineTraining, Recipe, Training, train_pipeline
+from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 
-METHODS: Mapping[str, Method] = {
+METHODS: Mapping[str, Callable[[int, int], Schedule]] = {
     "GPipe": schedules.gpipe,
     "PipeDream-Flush": schedules.flush,
-    "PipeDream": lambda stages, _, batches: schedules.pipedream(stages, batches),
+    "PipeDream": lambda stages, microbatches: schedules.pipedream(stages),
     "PipeDream-2BW": schedules.two_bw,
 }
-"""By name; PipeDream's minibatch is not cut."""
+"""By name, each from stages and microbatches; PipeDream's minibatch is not cut."""
 
 BALANCE: Mapping[int, Sequence[int]] = {2: [7, 7], 4: [3, 2, 2, 7]}
 """Layers of each stage by depth, such that the slowest is as fast as can be on a CPU."""
@@ -61,20 +56,14 @@ def train_all(
     Raises:
         ScheduleError: a method cannot be at one of the depths; before the first training.
     """
-    for stages, method in product(depths, METHODS.values()):
-        method(stages, microbatches, 1)
+    made = [
+        (name, method(stages, microbatches))
+        for stages, (name, method) in product(depths, METHODS.items())
+    ]
     for recipe in recipes:
-        for stages in depths:
-            for name, method in METHODS.items():
-                yield train_pipeline(
-                    recipe,
-                    name,
-                    method,
-                    stages,
-                    microbatches,
-                    BALANCE.get(stages, "auto"),
-                    transport,
-                )
+        for name, schedule in made:
+            balance = BALANCE.get(schedule.stages, "auto")
+            yield train_pipeline(recipe, name, schedule, balance, transport)
 
 
 def over_other_transport(
@@ -83,9 +72,8 @@ def over_other_transport(
     """Train one epoch again over the transport that was not used; also return its name."""
     other = {"threads": "distributed", "distributed": "threads"}[transport]
     once, name, stages = replace(training.recipe, epochs=1), training.name, training.stages
-    balance = BALANCE.get(stages, "auto")
-    again = train_pipeline(once, name, METHODS[name], stages, microbatches, balance, other)
-    return other, again
+    schedule, balance = METHODS[name](stages, microbatches), BALANCE.get(stages, "auto")
+    return other, train_pipeline(once, name, schedule, balance, other)
 
 
 def plan_and_run(

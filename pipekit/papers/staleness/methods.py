@@ -23,7 +23,8 @@ class DelayedMethod:
 
     Attributes:
         equation: the oracle's name of it.
-        schedule: from stages and batches to what the engine runs.
+        schedule: from stages to what the engine runs; of a method that drains, also from
+            ``flush_after``.
         stages: as many whatever the pipeline's depth, if its delay does not depend on that; 0: the
             depth.
         microbatches: of a batch.
@@ -33,7 +34,7 @@ class DelayedMethod:
     """
 
     equation: str
-    schedule: Callable[[int, int], Schedule]
+    schedule: Callable[..., Schedule]
     stages: int = 0
     microbatches: int = 1
     mitigation: Callable[[int], staleness.Mitigation] | None = None
@@ -44,18 +45,24 @@ class DelayedMethod:
         """Return the stages to train with, to learn what a pipeline of so many does."""
         return self.stages or stages
 
+    def trained(self, stages: int, updates: int) -> Schedule:
+        """Return the schedule of a training of so many updates."""
+        flushes = self.flush_after(updates)
+        return self.schedule(stages, flush_after=flushes) if flushes else self.schedule(stages)
+
 
 def _first(updates: int) -> range:
     return range(updates // FIRST_SHARE)
 
 
 _no_stashing = partial(schedules.pipedream, stashing=False)
+_two_bw = partial(schedules.two_bw, microbatches=2)
 _PREDICTED = ("sgd", "adamw")
 
 METHODS: Mapping[str, DelayedMethod] = MappingProxyType(
     {
-        SYNC: DelayedMethod("sequential", lambda n, b: schedules.flush(n, 1, b), stages=1),
-        "2bw": DelayedMethod("2bw", lambda n, b: schedules.two_bw(n, 2, b), 2, 2),
+        SYNC: DelayedMethod("sequential", partial(schedules.flush, microbatches=1), stages=1),
+        "2bw": DelayedMethod("2bw", _two_bw, 2, 2),
         "pipedream": DelayedMethod("pipedream", schedules.pipedream),
         "vertical-sync": DelayedMethod(
             "pipedream_vertical_sync", partial(schedules.pipedream, vertical_sync=True)
@@ -83,12 +90,12 @@ METHODS: Mapping[str, DelayedMethod] = MappingProxyType(
         ),
         "paci": DelayedMethod(
             "paci",
-            lambda n, b: schedules.paci(n, PACI_MICROBATCHES, b),
+            partial(schedules.paci, microbatches=PACI_MICROBATCHES),
             microbatches=PACI_MICROBATCHES,
         ),
         "2bw-ahead": DelayedMethod(
             "2bw",
-            lambda n, b: schedules.two_bw(n, 2, b),
+            _two_bw,
             2,
             2,
             mitigation=lambda updates: staleness.Ahead(),
@@ -96,14 +103,14 @@ METHODS: Mapping[str, DelayedMethod] = MappingProxyType(
         ),
         "2bw-feedback": DelayedMethod(
             "2bw",
-            lambda n, b: schedules.two_bw(n, 2, b),
+            _two_bw,
             2,
             2,
             mitigation=lambda updates: staleness.ErrorFeedback(),
         ),
         "2bw-sync-first": DelayedMethod(
             "2bw",
-            lambda n, b: schedules.two_bw(n, 2, b, flush_after=_first(b)),
+            _two_bw,
             2,
             2,
             flush_after=_first,

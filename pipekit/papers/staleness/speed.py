@@ -37,7 +37,7 @@ class Machines:
 
     Attributes:
         model: a name of :data:`pipekit.models.PUBLISHED`, in float32.
-        cluster: a name of :data:`pipekit.clusters.NAMED`.
+        cluster: a name of :data:`pipekit.names.CLUSTERS`.
         stages: of the pipeline, one worker each.
         rows: samples of an update.
         microbatches: into which methods that have some cut them; at least ``stages``.
@@ -96,14 +96,16 @@ class Machines:
 
     def _schedule(self, method: str) -> tuple[Schedule, int]:
         """Return a method's table, and the microbatches of its batches."""
-        n, m, batches = self.stages, self.microbatches, self.stages + BATCHES
+        n, m = self.stages, self.microbatches
         if method == SYNC:
-            return schedules.flush(n, m, batches), m
-        if METHODS[method].equation == "2bw":
+            schedule, parts = schedules.flush(n, m), m
+        elif METHODS[method].equation == "2bw":
             # Synchronous training first is over before long.
-            return schedules.two_bw(n, m, batches), m
-        parts = PACI_MICROBATCHES if method == "paci" else 1
-        return METHODS[method].schedule(n, batches), parts
+            schedule, parts = schedules.two_bw(n, m), m
+        else:
+            schedule = METHODS[method].schedule(n)
+            parts = PACI_MICROBATCHES if method == "paci" else 1
+        return schedule.take(n + BATCHES), parts
 
 
 STANDS_FOR: Mapping[str, Machines] = MappingProxyType(

@@ -145,7 +145,7 @@ def _by_engine(
     past = WeightsAfter({end for _, end in pieces}, dict(model.named_parameters()))
     pipeline = Pipeline(
         model,
-        partial(method.schedule, case.stages),
+        method.trained(case.stages, len(batches)),
         balance=case.proxy.balance(case.stages),
         mitigation=method.mitigation and method.mitigation(len(batches)),
         **_updates(case),

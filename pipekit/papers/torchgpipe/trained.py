@@ -1,7 +1,6 @@
 """Small networks trained as torchgpipe trains them: GPipe's tasks in its order, on CPU workers."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -19,7 +18,7 @@ K = TypeVar("K", bound=str)
 
 def pipeline(model: nn.Sequential, stages: int, microbatches: int, **how: Any) -> Pipeline:
     """Return a pipeline of m microbatches on n workers; ``how`` are its further arguments."""
-    schedule = partial(as_drawn, stages, microbatches)
+    schedule = as_drawn(stages, microbatches).repeat()
     return Pipeline(model, schedule, devices=["cpu"] * stages, **how)
 
 

@@ -25,7 +25,7 @@ class Judged(NamedTuple):
 def judged(
     model: nn.Sequential,
     batches: Sequence[Batch],
-    schedule: Callable[[int], Schedule],
+    schedule: Schedule,
     method: str,
     *,
     balance: Sequence[int],

@@ -15,25 +15,25 @@ from pipekit.traces import Trace
 NAMES = (*FORMS, *ACTIVATIONS)
 
 
-def schedule(name: str, setting: Setting, batches: int = 1) -> Schedule:
-    """Return a method's schedule on the setting's workers.
+def schedule(name: str, setting: Setting) -> Schedule:
+    """Return a method's schedule without end on the setting's workers.
 
     Raises:
         ScheduleError: the method cannot be had with so many workers and microbatches.
     """
     stages = setting.workers * stages_a_worker(name)
-    return METHODS[name](stages, setting.microbatches, batches)
+    return METHODS[name](stages, setting.microbatches)
 
 
 def drawn(name: str, setting: Setting, batches: int = 1) -> Trace:
     """Return a method's timeline in slots, each pass as long as its part of the worker's work."""
-    made = schedule(name, setting, batches)
+    made = schedule(name, setting).take(batches)
     return Trace.from_schedule(made, _durations(name, setting), _overlap(made, setting))
 
 
 def idle(name: str, setting: Setting) -> dict[str, float]:
     """Return the slots that the worst worker idles in a batch, of the makespan and of its span."""
-    made = schedule(name, setting)
+    made = schedule(name, setting).take(1)
     times = slots(made, _durations(name, setting), _overlap(made, setting))
     busy = [float((each[:, 1] - each[:, 0]).sum()) for each in times]
     makespan = max(float(each[:, 1].max()) for each in times)
@@ -46,7 +46,7 @@ def idle(name: str, setting: Setting) -> dict[str, float]:
 
 def activations(name: str, setting: Setting) -> float:
     """Return the most activations that a worker keeps, in those of a whole microbatch there."""
-    return max(check(schedule(name, setting)).peak_in_flight) / stages_a_worker(name)
+    return max(check(schedule(name, setting).take(1)).peak_in_flight) / stages_a_worker(name)
 
 
 def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> pd.DataFrame:
@@ -59,7 +59,7 @@ def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> p
     for name in names:
         form = FORMS.get(name)
         holds = form is not None and form.holds(setting)
-        one, made = idle(name, setting), schedule(name, setting)
+        one, made = idle(name, setting), schedule(name, setting).take(1)
         bubbles = 100 * drawn(name, setting, batches).bubbles().loc["all"]
         homes = [len(workers) for workers in made.stage_workers]
         part = form.part if form else "span"
@@ -98,7 +98,7 @@ def seconds(
     """
     rows = []
     for name in names:
-        made, costs = schedule(name, setting, batches), _profile(name, setting, slot_s)
+        made, costs = schedule(name, setting).take(batches), _profile(name, setting, slot_s)
         rows.append(
             {
                 "method": made.name,
@@ -132,7 +132,7 @@ def validated(
     """
     rows = []
     for name in names:
-        made, costs = schedule(name, setting, batches), _profile(name, setting, slot_s)
+        made, costs = schedule(name, setting).take(batches), _profile(name, setting, slot_s)
         for validate in (None, "first", "later"):
             simulated = simulate(made, costs, validate=validate)
             run = emulate(made, costs, validate=validate).trace

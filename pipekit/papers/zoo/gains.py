@@ -78,7 +78,7 @@ def emulated(
     """
     rows = []
     for name in names:
-        made = schedule(name, setting, batches)
+        made = schedule(name, setting).take(batches)
         costs, plan = profile_of(block, made, setting.workers)
         rows.append(
             {
@@ -131,7 +131,7 @@ def predicted(network: str, setting: Setting, batches: int, repeats: int = 10) -
     )
     plan = Plan.by_hand(balance, rows=costs.rows)
     return {
-        name: simulate(schedule(name, setting, batches), costs, plan).makespan_s
+        name: simulate(schedule(name, setting).take(batches), costs, plan).makespan_s
         for name in ("flush", "zb-h1")
     }
 
@@ -168,7 +168,7 @@ def _pipeline(name: str, setting: Setting, network: str = "small GPT") -> Pipeli
         balance = [2, *[1] * (BLOCKS * setting.workers - 2), 3]
     return Pipeline(
         model,
-        partial(schedule, name, setting),
+        schedule(name, setting),
         balance=balance,
         optimizer=partial(torch.optim.SGD, lr=1e-3),
         loss=loss,

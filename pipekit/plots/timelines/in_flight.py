@@ -26,6 +26,7 @@ def in_flight_table(schedule: Schedule) -> pd.DataFrame:
     Raises:
         ScheduleError: the schedule is not executable.
     """
+    schedule = schedule.excerpt()
     report = check(schedule)
     tables = [
         pd.DataFrame(
@@ -52,7 +53,7 @@ def in_flight(schedule: Schedule) -> go.Figure:
         ScheduleError: the schedule is not executable.
     """
     table = in_flight_table(schedule)
-    workers = range(len(schedule.workers))
+    workers = range(schedule.worker_count)
     peaks = {column: int(table[column].max()) for column in PANELS}
     end = float(table["slot"].max())
     layout = worker_panels(

@@ -64,17 +64,22 @@ class _Reader:
         return task
 
 
-def draw(schedule: Table, durations: Mapping[Op, int] = PAPER_SLOTS) -> str:  # type: ignore[assignment]
+def draw(
+    schedule: Table,
+    durations: Mapping[Op, int] = PAPER_SLOTS,  # type: ignore[assignment]
+    batches: int | None = None,
+) -> str:
     """Return the picture of a schedule as text; :func:`pipekit.schedules.parse` reads it back.
 
     Args:
         schedule: an executable schedule.
         durations: whole time slots of each kind of pass, at least 1 each.
+        batches: how many; None: as many as fill the pipeline (:meth:`Schedule.excerpt`).
 
     Raises:
         ScheduleError: the workers would wait for one another for ever.
     """
-    rows = []
+    schedule, rows = schedule.excerpt(batches), []
     firsts = {one for one, _ in schedule.overlaps}
     for worker, (tasks, times) in enumerate(
         zip(schedule.workers, slots(schedule, {**durations, Op.UPDATE: 0}), strict=True)

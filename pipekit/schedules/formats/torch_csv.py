@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.flushed import Pass, flushed
+from pipekit.schedules.flushed import Pass, one_batch
 from pipekit.schedules.ops import OPS, PASSES, Op
 from pipekit.schedules.table import Contents, Table
 from pipekit.schedules.task import Task
@@ -52,7 +52,7 @@ def write(schedule: Table) -> str:
     return lines.getvalue()
 
 
-def read(text: str, batches: int, name: str) -> Contents:
+def read(text: str, name: str) -> Contents:
     """Read a table; see :meth:`pipekit.schedules.Schedule.from_torch_csv`."""
     workers: list[list[Pass]] = []
     overlaps: list[tuple[Pass, Pass]] = []
@@ -70,10 +70,9 @@ def read(text: str, batches: int, name: str) -> Contents:
                 overlaps.append((found[0], found[1]))
             passes += found
         workers.append(passes)
-    last = max((k for _, _, k in chain(*workers)), default=-1)
-    if last < 0:
+    if not any(workers):
         raise ScheduleError("the CSV has no pass: torch writes a line a rank, such as 0F0,0F1,0B0")
-    return flushed(name, workers, last + 1, batches, overlaps)
+    return one_batch(name, workers, overlaps)
 
 
 def _rows(text: str) -> list[list[str]]:

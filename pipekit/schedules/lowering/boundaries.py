@@ -7,10 +7,10 @@ before it; so a boundary is a cut through the data and not through the workers' 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
-from pipekit.schedules.lowering.lower import Step
+from pipekit.schedules.lowering.steps import Step, Steps
 from pipekit.schedules.ops import OPS, Op
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
@@ -59,25 +59,22 @@ def boundaries(schedule: Schedule, every: int | None = None) -> tuple[Boundary, 
     return tuple(found)
 
 
-def until(schedule: Schedule, microbatch: int) -> Schedule:
-    """Return what is left of a table for a run that ends early.
+def updates_before(schedule: Schedule, microbatch: int) -> tuple[int, ...]:
+    """Return how many updates each stage makes of the microbatches before one alone.
 
     Args:
-        schedule: the table.
-        microbatch: the first that is no part of the run.
+        schedule: without end.
+        microbatch: the first that they do not sum.
     """
-    if microbatch >= schedule.microbatches:
-        return schedule
-    overlaps = (
-        pair for pair in schedule.overlaps if all(task.microbatch < microbatch for task in pair)
-    )
-    return replace(
-        schedule,
-        workers=tuple(
-            tuple(task for task in tasks if task.microbatch < microbatch)
-            for tasks in schedule.workers
-        ),
-        overlaps=frozenset(overlaps),
+    size = schedule.period_microbatches
+    periods, rest = divmod(microbatch, size)
+    stops: list[set[int]] = [set() for _ in range(schedule.stages)]
+    for op, stage, last, _ in chain(*schedule.period):
+        if not OPS[op].is_pass:
+            stops[stage].add(1 + last % size)
+    return tuple(
+        periods * made + sum(stop <= rest for stop in stage)
+        for made, stage in zip(schedule.period_versions, stops, strict=True)
     )
 
 
@@ -102,16 +99,14 @@ def older_versions(tasks: Iterable[Task], cuts: Sequence[Boundary]) -> list[dict
     return read
 
 
-def steps_after(
-    lowered: Sequence[Sequence[Step]], boundary: Boundary
-) -> tuple[tuple[Step, ...], ...]:
-    """Return what the workers of a run that is taken up again do.
+def steps_after(steps: Steps, boundary: Boundary) -> Steps:
+    """Return what a worker of a run that is taken up again does.
 
     Of the tasks before the boundary, those that add gradients and updates stay in their places,
     without messages: they tell where the weight versions and sums of gradients lie.
 
     Args:
-        lowered: what the workers of a whole run do.
+        steps: what it does in a whole run, which is finite.
         boundary: after which the run is taken up.
     """
 
@@ -122,7 +117,7 @@ def steps_after(
         stays = rule.adds_gradient or not rule.is_pass
         return step._replace(receives=(), sends=()) if stays else None
 
-    return tuple(tuple(filter(None, map(left, steps))) for steps in lowered)
+    return Steps(tuple(filter(None, map(left, steps.head))))
 
 
 def _crossed(schedule: Schedule) -> set[int]:

@@ -2,129 +2,103 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
+from itertools import chain
+from math import gcd
 
+from pipekit.schedules.beginning import beginning, periods_under_way, starts
+from pipekit.schedules.errors import ScheduleError
+from pipekit.schedules.lowering.recurring import Recurring, plus
+from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN, Ends, Message, Step, Steps
 from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.schedules.ops import OPS, RECEIVERS, SENDERS, Op, Payload
-from pipekit.schedules.repeated import alike, distinct
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
-
-MAIN = -1
-"""In place of a skip connection: the way from stage to stage."""
 
 Skips = Sequence[tuple[int, int]]
 """Skip connections, each from a stage to a later one."""
 
-FIRST_TIE = MAIN - 1
-"""In place of a skip connection: the first weight that stages share; others count down."""
-
-
-class Message(NamedTuple):
-    """What one task sends to another, as both of them know it.
-
-    Attributes:
-        payload: an activation, or its gradient.
-        stage: of the task that receives it.
-        microbatch: of both tasks.
-        skip: the number of the skip connection that it belongs to, or MAIN; of a weight that stages
-            share, a number below that.
-        attempt: 1 if it takes the place of one that was sent before an update was validated.
-    """
-
-    payload: Payload
-    stage: int
-    microbatch: int
-    skip: int = MAIN
-    attempt: int = 0
-
-    @property
-    def purpose(self) -> str:
-        """What it is for: its payload's name, or "weights" for a gradient of shared weights."""
-        return "weights" if self.skip <= FIRST_TIE else self.payload.value
-
-    def later(self, microbatches: int, versions: int = 0) -> "Message":
-        """Return the same message, ``microbatches`` later; it knows no weight ``versions``."""
-        payload, stage, microbatch, skip, attempt = self
-        return Message(payload, stage, microbatch + microbatches, skip, attempt)
-
-
-def runs_again(mode: str, ends_batch: bool) -> bool:
-    """Return whether a stage's ``recompute`` has a forward run again before its backward.
-
-    Args:
-        mode: "never", "always" or "except_last".
-        ends_batch: whether the microbatch is the worker's last one of a batch.
-    """
-    return mode == "always" or (mode == "except_last" and not ends_batch)
-
-
-class Step(NamedTuple):
-    """A task with its communication and its place in memory.
-
-    Attributes:
-        task: what to do.
-        receives: the messages that it needs, each with the worker that sends it; none for a forward
-            of the first stage, a backward of the last and one for the weights.
-        sends: the messages that it gives, each with the worker that receives it; none for a forward
-            of the last stage, a backward of the first and one for the weights.
-        slot: which of the stage's weight slots a pass reads or an update writes.
-        update: the update that the task makes, or that sums its microbatch's gradient.
-        ends_batch: whether the task's microbatch is the worker's last one of a batch.
-        ends_update: whether the task is the worker's last that adds a gradient for the update.
-    """
-
-    task: Task
-    receives: tuple[tuple[Message, int], ...]
-    sends: tuple[tuple[Message, int], ...]
-    slot: int
-    update: int = 0
-    ends_batch: bool = False
-    ends_update: bool = False
-
-    def recomputed(self, mode: str) -> bool:
-        """Return whether the forward runs again, if the stage's ``recompute`` is ``mode``."""
-        return runs_again(mode, self.ends_batch)
-
-    def later(self, microbatches: int, versions: int) -> "Step":
-        """Return the same step, ``microbatches`` and weight ``versions`` later."""
-        task, receives, sends, slot, update, ends_batch, ends_update = self
-        return Step(
-            task.later(microbatches, versions),
-            _later(receives, microbatches),
-            _later(sends, microbatches),
-            slot,
-            update + versions,
-            ends_batch,
-            ends_update,
-        )
-
 
 def lower(
-    schedule: Schedule, skips: Skips = (), ties: Skips = (), cut_every: int | None = None
-) -> tuple[Sequence[Step], ...]:
+    schedule: Schedule, skips: Skips = (), ties: Skips = (), goes_on: bool = False
+) -> tuple[Steps, ...]:
     """Return every worker's steps for a schedule that :func:`check` has accepted.
 
     Args:
-        schedule: the table.
+        schedule: finite, or without end.
         skips: skip connections between stages that are not neighbours, or that are: what passes
             there goes straight from the one to the other (torchgpipe, section 3.3).
         ties: stages that share a weight, of which nothing passes in a forward: each has a copy.
             Its gradient comes back as a skip connection's does.
-        cut_every: microbatches between two places where a run may end and another go on from
-            there, or None; see :func:`weight_slots`.
+        goes_on: whether a run may end behind any batch of a schedule without end and another go on
+            from there; see :func:`weight_slots`.
 
     Raises:
         ScheduleError: a backward would read a version that no longer lies where its forward read.
     """
-    if schedule.period:
-        first = lower(schedule.period, skips, ties, cut_every)
-        # Else a repetition begins with its version where the one before it has left it.
-        if all(step.slot == 0 for steps in first for step in steps):
-            return tuple(map(alike, schedule.workers, first))
+    if not schedule.period:
+        return tuple(map(Steps, _finite(schedule, skips, ties)))
+    size, made = schedule.period_microbatches, schedule.period_versions
+    cut_every = gcd(*schedule.batch_stops) if goes_on else None
+    if schedule.is_closed and cut_every in (None, size):
+        first = _finite(schedule.before(size), skips, ties)
+        # Else a period begins with its version where the one before it has left it.
+        if all(step.slot == 0 for step in chain(*first)):
+            return tuple(Steps((), steps, size, made) for steps in first)
+    settled = periods_under_way(schedule)
+    periods = settled + 4
+    while True:
+        first = _finite(beginning(schedule, periods), skips, ties, cut_every)
+        slots = 1 + max(step.slot for step in chain(*first))
+        if periods >= settled + 3 * slots:
+            break
+        periods = settled + 3 * slots
+    return tuple(
+        _folded(steps, starts(schedule, worker, periods), settled, slots, size, made)
+        for worker, steps in enumerate(first)
+    )
+
+
+def _folded(
+    steps: tuple[Step, ...],
+    begins: Sequence[int],
+    settled: int,
+    slots: int,
+    size: int,
+    made: tuple[int, ...],
+) -> Steps:
+    """Return a worker's steps as a head and a period in which its weight slots come round.
+
+    Args:
+        steps: of the beginning of a schedule without end.
+        begins: where each of its periods begins.
+        settled: how many of them the head may have a part in.
+        slots: most weight slots of a stage.
+        size: microbatches of a period.
+        made: weight versions of each stage likewise.
+
+    Raises:
+        ScheduleError: they do not come round.
+    """
+    number = [step.slot for step in steps]
+    for length in range(1, slots + 1):
+        first, second, last = begins[settled], begins[settled + length], begins[-1]
+        if number[second:last] == number[first : last - (second - first)]:
+            versions = tuple(length * each for each in made)
+            return Steps(steps[:first], steps[first:second], length * size, versions)
+    raise ScheduleError(
+        f"the weight slots of {steps[0].task}'s worker do not come round: give train() batches "
+        f"with a length, and the pipeline schedule.take(...) of as many"
+    )
+
+
+def _finite(
+    schedule: Schedule, skips: Skips, ties: Skips, cut_every: int | None = None
+) -> list[tuple[Step, ...]]:
+    """Return every worker's steps for a finite schedule; see :func:`lower`."""
     into, out_of = _ways(schedule, skips, ties)
     update_of = schedule.update_of
-    lowered: list[Sequence[Step]] = []
+    lowered: list[tuple[Step, ...]] = []
     for tasks in schedule.workers:
         last_of_batches, last_of_updates = batch_ends(tasks, schedule), update_ends(tasks, schedule)
         slots = weight_slots(tasks, cut_every).slots
@@ -143,24 +117,15 @@ def lower(
                 )
             )
         lowered.append(tuple(steps))
-    return tuple(lowered)
+    return lowered
 
 
-_Ends = tuple[tuple[Message, int], ...]
-"""Messages, each with the worker at its other end."""
-_Ways = dict[tuple[Op, int], list[list[_Ends]]]
+_Ways = dict[tuple[Op, int], list[list[Ends]]]
 """For each op and stage the ways that messages go; for each of these, its message of every
 microbatch, alone in a tuple."""
 
 
-def _later(ends: _Ends, microbatches: int) -> _Ends:
-    """Return messages so many microbatches later."""
-    if not ends:
-        return ()
-    return tuple([(message.later(microbatches), worker) for message, worker in ends])
-
-
-def _at(ways: Sequence[Sequence[_Ends]], microbatch: int) -> _Ends:
+def _at(ways: Sequence[Sequence[Ends]], microbatch: int) -> Ends:
     if len(ways) == 1:
         return ways[0][microbatch]
     return tuple(end for way in ways for end in way[microbatch])
@@ -172,7 +137,7 @@ def _ways(schedule: Schedule, skips: Skips, ties: Skips) -> tuple[_Ways, _Ways]:
     into: _Ways = defaultdict(list)
     out_of: _Ways = defaultdict(list)
 
-    def ends(messages: Sequence[Message], others: Sequence[int]) -> list[_Ends]:
+    def ends(messages: Sequence[Message], others: Sequence[int]) -> list[Ends]:
         workers = (graph.worker_of[number] for number in others)
         return [(end,) for end in zip(messages, workers, strict=True)]
 
@@ -196,12 +161,19 @@ def _ways(schedule: Schedule, skips: Skips, ties: Skips) -> tuple[_Ways, _Ways]:
     return into, out_of
 
 
-def loss_versions(schedule: Schedule) -> tuple[int, ...]:
+def loss_versions(schedule: Schedule) -> Recurring[int]:
     """Return the oldest version that the last stage reads for the losses of each update."""
+    if not schedule.period:
+        return Recurring(_loss_versions(schedule))
+    settled, last = periods_under_way(schedule), schedule.stages - 1
+    some, made = beginning(schedule, 1), schedule.period_versions[last]
+    versions, first = _loss_versions(some), settled * made
+    period = versions[first : first + made]
+    return Recurring(versions[:first], period, partial(plus, step=made))
+
+
+def _loss_versions(schedule: Schedule) -> tuple[int, ...]:
     last = schedule.stages - 1
-    if schedule.period:
-        first, step = loss_versions(schedule.period), len(schedule.period.updates[last])
-        return tuple(v + time * step for time in range(schedule.times) for v in first)
     read = {
         task.microbatch: task.version
         for tasks in schedule.workers
@@ -211,9 +183,9 @@ def loss_versions(schedule: Schedule) -> tuple[int, ...]:
     return tuple(min(read[k] for k in summed) for summed in schedule.updates[last])
 
 
-def slot_count(steps: Sequence[Step], stage: int) -> int:
+def slot_count(steps: Steps, stage: int) -> int:
     """Return how many weight slots ``stage`` needs to run its part of a worker's ``steps``."""
-    return 1 + max((step.slot for step in distinct(steps) if step.task.stage == stage), default=0)
+    return 1 + max((step.slot for step in steps.distinct if step.task.stage == stage), default=0)
 
 
 def batch_ends(tasks: Sequence[Task], schedule: Schedule) -> set[tuple[int, int]]:

@@ -1,11 +1,18 @@
 """What updates sum where a stage is on several workers, and in which order the sums are made."""
 
 from collections import Counter
+from functools import partial
 from typing import NamedTuple
 
+from pipekit.schedules.beginning import beginning, periods_under_way
+from pipekit.schedules.errors import ScheduleError
+from pipekit.schedules.lowering.recurring import Recurring, plus
 from pipekit.schedules.ops import OPS
 from pipekit.schedules.replay import order
 from pipekit.schedules.schedule import Schedule
+
+Turn = tuple[int, int]
+"""A sum over several workers: the stage and the update."""
 
 
 class Sum(NamedTuple):
@@ -20,10 +27,37 @@ class Sum(NamedTuple):
     batches: int
 
 
-def sums(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:
+def sums(schedule: Schedule) -> tuple[Recurring[Sum], ...]:
     """Return what each update of each stage sums: update ``i + 1`` of stage ``s`` is [s][i]."""
-    if schedule.period:
-        return tuple(stage * schedule.times for stage in sums(schedule.period))
+    if not schedule.period:
+        return tuple(map(Recurring, _sums(schedule)))
+    settled = periods_under_way(schedule)
+    return tuple(
+        Recurring(found[: settled * made], found[settled * made : (settled + 1) * made])
+        for found, made in zip(_sums(beginning(schedule, 1)), schedule.period_versions, strict=True)
+    )
+
+
+def stops(schedule: Schedule) -> tuple[Recurring[int], ...]:
+    """Return the microbatch behind those that each update of each stage sums."""
+    if not schedule.period:
+        found = [tuple(summed.stop for summed in stage) for stage in schedule.updates]
+        return tuple(map(Recurring, found))
+    settled = periods_under_way(schedule)
+    later = partial(plus, step=schedule.period_microbatches)
+    return tuple(
+        Recurring(
+            tuple(summed.stop for summed in stage[: settled * made]),
+            tuple(summed.stop for summed in stage[settled * made : (settled + 1) * made]),
+            later,
+        )
+        for stage, made in zip(
+            beginning(schedule, 1).updates, schedule.period_versions, strict=True
+        )
+    )
+
+
+def _sums(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:
     graph, batch_of = schedule.dependencies, schedule.batch_of
     return tuple(
         tuple(
@@ -37,7 +71,7 @@ def sums(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:
     )
 
 
-def sum_order(schedule: Schedule, joint_updates: bool = False) -> tuple[tuple[int, int], ...]:
+def sum_order(schedule: Schedule, joint_updates: bool = False) -> Recurring[Turn]:
     """Return the sums over several workers, as (stage, update), in an order for all of them.
 
     A worker makes the sums of its stages one after another.  They come here in the order in which
@@ -46,7 +80,7 @@ def sum_order(schedule: Schedule, joint_updates: bool = False) -> tuple[tuple[in
     later in the replay than all gradients of that sum and of those before it.
 
     Args:
-        schedule: a table that :func:`pipekit.schedules.check` has accepted.
+        schedule: one that :func:`pipekit.schedules.check` has accepted.
         joint_updates: whether updates wait for one another, as in
             :func:`pipekit.schedules.replay.replay`.
 
@@ -55,12 +89,27 @@ def sum_order(schedule: Schedule, joint_updates: bool = False) -> tuple[tuple[in
     """
     shared = {stage for stage, workers in enumerate(schedule.stage_workers) if len(workers) > 1}
     if not shared:
-        return ()
-    if schedule.period:
-        first = sum_order(schedule.period, joint_updates)
-        counts = [*map(len, schedule.period.updates)]
-        times = range(schedule.times)
-        return tuple((s, update + time * counts[s]) for time in times for s, update in first)
+        return Recurring(())
+    if not schedule.period:
+        return Recurring(_sum_order(schedule, shared, joint_updates))
+    made = schedule.period_versions
+    later = partial(_later, made=made)
+    settled = 0 if schedule.is_closed else periods_under_way(schedule)
+    some = schedule.before(schedule.period_microbatches * (3 * settled + 1))
+    found, each = _sum_order(some, shared, joint_updates), sum(made[stage] for stage in shared)
+    begins = range(settled * each, (2 * settled + 1) * each, each)
+    first, *others = (found[begin : begin + each] for begin in begins)
+    if any([later(turn, n) for turn in first] != [*some] for n, some in enumerate(others, 1)):
+        raise ScheduleError("the sums over several workers do not come in the same order each time")
+    return Recurring(found[: begins[0]], first, later)
+
+
+def _later(turn: Turn, periods: int, *, made: tuple[int, ...]) -> Turn:
+    stage, update = turn
+    return stage, update + periods * made[stage]
+
+
+def _sum_order(schedule: Schedule, shared: set[int], joint_updates: bool) -> tuple[Turn, ...]:
     graph = schedule.dependencies
     left = [Counter(stage) for stage in graph.update_of]  # gradients to come, by update
     made = dict.fromkeys(shared, 0)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pipekit.schedules.dependencies import NOBODY, Dependencies
 from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.lowering.lower import Message, Step
+from pipekit.schedules.lowering.steps import Message, Step, Steps
 from pipekit.schedules.ops import OPS, Op
 from pipekit.schedules.replay import order
 from pipekit.schedules.schedule import Schedule
@@ -39,11 +39,11 @@ class Validation(NamedTuple):
     again: dict[Message, int]
 
 
-def validations(schedule: Schedule, steps: Sequence[Sequence[Step]]) -> tuple[Validation, ...]:
+def validations(schedule: Schedule, steps: Sequence[Steps]) -> tuple[Validation, ...]:
     """Return what each worker does if updates are validated later.
 
     Args:
-        schedule: a table whose updates can wait for one another on all stages.
+        schedule: a finite one whose updates can wait for one another on all stages.
         steps: what :func:`pipekit.schedules.lower` made of it.
 
     Raises:
@@ -53,7 +53,7 @@ def validations(schedule: Schedule, steps: Sequence[Sequence[Step]]) -> tuple[Va
     newest = _newest(graph)
     found = tuple(_worker(schedule, worker, newest) for worker in range(len(schedule.workers)))
     for worker, own in enumerate(steps):
-        for step in own:
+        for step in own.head:
             if update := found[worker].speculative.get(step.task):
                 for message, receiver in step.sends:
                     found[receiver].again[message] = update
@@ -115,15 +115,13 @@ def _worker(schedule: Schedule, worker: int, newest: Sequence[int]) -> Validatio
     return found
 
 
-def _require_end(
-    schedule: Schedule, steps: Sequence[Sequence[Step]], found: Sequence[Validation]
-) -> None:
+def _require_end(schedule: Schedule, steps: Sequence[Steps], found: Sequence[Validation]) -> None:
     """Raise ScheduleError if workers would wait for ever where every update is made again."""
     sent: set[Message] = set()
     left = [Counter(stage) for stage in schedule.update_of]  # to add, by stage and update
     arrived: Counter[int] = Counter()  # workers that have come to an update
     busy = sum(map(bool, schedule.workers))
-    runs = [_Run(own, each) for own, each in zip(steps, found, strict=True)]
+    runs = [_Run(own.head, each) for own, each in zip(steps, found, strict=True)]
     moved = True
     while moved:
         moved = False
@@ -143,8 +141,8 @@ def _require_end(
 class _Run:
     """How far a worker is in a run in which every update turns out to be wrong."""
 
-    def __init__(self, steps: Sequence[Step], validation: Validation) -> None:
-        self.steps, self.validation = tuple(steps), validation
+    def __init__(self, steps: tuple[Step, ...], validation: Validation) -> None:
+        self.steps, self.validation = steps, validation
         self.at = self.last = self.pending = 0
         self.repeated = 0  # of the forwards that run again now
         self.speculated: list[Step] = []

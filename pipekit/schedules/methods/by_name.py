@@ -3,156 +3,66 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import cast
 
-from pipekit.schedules import (
-    Schedule,
-    ScheduleError,
-    chimera,
-    dualpipe,
-    dualpipe_v,
-    eager,
-    flush,
-    gpipe,
-    hanayo,
-    interleaved,
-    interleaved_zero_bubble,
-    looped_bfs,
-    model_parallel,
-    paci,
-    pipedream,
-    replicate,
-    two_bw,
-    v_half,
-    v_min,
-    zb_h1,
-    zb_h2,
-    zb_v,
-)
+from pipekit import names
+from pipekit.schedules import Schedule, ScheduleError, replicate
 
-Method = Callable[[int | Sequence[int], int, int], Schedule]
-"""(stages, microbatches a batch, batches) to a schedule.
+Method = Callable[[int | Sequence[int], int], Schedule]
+"""(stages, microbatches a batch) to a schedule without end.
 
 ``stages`` says how many there are, or on how many workers each of them is.
 """
 
 
-class _Looped(Protocol):
-    __name__: str
+def _made(name: str, stages: int | Sequence[int], microbatches: int) -> Schedule:
+    """Return a method's schedule.
 
-    def __call__(
-        self, stages: int, microbatches: int, batches: int, *, workers: int
-    ) -> Schedule: ...
-
-
-def _in_pipelines(method: Callable[[int, int, int], Schedule]) -> Method:
-    """Return a method whose replicas are parallel pipelines, of which all stages have as many."""
-
-    def made(stages: int | Sequence[int], microbatches: int, batches: int) -> Schedule:
-        replicas = [1] * stages if isinstance(stages, int) else stages
-        if len(set(replicas)) > 1:
-            raise ScheduleError(
-                f"only PipeDream has stages on different numbers of workers: use "
-                f"{'-'.join(['2'] * len(replicas))}, say, in place of "
-                f"{'-'.join(map(str, replicas))}"
-            )
-        schedule = method(len(replicas), microbatches, batches)
-        return schedule if replicas[0] == 1 else replicate(schedule, replicas[0])
-
-    return made
-
-
-_STAGES_A_WORKER = 2
-"""Of methods with several, where nothing else is said."""
-
-
-def _looped(name: str, method: _Looped) -> Method:
-    """Return a method that can have any number of stages a worker, with two."""
-
-    def made(stages: int, microbatches: int, batches: int) -> Schedule:
-        if stages % _STAGES_A_WORKER:
-            raise ScheduleError(
-                f"{name} has two stages a worker: use an even number of stages, not {stages} "
-                f"(schedules.{method.__name__}() can have more a worker)"
-            )
-        return method(stages, microbatches, batches, workers=stages // _STAGES_A_WORKER)
-
-    return _in_pipelines(made)
+    Raises:
+        ScheduleError: the method cannot have these counts; the message says what to use.
+    """
+    entry = names.METHODS[name]
+    replicas = [1] * stages if isinstance(stages, int) else list(stages)
+    if entry.replicas == "stages":
+        return cast(Schedule, entry.load()(stages))
+    copies = max(replicas, default=1)
+    if entry.replicas == "none" and copies > 1:
+        raise ScheduleError(f"{name} has each stage on one worker: use stages in place of them")
+    if len(set(replicas)) > 1:
+        raise ScheduleError(
+            f"only PipeDream has stages on different numbers of workers: use "
+            f"{'-'.join(['2'] * len(replicas))}, say, in place of {'-'.join(map(str, replicas))}"
+        )
+    counts = (len(replicas), microbatches) if entry.microbatches else (len(replicas),)
+    workers, more = divmod(len(replicas), entry.stages_a_worker)
+    if entry.takes_workers and more:
+        raise ScheduleError(
+            f"{name} has two stages a worker: use an even number of stages, not {len(replicas)} "
+            f"(schedules.{entry.where.partition(':')[2]}() can have more a worker)"
+        )
+    options = {"workers": workers} if entry.takes_workers else {}
+    schedule: Schedule = entry.load()(*counts, **options)
+    return schedule if copies == 1 else replicate(schedule, copies)
 
 
-def _alone(name: str, method: Callable[[int, int, int], Schedule]) -> Method:
-    """Return a method that has each stage on one worker."""
-
-    def made(stages: int | Sequence[int], microbatches: int, batches: int) -> Schedule:
-        replicas = [1] * stages if isinstance(stages, int) else stages
-        if max(replicas) > 1:
-            raise ScheduleError(f"{name} has each stage on one worker: use stages in place of them")
-        return method(len(replicas), microbatches, batches)
-
-    return made
-
-
-def _unsplit(method: Callable[[int | Sequence[int], int], Schedule]) -> Method:
-    return lambda stages, microbatches, batches: method(stages, batches)
-
-
-_PIPEDREAM: dict[str, Callable[[int | Sequence[int], int], Schedule]] = {
-    "pipedream": pipedream,
-    "pipedream-vertical-sync": partial(pipedream, vertical_sync=True),
-    "pipedream-no-stashing": partial(pipedream, stashing=False),
-}
-_STRAIGHT: dict[str, Callable[[int, int, int], Schedule]] = {
-    "gpipe": gpipe,
-    "flush": flush,
-    "eager": eager,
-    "2bw": two_bw,
-    "zb-h1": zb_h1,
-    "zb-h2": zb_h2,
-}
-_LOOPED: dict[str, _Looped] = {
-    "interleaved": interleaved,
-    "interleaved-zero-bubble": interleaved_zero_bubble,
-    "looped-bfs": looped_bfs,
-    "hanayo": hanayo,
-}
-_V: dict[str, Callable[[int, int, int], Schedule]] = {
-    "zb-v": zb_v,
-    "v-half": v_half,
-    "v-min": v_min,
-    "dualpipe-v": dualpipe_v,
-}
-_TWO_WAYS: dict[str, Callable[[int, int, int], Schedule]] = {
-    "chimera": chimera,
-    "dualpipe": dualpipe,
-}
-
-METHODS: dict[str, Method] = {
-    **{name: _in_pipelines(method) for name, method in _STRAIGHT.items()},
-    **{name: _looped(name, method) for name, method in _LOOPED.items()},
-    **{name: _in_pipelines(method) for name, method in (_V | _TWO_WAYS).items()},
-    "model-parallel": _in_pipelines(
-        lambda stages, microbatches, batches: model_parallel(stages, batches)
-    ),
-    "paci": _alone("PACI", paci),
-    **{name: _unsplit(method) for name, method in _PIPEDREAM.items()},
-}
+METHODS: dict[str, Method] = {name: partial(_made, name) for name in names.METHODS}
 """Every method that can be asked for by name."""
 
-PER_MINIBATCH = frozenset({"model-parallel", *_PIPEDREAM})
+PER_MINIBATCH = frozenset(name for name, each in names.METHODS.items() if not each.microbatches)
 """Those that update after every minibatch: a batch is one microbatch, whatever count is given."""
 
 
 def named_schedules(stages: int, workers: int, microbatches: int) -> Iterator[Schedule]:
     """Yield one batch of every method that flushes and has so many stages on so many workers."""
     for name, method in METHODS.items():
-        if name in PER_MINIBATCH or name in ("2bw", "paci"):
+        if name in PER_MINIBATCH:
             continue
         try:
-            schedule = method(stages, microbatches, 1)
+            schedule = method(stages, microbatches)
         except ScheduleError:  # not with these counts
             continue
-        if len(schedule.workers) == workers:
-            yield schedule
+        if schedule.is_closed and schedule.stashing and schedule.worker_count == workers:
+            yield schedule.take(1)
 
 
 def stages_a_worker(name: str) -> int:
@@ -160,7 +70,7 @@ def stages_a_worker(name: str) -> int:
 
     With two directions that is one, which has two copies.
     """
-    return _STAGES_A_WORKER if name in _LOOPED or name in _V else 1
+    return names.METHODS[name].stages_a_worker
 
 
 def parse_replicas(text: str) -> list[int]:

@@ -6,7 +6,7 @@ from pipekit.schedules.methods.one_f_one_b import stage_passes
 from pipekit.schedules.schedule import Schedule
 
 
-def eager(stages: int, microbatches: int, batches: int = 1) -> Schedule:
+def eager(stages: int, microbatches: int) -> Schedule:
     """Return eager 1F1B's schedule: every microbatch of batch ``t`` reads version ``t``.
 
     Worker ``w`` (from 0) of ``p`` admits ``2 (p - 1 - w)`` forwards before it alternates, where
@@ -19,12 +19,11 @@ def eager(stages: int, microbatches: int, batches: int = 1) -> Schedule:
     Args:
         stages: how many stages, one worker each.
         microbatches: microbatches in each batch.
-        batches: how many batches, each ended by a flush and an update.
 
     Raises:
         ScheduleError: a count is below 1.
     """
-    require_positive(stages=stages, microbatches=microbatches, batches=batches)
+    require_positive(stages=stages, microbatches=microbatches)
     return Schedule(
         *flushed(
             "eager 1F1B",
@@ -32,7 +31,5 @@ def eager(stages: int, microbatches: int, batches: int = 1) -> Schedule:
                 stage_passes(worker, microbatches, in_flight=2 * (stages - worker) - 1)
                 for worker in range(stages)
             ),
-            microbatches,
-            batches,
         )
     )

@@ -6,7 +6,7 @@ from pipekit.schedules.methods.one_f_one_b import stage_passes
 from pipekit.schedules.schedule import Schedule
 
 
-def flush(stages: int, microbatches: int, batches: int = 1) -> Schedule:
+def flush(stages: int, microbatches: int) -> Schedule:
     """Return PipeDream-Flush's schedule: every microbatch of batch ``t`` reads version ``t``.
 
     As long as GPipe's, with at most ``stages`` microbatches in flight instead of ``microbatches``.
@@ -14,12 +14,11 @@ def flush(stages: int, microbatches: int, batches: int = 1) -> Schedule:
     Args:
         stages: how many stages, one worker each.
         microbatches: microbatches in each batch.
-        batches: how many batches, each ended by a flush and an update.
 
     Raises:
         ScheduleError: a count is below 1.
     """
-    require_positive(stages=stages, microbatches=microbatches, batches=batches)
+    require_positive(stages=stages, microbatches=microbatches)
     return Schedule(
         *flushed(
             "PipeDream-Flush",
@@ -27,7 +26,5 @@ def flush(stages: int, microbatches: int, batches: int = 1) -> Schedule:
                 stage_passes(stage, microbatches, in_flight=stages - stage)
                 for stage in range(stages)
             ),
-            microbatches,
-            batches,
         )
     )

@@ -6,7 +6,7 @@ from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 
 
-def gpipe(stages: int, microbatches: int, batches: int = 1) -> Schedule:
+def gpipe(stages: int, microbatches: int) -> Schedule:
     """Return GPipe's schedule: every microbatch of batch ``t`` reads version ``t``.
 
     Backwards run in the order of the forwards, as PipeDream-2BW's Figure 3 draws them; GPipe's own
@@ -15,12 +15,11 @@ def gpipe(stages: int, microbatches: int, batches: int = 1) -> Schedule:
     Args:
         stages: how many stages, one worker each.
         microbatches: microbatches in each batch.
-        batches: how many batches, each ended by a flush and an update.
 
     Raises:
         ScheduleError: a count is below 1.
     """
-    require_positive(stages=stages, microbatches=microbatches, batches=batches)
+    require_positive(stages=stages, microbatches=microbatches)
     return Schedule(
         *flushed(
             "GPipe",
@@ -28,7 +27,5 @@ def gpipe(stages: int, microbatches: int, batches: int = 1) -> Schedule:
                 [(op, stage, k) for op in (Op.FORWARD, Op.BACKWARD) for k in range(microbatches)]
                 for stage in range(stages)
             ),
-            microbatches,
-            batches,
         )
     )

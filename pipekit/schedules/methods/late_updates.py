@@ -1,10 +1,11 @@
 """Updates as late as their readers allow, so that passes hide the sums that they wait for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, pairwise
 
+from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.ops import OPS
-from pipekit.schedules.repeated import distinct
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
@@ -22,28 +23,58 @@ def late_updates(schedule: Schedule) -> Schedule:
     Args:
         schedule: whose updates come after the backwards that they sum.
     """
-    if schedule.period:
-        twice = tuple(tuple(tasks[: 2 * len(distinct(tasks))]) for tasks in schedule.workers)
-        size = 2 * schedule.period.microbatches
-        overlaps = [pair for pair in schedule.overlaps if all(t.microbatch < size for t in pair)]
-        two = replace(schedule, workers=twice, overlaps=frozenset(overlaps))
-        if late_updates(two) == two:  # and so it is with every other repetition
-            return schedule
-    put_off = _begun_together(schedule)
+    if not schedule.period:
+        versions, lists = _begun_together(schedule), []
+        for tasks in schedule.workers:
+            waiting: dict[int, Task] = {}
+            lists.append((*_moved(tasks, versions, waiting), *waiting.values()))
+        return replace(schedule, head=tuple(lists))
+    periods = 2 * periods_under_way(schedule) + 1
+    some = beginning(schedule, periods)
+    versions, folded, unchanged = _begun_together(some), [], True
+    for worker, tasks in enumerate(some.workers):
+        begins = starts(schedule, worker, periods)
+        waiting = {}
+        head = tuple(_moved(tasks[: begins[0]], versions, waiting))
+        parts = [tuple(_moved(tasks[a:b], versions, waiting)) for a, b in pairwise(begins)]
+        together = head + tuple(chain(*parts))
+        unchanged &= together == tasks[: len(together)]
+        folded.append(_folded(schedule, head, parts))
+    if unchanged:
+        return schedule
+    placed = {*chain(*chain(*folded))}
+    return replace(
+        schedule,
+        head=tuple(head for head, _ in folded),
+        period=tuple(period for _, period in folded),
+        overlaps=frozenset(pair for pair in some.overlaps if placed.issuperset(pair)),
+    )
 
-    def moved(tasks: Sequence[Task]) -> Iterator[Task]:
-        waiting: dict[int, Task] = {}  # updates, by stage
-        for task in tasks:
-            update = waiting.get(task.stage)
-            if update and task.version >= update.version:  # reads it, or is the next update
-                yield waiting.pop(task.stage)
-            if not OPS[task.op].is_pass and task.version in put_off:
-                waiting[task.stage] = task
-            else:
-                yield task
-        yield from waiting.values()
 
-    return replace(schedule, workers=tuple(tuple(moved(tasks)) for tasks in schedule.workers))
+def _folded(
+    schedule: Schedule, head: tuple[Task, ...], periods: list[tuple[Task, ...]]
+) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
+    """Return a worker's head and period, given its first periods, of which the last are alike."""
+    while len(periods) > 1 and _repeats(schedule, periods[-2:]):
+        periods.pop()
+    return head + tuple(chain(*periods[:-1])), periods[-1]
+
+
+def _repeats(schedule: Schedule, periods: list[tuple[Task, ...]]) -> bool:
+    first, second = periods
+    return tuple(schedule.later(task, 1) for task in first) == second
+
+
+def _moved(tasks: Iterable[Task], versions: set[int], waiting: dict[int, Task]) -> Iterator[Task]:
+    """Yield a worker's tasks with some updates put off; ``waiting`` has these, by stage."""
+    for task in tasks:
+        update = waiting.get(task.stage)
+        if update and task.version >= update.version:  # reads it, or is the next update
+            yield waiting.pop(task.stage)
+        if not OPS[task.op].is_pass and task.version in versions:
+            waiting[task.stage] = task
+        else:
+            yield task
 
 
 def _begun_together(schedule: Schedule) -> set[int]:

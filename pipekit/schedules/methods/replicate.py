@@ -1,11 +1,10 @@
 """Parallel pipelines: a schedule run side by side on several sets of workers."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 from pipekit.schedules.methods.arguments import require_positive
 from pipekit.schedules.methods.late_updates import late_updates
 from pipekit.schedules.ops import OPS
-from pipekit.schedules.repeated import Repeated, distinct
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
@@ -37,22 +36,22 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
     if width > 1:
         schedule = late_updates(schedule)
 
-    def pipelines_own(tasks: Sequence[Task], pipeline: int) -> Sequence[Task]:
-        own = [copied(task, pipeline) for task in distinct(tasks)]
-        if isinstance(tasks, Repeated):
-            return Repeated(own, tasks.times, tasks.microbatches * width, tasks.versions)
-        return tuple(own)
+    def pipelines(lists: tuple[tuple[Task, ...], ...]) -> tuple[tuple[Task, ...], ...]:
+        return tuple(
+            tuple(copied(task, pipeline) for task in tasks)
+            for tasks in lists
+            for pipeline in range(width)
+        )
 
-    workers = (
-        pipelines_own(tasks, pipeline) for tasks in schedule.workers for pipeline in range(width)
-    )
-    return Schedule(
-        tuple(workers),
-        f"{width} x {schedule.name}",
-        schedule.stashing,
+    return replace(
+        schedule,
+        head=pipelines(schedule.head),
+        name=f"{width} x {schedule.name}",
+        batch_size=None,
         overlaps=frozenset(
             (copied(one, pipeline), copied(other, pipeline))
             for one, other in schedule.overlaps
             for pipeline in range(width)
         ),
+        period=pipelines(schedule.period),
     )

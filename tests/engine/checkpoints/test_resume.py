@@ -61,18 +61,16 @@ def saved_after(folder: Path) -> int:
     return int(end(folder).name.split("-")[1])
 
 
-def parallel(method: str, replicas: int) -> Callable[[int], schedules.Schedule]:
+def parallel(method: str, replicas: int) -> schedules.Schedule:
     """A method on 2 stages, or 1, each on several workers."""
     return {
-        "2 x flush": lambda n: schedules.replicate(schedules.flush(2, 2, n), replicas),
-        "2 x interleaved": lambda n: schedules.replicate(
-            schedules.interleaved(2, 2, n, workers=1), replicas
-        ),
-        "2 x 2bw": lambda n: schedules.replicate(schedules.two_bw(2, 2, n), replicas),
-        "pipedream 2-1": lambda n: schedules.pipedream([replicas, 1], n),
-        "pipedream 1-2": lambda n: schedules.pipedream([1, replicas], n),
-        "asp": lambda n: schedules.asp(replicas, n),
-        "bsp": lambda n: schedules.pipedream([replicas], n),
+        "2 x flush": schedules.replicate(schedules.flush(2, 2), replicas),
+        "2 x interleaved": schedules.replicate(schedules.interleaved(2, 2, workers=1), replicas),
+        "2 x 2bw": schedules.replicate(schedules.two_bw(2, 2), replicas),
+        "pipedream 2-1": schedules.pipedream([replicas, 1]),
+        "pipedream 1-2": schedules.pipedream([1, replicas]),
+        "asp": schedules.asp(replicas),
+        "bsp": schedules.pipedream([replicas]),
     }[method]
 
 

@@ -66,13 +66,13 @@ def test_an_update_is_skipped_after_all(name: str) -> None:
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_parallel_pipelines(name: str) -> None:
-    schedule = replicate(METHODS[name](1, 2, BATCHES), 2)
+    schedule = replicate(METHODS[name](1, 2), 2)
     later(schedule, clip_norm=0.1)
 
 
 @pytest.mark.parametrize("name", ["zb_h2", "zb_v", "chimera", "dualpipe_v"])
 def test_stages_that_share_weights(name: str) -> None:
-    schedule = METHODS[name](2, 3, BATCHES)
+    schedule = METHODS[name](2, 3)
     model = tied(("0.weight", "4.weight"))
     balance = [3, len(model) - 3] if schedule.stages == 2 else [1, 2, 1, len(model) - 4]
     both(schedule, model, balance, "threads", clip_norm=0.1, validate="later")
@@ -82,7 +82,7 @@ def test_stages_that_share_weights(name: str) -> None:
 def test_every_optimizer_is_put_back(optimizer: str) -> None:
     """With a scheduler, which has stepped too; some write into the gradients that they are given."""
     step = partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
-    later(zb_h2(2, 3, BATCHES), optimizer=OPTIMIZERS[optimizer], clip_norm=0.1, lr_scheduler=step)
+    later(zb_h2(2, 3), optimizer=OPTIMIZERS[optimizer], clip_norm=0.1, lr_scheduler=step)
 
 
 def waiting_and_later(model: nn.Sequential, **options: Any) -> list[Run]:
@@ -181,8 +181,6 @@ STUCK = Schedule(
             [(F, 1, 0), (F, 1, 1), (F, 3, 0), (F, 1, 2), (F, 3, 2), (F, 3, 1)]
             + [(B, stage, k) for stage in (3, 1) for k in range(3)],
         ],
-        3,
-        2,
     )
 )
 
@@ -202,7 +200,7 @@ LAYER = LayerProfile("layer", 4e-3, 8e-3, backward_input_s=4e-3, backward_weight
 @pytest.mark.parametrize("make", [zb_h2, zb_v])
 def test_without_a_global_stop_no_worker_idles_between_batches(make: Any) -> None:
     """What ZB-H2 and ZB-V gain is there if updates wait for nobody, or are validated later."""
-    schedule = make(4, 8, 4)
+    schedule = make(4, 8).take(4)
     costs = Profile((LAYER,) * 4, input_bytes=4)
     steady = {
         validate: simulate(schedule, costs, validate=validate).bubbles().loc["all", "steady"]
@@ -215,7 +213,7 @@ def test_without_a_global_stop_no_worker_idles_between_batches(make: Any) -> Non
 def test_with_a_global_stop_zb_h2_takes_as_long_as_zb_h1() -> None:
     costs = Profile((LAYER,) * 4, input_bytes=4)
     seconds = {
-        (make, validate): simulate(make(4, 8, 4), costs, validate=validate).makespan_s
+        (make, validate): simulate(make(4, 8).take(4), costs, validate=validate).makespan_s
         for make in (zb_h1, zb_h2)
         for validate in ("first", "later")
     }
@@ -226,7 +224,7 @@ def test_with_a_global_stop_zb_h2_takes_as_long_as_zb_h1() -> None:
 
 def test_emulated_it_waits_where_it_is_simulated_to_wait() -> None:
     costs = Profile((LAYER,) * 4, input_bytes=4)
-    schedule = zb_h2(4, 7, 3)
+    schedule = zb_h2(4, 7).take(3)
     for validate in arguments.VALIDATE:
         with own_time():
             seconds = emulate(schedule, costs, validate=validate).trace.makespan_s

@@ -37,8 +37,8 @@ def made(name: str) -> Schedule:
     """A method of ours on two workers (Chimera on four), or a table of torch's."""
     if name.startswith("torch's "):
         text, _, _ = torchs(name.removeprefix("torch's "), 2, 3)
-        return Schedule.from_torch_csv(text, BATCHES, name)
-    return METHODS[name](FOLDED.get(name, 2), 3, BATCHES)
+        return Schedule.from_torch_csv(text, name).repeat()
+    return METHODS[name](FOLDED.get(name, 2), 3)
 
 
 def shares(schedule: Schedule) -> list[list[list[int]]]:
@@ -47,8 +47,8 @@ def shares(schedule: Schedule) -> list[list[list[int]]]:
         [
             [
                 task.microbatch
-                for task in schedule.workers[worker]
-                if task.op in ADDING and task.stage == stage and task.version == 0
+                for task in schedule.take(1).workers[worker]
+                if task.op in ADDING and task.stage == stage
             ]
             for worker in workers
         ]
@@ -75,7 +75,7 @@ def both(
 
     ``scales`` are of each batch's targets, and so, about, of its gradient.
     """
-    microbatches = len(schedule.batches[0])
+    microbatches = len(schedule.batch(0))
     batches = data(BATCHES, rows=2 * microbatches)
     batches = [(x, y * scale) for (x, y), scale in zip(batches, scales, strict=True)]
     how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
@@ -124,9 +124,9 @@ def test_recomputed_and_clipped(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["zb_h2", "zb_v", "v_min", "chimera", "dualpipe", "dualpipe_v"])
 def test_stages_that_share_weights(name: str) -> None:
-    schedule = METHODS[name](1, 3, BATCHES)
+    schedule = METHODS[name](1, 3)
     if schedule.stages < 2:
-        schedule = METHODS[name](2, 3, BATCHES)
+        schedule = METHODS[name](2, 3)
     model = tied(("0.weight", "4.weight"))
     both(schedule, model, [3, len(model) - 3], "threads")
 
@@ -152,7 +152,7 @@ def test_mixed_precision_with_a_scale_that_changes(name: str) -> None:
 @pytest.mark.parametrize("name", SEVERAL)
 def test_it_is_taken_up_again_between_its_batches(name: str, tmp_path: Path) -> None:
     schedule = made(name)
-    batches = data(BATCHES, rows=2 * len(schedule.batches[0]))
+    batches = data(BATCHES, rows=2 * len(schedule.batch(0)))
 
     class Interrupted(Exception):
         pass
@@ -184,5 +184,5 @@ def test_it_is_taken_up_again_between_its_batches(name: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_parallel_pipelines_of_it(name: str) -> None:
-    schedule = replicate(METHODS[name](1, 2, BATCHES), 2)
+    schedule = replicate(METHODS[name](1, 2), 2)
     both(schedule, network(schedule.stages), [1] * schedule.stages, "threads")

@@ -47,18 +47,18 @@ class Case(NamedTuple):
     mitigation: Mitigation | None
     equations: equations.Equations | None
     oracle: str
-    schedule: Callable[[int, int, int], Schedule]
+    schedule: Callable[[int, int], Schedule]
     optimizers: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = ANY
     divides: bool = False
     flush_after: Sequence[int] = ()
 
 
-def stashed(n: int, _: int, batches: int) -> Schedule:
-    return schedules.pipedream(n, batches)
+def stashed(n: int, _: int) -> Schedule:
+    return schedules.pipedream(n)
 
 
-def newest(n: int, _: int, batches: int) -> Schedule:
-    return schedules.pipedream(n, batches, stashing=False)
+def newest(n: int, _: int) -> Schedule:
+    return schedules.pipedream(n, stashing=False)
 
 
 no_stashing = partial(Case, oracle="pipedream_no_stashing", schedule=newest)
@@ -138,8 +138,7 @@ def both_ways(
         "clip_norm": clip_norm,
         "seed": options.pop("seed", 0),
     }
-    stages = len(balance)
-    schedule = lambda n: case.schedule(stages, m, n)  # noqa: E731
+    schedule = case.schedule(len(balance), m)
     pipe = Pipeline(model, schedule, mitigation=case.mitigation, **how, **options)
     truth = oracle.train(
         model,
@@ -148,7 +147,7 @@ def both_ways(
         microbatches=m if case.divides else 1,
         flush_after=case.flush_after,
         mitigation=case.equations,
-        threads=cores_of_each(stages),
+        threads=cores_of_each(len(balance)),
         **how,
     )
     return pipe, truth
@@ -242,7 +241,7 @@ def build(name: str, m: int = 3, **options: Any) -> Pipeline:
     count = m if case.divides else 1
     return Pipeline(
         MODELS["mixed"](),
-        lambda n: case.schedule(3, count, n),
+        case.schedule(3, count),
         balance=[2, 3, 3],
         optimizer=optimizer,
         loss=nn.MSELoss(),
@@ -298,33 +297,37 @@ def test_without_stashing_no_call_goes_on_where_another_has_ended() -> None:
 
 
 class Replicated(NamedTuple):
-    """A case on several workers a stage: ``(replicas, microbatches, batches)``."""
+    """A case on several workers a stage: ``(replicas, microbatches)``."""
 
     case: str
-    schedule: Callable[[list[int], int, int], Schedule]
+    schedule: Callable[[list[int], int], Schedule]
     equal: bool = False  # whether all stages are on equally many workers
 
 
-def newest_on(replicas: list[int], _: int, n: int) -> Schedule:
-    return schedules.pipedream(replicas, n, stashing=False)
+def newest_on(replicas: list[int], _: int) -> Schedule:
+    return schedules.pipedream(replicas, stashing=False)
 
 
-def two_bw_on(replicas: list[int], m: int, n: int, flush_after: Sequence[int] = ()) -> Schedule:
-    return schedules.replicate(schedules.two_bw(len(replicas), m, n, flush_after), replicas[0])
+def stashed_on(replicas: list[int], _: int) -> Schedule:
+    return schedules.pipedream(replicas)
+
+
+def two_bw_on(replicas: list[int], m: int, flush_after: Sequence[int] = ()) -> Schedule:
+    return schedules.replicate(schedules.two_bw(len(replicas), m, flush_after), replicas[0])
 
 
 REPLICATED = [
     Replicated("spectrain", newest_on),
     Replicated("pipeoptim", newest_on),
     Replicated("pipemare", newest_on),
-    Replicated("gap-aware", lambda r, _, n: schedules.pipedream(r, n)),
-    Replicated("error feedback, pipedream", lambda r, _, n: schedules.pipedream(r, n)),
+    Replicated("gap-aware", stashed_on),
+    Replicated("error feedback, pipedream", stashed_on),
     Replicated("error feedback", two_bw_on, equal=True),
     Replicated("ahead", two_bw_on, equal=True),
     Replicated("2bw, delay warmed up", partial(two_bw_on, flush_after=FLUSHES), equal=True),
     Replicated("2bw, synchronous first", partial(two_bw_on, flush_after=FIRST), equal=True),
-    Replicated("nesterov", lambda r, _, n: schedules.pipedream(r, n)),
-    Replicated("basis rotation", lambda r, _, n: schedules.pipedream(r, n)),
+    Replicated("nesterov", stashed_on),
+    Replicated("basis rotation", stashed_on),
 ]
 
 
@@ -356,9 +359,7 @@ def assert_replicated(
         "loss": nn.MSELoss(),
     }
     batches = data(count, rows=2 * parts)
-    pipe = Pipeline(
-        model, lambda n: kind.schedule(replicas, m, n), mitigation=case.mitigation, **how
-    )
+    pipe = Pipeline(model, kind.schedule(replicas, m), mitigation=case.mitigation, **how)
     run = pipe.train(batches, trace=False)
     truth = oracle.train(
         model,
@@ -394,14 +395,14 @@ def assert_replicated(
 def test_what_a_pipeline_refuses(options: dict[str, Any], message: str) -> None:
     how: dict[str, Any] = {"optimizer": ANY["adam"], "loss": nn.MSELoss(), "balance": [4, 4]}
     with pytest.raises(ValueError, match=message):
-        Pipeline(MODELS["mixed"](), partial(schedules.pipedream, 2), **how, **options)
+        Pipeline(MODELS["mixed"](), schedules.pipedream(2), **how, **options)
 
 
 def test_a_mitigation_is_no_function() -> None:
     how: dict[str, Any] = {"optimizer": ANY["adam"], "loss": nn.MSELoss(), "balance": [4, 4]}
     wrong: Any = abs
     with pytest.raises(TypeError, match=r"must be a pipekit.staleness.Mitigation"):
-        Pipeline(MODELS["mixed"](), partial(schedules.pipedream, 2), mitigation=wrong, **how)
+        Pipeline(MODELS["mixed"](), schedules.pipedream(2), mitigation=wrong, **how)
 
 
 @pytest.mark.parametrize(
@@ -429,14 +430,14 @@ def test_what_a_rule_answers_is_as_large_as_a_parameter(
 ) -> None:
     rule: Mitigation = type("Wrong", (Mitigation,), {answer: wrong})()
     how: dict[str, Any] = {"optimizer": ANY["adam"], "loss": nn.MSELoss(), "balance": [4, 4]}
-    pipe = Pipeline(MODELS["mixed"](), partial(schedules.pipedream, 2), mitigation=rule, **how)
+    pipe = Pipeline(MODELS["mixed"](), schedules.pipedream(2), mitigation=rule, **how)
     with pytest.raises((TypeError, ValueError), match=f"Wrong.{message}"):
         pipe.train(data(2))
 
 
 def test_a_round_without_a_minibatch_for_each_worker() -> None:
     how: dict[str, Any] = {"optimizer": ANY["adam"], "loss": nn.MSELoss(), "balance": [4, 4]}
-    late = partial(schedules.pipedream, [2, 1])
+    late = schedules.pipedream([2, 1])
     pipe = Pipeline(MODELS["frozen"](), late, mitigation="gap-aware", **how)
     with pytest.raises(ValueError, match="a multiple of the workers of each stage"):
         pipe.train(data(3))
@@ -491,7 +492,7 @@ def test_measured_memory_has_its_slots_and_tensors() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     run = Pipeline(
         model,
-        lambda n: schedules.pipedream(2, n, stashing=False),
+        schedules.pipedream(2, stashing=False),
         balance=[1, 1],
         optimizer=ANY["adam"],
         loss=nn.MSELoss(),
@@ -507,10 +508,10 @@ def test_measured_memory_has_its_slots_and_tensors() -> None:
 def test_simulated_memory_has_the_slots_of_real_runs() -> None:
     layers = tuple(LayerProfile(str(n), 1.0, 2.0, parameter_bytes=10.0) for n in range(3))
     for schedule, mitigation, slots in (
-        (schedules.pipedream(3, 6, stashing=False), None, (1, 1, 1)),
-        (schedules.pipedream(3, 6, stashing=False), "spectrain", (2, 2, 2)),
-        (schedules.two_bw(3, 3, 4), "ahead", (4, 4, 4)),
-        (schedules.pipedream(3, 6), "gap-aware", (3, 2, 1)),
+        (schedules.pipedream(3, stashing=False).take(6), None, (1, 1, 1)),
+        (schedules.pipedream(3, stashing=False).take(6), "spectrain", (2, 2, 2)),
+        (schedules.two_bw(3, 3).take(4), "ahead", (4, 4, 4)),
+        (schedules.pipedream(3).take(6), "gap-aware", (3, 2, 1)),
     ):
         memory = simulate(schedule, Profile(layers), mitigation=mitigation).memory
         assert memory is not None

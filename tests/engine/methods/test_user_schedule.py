@@ -1,6 +1,7 @@
 """A user's own function is a method: proved, trained with on both transports, and traced."""
 
 import io
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -24,48 +25,42 @@ from tests.engine.examples import (
 TRANSPORTS = pytest.mark.parametrize("transport", ["threads", "distributed"])
 
 
-def reversed_gpipe(n: int) -> Schedule:
+def reversed_gpipe() -> Schedule:
     """GPipe with the backwards from the last microbatch to the first (GPipe, Figure 2c)."""
 
     def worker(stage: int) -> tuple[Task, ...]:
-        tasks = []
-        for t in range(n):
-            batch = range(4 * t, 4 * t + 4)
-            tasks += [Task(Op.FORWARD, stage, k, t) for k in batch]
-            tasks += [Task(Op.BACKWARD, stage, k, t) for k in reversed(batch)]
-            tasks += [Task(Op.UPDATE, stage, batch[-1], t + 1)]
-        return tuple(tasks)
+        forwards = [Task(Op.FORWARD, stage, k, 0) for k in range(4)]
+        backwards = [Task(Op.BACKWARD, stage, k, 0) for k in reversed(range(4))]
+        return (*forwards, *backwards, Task(Op.UPDATE, stage, 3, 1))
 
-    return Schedule(tuple(map(worker, range(3))), "reversed GPipe")
+    return Schedule(tuple(map(worker, range(3))), "reversed GPipe").repeat()
 
 
-def interleaved(n: int, m: int = 4, workers: int = 2, stages: int = 4) -> Schedule:
+def interleaved(workers: int = 2, stages: int = 4) -> Schedule:
     """GPipe on looping stages: worker w hosts the stages w, w + workers, ..."""
     lists: list[list[Task]] = [[] for _ in range(workers)]
-    for t in range(n):
-        batch = range(m * t, m * t + m)
-        for stage in range(stages):
-            lists[stage % workers] += [Task(Op.FORWARD, stage, k, t) for k in batch]
-        for stage in reversed(range(stages)):
-            lists[stage % workers] += [Task(Op.BACKWARD, stage, k, t) for k in batch]
-        for stage in range(stages):
-            lists[stage % workers].append(Task(Op.UPDATE, stage, batch[-1], t + 1))
-    return Schedule(tuple(map(tuple, lists)), "interleaved GPipe")
+    for stage in range(stages):
+        lists[stage % workers] += [Task(Op.FORWARD, stage, k, 0) for k in range(4)]
+    for stage in reversed(range(stages)):
+        lists[stage % workers] += [Task(Op.BACKWARD, stage, k, 0) for k in range(4)]
+    for stage in range(stages):
+        lists[stage % workers].append(Task(Op.UPDATE, stage, 3, 1))
+    return Schedule(tuple(map(tuple, lists)), "interleaved GPipe").repeat()
 
 
 def pipe_for(
-    schedule: object, model: nn.Sequential, balance: list[int], **options: object
+    schedule: Schedule, model: nn.Sequential, balance: list[int], **options: Any
 ) -> pk.Pipeline:
-    options = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
-    return pk.Pipeline(model, schedule, balance=balance, **options)  # type: ignore[arg-type]
+    how: dict[str, Any] = {"optimizer": nesterov, "loss": nn.MSELoss()} | options
+    return pk.Pipeline(model, schedule, balance=balance, **how)
 
 
 @TRANSPORTS
 def test_reversed_backwards(transport: str) -> None:
     """The same gradients, summed in another order: close, not equal."""
-    check(reversed_gpipe(3))
+    check(reversed_gpipe())
     batches, balance = data(3, rows=10), [2, 3, 3]
-    pipe = pipe_for(reversed_gpipe, mixed(), balance, transport=transport)
+    pipe = pipe_for(reversed_gpipe(), mixed(), balance, transport=transport)
     run = pipe.train(batches)
     truth = by_equations(mixed(), batches, "gpipe", balance)
     assert run.losses == pytest.approx(truth.losses, rel=1e-5)
@@ -80,7 +75,7 @@ def test_reversed_backwards(transport: str) -> None:
 def test_reversed_backwards_sum_from_the_last() -> None:
     """Bit for bit: the oracle's sum over the microbatches in reverse."""
     x, y = data(1)[0]
-    pipe = pipe_for(reversed_gpipe, mlp(6, 6, 6, 3), [1, 1, 1], optimizer=sgd)
+    pipe = pipe_for(reversed_gpipe(), mlp(6, 6, 6, 3), [1, 1, 1], optimizer=sgd)
     pipe.train([(x, y)])
     model = mlp(6, 6, 6, 3)
     outputs = [model(part) for part in x.tensor_split(4)]
@@ -94,7 +89,7 @@ def test_reversed_backwards_sum_from_the_last() -> None:
 @pytest.mark.parametrize("rows", [8, 10])
 def test_two_stages_on_a_worker(rows: int, transport: str) -> None:
     batches, balance = data(3, rows=rows), [2, 2, 2, 2]
-    pipe = pipe_for(interleaved, pairs(), balance, transport=transport)
+    pipe = pipe_for(interleaved(), pairs(), balance, transport=transport)
     run = pipe.train(batches)
     truth = by_equations(pairs(), batches, "gpipe", balance, workers=2)
     assert pipe.workers == 2
@@ -114,7 +109,7 @@ def test_consecutive_stages_on_one_worker() -> None:
     batches = data(2)
     for workers, stages in ((1, 3), (1, 8), (3, 8)):
         balance = [*[1] * (stages - 1), 9 - stages]
-        pipe = pipe_for(lambda n, w=workers, s=stages: interleaved(n, 4, w, s), pairs(), balance)
+        pipe = pipe_for(interleaved(workers, stages), pairs(), balance)
         truth = by_equations(pairs(), batches, "gpipe", balance, workers=workers)
         assert pipe.train(batches).losses == truth.losses
 
@@ -125,7 +120,7 @@ def test_clipping_on_two_stages_a_worker(transport: str) -> None:
     batches, options = data(3), {"clip_norm": 0.05}
     truth = by_equations(mlp(6, 6, 6, 6, 3), batches, "gpipe", [1] * 4, workers=2, **options)
     try:
-        pipe = pipe_for(interleaved, mlp(6, 6, 6, 6, 3), [1] * 4, transport=transport, **options)
+        pipe = pipe_for(interleaved(), mlp(6, 6, 6, 6, 3), [1] * 4, transport=transport, **options)
     except pk.ScheduleError as error:
         assert "clip_norm" in str(error)  # noqa: PT017
     else:
@@ -147,26 +142,24 @@ def test_a_picture_trains() -> None:
 
 
 def test_a_table_from_csv_trains() -> None:
-    text = flush(2, 4, 3).to_csv()
+    text = flush(2, 4).take(3).to_csv()
     assert len(pd.read_csv(io.StringIO(text), comment="#")) == 2 * 3 * (4 + 4 + 1)
     run = pipe_for(pk.schedules.read_csv(text), mixed(), [4, 4]).train(data(3))
     assert run.losses == by_equations(mixed(), data(3), "flush", [4, 4]).losses
 
 
 def test_a_schedule_that_deadlocks_is_refused() -> None:
-    def wrong(n: int) -> Schedule:
-        tasks = list(reversed_gpipe(n).workers[1])
-        tasks[0], tasks[4] = tasks[4], tasks[0]
-        first, _, last = reversed_gpipe(n).workers
-        return Schedule((first, tuple(tasks), last))
+    first, middle, last = reversed_gpipe().period
+    tasks = list(middle)
+    tasks[0], tasks[4] = tasks[4], tasks[0]
+    wrong = Schedule((first, tuple(tasks), last))
+    for schedule in (wrong, wrong.repeat()):
+        with pytest.raises(pk.ScheduleError, match="B3 of stage 1"):
+            pipe_for(schedule, mixed(), [2, 3, 3])
 
-    with pytest.raises(pk.ScheduleError, match="B3 of stage 1"):
-        pipe_for(wrong, mixed(), [2, 3, 3])
 
-
-def mixed_versions(n: int) -> Schedule:
+def mixed_versions() -> Schedule:
     """Batches of two microbatches, of which the first reads the older weights."""
-    del n
     F, B, U = Op.FORWARD, Op.BACKWARD, Op.UPDATE
     return Schedule(
         (
@@ -182,8 +175,7 @@ def mixed_versions(n: int) -> Schedule:
 
 def test_an_update_may_sum_gradients_of_several_versions() -> None:
     batches = data(2)
-    pipe = pipe_for(mixed_versions, mlp(6, 3), [1], optimizer=sgd)
-    pipe = pk.Pipeline(mlp(6, 3), mixed_versions(2), balance=[1], optimizer=sgd, loss=nn.MSELoss())
+    pipe = pipe_for(mixed_versions(), mlp(6, 3), [1], optimizer=sgd)
     run = pipe.train(batches)
     assert run.weight_slots == (2,)
     old, new = mlp(6, 3), mlp(6, 3)

@@ -112,7 +112,7 @@ def test_batches_that_share_an_update_are_told_of_after_it() -> None:
     """Stages on two workers; the fifth minibatch has the last update for itself."""
     pipe = Pipeline(
         mlp(6, 6, 3),
-        lambda n: schedules.pipedream([2, 2], n),
+        schedules.pipedream([2, 2]),
         balance=[1, 1],
         optimizer=lambda p: torch.optim.SGD([{"params": p[:1]}, {"params": p[1:], "lr": 0.2}], 0.1),
         loss=nn.MSELoss(),

@@ -1,6 +1,6 @@
 """Bytes measured on the running engine: against what they must be, and against the simulation."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -30,11 +30,11 @@ from pipekit.schedules import Schedule
 from pipekit.traces.memory import Memory
 
 ROWS, M, BATCHES = 8, 4, 3
-METHODS: dict[str, Callable[[int, int], Schedule]] = {
-    "gpipe": lambda stages, n: schedules.gpipe(stages, M, n),
-    "flush": lambda stages, n: schedules.flush(stages, M, n),
-    "pipedream": schedules.pipedream,
-    "2bw": lambda stages, n: schedules.two_bw(stages, M, n),
+METHODS: dict[str, Schedule] = {
+    "gpipe": schedules.gpipe(2, M),
+    "flush": schedules.flush(2, M),
+    "pipedream": schedules.pipedream(2),
+    "2bw": schedules.two_bw(2, M),
 }
 OPTIMIZERS: dict[int, OptimizerFactory] = {
     0: partial(torch.optim.SGD, lr=0.01),
@@ -99,7 +99,7 @@ def test_the_simulation_predicts_the_peak_within_5_percent(
     of = example(name)
     pipe = Pipeline(
         of.model,
-        partial(METHODS[method], 2),
+        METHODS[method],
         balance=of.balance,
         optimizer=OPTIMIZERS[states],
         loss=of.loss,
@@ -108,14 +108,14 @@ def test_the_simulation_predicts_the_peak_within_5_percent(
     batch = of.batch(1 if method == "pipedream" else M)
     found = measure_memory(pipe.train([batch] * BATCHES, memory=True))
     assert found.label == "measured"
-    ours = predicted(name, METHODS[method](2, BATCHES), recompute, states)
+    ours = predicted(name, METHODS[method].take(BATCHES), recompute, states)
     assert ours.peak_bytes == pytest.approx(found.peak_bytes, rel=0.05)
 
 
 def test_two_pipelines_hold_a_second_sum_of_gradients_as_predicted() -> None:
     """That of the batch before waits for its update while the next one grows."""
     of = example("gpt")
-    schedule = schedules.replicate(schedules.two_bw(2, M, BATCHES), 2)
+    schedule = schedules.replicate(schedules.two_bw(2, M).take(BATCHES), 2)
     pipe = Pipeline(of.model, schedule, balance=of.balance, optimizer=OPTIMIZERS[1], loss=of.loss)
     found = measure_memory(pipe.train([of.batch(2 * M)] * BATCHES, memory=True))
     plan = Plan.by_hand(of.balance, rows=of.rows, replicas=[2, 2])
@@ -168,7 +168,7 @@ def test_an_input_that_is_left_as_a_skip_is_counted_once() -> None:
     """Recomputing the middle stage makes its output and nothing else."""
     pipe = Pipeline(
         nn.Sequential(nn.Linear(4, 4), _Leave(), _Join()),
-        partial(schedules.gpipe, 3, 1),
+        schedules.gpipe(3, 1),
         balance=[1, 1, 1],
         optimizer=OPTIMIZERS[0],
         loss=nn.MSELoss(),
@@ -185,7 +185,7 @@ def test_every_part_is_what_it_must_be() -> None:
     """One stage of a Linear layer, 4 x 4 without bias, rows of 4 numbers: all bytes by hand."""
     pipe = Pipeline(
         nn.Sequential(nn.Linear(4, 4, bias=False)),
-        partial(schedules.gpipe, 1, 2),
+        schedules.gpipe(1, 2),
         optimizer=OPTIMIZERS[1],
         loss=nn.MSELoss(),
     )
@@ -202,7 +202,7 @@ def test_every_part_is_what_it_must_be() -> None:
 def test_all_is_given_back() -> None:
     pipe = Pipeline(
         nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
-        partial(schedules.flush, 2, 2),
+        schedules.flush(2, 2),
         balance=[1, 1],
         optimizer=OPTIMIZERS[0],
         loss=nn.MSELoss(),
@@ -216,7 +216,7 @@ def test_processes_report_the_same_bytes_as_threads() -> None:
     def peaks(transport: str) -> tuple[int, ...]:
         pipe = Pipeline(
             nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
-            partial(schedules.two_bw, 2, 2),
+            schedules.two_bw(2, 2),
             balance=[1, 1],
             optimizer=OPTIMIZERS[2],
             loss=nn.MSELoss(),
@@ -229,7 +229,7 @@ def test_processes_report_the_same_bytes_as_threads() -> None:
 
 
 def test_a_run_whose_memory_was_not_followed_says_how_to_follow_it() -> None:
-    run = emulate(schedules.gpipe(1, 1), Profile.uniform(1, 0.001, 0.001))
+    run = emulate(schedules.gpipe(1, 1).take(1), Profile.uniform(1, 0.001, 0.001))
     with pytest.raises(ValueError, match=r"memory=True to Pipeline.train\(\).*: simulate it"):
         measure_memory(run)
 

@@ -108,7 +108,7 @@ def test_one_worker_sends_nothing() -> None:
 @pytest.mark.parametrize("replicas", [[3], [2, 1, 1], [2, 3]])
 def test_an_emulation_sends_what_is_simulated(replicas: list[int]) -> None:
     """If all rounds are full: who has no gradient for an update sends less."""
-    schedule, cluster = schedules.pipedream(replicas, 6), flat(sum(replicas), 1e9)
+    schedule, cluster = schedules.pipedream(replicas).take(6), flat(sum(replicas), 1e9)
     profile = Profile.uniform(len(replicas), 1e-4, 1e-4, output_bytes=40, parameter_bytes=240)
     run = pk.emulate(schedule, profile, cluster=cluster)
     trace = pk.simulate(schedule, profile, cluster=cluster)

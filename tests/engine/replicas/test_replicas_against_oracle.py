@@ -27,35 +27,35 @@ from tests.engine.examples import (
 
 
 class Method(NamedTuple):
-    """Its name in the oracle, and ``(replicas, microbatches, batches)`` to a schedule."""
+    """Its name in the oracle, and ``(replicas, microbatches)`` to a schedule."""
 
     oracle: str
-    schedule: Callable[[Sequence[int], int, int], Schedule]
+    schedule: Callable[[Sequence[int], int], Schedule]
     equal: bool = False  # whether all stages are on equally many workers
     least_microbatches: Callable[[Sequence[int]], int] = lambda replicas: 1
 
 
 METHODS = {
-    "pipedream": Method("pipedream", lambda r, _, n: schedules.pipedream(r, n)),
+    "pipedream": Method("pipedream", lambda r, _: schedules.pipedream(r)),
     "vertical_sync": Method(
-        "pipedream_vertical_sync", lambda r, _, n: schedules.pipedream(r, n, vertical_sync=True)
+        "pipedream_vertical_sync", lambda r, _: schedules.pipedream(r, vertical_sync=True)
     ),
     "no_stashing": Method(
-        "pipedream_no_stashing", lambda r, _, n: schedules.pipedream(r, n, stashing=False)
+        "pipedream_no_stashing", lambda r, _: schedules.pipedream(r, stashing=False)
     ),
     "flush": Method(
         "flush",
-        lambda r, m, n: schedules.replicate(schedules.flush(len(r), m, n), r[0]),
+        lambda r, m: schedules.replicate(schedules.flush(len(r), m), r[0]),
         equal=True,
     ),
     "interleaved": Method(
         "flush",
-        lambda r, m, n: schedules.replicate(interleaved(len(r), m, n), r[0]),
+        lambda r, m: schedules.replicate(interleaved(len(r), m), r[0]),
         equal=True,
     ),
     "2bw": Method(
         "2bw",
-        lambda r, m, n: schedules.replicate(schedules.two_bw(len(r), m, n), r[0]),
+        lambda r, m: schedules.replicate(schedules.two_bw(len(r), m), r[0]),
         equal=True,
         least_microbatches=len,
     ),
@@ -78,7 +78,7 @@ def train_both_ways(
     compare(
         model,
         batches,
-        lambda n: made.schedule(replicas, m, n),
+        made.schedule(replicas, m),
         {"transport": transport, "recompute": recompute},
         method=made.oracle,
         balance=balance,
@@ -92,7 +92,7 @@ def train_both_ways(
 def compare(
     model: nn.Sequential,
     batches: Batches,
-    schedule: Callable[[int], Schedule],
+    schedule: Schedule,
     options: dict[str, Any],
     *,
     balance: list[int],
@@ -170,7 +170,7 @@ def test_asp(workers: int) -> None:
     compare(
         MODELS["pairs"](),
         data(7, rows=4),
-        lambda n: schedules.asp(workers, n),
+        schedules.asp(workers),
         {},
         method="asp",
         balance=[8],
@@ -189,9 +189,7 @@ def test_more_in_flight_than_there_are_workers(
     run = compare(
         mixed(),
         data(12, rows=4),
-        lambda n: schedules.pipedream(
-            replicas, n, vertical_sync=vertical_sync, in_flight=in_flight
-        ),
+        schedules.pipedream(replicas, vertical_sync=vertical_sync, in_flight=in_flight),
         {},
         method="pipedream_vertical_sync" if vertical_sync else "pipedream",
         balance=[2, 3, 3],

@@ -3,7 +3,6 @@
 import copy
 from collections import UserDict
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -84,7 +83,7 @@ def plain_loop(model: nn.Module, batches: Any, call: Callable[[nn.Module, Any], 
 def trained(model: nn.Sequential, batches: Any, loss: Any, **options: Any) -> pk.Pipeline:
     pipe = pk.Pipeline(
         model,
-        partial(schedules.flush, 2, 2),
+        schedules.flush(2, 2),
         balance=[1, len(model) - 1],
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
         loss=loss,
@@ -191,7 +190,7 @@ def test_a_mean_over_what_counts_counts_in_the_whole_batch() -> None:
     layers = pk.stages(network(), EXAMPLE)
     pipe = pk.Pipeline(
         layers,
-        partial(schedules.flush, 2, 2),
+        schedules.flush(2, 2),
         balance=[1, len(layers) - 1],
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
         loss=pk.MeanOver(summed, counted),

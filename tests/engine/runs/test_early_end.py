@@ -175,10 +175,7 @@ def test_only_true_stops() -> None:
 
 @TRANSPORTS
 def test_stages_on_several_workers_stop_where_their_rounds_end(transport: str) -> None:
-    def two_one(batches: int) -> pk.Schedule:
-        return schedules.pipedream([2, 1], batches)
-
-    batches = data(60)
+    two_one, batches = schedules.pipedream([2, 1]), data(60)
     options: dict[str, Any] = {"balance": [1, 1], "optimizer": sgd, "loss": nn.MSELoss()}
     pipe = pk.Pipeline(mlp(6, 6, 3), two_one, transport=transport, **options)
     trained = len(pipe.train(batches, on_batch=lambda done: done.number == 4).losses)
@@ -188,9 +185,9 @@ def test_stages_on_several_workers_stop_where_their_rounds_end(transport: str) -
     assert different(pipe.state_dict(), plain.state_dict()) == []
 
 
-ALONE: dict[str, tuple[Callable[[int], pk.Schedule], list[int]]] = {
-    "the last batch is one worker's": (lambda n: schedules.pipedream([2, 1], n), [1, 1]),
-    "each batch is one worker's": (lambda n: schedules.asp(3, n), [2]),
+ALONE: dict[str, tuple[pk.Schedule, list[int]]] = {
+    "the last batch is one worker's": (schedules.pipedream([2, 1]), [1, 1]),
+    "each batch is one worker's": (schedules.asp(3), [2]),
 }
 """Schedules, and balances, in which a worker waits for sums to which others alone contribute."""
 

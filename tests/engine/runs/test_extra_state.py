@@ -112,7 +112,7 @@ def test_all_workers_of_a_stage_load_it(transport: str) -> None:
     model = nn.Sequential(Counts(0), nn.Linear(6, 3))
     pipe = pk.Pipeline(
         model,
-        lambda n: schedules.pipedream([2, 1], n),
+        schedules.pipedream([2, 1]),
         balance=[1, 1],
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
         loss=nn.MSELoss(),

@@ -66,7 +66,7 @@ def test_a_number_of_batches_that_is_refused_loses_nothing() -> None:
     model = mlp(6, 6, 3)
     pipe = pk.Pipeline(
         model,
-        lambda n: schedules.pipedream([2, 1], n),
+        schedules.pipedream([2, 1]),
         balance=[1, 1],
         optimizer=nesterov,
         loss=nn.MSELoss(),

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pipekit import oracle
+from pipekit import Pipeline, oracle, schedules
 from pipekit.layers import batch_norm
 from tests.engine.examples import (
     by_equations,
@@ -120,6 +120,57 @@ def test_one_is_refused_before_training_begins(batches: Any, number: int) -> Non
     pipe = pipeline(nn.Sequential(NeverRuns(), nn.Linear(6, 3)), "flush", [1, 1])
     with pytest.raises(ValueError, match=rf"batch {number} has \d rows for 4.*short_batches='few"):
         pipe.train(batches)
+
+
+@pytest.mark.parametrize("number", [0, 99, 110, 209])
+def test_the_first_and_the_last_hundred_of_a_list_are_looked_at(number: int) -> None:
+    pipe = pipeline(nn.Sequential(NeverRuns(), nn.Linear(6, 3)), "flush", [1, 1])
+    batches = data(1) * 210
+    batches[number] = data(rows=[3])[0]
+    with pytest.raises(ValueError, match=f"batch {number} has 3 rows for 4 microbatches"):
+        pipe.train(batches)
+
+
+@pytest.mark.parametrize("number", [100, 109])
+def test_one_in_the_middle_of_a_long_list_costs_no_weights(number: int) -> None:
+    batches = data(1) * 210
+    batches[number] = data(rows=[3])[0]
+    pipe, plain = (pipeline(mlp(6, 6, 3), "flush", [1, 1]) for _ in range(2))
+    with pytest.raises(ValueError, match=f"batch {number} has 3 rows for 4 microbatches"):
+        pipe.train(batches, trace=False)
+    plain.train(data(1) * number, trace=False)
+    assert different(pipe.state_dict(), plain.state_dict()) == []
+
+
+@pytest.mark.parametrize("batches", [data(rows=[8, 8, 3]), loader(18)], ids=["list", "DataLoader"])
+@pytest.mark.parametrize("end", [None, 2])
+def test_one_behind_the_steps_is_not_looked_at(batches: Any, end: int | None) -> None:
+    """By a schedule without end, and by one of as many batches."""
+    schedule = schedules.flush(2, 4)
+    pipe = Pipeline(
+        mlp(6, 6, 3),
+        schedule.take(end) if end else schedule,
+        balance=[1, 1],
+        optimizer=nesterov,
+        loss=nn.MSELoss(),
+    )
+    assert len(pipe.train(batches, steps=2).losses) == 2
+
+
+def test_calls_that_go_on_count_the_microbatches_of_their_own_batches() -> None:
+    """Of one microbatch and of two in turn, and the first call has only one."""
+    schedule = schedules.parse("worker 0 | F0 B0^ F1 F2 B1 B2^").repeat()
+    batches = data(rows=[1, 2, 1, 2, 1])
+    pipe, whole = (
+        Pipeline(mlp(6, 3), schedule, balance=[1], optimizer=nesterov, loss=nn.MSELoss())
+        for _ in range(2)
+    )
+    losses = pipe.train(batches[:1], restart=False).losses
+    with pytest.raises(ValueError, match="batch 2 has 1 rows for 2 microbatches"):
+        pipe.train([batches[1], batches[2], batches[2]], restart=False)
+    losses += pipe.train(batches[1:], restart=False).losses
+    assert losses == whole.train(batches).losses
+    assert different(pipe.state_dict(), whole.state_dict()) == []
 
 
 def test_a_loader_that_drops_it_or_is_long_enough_is_trained_on() -> None:

@@ -1,7 +1,6 @@
 """Batches without a length, read as they are needed; calls that go on where the last one ended."""
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from torch.optim.lr_scheduler import StepLR
 import pipekit as pk
 from pipekit import schedules
 from pipekit.engine import BatchDone
-from pipekit.engine.runs import tables
 from tests.engine.examples import (
     METHODS,
     OPTIMIZERS,
@@ -90,7 +88,7 @@ def test_each_call_tells_of_its_own_part_of_the_table() -> None:
     pipe = pipeline(mixed(), "2bw", BALANCE)
     runs = [pipe.train(b, restart=False, on_batch=listen) for b in (batches[:3], batches[3:])]
     assert heard == [0, 1, 2, 0, 1, 2]
-    whole = schedules.two_bw(3, 4, 6).workers
+    whole = schedules.two_bw(3, 4).take(6).workers
     parts = zip(*(run.schedule.workers for run in runs), strict=True)
     assert [{*one, *other} for one, other in parts] == [{*tasks} for tasks in whole]
     assert [run.weight_slots for run in runs] == [(2, 2, 2), (2, 2, 2)]
@@ -161,13 +159,15 @@ def test_what_cannot_go_on(
         pipe.train(data(2), restart=False, **arguments)
 
 
-SHARED: dict[str, tuple[Callable[[int], pk.Schedule], list[int], list[int]]] = {
-    "pipedream": (partial(schedules.pipedream, [2, 1]), [1, 2], [2, 4, 6]),
-    "pipedream of 2 and 3": (partial(schedules.pipedream, [2, 3]), [1, 2], [6, 6]),
-    "2bw": (lambda n: schedules.replicate(schedules.two_bw(2, 2, n), 2), [1, 2], [1, 3, 2]),
-    "flush": (lambda n: schedules.replicate(schedules.flush(2, 2, n), 2), [1, 2], [1, 3]),
-    "chimera": (lambda n: schedules.chimera(2, 4, n), [1, 2], [1, 3]),
-    "data parallel": (lambda n: schedules.replicate(schedules.flush(1, 2, n), 2), [3], [1, 3]),
+SHARED: dict[str, tuple[pk.Schedule, list[int], list[int]]] = {
+    "pipedream": (schedules.pipedream([2, 1]), [1, 2], [2, 4, 6]),
+    "pipedream of 2 and 3": (schedules.pipedream([2, 3]), [1, 2], [6, 6]),
+    "2bw": (schedules.replicate(schedules.two_bw(2, 2), 2), [1, 2], [1, 3, 2]),
+    "flush": (schedules.replicate(schedules.flush(2, 2), 2), [1, 2], [1, 3]),
+    "chimera": (schedules.chimera(2, 4), [1, 2], [1, 3]),
+    "data parallel": (schedules.replicate(schedules.flush(1, 2), 2), [3], [1, 3]),
+    "asp": (schedules.asp(3), [3], [1, 4, 2]),
+    "asp, delay": (schedules.asp(2, delay=3), [3], [1, 4, 3]),
 }
 """Schedules with stages on several workers, balances, and the batches of calls."""
 
@@ -194,6 +194,20 @@ def test_stages_on_several_workers_go_on(name: str, transport: str) -> None:
     assert losses == expected
     assert different(pipe.state_dict(), whole.state_dict()) == []
     pipe.close()
+
+
+def test_two_batches_on_the_same_weights_go_on() -> None:
+    """The second one's call reads weights that the first one's update has replaced in the list."""
+    schedule = schedules.parse("worker 0 | F0 F1:0 B0 B1 ^0 ^1").repeat()
+    batches, runs = data(5), []
+    for parts in ([5], [1, 1, 3], [2, 3]):
+        rest = iter(batches)
+        pipe = pk.Pipeline(mlp(6, 3), schedule, balance=[1], optimizer=sgd, loss=nn.MSELoss())
+        parted = [pipe.train([*islice(rest, part)], restart=False) for part in parts]
+        runs.append(([loss for run in parted for loss in run.losses], dict(pipe.state_dict())))
+    for losses, state in runs[1:]:
+        assert losses == runs[0][0]
+        assert different(state, runs[0][1]) == []
 
 
 def test_parallel_pipelines_go_on_before_an_error_of_the_data() -> None:
@@ -248,12 +262,10 @@ def test_calls_that_end_within_a_round_of_updates_are_refused(batches: Any, give
     pipe.train(data(3), steps=2, restart=False)
 
 
-def test_a_table_that_must_know_its_end_cannot_go_on() -> None:
-    def schedule(batches: int) -> pk.Schedule:
-        return schedules.two_bw(2, 4, batches, flush_after=[batches // 2])
-
+def test_a_schedule_with_an_end_cannot_go_on() -> None:
+    schedule = schedules.two_bw(2, 4).take(2)
     pipe = pk.Pipeline(mlp(6, 6, 6, 3), schedule, balance=[1, 2], optimizer=sgd, loss=nn.MSELoss())
-    with pytest.raises(pk.ScheduleError, match="has to know how many batches there are"):
+    with pytest.raises(ValueError, match=r"the schedule has an end: .*pass one without end"):
         pipe.train(data(2), restart=False)
 
 
@@ -286,7 +298,7 @@ def test_a_stream_without_end_is_read_as_far_as_steps_say(method: str, transport
     truth = by_equations(mixed(), expected(11), method, BALANCE)
     assert run.losses == truth.losses
     assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
-    assert run.schedule.workers == METHODS[method].schedule(3, 4, 11).workers
+    assert run.schedule.workers == METHODS[method].schedule(3, 4).take(11).workers
 
 
 @TRANSPORTS
@@ -341,30 +353,6 @@ def test_stages_on_several_workers_read_a_stream_at_once_or_as_far_as_steps() ->
         pipe, plain = shared("pipedream"), shared("pipedream")
         assert pipe.train(**arguments).losses == plain.train(data(5)).losses
         assert different(pipe.state_dict(), plain.state_dict()) == []
-
-
-@TRANSPORTS
-@EACH_METHOD
-def test_many_batches_begin_before_their_table_is_made(
-    method: str, transport: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a table is not one batch, repeated, that of all batches would take seconds."""
-    monkeypatch.setattr(tables, "MANY_BATCHES", 11)
-    asked = list[int]()
-
-    def schedule(batches: int) -> schedules.Schedule:
-        asked.append(batches)
-        return METHODS[method].schedule(3, 4, batches)
-
-    pipe = pk.Pipeline(
-        mixed(), schedule, balance=BALANCE, transport=transport, loss=nn.MSELoss(), **SCHEDULED
-    )
-    run, truth = pipe.train(data(11)), by_equations(mixed(), data(11), method, BALANCE, **SCHEDULED)
-    assert run.losses == truth.losses
-    assert different(pipe.state_dict(), truth.weights[-1] | truth.buffers) == []
-    assert (11 in asked) == (method == "flush")
-    assert run.schedule.workers == METHODS[method].schedule(3, 4, 11).workers
-    assert run.trace.name == run.schedule.name
 
 
 def test_checkpoints_of_a_stream(tmp_path: Path) -> None:

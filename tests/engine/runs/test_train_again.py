@@ -1,33 +1,39 @@
 """One ``train`` call after another: nothing is built again that need not be."""
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipekit import Pipeline, schedules
+from pipekit.engine.runs import tables
 from tests.engine.examples import data, different, mixed, mlp
 
 
-def test_optimizers_and_tables_are_made_once() -> None:
+def test_optimizers_and_tables_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Optimizer] = []
-    lowered: list[int] = []
 
     def optimizer(parameters: list[nn.Parameter]) -> Optimizer:
         made.append(torch.optim.Adam(parameters))
         return made[-1]
 
-    def schedule(batches: int) -> schedules.Schedule:
-        lowered.append(batches)
-        return schedules.two_bw(2, 4, batches)
+    lowered: list[bool] = []
 
+    def lower(schedule: schedules.Schedule, *_: Any) -> Any:
+        lowered.append(schedule.trains)
+        return schedules.lower(schedule, *_)
+
+    monkeypatch.setattr(tables, "lower", lower)
+    schedule = schedules.two_bw(2, 4)
     pipe = Pipeline(mlp(6, 6, 3), schedule, balance=[1, 1], optimizer=optimizer, loss=nn.MSELoss())
     for _ in range(3):
         pipe.train(data(2))
         pipe.evaluate(data(1))
     assert len(made) == 2, "one for each stage"
-    assert lowered == [1, 2], "the example, and the runs'"
+    assert lowered == [True, False], "for training, and for inference"
 
 
 def test_processes_keep_their_stages_until_they_are_others(tmp_path: Path) -> None:
@@ -41,7 +47,7 @@ def test_processes_keep_their_stages_until_they_are_others(tmp_path: Path) -> No
     def trained(transport: str) -> dict[str, Tensor]:
         pipe = Pipeline(
             mixed(),
-            lambda n: schedules.flush(2, 2, n),
+            schedules.flush(2, 2),
             balance=[4, 4],
             optimizer=optimizer,
             loss=nn.MSELoss(),
@@ -71,7 +77,7 @@ def test_replicas_begin_with_the_first_ones_statistics() -> None:
     for transport in ("threads", "distributed"):
         pipe = Pipeline(
             mixed(),
-            lambda n: schedules.asp(2, n),
+            schedules.asp(2),
             balance=[8],
             optimizer=torch.optim.SGD,
             loss=nn.MSELoss(),
@@ -89,7 +95,7 @@ def test_evaluation_builds_no_optimizer() -> None:
 
     pipe = Pipeline(
         mlp(6, 6, 3),
-        lambda n: schedules.flush(2, 2, n),
+        schedules.flush(2, 2),
         balance=[1, 1],
         optimizer=refusing,
         loss=nn.MSELoss(),

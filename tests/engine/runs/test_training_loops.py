@@ -60,7 +60,7 @@ def plain_epoch(model: nn.Module, optimizer: Optimizer, batches: Batches) -> flo
 
 def two_stages(model: nn.Sequential, **options: Any) -> pk.Pipeline:
     arguments: dict[str, Any] = {"optimizer": adamw, "loss": nn.MSELoss()} | options
-    return pk.Pipeline(model, partial(schedules.flush, 2, 1), balance=[2, 2], **arguments)
+    return pk.Pipeline(model, schedules.flush(2, 1), balance=[2, 2], **arguments)
 
 
 # --- groups of parameters ------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_names_are_those_of_the_recorded_model() -> None:
     layers = pk.stages(Named(), torch.randn(4, 6))
     pipe = pk.Pipeline(
         layers,
-        partial(schedules.pipedream, 2),
+        schedules.pipedream(2),
         balance=[1, len(layers) - 1],
         optimizer=adamw,
         groups=groups,
@@ -373,7 +373,7 @@ def test_on_one_stage_dropout_can_be_the_plain_loops(m: int) -> None:
     torch.set_num_threads(cores)
     pipe = pk.Pipeline(
         mixed(),
-        partial(schedules.flush, 1, m),
+        schedules.flush(1, m),
         optimizer=partial(torch.optim.SGD, lr=0.1),
         loss=nn.MSELoss(),
         seed=None,

@@ -171,9 +171,6 @@ def test_a_batch_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sums_of_gradients_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     WatchdogsClock(monkeypatch, "the sum of gradients with workers 1", "worker 1 computes F3")
 
-    def late(n: int) -> schedules.Schedule:
-        return schedules.pipedream([2], n)
-
     class Half(Hangs):
         def forward(self, x: Tensor) -> Tensor:
             if torch.is_grad_enabled() and bool(x[0, 0] > 50):
@@ -183,7 +180,7 @@ def test_sums_of_gradients_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> 
     batches = data(4)
     batches[3][0][:] = 100.0
     pipe = pk.Pipeline(
-        nn.Sequential(Half(), *mlp(6, 3)), late, balance=[2], optimizer=nesterov,
+        nn.Sequential(Half(), *mlp(6, 3)), schedules.pipedream([2]), balance=[2], optimizer=nesterov,
         loss=nn.MSELoss(), timeout=1.0,
     )  # fmt: skip
     with pytest.raises(pk.Stalled, match="the sum of gradients with workers 1"):

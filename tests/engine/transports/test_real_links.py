@@ -22,7 +22,7 @@ from pipekit import schedules
 x, y = torch.ones({ROWS}, 4), torch.zeros({ROWS}, 1)
 pipe = pk.Pipeline(
     nn.Sequential(nn.Linear(4, {WIDTH}), nn.Linear({WIDTH}, 1)),
-    lambda n: schedules.pipedream([2, 1], n),
+    schedules.pipedream([2, 1]),
     balance=[1, 1],
     optimizer=lambda p: torch.optim.SGD(p, lr=1e-4),
     loss=nn.MSELoss(),

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from pipekit import LossScale
 from pipekit.engine.updates.loss_scaler import LossScaler
+from pipekit.schedules import Recurring
 
 
 def scaler(rule: LossScale, versions: list[int]) -> LossScaler:
     made = LossScaler(rule)
-    made.begin(versions)
+    made.begin(Recurring(tuple(versions)))
     return made
 
 
@@ -69,7 +70,7 @@ def test_another_goes_on_where_it_was(finite: list[bool], stop: int) -> None:
     for update, fine in enumerate(finite[:stop], start=1):
         first.note(update, fine)
     second.load_state_dict(first.state_dict())
-    second.begin(list(range(len(finite))))
+    second.begin(Recurring(tuple(range(len(finite)))))
     for update, fine in enumerate(finite[stop:], start=1):
         second.note(update, fine)
     assert second.state_dict() == whole.state_dict()

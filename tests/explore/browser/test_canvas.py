@@ -7,7 +7,7 @@ from pipekit.explore import TimelineCanvas
 def test_a_new_picture_is_shown_whole() -> None:
     canvas = TimelineCanvas()
     canvas.view, canvas.until = [1.0, 2.0], 1.5
-    canvas.show(Trace.from_schedule(schedules.two_bw(2, 2, 3)))
+    canvas.show(Trace.from_schedule(schedules.two_bw(2, 2).take(3)))
     assert (canvas.view, canvas.until) == ([], -1)
     assert canvas.picture["title"].startswith("PipeDream-2BW")
 

@@ -18,7 +18,7 @@ def column(drawn: dict[str, Any], name: str) -> np.ndarray:
 
 
 def simulated() -> Trace:
-    return simulate(schedules.two_bw(4, 4, 3), Profile.uniform(4, 0.01, 0.02))
+    return simulate(schedules.two_bw(4, 4).take(3), Profile.uniform(4, 0.01, 0.02))
 
 
 def test_a_bar_for_each_event_from_time_0_in_a_readable_unit() -> None:
@@ -68,7 +68,7 @@ def test_idleness_ends_with_the_methods_own_end_on_a_longer_axis() -> None:
 
 
 def test_slots_stay_slots() -> None:
-    drawn = picture(Trace.from_schedule(schedules.gpipe(2, 2)), ["a", "b"])
+    drawn = picture(Trace.from_schedule(schedules.gpipe(2, 2).take(1)), ["a", "b"])
     assert (drawn["unit"], drawn["span"], drawn["notes"]) == ("slots", 9, ["a", "b"])
     assert drawn["lanes"] == ["worker 0", "worker 1"]
 
@@ -81,7 +81,7 @@ def test_nothing_cannot_be_drawn() -> None:
 
 def test_bytes_lie_part_upon_part_below_the_rows_if_asked() -> None:
     profile = Profile.uniform(4, 0.01, 0.02, output_bytes=4e6, parameter_bytes=16e6)
-    trace = simulate(schedules.two_bw(4, 4, 3), profile)
+    trace = simulate(schedules.two_bw(4, 4).take(3), profile)
     assert trace.memory is not None
     assert picture(trace)["memory"] is None
     most = max(trace.memory.peak_bytes)
@@ -93,14 +93,14 @@ def test_bytes_lie_part_upon_part_below_the_rows_if_asked() -> None:
 
 
 def test_every_bar_has_the_letter_of_its_op() -> None:
-    drawn = picture(Trace.from_schedule(schedules.zb_h1(2, 2)))
+    drawn = picture(Trace.from_schedule(schedules.zb_h1(2, 2).take(1)))
     letters = [drawn["letters"][kind] for kind in column(drawn, "kind")]
-    frame = Trace.from_schedule(schedules.zb_h1(2, 2)).frame
+    frame = Trace.from_schedule(schedules.zb_h1(2, 2).take(1)).frame
     assert letters == [schedules.Op[op].value for op in frame["op"]]
 
 
 def test_gaps_say_why_and_whose_event_is_waited_for() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(2, 1))
+    trace = Trace.from_schedule(schedules.gpipe(2, 1).take(1))
     why = explained(trace)
     names = [why["causes"][number]["name"] for number in column(why, "cause")]
     assert names == ["gradient", "warm-up", "drain"]
@@ -125,7 +125,7 @@ def test_the_shares_of_all_causes_are_those_that_simulate_prints() -> None:
 
 
 def test_following_what_was_waited_for_is_the_critical_path() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(2, 1))
+    trace = Trace.from_schedule(schedules.gpipe(2, 1).take(1))
     waited = np.frombuffer(explained(trace)["waited"], np.int32)
     row, ops = int(trace.frame["end_s"].argmax()), []
     while row >= 0:
@@ -135,15 +135,17 @@ def test_following_what_was_waited_for_is_the_critical_path() -> None:
 
 
 def test_a_slice_of_a_run_is_not_explained() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(2, 2))
+    trace = Trace.from_schedule(schedules.gpipe(2, 2).take(1))
     assert explained(replace(trace, frame=trace.frame.query("start_s >= 3"))) == {}
 
 
 def test_messages_go_from_worker_to_worker_while_they_are_on_a_link() -> None:
     profile = Profile.uniform(2, 0.01, 0.02, output_bytes=1e6)
-    sent = picture(simulate(schedules.gpipe(2, 1), profile, None, flat(2, 1e8)))["transfers"]
+    sent = picture(simulate(schedules.gpipe(2, 1).take(1), profile, None, flat(2, 1e8)))[
+        "transfers"
+    ]
     assert sent["purposes"] == ["activation", "gradient"]
     assert column(sent, "source").tolist() == [0, 1]
     assert column(sent, "destination").tolist() == [1, 0]
     np.testing.assert_allclose(column(sent, "end") - column(sent, "start"), 10, rtol=1e-5)
-    assert picture(Trace.from_schedule(schedules.gpipe(2, 1)))["transfers"] is None
+    assert picture(Trace.from_schedule(schedules.gpipe(2, 1).take(1)))["transfers"] is None

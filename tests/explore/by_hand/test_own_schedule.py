@@ -7,7 +7,7 @@ from pipekit.explore.by_hand.own_schedule import PICTURE, OwnSchedule, controls,
 from pipekit.schedules import interleaved, parse, pipedream, v_half
 from pipekit.traces import Trace
 
-MINE = str(pipedream(2, 3))
+MINE = str(pipedream(2).take(3))
 STUCK = "worker 0 | B0 F0^"
 
 
@@ -20,7 +20,9 @@ def test_a_picture_is_drawn_and_simulated() -> None:
     assert "weight slots, a worker: 2 1; microbatches in flight: 2 1 (exact)" in view.text
 
 
-@pytest.mark.parametrize("picture", [MINE, str(interleaved(4, 2, workers=2)), str(v_half(4, 2))])
+@pytest.mark.parametrize(
+    "picture", [MINE, str(interleaved(4, 2, workers=2).take(1)), str(v_half(4, 2).take(1))]
+)
 def test_the_engine_trains_with_it(picture: str) -> None:
     view = trained(picture)
     executed = view.timelines[-1].trace
@@ -55,7 +57,7 @@ def test_an_error_is_marked_and_nothing_can_be_trained_until_it_is_mended() -> N
 
 def test_more_stages_than_layers_are_refused() -> None:
     with pytest.raises(ValueError, match="layers"):
-        see(str(pipedream(17, 1)))
+        see(str(pipedream(17).take(1)))
 
 
 def test_the_picture_to_begin_with_reads_back_as_itself() -> None:

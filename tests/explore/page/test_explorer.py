@@ -61,7 +61,7 @@ def test_it_begins_at_the_defaults_but_for_what_is_given() -> None:
     live = begun(controls(), method="gpipe")
     assert live.values() == {"stages": 3, "method": "gpipe"}
     first, second = inside(live, TimelineCanvas)
-    assert first.picture["title"].startswith("GPipe: bubble")
+    assert first.picture["title"].startswith("GPipe, 1 batch: bubble")
     assert second.picture["title"].startswith("again: bubble")
     assert (first.picture["legend"], second.picture["legend"]) == (True, False)
     assert "3 stages" in texts(live)

@@ -16,7 +16,7 @@ from tests.engine.examples import data, mixed
 def build(transport: str) -> Pipeline:
     return Pipeline(
         mixed(),
-        lambda n: schedules.pipedream(2, n),
+        schedules.pipedream(2),
         balance=[4, 4],
         optimizer=partial(torch.optim.Adam, lr=0.01),
         loss=nn.MSELoss(),

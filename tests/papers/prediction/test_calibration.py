@@ -34,7 +34,7 @@ def test_a_host_is_found_again_from_the_gaps_of_its_own_runs() -> None:
     sizes, split = (10.0, 80.0), Plan.by_hand([1, 1])
     found = []
     for size in sizes:
-        frame = simulate(schedules.gpipe(2, 4, 8), costs(size), host=host).frame
+        frame = simulate(schedules.gpipe(2, 4).take(8), costs(size), host=host).frame
         found.append(gaps(frame) | {"pass": longer(frame, costs(size), split)})
     again = host_from(sizes, found)
     assert asdict(again) == pytest.approx(asdict(host))

@@ -20,7 +20,7 @@ def test_a_run_whose_passes_are_known_is_simulated_as_it_was() -> None:
             for n, (f, b, u) in enumerate([(1, 3, 1), (2, 4, 2)])
         )
     )
-    schedule = schedules.flush(2, 4, 3)
+    schedule = schedules.flush(2, 4).take(3)
     trace = simulate(schedule, costs)
     again = as_it_ran(trace, costs, Plan.by_hand([1, 1]))
     assert [(x.forward_s, x.backward_s, x.update_s) for x in again.layers] == [

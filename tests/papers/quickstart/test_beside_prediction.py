@@ -34,8 +34,8 @@ def test_each_method_has_its_run_its_prediction_and_weights_that_go_back() -> No
     compared = beside_prediction.train(
         layers,
         {
-            "Flush": Method(4, lambda n: schedules.flush(2, 4, n)),
-            "PipeDream": Method(1, lambda n: schedules.pipedream(2, n)),
+            "Flush": Method(4, schedules.flush(2, 4)),
+            "PipeDream": Method(1, schedules.pipedream(2)),
         },
         [(x, x)] * 3,
         plan=Plan.by_hand([2, len(layers) - 2]),

@@ -23,8 +23,8 @@ def trainings() -> list[PipelineTraining]:
         epochs=2,
     )
     return [
-        train_pipeline(recipe, "Flush", schedules.flush, 2, 4),
-        train_pipeline(recipe, "PipeDream", lambda s, _, n: schedules.pipedream(s, n), 2, 4),
+        train_pipeline(recipe, "Flush", schedules.flush(2, 4)),
+        train_pipeline(recipe, "PipeDream", schedules.pipedream(2)),
     ]
 
 
@@ -87,7 +87,7 @@ def test_curves_name_every_point(trainings: list[PipelineTraining]) -> None:
 
 
 def test_an_excerpt_ends_with_its_microbatches_and_hides_nothing_before_that() -> None:
-    whole = Trace.from_schedule(schedules.two_bw(2, 2, 6))
+    whole = Trace.from_schedule(schedules.two_bw(2, 2).take(6))
     part = comparison.excerpt(whole, microbatches=4)
     end = part.frame["end_s"].max()
     pd.testing.assert_frame_equal(part.frame, whole.frame[whole.frame["end_s"] <= end])

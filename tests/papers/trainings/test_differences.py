@@ -24,7 +24,9 @@ def test_gradients_are_those_of_one_backward_for_any_stages_and_replicas(
     model = models.mlp(width=6, depth=3)
     batch = torch.randn(8, 6), torch.arange(8) % 6
     plain = plain_gradients(model, batch, LOSS)
-    found = [pipeline_gradients(model, [batch], schedules.gpipe(k, 4), LOSS) for k in (1, 2, 4)]
+    found = [
+        pipeline_gradients(model, [batch], schedules.gpipe(k, 4).take(1), LOSS) for k in (1, 2, 4)
+    ]
     assert bit_equal(found[0], found[1])
     assert bit_equal(found[0], found[2])
     twice = schedules.replicate(schedules.gpipe(2, 4), 2)
@@ -37,7 +39,7 @@ def test_two_workers_that_share_an_update_give_the_gradient_of_both_minibatches(
     model = nn.Sequential(nn.Linear(3, 4)).double()
     x, y = torch.randn(4, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 3])
     batches = [(x[:2], y[:2]), (x[2:], y[2:])]
-    both = pipeline_gradients(model, batches, schedules.pipedream([2], 2), LOSS)
+    both = pipeline_gradients(model, batches, schedules.pipedream([2]).take(2), LOSS)
     assert relative_difference(both, plain_gradients(model, (x, y), LOSS)) < 1e-14
 
 

@@ -5,7 +5,8 @@ from torch import nn
 from pipekit import schedules
 from pipekit.datasets import digits
 from pipekit.papers.trainings.differences import bit_equal
-from pipekit.papers.trainings.training import Method, Recipe, train_pipeline, train_plain
+from pipekit.papers.trainings.training import Recipe, train_pipeline, train_plain
+from pipekit.schedules import Schedule
 
 
 @pytest.fixture
@@ -20,11 +21,13 @@ def recipe() -> Recipe:
     )
 
 
-@pytest.mark.parametrize("method", [schedules.gpipe, schedules.flush])
+@pytest.mark.parametrize(
+    "schedule", [schedules.gpipe(2, 3), schedules.flush(2, 3)], ids=["gpipe", "flush"]
+)
 def test_a_flushing_pipeline_equals_the_plain_loop_to_the_bit(
-    recipe: Recipe, method: Method
+    recipe: Recipe, schedule: Schedule
 ) -> None:
-    piped = train_pipeline(recipe, "piped", method, stages=2, microbatches=3)
+    piped = train_pipeline(recipe, "piped", schedule)
     plain = train_plain(recipe, piped.microbatches, piped.threads)
     assert piped.losses == plain.losses
     assert all(map(bit_equal, piped.weights, plain.weights))
@@ -32,7 +35,7 @@ def test_a_flushing_pipeline_equals_the_plain_loop_to_the_bit(
 
 
 def test_everything_is_kept_an_epoch_and_a_batch(recipe: Recipe) -> None:
-    training = train_pipeline(recipe, "GPipe", schedules.gpipe, 2, 4, balance=[2, 2])
+    training = train_pipeline(recipe, "GPipe", schedules.gpipe(2, 4), balance=[2, 2])
     assert len(training.losses) == 2 * 4
     assert len(training.accuracies) == len(training.epoch_s) == len(training.weights) == 2
     assert training.last_epoch_loss == pytest.approx(sum(training.losses[4:]) / 4)
@@ -43,9 +46,7 @@ def test_everything_is_kept_an_epoch_and_a_batch(recipe: Recipe) -> None:
 
 
 def test_a_method_that_does_not_cut_its_batches_says_so_in_the_result(recipe: Recipe) -> None:
-    training = train_pipeline(
-        recipe, "PipeDream", lambda stages, _, n: schedules.pipedream(stages, n), 2, 4
-    )
+    training = train_pipeline(recipe, "PipeDream", schedules.pipedream(2))
     assert training.microbatches == 1
 
 
@@ -53,6 +54,6 @@ def test_training_leaves_the_model_and_the_number_of_threads_alone(recipe: Recip
     before = {name: tensor.clone() for name, tensor in recipe.model.state_dict().items()}
     threads = torch.get_num_threads()
     train_plain(recipe, threads=threads + 1)
-    train_pipeline(recipe, "GPipe", schedules.gpipe, 1, 1)
+    train_pipeline(recipe, "GPipe", schedules.gpipe(1, 1))
     assert bit_equal(before, recipe.model.state_dict())
     assert torch.get_num_threads() == threads

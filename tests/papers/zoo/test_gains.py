@@ -24,7 +24,7 @@ BLOCK = Profile(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_worker_has_two_blocks_whatever_the_method(name: str) -> None:
-    made = schedule(name, Setting(4, 8))
+    made = schedule(name, Setting(4, 8)).take(1)
     costs, plan = gains.profile_of(BLOCK, made, 4)
     trace = simulate(made, costs, plan)
     busy = trace.frame.assign(s=trace.frame["end_s"] - trace.frame["start_s"])

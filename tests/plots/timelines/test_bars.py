@@ -4,7 +4,7 @@ from pipekit.traces import Trace
 
 
 def test_hovering_tells_worker_stage_microbatch_version_and_times() -> None:
-    trace = Trace.from_schedule(schedules.two_bw(2, 2, 3))
+    trace = Trace.from_schedule(schedules.two_bw(2, 2).take(3))
     by_name = {bar.name: bar for bar in bars(trace, 1, "slots", versions=False)}
     forward, update = by_name["forward"], by_name["update"]
     assert forward.customdata[4].tolist() == [
@@ -21,7 +21,7 @@ def test_hovering_tells_worker_stage_microbatch_version_and_times() -> None:
 
 
 def test_times_are_scaled_to_the_unit() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(2, 2))
+    trace = Trace.from_schedule(schedules.gpipe(2, 2).take(1))
     found = {bar.name: bar for bar in bars(trace, 1000, "ms", versions=False)}
     assert list(found["idle"].x) == [9000, 9000]
     forward = found["forward"]

@@ -11,7 +11,7 @@ from pipekit.traces import Trace
 
 def test_gaps_are_drawn_by_what_is_waited_for() -> None:
     layers = (LayerProfile("layer", 1, 1, 2.0),) * 2
-    trace = simulate(schedules.gpipe(2, 1), Profile(layers), None, flat(2, 1))
+    trace = simulate(schedules.gpipe(2, 1).take(1), Profile(layers), None, flat(2, 1))
     drawn = {bar.name: bar for bar in idle(trace, 10, "ds")}
     assert list(drawn) == ["idle", "idle: why", "waits for a pass", "waits for a message"]
     background, ends, waits, message = drawn.values()
@@ -24,7 +24,7 @@ def test_gaps_are_drawn_by_what_is_waited_for() -> None:
 
 
 def test_hovering_says_who_waits_for_whom() -> None:
-    waits = idle(Trace.from_schedule(schedules.gpipe(2, 1)), 1, "slots")[-1]
+    waits = idle(Trace.from_schedule(schedules.gpipe(2, 1).take(1)), 1, "slots")[-1]
     assert waits.customdata[0].tolist() == [
         0,
         1,
@@ -36,7 +36,7 @@ def test_hovering_says_who_waits_for_whom() -> None:
 
 
 def test_gaps_too_short_to_be_seen_are_left_out() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(1, 2))
+    trace = Trace.from_schedule(schedules.gpipe(1, 2).take(1))
     frame = trace.frame.copy()
     frame.loc[frame.index[1:], ["start_s", "end_s"]] += 1e-4
     assert len(idle(replace(trace, frame=frame), 1, "s")) == 1
@@ -45,6 +45,6 @@ def test_gaps_too_short_to_be_seen_are_left_out() -> None:
 
 
 def test_a_slice_of_a_run_has_its_background_only() -> None:
-    trace = Trace.from_schedule(schedules.gpipe(2, 2))
+    trace = Trace.from_schedule(schedules.gpipe(2, 2).take(1))
     (background,) = idle(replace(trace, frame=trace.frame.query("start_s >= 3")), 1, "slots")
     assert background.name == "idle"

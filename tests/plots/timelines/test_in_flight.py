@@ -8,7 +8,7 @@ from pipekit.schedules import Schedule, ScheduleError
 def test_the_table_says_what_holds_from_each_slot_on() -> None:
     # time     | 1  2  3  4  5  6  7  8  9
     # worker 0 | F0 F1 .  B0 -  .  B1 -^
-    table = in_flight_table(schedules.flush(2, 2))
+    table = in_flight_table(schedules.flush(2, 2).take(1))
     worker_0 = table[table["worker"] == 0]
     assert worker_0[["slot", "in_flight"]].to_numpy().tolist() == [
         [0, 0],
@@ -21,18 +21,18 @@ def test_the_table_says_what_holds_from_each_slot_on() -> None:
 
 
 def test_a_worker_with_two_stages_begins_with_the_weights_of_both() -> None:
-    table = in_flight_table(schedules.interleaved(4, 4, workers=2))
+    table = in_flight_table(schedules.interleaved(4, 4, workers=2).take(1))
     assert set(table["weight_slots"]) == {2}
 
 
 @pytest.mark.parametrize(
     "schedule",
     [
-        schedules.gpipe(4, 8),
-        schedules.flush(4, 8),
-        schedules.pipedream(4, 12),
-        schedules.two_bw(3, 4, 4),
-        schedules.interleaved(4, 4, workers=2),
+        schedules.gpipe(4, 8).take(1),
+        schedules.flush(4, 8).take(1),
+        schedules.pipedream(4).take(12),
+        schedules.two_bw(3, 4).take(4),
+        schedules.interleaved(4, 4, workers=2).take(1),
     ],
     ids=lambda schedule: schedule.name,
 )
@@ -44,7 +44,7 @@ def test_peaks_are_those_of_the_proof(schedule: Schedule) -> None:
 
 
 def test_each_worker_has_two_panels_of_steps_to_the_end_of_the_schedule() -> None:
-    figure = in_flight(schedules.two_bw(4, 4, 4))
+    figure = in_flight(schedules.two_bw(4, 4).take(4))
     assert len(figure.data) == 8
     assert {line.line.shape for line in figure.data} == {"hv"}
     assert {line.x[-1] for line in figure.data} == {57}
@@ -55,15 +55,15 @@ def test_each_worker_has_two_panels_of_steps_to_the_end_of_the_schedule() -> Non
     ("schedule", "title"),
     [
         (
-            schedules.gpipe(1, 1),
+            schedules.gpipe(1, 1).take(1),
             "GPipe: at most 1 weight slot and 1 microbatch in flight (exact)",
         ),
         (
-            schedules.two_bw(4, 4, 4),
+            schedules.two_bw(4, 4).take(4),
             "PipeDream-2BW: at most 2 weight slots and 4 microbatches in flight (exact)",
         ),
         (  # two stages a worker, one version of each
-            schedules.interleaved(4, 4, workers=2),
+            schedules.interleaved(4, 4, workers=2).take(1),
             "interleaved 1F1B: at most 2 weight slots and 5 microbatches in flight (exact)",
         ),
     ],

@@ -120,7 +120,7 @@ def test_the_static_picture_stacks_the_same_areas() -> None:
 
 def test_a_simulation_is_drawn_with_its_own_peaks() -> None:
     profile = Profile.uniform(4, 0.01, 0.02, output_bytes=4e6, parameter_bytes=2e7)
-    trace = simulate(schedules.two_bw(4, 8, 3), profile, optimizer_states=2)
+    trace = simulate(schedules.two_bw(4, 8).take(3), profile, optimizer_states=2)
     assert trace.memory is not None
     figure = memory(trace.memory)
     dots = [float(trace.y[0]) for trace in figure.data if trace.mode == "markers"]

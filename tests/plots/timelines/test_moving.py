@@ -12,7 +12,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_each_pass_grows_from_its_start_to_its_end() -> None:
-    schedule = schedules.gpipe(2, 2)
+    schedule = schedules.gpipe(2, 2).take(1)
     trace = Trace.from_schedule(schedule)
     root = ElementTree.fromstring(plots.moving(schedule))
     grown = [rect for rect in root.iter(f"{SVG}rect") if rect.find(f"{SVG}animate") is not None]
@@ -32,7 +32,7 @@ def test_each_pass_grows_from_its_start_to_its_end() -> None:
 
 
 def test_a_number_comes_when_its_bar_has_reached_it() -> None:
-    root = ElementTree.fromstring(plots.moving(schedules.gpipe(2, 2)))
+    root = ElementTree.fromstring(plots.moving(schedules.gpipe(2, 2).take(1)))
     moving = [element for element in root.iter() if element.find(f"{SVG}animate") is not None]
     texts = [element for element in moving if element.tag == f"{SVG}text"]
     assert len(texts) == 2 * 2 * 2
@@ -48,7 +48,7 @@ def times(element: ElementTree.Element) -> list[float]:
 
 
 def test_methods_share_one_clock_and_end_when_they_end() -> None:
-    short, long = schedules.gpipe(2, 2), schedules.gpipe(2, 4)
+    short, long = schedules.gpipe(2, 2).take(1), schedules.gpipe(2, 4).take(1)
     text = plots.moving(short, long, titles=["short", "long"])
     root = ElementTree.fromstring(text)
     idle = [

@@ -31,7 +31,7 @@ def is_gap(bar: Any) -> bool:
 
 
 def test_every_event_is_one_bar_where_the_table_has_it() -> None:
-    schedule = schedules.two_bw(4, 4, 4)
+    schedule = schedules.two_bw(4, 4).take(4)
     frame = Trace.from_schedule(schedule).frame
     bars = bars_of(timeline(schedule))
     assert bars.keys() == {"idle", "forward", "backward", "update"}
@@ -43,25 +43,25 @@ def test_every_event_is_one_bar_where_the_table_has_it() -> None:
 
 
 def test_idle_spans_every_worker_under_the_bars() -> None:
-    idle = timeline(schedules.gpipe(4, 4)).data[0]
+    idle = timeline(schedules.gpipe(4, 4).take(1)).data[0]
     assert (idle.name, list(idle.y), list(idle.x)) == ("idle", [0, 1, 2, 3], [21] * 4)
 
 
 def test_bars_carry_microbatches_and_on_request_versions() -> None:
-    schedule = schedules.two_bw(2, 2, 3)
+    schedule = schedules.two_bw(2, 2).take(3)
     assert bars_of(timeline(schedule))["forward"].text[:6] == tuple("012345")
     text = bars_of(timeline(schedule, versions=True))["forward"].text
     assert text[:6] == ("0<br>v0", "1<br>v0", "2<br>v0", "3<br>v0", "4<br>v1", "5<br>v1")
 
 
 def test_updates_take_no_slot_but_have_an_edge_to_be_seen_by() -> None:
-    update = bars_of(timeline(schedules.gpipe(2, 2)))["update"]
+    update = bars_of(timeline(schedules.gpipe(2, 2).take(1)))["update"]
     assert list(update.x) == [0, 0]
     assert update.marker.line.width > 0
 
 
 def test_an_op_looks_the_same_in_every_timeline_and_differs_without_colour() -> None:
-    one = bars_of(timeline(schedules.gpipe(2, 2)))
+    one = bars_of(timeline(schedules.gpipe(2, 2).take(1)))
     other = bars_of(timeline(measured()))
     for name in ("forward", "backward", "update"):
         assert one[name].marker == other[name].marker
@@ -70,15 +70,15 @@ def test_an_op_looks_the_same_in_every_timeline_and_differs_without_colour() -> 
 
 
 def test_edges_get_thin_where_bars_are_only_pixels_wide() -> None:
-    few = bars_of(timeline(schedules.pipedream(2, 4)))["update"].marker.line.width
-    many = bars_of(timeline(schedules.pipedream(2, 800)))["update"].marker.line.width
+    few = bars_of(timeline(schedules.pipedream(2).take(4)))["update"].marker.line.width
+    many = bars_of(timeline(schedules.pipedream(2).take(800)))["update"].marker.line.width
     assert many < 0.5 < few
 
 
 def test_the_title_states_bubble_makespan_unit_and_label() -> None:
     # (K-1)/(T+K-1) = 3/7 (GPipe, section 3.2)
     assert (
-        timeline(schedules.gpipe(4, 4)).layout.title.text
+        timeline(schedules.gpipe(4, 4).take(1)).layout.title.text
         == "GPipe: bubble 42.9 % of makespan, 27.3 % of spans, 21 slots (exact)"
     )
     text = timeline(measured(), title="GPipe on 2 cores").layout.title.text
@@ -102,19 +102,19 @@ def test_seconds_are_shown_in_a_readable_unit(scale: float, unit: str, makespan:
 
 
 def test_worker_0_is_on_top() -> None:
-    axis = timeline(schedules.gpipe(3, 3)).layout.yaxis
+    axis = timeline(schedules.gpipe(3, 3).take(1)).layout.yaxis
     assert axis.range[0] > axis.range[1]
     assert axis.ticktext == ("worker 0", "worker 1", "worker 2")
 
 
 def test_numbers_are_sized_to_fit_and_hidden_only_where_they_would_be_tiny() -> None:
-    roomy = timeline(schedules.two_bw(4, 4, 4), versions=True)
+    roomy = timeline(schedules.two_bw(4, 4).take(4), versions=True)
     assert roomy.layout.uniformtext.mode is None
     assert (
         bars_of(roomy)["forward"].insidetextfont.size
         < bars_of(roomy)["backward"].insidetextfont.size
     )
-    assert timeline(schedules.pipedream(4, 400)).layout.uniformtext.mode == "hide"
+    assert timeline(schedules.pipedream(4).take(400)).layout.uniformtext.mode == "hide"
 
 
 def test_a_slice_is_drawn_in_the_times_of_the_whole() -> None:
@@ -125,7 +125,7 @@ def test_a_slice_is_drawn_in_the_times_of_the_whole() -> None:
 
 
 def test_an_inference_schedule_has_only_forwards() -> None:
-    assert bars_of(timeline(schedules.inference(2, 3))).keys() == {"idle", "forward"}
+    assert bars_of(timeline(schedules.inference(2).take(3))).keys() == {"idle", "forward"}
 
 
 def test_a_timeline_without_events_is_refused() -> None:
@@ -143,7 +143,7 @@ def test_too_many_events_are_refused_with_the_remedy() -> None:
 
 def test_5000_bars_are_all_there_in_few_bytes() -> None:
     """0.7 MB: arrays go as binary, a trace a style."""
-    trace = Trace.from_schedule(schedules.pipedream(4, 417))
+    trace = Trace.from_schedule(schedules.pipedream(4).take(417))
     assert len(trace.frame) == 5004
     figure = timeline(trace)
     assert len(figure.to_json()) < 1.5e6
@@ -163,7 +163,7 @@ def test_both_parts_of_a_backward_have_their_styles() -> None:
 
 
 def test_compare_stacks_timelines_with_one_legend() -> None:
-    figure = compare(schedules.flush(2, 4), measured(), titles=["schedule", "run"])
+    figure = compare(schedules.flush(2, 4).take(1), measured(), titles=["schedule", "run"])
     assert [note.text for note in figure.layout.annotations] == [
         "schedule: bubble 20.0 % of makespan, 11.1 % of spans, 15 slots (exact)",
         "run: bubble 50.0 % of makespan, 0.0 % of spans, 2 s (measured)",
@@ -175,7 +175,9 @@ def test_compare_stacks_timelines_with_one_legend() -> None:
 
 
 def test_compare_gives_one_scale_to_timelines_of_one_unit() -> None:
-    layout = compare(schedules.gpipe(2, 2), measured(), schedules.gpipe(2, 8)).layout
+    layout = compare(
+        schedules.gpipe(2, 2).take(1), measured(), schedules.gpipe(2, 8).take(1)
+    ).layout
     assert layout.xaxis.range == layout.xaxis3.range
     assert layout.xaxis3.matches == "x"
     assert layout.xaxis2.matches is None

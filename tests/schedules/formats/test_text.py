@@ -124,7 +124,7 @@ def test_nothing_is_an_empty_schedule() -> None:
 
 
 def test_other_durations() -> None:
-    assert draw(gpipe(2, 2), {Op.FORWARD: 2, Op.BACKWARD: 3}) == cleandoc("""
+    assert draw(gpipe(2, 2).take(1), {Op.FORWARD: 2, Op.BACKWARD: 3}) == cleandoc("""
         # GPipe
         time     | 1  2  3  4  5  6  7  8  9  10 11 12 13 14 15
         worker 0 | F0 -  F1 -  .  .  .  .  .  B0 -  -  B1 -  -^
@@ -226,14 +226,14 @@ def test_whatever_is_not_is_drawn_or_refused(
 )
 @pytest.mark.parametrize("stashing", [True, False])
 def test_any_name_leaves_the_rest_intact(name: str, stashing: bool) -> None:
-    schedule = replace(pipedream(2, 3, stashing=stashing), name=name)
+    schedule = replace(pipedream(2, stashing=stashing).take(3), name=name)
     again = parse(str(schedule))
     assert again == schedule
     assert again.name == name
 
 
 def test_a_name_of_two_lines_leaves_the_rest_intact() -> None:
-    schedule = replace(pipedream(2, 3, stashing=False), name="mine\nworker 7 | F0")
+    schedule = replace(pipedream(2, stashing=False).take(3), name="mine\nworker 7 | F0")
     assert parse(str(schedule)) == schedule
 
 

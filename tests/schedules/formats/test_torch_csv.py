@@ -37,7 +37,7 @@ def test_all_that_torch_generates_is_read_proved_drawn_simulated_and_written_aga
     name: str, p: int, m: int, batches: int
 ) -> None:
     text, stages, m = torchs(name, p, m)
-    schedule = Schedule.from_torch_csv(text, batches, name)
+    schedule = Schedule.from_torch_csv(text, name).repeat().take(batches)
     check(schedule, joint_updates=True)
     assert finishes(schedule)
     assert (schedule.stages, schedule.microbatches) == (stages, m * batches)
@@ -77,13 +77,13 @@ def test_ours_are_the_same(name: str, p: int) -> None:
         pytest.skip("one worker has no loop")
     for more in (1, 2, 3):
         text, _, m = torchs(name, p, more)
-        assert OURS[name](p, m) == Schedule.from_torch_csv(text)
+        assert OURS[name](p, m) == Schedule.from_torch_csv(text).repeat()
 
 
 def test_torchs_looped_bfs_is_ours_with_backwards_reversed() -> None:
     text, _, m = torchs("looped_bfs", 3, 2)
     reversed_ = Schedule.from_torch_csv(text)
-    ours = schedules.looped_bfs(6, m, workers=3)
+    ours = schedules.looped_bfs(6, m, workers=3).take(1)
     for one, other in zip(ours.workers, reversed_.workers, strict=True):
         back = [t._replace(microbatch=m - 1 - t.microbatch) for t in other if t.op is Op.BACKWARD]
         assert [t for t in one if t.op is Op.BACKWARD] == back
@@ -96,8 +96,8 @@ def test_torchs_looped_bfs_is_ours_with_backwards_reversed() -> None:
     st.integers(1, 6),
 )
 def test_torch_accepts_ours(name: str, p: int, m: int) -> None:
-    schedule = METHODS[name](p, m, 1)
-    homes = validated(schedule.to_torch_csv(), p, schedule.stages, schedule.microbatches)
+    schedule = METHODS[name](p, m)
+    homes = validated(schedule.to_torch_csv(), p, schedule.stages, schedule.period_microbatches)
     assert homes == {stage: home for stage, (home,) in enumerate(schedule.stage_workers)}
 
 
@@ -105,7 +105,7 @@ def test_it_is_written_and_read_as_a_file(tmp_path: Path) -> None:
     path = tmp_path / "schedule.csv"
     text = schedules.zb_h1(2, 2).to_torch_csv(path)
     assert text == "0F0,0F1,0I0,0W0,0I1,0W1\r\n1F0,1I0,1F1,1I1,1W0,1W1\r\n"
-    assert Schedule.from_torch_csv(path) == schedules.zb_h1(2, 2)
+    assert Schedule.from_torch_csv(path) == schedules.zb_h1(2, 2).take(1)
     assert Schedule.from_torch_csv("0F0,,(0F1;0B0)OVERLAP_F_B,0B1\n") == parse(
         "worker 0 | F0 . F1& B0 - B1 -^"
     )
@@ -114,8 +114,9 @@ def test_it_is_written_and_read_as_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        (schedules.flush(2, 2, 2), "F2 of stage 0 is of weight version 1"),
-        (schedules.two_bw(2, 2, 2), "U2 of stage 0 is of weight version 2"),
+        (schedules.flush(2, 2).take(2), "F2 of stage 0 is of weight version 1"),
+        (schedules.two_bw(2, 2).take(2), "U2 of stage 0 is of weight version 2"),
+        (schedules.pipedream(2), "without end"),
         (schedules.chimera(2, 2), "use dualpipe_v in place of dualpipe, zb_v or hanayo in place"),
         (schedules.replicate(schedules.flush(1, 2), 2), "stage 0 is on workers 0 and 1"),
     ],
@@ -129,7 +130,7 @@ def test_messages_that_torch_has_added_are_left_out() -> None:
     text = (
         "0UNSHARD,0F0,0SEND_F0,0WAIT_SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0\n"
     )
-    assert Schedule.from_torch_csv(text) == schedules.flush(2, 1)
+    assert Schedule.from_torch_csv(text) == schedules.flush(2, 1).take(1)
 
 
 pieces = st.sampled_from(

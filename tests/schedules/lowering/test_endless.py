@@ -1,6 +1,6 @@
-"""Tables without end are the beginnings of all tables with one."""
+"""What workers run of a schedule without end is what they run of each of its finite parts."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -10,129 +10,116 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.schedules import OPS, Schedule, ScheduleError, Step, lower, sum_order
-from pipekit.schedules.lowering.endless import endless
+from pipekit.schedules import (
+    OPS,
+    Schedule,
+    Step,
+    check,
+    loss_versions,
+    lower,
+    stops,
+    sum_order,
+    sums,
+)
 
-METHODS: dict[str, Callable[[int], Schedule]] = {
-    "pipedream": partial(schedules.pipedream, 3),
-    "vertical sync": partial(schedules.pipedream, 4, vertical_sync=True),
-    "more in flight": partial(schedules.pipedream, 3, in_flight=[5, 3, 1]),
-    "2bw": partial(schedules.two_bw, 3, 4),
-    "flush": partial(schedules.flush, 3, 4),
-    "gpipe": partial(schedules.gpipe, 2, 3),
-    "interleaved": partial(schedules.interleaved, 4, 4, workers=2),
-    "zero bubble": partial(schedules.zb_h1, 3, 4),
+SCHEDULES: dict[str, Schedule] = {
+    "pipedream": schedules.pipedream(3),
+    "vertical sync": schedules.pipedream(4, vertical_sync=True),
+    "no stashing": schedules.pipedream(3, stashing=False),
+    "more in flight": schedules.pipedream(3, in_flight=[5, 3, 1]),
+    "2bw": schedules.two_bw(3, 4),
+    "2bw with flushes": schedules.two_bw(2, 3, flush_after=(0, 2)),
+    "paci": schedules.paci(3, 2),
+    "flush": schedules.flush(3, 4),
+    "interleaved": schedules.interleaved(4, 4, workers=2),
+    "zero bubble": schedules.zb_h1(3, 4),
+    "pipedream 2-1": schedules.pipedream([2, 1]),
+    "pipedream 2-3": schedules.pipedream([2, 3]),
+    "asp": schedules.asp(3),
+    "two pipelines of 2bw": schedules.replicate(schedules.two_bw(2, 2), 2),
+    "three of flush": schedules.replicate(schedules.flush(2, 2), 3),
+    "chimera": schedules.chimera(2, 4),
+    "three batches of 2bw, repeated": schedules.two_bw(2, 2).take(3).repeat(),
 }
+LONG = 60
+named = pytest.mark.parametrize("name", SCHEDULES)
 
 
-def until(steps: Iterable[Step], end: int) -> list[Step]:
-    """The steps before a microbatch: once only later ones come for long, nothing is left."""
-    found: list[Step] = []
-    late = 0
-    for step in steps:
-        late = 0 if step.task.microbatch < end else late + 1
-        if not late:
-            found.append(step)
-        if late > 1000:
-            break
-    return found
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_its_first_batches_are_the_table_for_so_many(name: str) -> None:
-    method = METHODS[name]
-    size, stages = len(method(1).batches[0]), method(1).stages
-    workers = endless(method).steps
-    for batches in (1, 2, 5, 3 * stages, 40):
-        tasks = [[step.task for step in until(each, batches * size)] for each in workers]
-        assert tasks == [list(each) for each in method(batches).workers]
-    # Messages, slots and all, as long as nothing knows of the end:
-    long = lower(method(60))
-    for own, expected in zip(workers, long, strict=True):
-        assert until(own, 40 * size) == [s for s in expected if s.task.microbatch < 40 * size]
-
-
-SHARED: dict[str, tuple[Callable[[int], Schedule], int]] = {
-    "pipedream 2-1": (partial(schedules.pipedream, [2, 1]), 2),
-    "pipedream 2-3": (partial(schedules.pipedream, [2, 3]), 6),
-    "two pipelines of 2bw": (lambda n: schedules.replicate(schedules.two_bw(2, 2, n), 2), 1),
-    "three of flush": (lambda n: schedules.replicate(schedules.flush(2, 2, n), 3), 1),
-    "chimera": (lambda n: schedules.chimera(2, 4, n), 1),
-}
-"""Stages on several workers, and after how many batches all of their updates come round."""
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_of_stages_on_several_workers_its_first_rounds_are_the_table_for_so_many(name: str) -> None:
+@named
+def test_a_run_of_so_many_batches_has_the_steps_of_the_finite_schedule(name: str) -> None:
     """But for where an update stands among passes that do not read what it makes."""
-    method, batches = SHARED[name]
-    found = endless(method, goes_on=True)
-    assert found.round == batches
-    size = len(found.whole.batches[0]) * batches
-    for rounds in (1, 2, 5, 14):
-        for is_pass in (True, False):
-            tasks = (
-                [[step.task for step in until(own, rounds * size)] for own in found.steps],
-                method(rounds * batches).workers,
-            )
-            ours, theirs = (
-                [[task for task in own if OPS[task.op].is_pass is is_pass] for own in each]
-                for each in tasks
-            )
-            assert ours == theirs
-    long = method(20 * batches)
-    for own, expected in zip(found.steps, lower(long, cut_every=size), strict=True):
-        assert until(own, 12 * size) == [s for s in expected if s.task.microbatch < 12 * size]
-    every = sum_order(long)
-    assert [*islice(found.turns, len(every) // 2)] == [*every[: len(every) // 2]]
-    for skip in (1, 7, 40):
-        first = [skip * updates for updates in found.turns.updates]
-        later = islice(replace(found.turns, skip=skip), 4 * len(every))
-        wanted = (turn for turn in found.turns if turn[1] > first[turn[0]])
-        some = [turn for turn in later if turn[1] > first[turn[0]]]
-        assert len(some) > 3
-        assert some == [*islice(wanted, len(some))]
+    schedule = SCHEDULES[name]
+    for periods in (1, 2, 7, 20):
+        finite = schedule.take(periods * len(schedule.batch_stops))
+        end = finite.microbatches
+        for ours, theirs in zip(lower(schedule), lower(finite), strict=True):
+            run = [*ours.until(partial(int, end))]
+            assert parted(run) == parted(theirs.head)
 
 
-@pytest.mark.parametrize("name", [*METHODS, *SHARED])
-def test_a_run_may_end_after_any_round_and_leaves_what_is_read_later(name: str) -> None:
-    """Gone through by hand: every pass finds its version in its slot, wherever runs are cut."""
-    method = SHARED[name][0] if name in SHARED else METHODS[name]
-    found = endless(method, goes_on=True)
-    size = len(found.whole.batches[0]) * found.round
-    for own in found.steps:
-        held = {(stage, 0): 0 for stage in range(found.whole.stages)}
-        for begin in range(0, 12, 2):
-            steps = [s for s in until(own, (begin + 2) * size) if s.task.microbatch >= begin * size]
-            for (op, stage, _, version), _, _, slot, *_ in steps:
+def parted(steps: Iterable[Step]) -> tuple[list[Step], list[Step]]:
+    """Return passes, and updates, without weight slots: knowing the end, others may be free."""
+    found = [step._replace(slot=0, ends_update=False) for step in steps]
+    return (
+        [step for step in found if OPS[step.task.op].is_pass],
+        [step for step in found if not OPS[step.task.op].is_pass],
+    )
+
+
+@named
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_every_pass_finds_its_version_in_its_slot_wherever_runs_are_cut(
+    name: str, goes_on: bool
+) -> None:
+    schedule = SCHEDULES[name]
+    if goes_on and not schedule.stashing:
+        pytest.skip("runs do not go on without stashing")
+    size = schedule.period_microbatches
+    for steps in lower(schedule, goes_on=goes_on):
+        held = {(stage, 0): 0 for stage in range(schedule.stages)}
+        for begin in range(0, 24 * size, 2 * size) if goes_on else (0,):
+            end = begin + (2 if goes_on else 24) * size
+            for (op, stage, _, version), _, _, slot, *_ in replace(steps, begin=begin).until(
+                partial(int, end)
+            ):
                 if OPS[op].is_pass:
                     assert held[stage, slot] == version
                 else:
                     held[stage, slot] = version
 
 
+@named
+def test_sums_and_scales_of_losses_are_those_of_the_finite_schedule(name: str) -> None:
+    schedule = SCHEDULES[name]
+    long = schedule.take(LONG)
+    for endless, finite in zip(sums(schedule), sums(long), strict=True):
+        assert [*islice(endless, 20)] == [*finite.head[:20]]
+    for later, known in zip(stops(schedule), stops(long), strict=True):
+        assert [*islice(later, 20)] == [*known.head[:20]]
+    assert [*islice(loss_versions(schedule), 20)] == [*loss_versions(long).head[:20]]
+
+
+@named
+def test_sums_over_workers_come_in_the_order_of_a_replay_from_anywhere(name: str) -> None:
+    schedule = SCHEDULES[name]
+    order, known = sum_order(schedule), sum_order(schedule.take(LONG)).head
+    half = len(known) // 2
+    assert [*islice(order, half)] == [*known[:half]]
+    assert bool(order.period) == any(len(workers) > 1 for workers in schedule.stage_workers)
+
+
 @settings(deadline=None)
-@given(st.integers(0, 30), st.sampled_from(["pipedream", "2bw", "flush"]))
-def test_it_begins_anywhere(begin: int, name: str) -> None:
-
-    method = METHODS[name]
-    size = len(method(1).batches[0])
-    for own in endless(method).steps:
-        rest = replace(own, begin=begin * size)
-        expected = [s for s in until(own, (begin + 4) * size) if s.task.microbatch >= begin * size]
-        assert until(rest, (begin + 4) * size) == expected
+@given(st.integers(0, 30), st.sampled_from(["pipedream", "2bw", "flush", "pipedream 2-3"]))
+def test_steps_begin_anywhere(begin: int, name: str) -> None:
+    schedule = SCHEDULES[name]
+    first, end = (n * schedule.period_microbatches for n in (begin, begin + 4))
+    for steps in lower(schedule):
+        expected = [s for s in steps.until(lambda: end) if s.task.microbatch >= first]
+        assert [*replace(steps, begin=first).until(lambda: end)] == expected
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        lambda n: schedules.flush(2, 2, n) if n < 4 else schedules.gpipe(2, 2, n),
-        lambda n: schedules.two_bw(2, 2, n, flush_after=[n // 2]),
-    ],
-    ids=["another one for more", "a flush in the middle"],
-)
-def test_tables_that_need_to_know_how_many_batches_there_are(
-    method: Callable[[int], Schedule],
-) -> None:
-    with pytest.raises(ScheduleError, match="has to know how many batches there are"):
-        endless(method)
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 40))
+def test_a_schedule_without_end_is_proved_for_every_number_of_batches(name: str, n: int) -> None:
+    check(SCHEDULES[name])
+    check(SCHEDULES[name].take(n))

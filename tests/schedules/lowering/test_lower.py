@@ -27,7 +27,7 @@ from pipekit.schedules import (
     sums,
     two_bw,
 )
-from tests.schedules.strategies import methods
+from tests.schedules.strategies import methods, minibatches, taken
 
 
 def steps(schedule: Schedule, worker: int, skips: Skips = ()) -> str:
@@ -44,12 +44,12 @@ def steps(schedule: Schedule, worker: int, skips: Skips = ()) -> str:
 
     return " ".join(
         f"{ends(s.receives)}>{s.task.op.value}{s.task.microbatch}>{ends(s.sends)}"
-        for s in lower(schedule, skips)[worker]
+        for s in lower(schedule, skips)[worker].head
     )
 
 
 def test_a_pipeline_of_three() -> None:
-    schedule = gpipe(3, 2)
+    schedule = gpipe(3, 2).take(1)
     assert steps(schedule, 0) == ">F0>1 >F1>1 1>B0> 1>B1> >U1>"
     assert steps(schedule, 1) == "0>F0>2 0>F1>2 2>B0>0 2>B1>0 >U1>"
     assert steps(schedule, 2) == "1>F0> 1>F1> >B0>1 >B1>1 >U1>"
@@ -59,7 +59,7 @@ def test_the_gradient_is_sent_by_the_part_for_the_input() -> None:
     schedule = parse("worker 0 | F0 F1 I0 I1 W0 W1^\nworker 1 | F0 F1 B0 I1 W1^")
     assert steps(schedule, 0) == ">F0>1 >F1>1 1>I0> 1>I1> >W0> >W1> >U1>"
     assert steps(schedule, 1) == "0>F0> 0>F1> >B0>0 >I1>0 >W1> >U1>"
-    ends = [[str(s.task.label) for s in steps if s.ends_update] for steps in lower(schedule)]
+    ends = [[str(s.task.label) for s in steps.head if s.ends_update] for steps in lower(schedule)]
     assert ends == [["W1"], ["W1"]]
 
 
@@ -70,7 +70,7 @@ def test_skips_of_a_split_backward_end_at_its_part_for_the_input() -> None:
 
 
 def test_one_stage_talks_to_nobody() -> None:
-    assert steps(gpipe(1, 1), 0) == ">F0> >B0> >U0>"
+    assert steps(gpipe(1, 1).take(1), 0) == ">F0> >B0> >U0>"
 
 
 def test_inference_sends_no_gradients() -> None:
@@ -87,11 +87,11 @@ def test_a_stage_after_the_next_may_be_at_home() -> None:
 @pytest.mark.parametrize(
     ("schedule", "counts"),
     [
-        (gpipe(4, 8, 3), (1, 1, 1, 1)),
-        (two_bw(4, 8, 3), (2, 2, 2, 2)),
-        (pipedream(4, 8), (4, 3, 2, 1)),
-        (pipedream(4, 8, vertical_sync=True), (4, 4, 4, 4)),
-        (pipedream(4, 8, stashing=False), (1, 1, 1, 1)),
+        (gpipe(4, 8).take(3), (1, 1, 1, 1)),
+        (two_bw(4, 8).take(3), (2, 2, 2, 2)),
+        (pipedream(4).take(8), (4, 3, 2, 1)),
+        (pipedream(4, vertical_sync=True).take(8), (4, 4, 4, 4)),
+        (pipedream(4, stashing=False).take(8), (1, 1, 1, 1)),
     ],
 )
 def test_slots_of_each_stage(schedule: Schedule, counts: tuple[int, ...]) -> None:
@@ -103,7 +103,7 @@ def test_steps_are_the_tasks_in_their_order_with_peak_versions_many_slots(
     schedule: Schedule,
 ) -> None:
     lowered = lower(schedule)
-    assert tuple(tuple(step.task for step in steps) for steps in lowered) == schedule.workers
+    assert tuple(tuple(step.task for step in steps.head) for steps in lowered) == schedule.workers
     counts = tuple(slot_count(steps, stage) for stage, steps in enumerate(lowered))
     assert counts == check(schedule).peak_versions
 
@@ -113,7 +113,7 @@ def test_every_message_sent_is_received_and_none_is_sent_home(schedule: Schedule
     sent: Counter[tuple[int, int, Payload, int]] = Counter()
     received: Counter[tuple[int, int, Payload, int]] = Counter()
     for worker, lowered in enumerate(lower(schedule)):
-        for step in lowered:
+        for step in lowered.head:
             for (payload, _, microbatch, *_), receiver in step.sends:
                 sent[worker, receiver, payload, microbatch] += 1
             for (payload, _, microbatch, *_), sender in step.receives:
@@ -124,15 +124,15 @@ def test_every_message_sent_is_received_and_none_is_sent_home(schedule: Schedule
 
 
 def test_a_step_is_a_task_with_its_ends_and_its_slot() -> None:
-    (step, *_) = lower(gpipe(2, 1))[1]
-    task = gpipe(2, 1).workers[1][0]
+    (step, *_) = lower(gpipe(2, 1).take(1))[1].head
+    task = gpipe(2, 1).take(1).workers[1][0]
     receives = ((Message(Payload.ACTIVATION, 1, 0), 0),)
     assert step == Step(task, receives, (), slot=0, update=1, ends_batch=True)
 
 
 def test_a_skip_goes_straight_from_its_source_to_its_destination_and_back() -> None:
     """Two of them from stage 0: over one stage, and to the next."""
-    schedule, skips = gpipe(3, 1), [(0, 2), (0, 1)]
+    schedule, skips = gpipe(3, 1).take(1), [(0, 2), (0, 1)]
     assert steps(schedule, 0, skips) == ">F0>1+2/0+1/1 1+2/0+1/1>B0> >U0>"
     assert steps(schedule, 1, skips) == "0+0/1>F0>2 2>B0>0+0/1 >U0>"
     assert steps(schedule, 2, skips) == "1+0/0>F0> >B0>1+0/0 >U0>"
@@ -141,7 +141,7 @@ def test_a_skip_goes_straight_from_its_source_to_its_destination_and_back() -> N
 def test_of_a_shared_weight_only_the_gradient_goes_and_counts_as_weights() -> None:
     """Stages 0, 1 and 2 have a weight, stages 0 and 2 another one."""
     schedule = parse("worker 0 | F0 B0^\nworker 1 | F0 I0 W0^\nworker 2 | F0 B0^")
-    first, middle, last = lower(schedule, ties=[(0, 1), (1, 2), (0, 2)])
+    first, middle, last = (steps.head for steps in lower(schedule, ties=[(0, 1), (1, 2), (0, 2)]))
     backward = first[1]
     assert [(m.skip, m.purpose, w) for m, w in backward.receives] == [
         (-1, "gradient", 1),
@@ -158,7 +158,7 @@ def test_of_a_shared_weight_only_the_gradient_goes_and_counts_as_weights() -> No
 
 
 def test_with_replicas_a_skip_goes_to_the_worker_that_has_the_microbatch() -> None:
-    schedule = pipedream([1, 2, 2], 3)
+    schedule = pipedream([1, 2, 2]).take(3)
     assert steps(schedule, 0, [(0, 2)]).split()[:3] == [">F0>1+3/0", ">F1>2+4/0", ">F2>1+3/0"]
 
 
@@ -173,7 +173,7 @@ def marked(schedule: Schedule, worker: int) -> str:
     return " ".join(
         f"{s.task.op.value}{s.task.microbatch}/{s.update}"
         f"{'|' if s.ends_batch and s.task.op is not Op.UPDATE else ''}{'!' if s.ends_update else ''}"
-        for s in lower(schedule)[worker]
+        for s in lower(schedule)[worker].head
     )
 
 
@@ -183,37 +183,41 @@ def test_the_last_backward_of_an_update_ends_it_wherever_it_stands() -> None:
 
 
 def test_each_pipeline_side_by_side_ends_the_batch_for_itself() -> None:
-    schedule = replicate(flush(1, 2, 1), 2)
+    schedule = replicate(flush(1, 2).take(1), 2)
     assert marked(schedule, 0) == "F0/1 B0/1 F2/1| B2/1|! U3/1"
     assert marked(schedule, 1) == "F1/1 B1/1 F3/1| B3/1|! U3/1"
 
 
 def test_replicas_add_a_gradient_an_update_each() -> None:
-    schedule = pipedream([2, 1], 3)
+    schedule = pipedream([2, 1]).take(3)
     assert marked(schedule, 0) == "F0/1| F2/2| B0/1|! U1/1 B2/2|! U2/2"
     assert marked(schedule, 1) == "F1/1| B1/1|! U1/1 U2/2"
     assert marked(schedule, 2) == "F0/1| B0/1|! U0/1 F1/2| B1/2|! U1/2 F2/3| B2/3|! U2/3"
 
 
+def summed(schedule: Schedule) -> tuple[tuple[Sum, ...], ...]:
+    return tuple(each.head for each in sums(schedule))
+
+
 def test_sums_name_their_contributors_and_count_their_batches() -> None:
-    assert sums(pipedream([2, 1], 3)) == (
+    assert summed(pipedream([2, 1]).take(3)) == (
         (Sum((0, 1), batches=2), Sum((0,), batches=1)),
         (Sum((2,), batches=1),) * 3,
     )
-    assert sums(replicate(flush(2, 2, 2), 2)) == (
+    assert summed(replicate(flush(2, 2).take(2), 2)) == (
         (Sum((0, 1), batches=1),) * 2,
         (Sum((2, 3), batches=1),) * 2,
     )
-    assert sums(asp(3, 4)) == (tuple(Sum((k % 3,), batches=1) for k in range(4)),)
+    assert summed(asp(3).take(4)) == (tuple(Sum((k % 3,), batches=1) for k in range(4)),)
 
 
 def test_inference_sums_nothing() -> None:
-    assert sums(parse("worker 0 | F0 F1\nworker 1 | F0 F1")) == ((), ())
+    assert summed(parse("worker 0 | F0 F1\nworker 1 | F0 F1")) == ((), ())
 
 
 replicated = st.one_of(
-    st.builds(pipedream, st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(1, 12)),
-    st.builds(asp, st.integers(1, 4), st.integers(1, 12)),
+    taken(st.builds(pipedream, st.lists(st.integers(1, 4), min_size=1, max_size=3)), minibatches),
+    taken(st.builds(asp, st.integers(1, 4)), minibatches),
     st.builds(replicate, methods, st.integers(1, 3)),
 )
 
@@ -222,7 +226,7 @@ replicated = st.one_of(
 def test_every_gradient_goes_into_the_one_update_that_sums_it(schedule: Schedule) -> None:
     into = {(stage, k): 0 for stage in range(schedule.stages) for k in range(schedule.microbatches)}
     for steps in lower(schedule):
-        for step in steps:
+        for step in steps.head:
             op, stage, k, version = step.task
             if op is Op.UPDATE:
                 assert step.update == version
@@ -238,24 +242,24 @@ def test_whoever_has_a_gradient_for_an_update_ends_it_once(schedule: Schedule) -
     for worker, steps in enumerate(lower(schedule)):
         last = {
             (s.task.stage, s.update): place
-            for place, s in enumerate(steps)
+            for place, s in enumerate(steps.head)
             if s.task.op in (Op.BACKWARD, Op.BACKWARD_WEIGHT)
         }
-        for place, step in enumerate(steps):
+        for place, step in enumerate(steps.head):
             if step.ends_update:
                 assert last[step.task.stage, step.update] == place
                 ended.setdefault((step.task.stage, step.update), []).append(worker)
     assert ended == {
         (stage, number): list(summed.contributors)
         for stage, each in enumerate(sums(schedule))
-        for number, summed in enumerate(each, start=1)
+        for number, summed in enumerate(each.head, start=1)
     }
 
 
 @given(replicated)
 def test_a_batch_ends_for_a_worker_with_its_highest_microbatch_of_it(schedule: Schedule) -> None:
     for steps in lower(schedule):
-        passes = [s for s in steps if s.task.op is not Op.UPDATE]
+        passes = [s for s in steps.head if s.task.op is not Op.UPDATE]
         for step in passes:
             _, stage, k, _ = step.task
             batch = next(b for b in schedule.batches if k in b)
@@ -266,5 +270,5 @@ def test_a_batch_ends_for_a_worker_with_its_highest_microbatch_of_it(schedule: S
 @given(replicated)
 def test_gradients_of_a_sum_are_from_so_many_batches(schedule: Schedule) -> None:
     for updates, each in zip(schedule.updates, sums(schedule), strict=True):
-        for summed, found in zip(updates, each, strict=True):
+        for summed, found in zip(updates, each.head, strict=True):
             assert found.batches == len({schedule.batch_of[k] for k in summed})

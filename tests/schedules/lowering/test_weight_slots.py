@@ -37,7 +37,7 @@ def test_pipedream_takes_the_slot_of_a_version_that_is_dead() -> None:
 
 
 def test_without_stashing_a_forwards_weights_are_overwritten_in_place() -> None:
-    tasks = pipedream(3, 6, stashing=False).workers[0]
+    tasks = pipedream(3, stashing=False).take(6).workers[0]
     assert set(weight_slots(tasks).slots) == {0}
 
 

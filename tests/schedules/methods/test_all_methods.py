@@ -16,29 +16,23 @@ m = st.integers(1, 10)
 n = st.integers(1, 3)
 
 
-def _dualpipe(p: int, m: int, n: int) -> Schedule:
-    return schedules.dualpipe(2 * p, 4 * p + 2 * (m - 1), n)
-
-
-METHODS: dict[str, Callable[[int, int, int], Schedule]] = {
+METHODS: dict[str, Callable[[int, int], Schedule]] = {
     "gpipe": schedules.gpipe,
     "flush": schedules.flush,
     "eager": schedules.eager,
     "zb_h1": schedules.zb_h1,
     "zb_h2": schedules.zb_h2,
-    "interleaved": lambda p, m, n: schedules.interleaved(2 * p, m, n, workers=p),
-    "interleaved_zero_bubble": lambda p, m, n: schedules.interleaved_zero_bubble(
-        3 * p, m, n, workers=p
-    ),
-    "looped_bfs": lambda p, m, n: schedules.looped_bfs(2 * p, m, n, workers=p),
-    "hanayo, 1 wave": lambda p, m, n: schedules.hanayo(2 * p, m, n, workers=p),
-    "hanayo, 2 waves": lambda p, m, n: schedules.hanayo(4 * p, m, n, workers=p),
-    "zb_v": lambda p, m, n: schedules.zb_v(2 * p, m, n),
-    "v_half": lambda p, m, n: schedules.v_half(2 * p, m, n),
-    "v_min": lambda p, m, n: schedules.v_min(2 * p, m, n),
-    "dualpipe_v": lambda p, m, n: schedules.dualpipe_v(2 * p, 2 * p + m - 1, n),
-    "chimera": lambda p, m, n: schedules.chimera(2 * p, m, n),
-    "dualpipe": _dualpipe,
+    "interleaved": lambda p, m: schedules.interleaved(2 * p, m, workers=p),
+    "interleaved_zero_bubble": lambda p, m: schedules.interleaved_zero_bubble(3 * p, m, workers=p),
+    "looped_bfs": lambda p, m: schedules.looped_bfs(2 * p, m, workers=p),
+    "hanayo, 1 wave": lambda p, m: schedules.hanayo(2 * p, m, workers=p),
+    "hanayo, 2 waves": lambda p, m: schedules.hanayo(4 * p, m, workers=p),
+    "zb_v": lambda p, m: schedules.zb_v(2 * p, m),
+    "v_half": lambda p, m: schedules.v_half(2 * p, m),
+    "v_min": lambda p, m: schedules.v_min(2 * p, m),
+    "dualpipe_v": lambda p, m: schedules.dualpipe_v(2 * p, 2 * p + m - 1),
+    "chimera": lambda p, m: schedules.chimera(2 * p, m),
+    "dualpipe": lambda p, m: schedules.dualpipe(2 * p, 4 * p + 2 * (m - 1)),
 }
 
 drawn = given(st.sampled_from(sorted(METHODS)), p, m, n)
@@ -48,7 +42,7 @@ drawn = given(st.sampled_from(sorted(METHODS)), p, m, n)
 def test_it_is_executable_one_batch_after_another_and_updates_together(
     name: str, p: int, m: int, n: int
 ) -> None:
-    schedule = METHODS[name](p, m, n)
+    schedule = METHODS[name](p, m).take(n)
     report = check(schedule, joint_updates=True)
     assert finishes(schedule)
     assert len(schedule.batches) == n == len(schedule.updates[0])
@@ -62,7 +56,7 @@ def test_it_is_executable_one_batch_after_another_and_updates_together(
 
 @drawn
 def test_times_are_those_of_a_ticking_clock(name: str, p: int, m: int, n: int) -> None:
-    schedule = METHODS[name](p, m, n)
+    schedule = METHODS[name](p, m).take(n)
     ticks = ticking(schedule)
     for tasks, times in zip(schedule.workers, slots(schedule), strict=True):
         for task, (start, end) in zip(tasks, times.tolist(), strict=True):
@@ -75,7 +69,7 @@ def test_each_worker_sums_gradients_in_the_order_of_the_microbatches(
     name: str, p: int, m: int, n: int
 ) -> None:
     """So that its sum is, to the bit, that of training its microbatches one after the other."""
-    for tasks in METHODS[name](p, m, n).workers:
+    for tasks in METHODS[name](p, m).take(n).workers:
         for stage in {task.stage for task in tasks}:
             added = [t.microbatch for t in tasks if t.op in ADDING and t.stage == stage]
             assert added == sorted(added)
@@ -83,14 +77,14 @@ def test_each_worker_sums_gradients_in_the_order_of_the_microbatches(
 
 @drawn
 def test_picture_and_csv_hold_all_of_it(name: str, p: int, m: int, n: int) -> None:
-    schedule = METHODS[name](p, m, n)
+    schedule = METHODS[name](p, m).take(n)
     assert parse(str(schedule)) == schedule
     assert read_csv(schedule.to_csv()) == schedule
 
 
 @drawn
 def test_every_batch_repeats_the_first(name: str, p: int, m: int, n: int) -> None:
-    schedule = METHODS[name](p, m, n)
+    schedule = METHODS[name](p, m).take(n)
     count = len(schedule.batches[0])
     for tasks in schedule.workers:
         length = len(tasks) // n
@@ -105,18 +99,18 @@ def test_every_batch_repeats_the_first(name: str, p: int, m: int, n: int) -> Non
 
 @given(st.sampled_from(sorted(METHODS)), p, st.integers(1, 4), st.integers(1, 2))
 def test_replicated_it_is_executable(name: str, p: int, m: int, n: int) -> None:
-    schedule = replicate(METHODS[name](p, m, n), 2)
+    schedule = replicate(METHODS[name](p, m), 2).take(n)
     check(schedule, joint_updates=True)
     assert {len(workers) for workers in schedule.stage_workers} <= {2, 4}
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_count_is_at_least_1(name: str) -> None:
-    for counts in ((2, 2, 0), (2, -7, 1), (0, 4, 1)):
+    for p, m, n in ((2, 2, 0), (2, -7, 1), (0, 4, 1)):
         with pytest.raises(schedules.ScheduleError, match="whole number of at least 1"):
-            METHODS[name](*counts)
+            METHODS[name](p, m).take(n)
 
 
 def test_a_pass_is_whole_or_in_two_parts() -> None:
-    split = {t.op for t in schedules.zb_h1(3, 4).workers[0] if OPS[t.op].is_pass}
+    split = {t.op for t in schedules.zb_h1(3, 4).take(1).workers[0] if OPS[t.op].is_pass}
     assert split == {Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT}

@@ -17,7 +17,7 @@ EQUAL_SLOTS = {Op.FORWARD: 1, Op.BACKWARD: 1}
 
 def idle_fraction(k: int, t: int, backward: int) -> Fraction:
     """Return the share of the slots up to the last task in which a worker has no task."""
-    times = slots(gpipe(k, t), {Op.FORWARD: 1, Op.BACKWARD: backward, Op.UPDATE: 0})
+    times = slots(gpipe(k, t).take(1), {Op.FORWARD: 1, Op.BACKWARD: backward, Op.UPDATE: 0})
     makespan = int(max(worker[:, 1].max() for worker in times))
     busy = int(sum((worker[:, 1] - worker[:, 0]).sum() for worker in times))
     return 1 - Fraction(busy, k * makespan)
@@ -25,7 +25,7 @@ def idle_fraction(k: int, t: int, backward: int) -> Fraction:
 
 def test_figure_2c() -> None:
     """Four partitions, four micro-batches; the backwards in the order of the forwards."""
-    assert draw(gpipe(4, 4), EQUAL_SLOTS) == cleandoc("""
+    assert draw(gpipe(4, 4).take(1), EQUAL_SLOTS) == cleandoc("""
         # GPipe
         time     | 1   2   3   4   5   6   7   8   9   10  11  12  13  14
         worker 0 | F0  F1  F2  F3  .   .   .   .   .   .   B0  B1  B2  B3^
@@ -36,7 +36,7 @@ def test_figure_2c() -> None:
 
 
 def test_figure_1a_of_2bw_flushes_before_each_update() -> None:
-    assert str(gpipe(4, 4, batches=2)) == cleandoc("""
+    assert str(gpipe(4, 4).take(2)) == cleandoc("""
         # GPipe
         time     | 1  2  3  4  5  6  7  8  9  10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42
         worker 0 | F0 F1 F2 F3 .  .  .  .  .  .  .  .  .  B0 -  B1 -  B2 -  B3 -^ F4 F5 F6 F7 .  .  .  .  .  .  .  .  .  B4 -  B5 -  B6 -  B7 -^
@@ -47,14 +47,14 @@ def test_figure_1a_of_2bw_flushes_before_each_update() -> None:
 
 
 def test_figure_3_of_2bw_on_two_stages() -> None:
-    assert gpipe(2, 4) == parse("""
+    assert gpipe(2, 4).take(1) == parse("""
         worker 0 | F0 F1 F2 F3 .  .  .  B0 -  B1 -  B2 -  B3 -^
         worker 1 | .  F0 F1 F2 F3 B0 -  B1 -  B2 -  B3 -^
         """)
 
 
 def test_every_microbatch_of_a_batch_reads_the_version_of_that_batch() -> None:
-    for tasks in gpipe(3, 4, batches=3).workers:
+    for tasks in gpipe(3, 4).take(3).workers:
         for op, _, k, version in tasks:
             assert version == k // 4 + (1 if op is Op.UPDATE else 0)
 
@@ -84,30 +84,30 @@ def test_bubble_is_k_minus_1_over_t_plus_k_minus_1_however_long_a_backward(
 
 @given(stages, microbatches, small)
 def test_all_m_microbatches_are_in_flight_and_one_version_is_alive(d: int, m: int, b: int) -> None:
-    report = check(gpipe(d, m, b))
+    report = check(gpipe(d, m).take(b))
     assert report.peak_in_flight == (m,) * d
     assert report.peak_versions == (1,) * d
 
 
-@pytest.mark.parametrize("counts", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (2, -3, 1)])
-def test_counts_below_1_are_refused(counts: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(("d", "m", "batches"), [(0, 1, 1), (1, 0, 1), (1, 1, 0), (2, -3, 1)])
+def test_counts_below_1_are_refused(d: int, m: int, batches: int) -> None:
     with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
-        gpipe(*counts)
+        gpipe(d, m).take(batches)
 
 
 def test_the_refusal_names_the_count() -> None:
     with pytest.raises(ScheduleError, match=r"microbatches must be .* not 2\.5"):
-        gpipe(2, 2.5)  # type: ignore[arg-type]
+        gpipe(2, 2.5).take(1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: gpipe(4, 10**9),
-        lambda: schedules.flush(10**4, 10**4, 10**4),
-        lambda: schedules.pipedream(2, 10**9),
+        lambda: gpipe(4, 10**9).take(1),
+        lambda: schedules.flush(100, 100).take(10**6),
+        lambda: schedules.pipedream(2).take(10**9),
         lambda: schedules.replicate(gpipe(1, 1), 10**9),
-        lambda: schedules.inference(1, 10**9),
+        lambda: schedules.inference(1).take(10**9),
     ],
 )
 def test_a_table_that_fits_no_memory_is_refused_with_its_size(build: Any) -> None:

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit.schedules import (
+    OPS,
     Op,
     Schedule,
+    ScheduleError,
     Task,
     check,
     flush,
@@ -23,12 +25,12 @@ from pipekit.schedules import (
     two_bw,
 )
 from pipekit.schedules.methods.late_updates import late_updates
-from tests.schedules.strategies import training_methods
+from tests.schedules.strategies import endless_methods, taken, training_methods
 
 
 def test_2bw_makes_a_version_a_batch_later_when_it_is_first_read() -> None:
     """Microbatch 4 is the first to read version 1, the sum of 0 and 1; nobody reads 2 and 3."""
-    assert late_updates(two_bw(2, 2, 3)) == parse(
+    assert late_updates(two_bw(2, 2).take(3)) == parse(
         """
         worker 0 | F0 F1 .  B0 -  F2 B1 -  F3 B2 -^1 F4 B3 -  F5 B4 -  .  B5 -^3^
         worker 1 | .  F0 B0 -  F1 B1 -  F2 B2 -  F3 B3 -^1 F4 B4 -  F5 B5 -^3^
@@ -37,9 +39,9 @@ def test_2bw_makes_a_version_a_batch_later_when_it_is_first_read() -> None:
 
 
 flushing = st.one_of(
-    st.builds(gpipe, st.integers(1, 5), st.integers(1, 5), st.integers(1, 4)),
-    st.builds(flush, st.integers(1, 5), st.integers(1, 5), st.integers(1, 4)),
-    st.builds(model_parallel, st.integers(1, 5), st.integers(1, 12)),
+    taken(st.builds(gpipe, st.integers(1, 5), st.integers(1, 5)), st.integers(1, 4)),
+    taken(st.builds(flush, st.integers(1, 5), st.integers(1, 5)), st.integers(1, 4)),
+    taken(st.builds(model_parallel, st.integers(1, 5)), st.integers(1, 12)),
 )
 
 
@@ -52,7 +54,7 @@ def test_after_a_flush_the_next_forward_reads_at_once(schedule: Schedule) -> Non
 def test_pipedreams_stages_begin_to_read_a_version_at_different_minibatches(
     stages: int, minibatches: int
 ) -> None:
-    schedule = pipedream(stages, minibatches)
+    schedule = pipedream(stages).take(minibatches)
     assert late_updates(schedule) == schedule
 
 
@@ -88,6 +90,41 @@ def test_no_more_versions_are_kept_and_at_most_two_sums_of_gradients(schedule: S
     assert together.peak_in_flight == alone.peak_in_flight
     for tasks in moved.workers:
         assert max(sums_at_once(moved, tasks)) <= 2
+
+
+@given(endless_methods, st.integers(1, 12))
+def test_without_end_likewise(schedule: Schedule, batches: int) -> None:
+    moved = late_updates(schedule)
+    assert moved.period_versions == schedule.period_versions
+    check(moved, joint_updates=joint(schedule))
+    alone, together = check(schedule), check(moved)
+    assert all(a <= b for a, b in zip(together.peak_versions, alone.peak_versions, strict=True))
+    assert together.peak_in_flight == alone.peak_in_flight
+    before, after = schedule.take(batches), moved.take(batches)
+    assert after.updates == before.updates
+    for tasks, others in zip(after.workers, before.workers, strict=True):
+        for is_pass in (True, False):
+            one, other = ([t for t in e if OPS[t.op].is_pass is is_pass] for e in (tasks, others))
+            assert sorted(one) == sorted(other) if not is_pass else one == other
+        assert max(sums_at_once(after, tasks), default=0) <= 2
+
+
+def joint(schedule: Schedule) -> bool:
+    """Whether its updates can be made together."""
+    try:
+        check(schedule, joint_updates=True)
+    except ScheduleError:
+        return False
+    return True
+
+
+def test_without_end_2bw_makes_a_version_when_it_is_first_read() -> None:
+    assert late_updates(two_bw(2, 2)).take(4) == parse(
+        """
+        worker 0 | F0 F1 B0 F2 B1 F3 B2 ^1 F4 B3 F5 B4 ^3 F6 B5 F7 B6 ^5 B7^
+        worker 1 | F0 B0 F1 B1 F2 B2 F3 B3 ^1 F4 B4 F5 B5 ^3 F6 B6 F7 B7 ^5^
+        """
+    )
 
 
 def sums_at_once(schedule: Schedule, tasks: Sequence[Task]) -> list[int]:

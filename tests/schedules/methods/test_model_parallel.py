@@ -10,7 +10,7 @@ from tests.schedules.strategies import microbatches, stages
 
 
 def test_one_minibatch_at_a_time() -> None:
-    assert str(model_parallel(4, 2)) == cleandoc("""
+    assert str(model_parallel(4).take(2)) == cleandoc("""
         # model parallel
         time     | 1  2  3  4  5  6  7  8  9  10 11 12 13 14 15 16 17 18 19 20 21 22 23 24
         worker 0 | F0 .  .  .  .  .  .  .  .  .  B0 -^ F1 .  .  .  .  .  .  .  .  .  B1 -^
@@ -24,7 +24,7 @@ def test_one_minibatch_at_a_time() -> None:
 def test_one_worker_works_at_a_time(d: int, minibatches: int) -> None:
     """A quarter of four accelerators, as GPipe's Figure 2b shows."""
     passes = sorted(
-        tuple(span) for worker in slots(model_parallel(d, minibatches)) for span in worker
+        tuple(span) for worker in slots(model_parallel(d).take(minibatches)) for span in worker
     )
     ends = [end for _, end in passes]
     starts = [start for start, _ in passes]
@@ -34,13 +34,13 @@ def test_one_worker_works_at_a_time(d: int, minibatches: int) -> None:
 
 @given(stages, microbatches)
 def test_minibatch_k_reads_version_k_and_one_is_in_flight(d: int, minibatches: int) -> None:
-    schedule = model_parallel(d, minibatches)
+    schedule = model_parallel(d).take(minibatches)
     assert all(version in (k, k + 1) for tasks in schedule.workers for _, _, k, version in tasks)
     report = check(schedule)
     assert report.peak_in_flight == report.peak_versions == (1,) * d
 
 
-@pytest.mark.parametrize("counts", [(0, 1), (1, 0)])
-def test_counts_below_1_are_refused(counts: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("d", "batches"), [(0, 1), (1, 0)])
+def test_counts_below_1_are_refused(d: int, batches: int) -> None:
     with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
-        model_parallel(*counts)
+        model_parallel(d).take(batches)

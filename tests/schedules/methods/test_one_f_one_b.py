@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit.schedules import Op
-from pipekit.schedules.methods.one_f_one_b import one_f_one_b
+from pipekit.schedules.methods.one_f_one_b import alternate
 
 
 def order(stage: int, stages: int, microbatches: range) -> str:
-    return " ".join(f"{op.value}{k}" for op, k in one_f_one_b(stage, stages, microbatches))
+    return " ".join(f"{op.value}{k}" for op, k in alternate(microbatches, stages - stage))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_each_microbatch_once_in_order_with_at_most_the_stages_left_in_flight(
     stages: int, microbatches: int, data: st.DataObject
 ) -> None:
     stage = data.draw(st.integers(0, stages - 1))
-    passes = list(one_f_one_b(stage, stages, range(microbatches)))
+    passes = list(alternate(range(microbatches), stages - stage))
     forwards = [k for op, k in passes if op is Op.FORWARD]
     backwards = [k for op, k in passes if op is Op.BACKWARD]
     assert forwards == backwards == list(range(microbatches))

@@ -9,7 +9,7 @@ from tests.schedules.strategies import training_methods
 
 
 def test_figure_4_is_two_pipelines_of_depth_three() -> None:
-    assert replicate(two_bw(3, 3, 1), 2) == parse(
+    assert replicate(two_bw(3, 3).take(1), 2) == parse(
         """
         worker 0         | F0 F2 F4 .  .  .  .  B0 -  .  B2 -  .  B4 -^5
         worker 1 stage 0 | F1 F3 F5 .  .  .  .  B1 -  .  B3 -  .  B5 -^
@@ -23,7 +23,7 @@ def test_figure_4_is_two_pipelines_of_depth_three() -> None:
 
 def test_an_update_comes_as_late_as_its_readers_allow() -> None:
     """The next batch hides the sum over the pipelines: version 1 is first read by 8 and 9."""
-    assert replicate(two_bw(2, 2, 3), 2) == parse(
+    assert replicate(two_bw(2, 2).take(3), 2) == parse(
         """
         worker 0         | F0 F2 .  B0 -  F4 B2 -  F6 B4 -^3 F8 B6 -  F10 B8 -  .  B10 -^7^11
         worker 1 stage 0 | F1 F3 .  B1 -  F5 B3 -  F7 B5 -^3 F9 B7 -  F11 B9 -  .  B11 -^7^
@@ -39,7 +39,7 @@ def test_one_pipeline_has_no_sums_to_hide(schedule: Schedule) -> None:
 
 
 def test_one_stage_replicated_is_data_parallelism() -> None:
-    assert replicate(flush(1, 1, 2), 2) == parse(
+    assert replicate(flush(1, 1).take(2), 2) == parse(
         """
         worker 0         | F0 B0 -^1 F2 B2 -^3
         worker 1 stage 0 | F1 B1 -^  F3 B3 -^

@@ -3,22 +3,19 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from pipekit.schedules import Message, Step, alike, distinct
+from pipekit.schedules import Message, Steps
 
 
-def incoming(steps: Sequence[Sequence[Step]]) -> list[Mapping[int, Sequence[Message]]]:
+def incoming(steps: Sequence[Steps]) -> list[Mapping[int, Sequence[Message]]]:
     """Return, for each worker, the messages that each other one sends it, as they leave there.
 
     Args:
-        steps: of all workers.
+        steps: of all workers, each finite.
     """
     found: list[dict[int, list[Message]]] = [defaultdict(list) for _ in steps]
     for sender, own in enumerate(steps):
-        for step in distinct(own):
+        for step in own.head:
             for message, receiver in step.sends:
                 if receiver != sender:
                     found[receiver][sender].append(message)
-    return [
-        {sender: alike(steps[sender], messages) for sender, messages in each.items()}
-        for each in found
-    ]
+    return list(found)

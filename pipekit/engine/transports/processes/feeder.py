@@ -59,7 +59,7 @@ def send_batches(
             allowed = max(allowed, begun + READ_AHEAD)
         here = range(first, first + batch.parts)
         for worker, needed in needs.items():
-            inputs, targets = (not numbers.isdisjoint(here) for numbers in needed)
+            inputs, targets = (any(k in numbers for k in here) for numbers in needed)
             mailboxes.put(worker, batch_key(first, run), _message(batch, inputs, targets))
         first = here.stop
 

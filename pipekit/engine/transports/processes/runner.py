@@ -27,6 +27,7 @@ from pipekit.engine.transports.processes.worker_process import ProcessTask
 from pipekit.engine.transports.watchdog import Watchdog
 from pipekit.engine.work import Report, WorkerAssignment
 from pipekit.host.numeric_settings import NumericSettings
+from pipekit.schedules import Steps
 
 T = TypeVar("T")
 
@@ -139,7 +140,7 @@ class ProcessRunner:
         left = self._left[worker.index].stages if self._left else ()
         kept = len(left) == len(worker.stages) and all(map(is_, left, worker.stages))
         stages = () if kept else [_here(stage) for stage in worker.stages]
-        rest = replace(worker, steps=(), stages=stages)
+        rest = replace(worker, steps=Steps(()), stages=stages)
         return dumps(ProcessTask(rest, pack(worker.steps), kept, *shared, store, watched))
 
     def _pool_for(self, config: RunConfig, devices: Sequence[torch.device]) -> WorkerPool:

@@ -5,7 +5,7 @@ thread beside the worker, while the backward goes on.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import torch
@@ -16,7 +16,7 @@ from pipekit.engine.updates.buckets import Bucket, Gradients
 from pipekit.engine.updates.sums.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.sums.comm_thread import CommThread
 from pipekit.engine.updates.weights import Weights
-from pipekit.schedules import Sum
+from pipekit.schedules import Recurring, Sum
 
 
 class Reducer:
@@ -44,8 +44,8 @@ class Reducer:
         stage: int,
         worker: int,
         weights: Weights,
-        sums: Sequence[Sum],
-        stops: Sequence[int],
+        sums: Recurring[Sum],
+        stops: Recurring[int],
         all_reduce: AllReduce,
         comm_thread: CommThread,
         device: torch.device,

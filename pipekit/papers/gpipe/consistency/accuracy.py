@@ -107,12 +107,12 @@ def train_all(seeds: Ints, fresh: Ints, stages: Ints, microbatches: int, epochs:
         whole = recipe(seed, epochs)
         split, unsplit = train_plain(whole, microbatches), train_plain(whole)
         for count in stages:
-            run = train_pipeline(whole, GPIPE, gpipe, count, microbatches)
+            run = train_pipeline(whole, GPIPE, gpipe(count, microbatches))
             rows.append(_row(GPIPE, count, run))
             from_split.append(relative_difference(run.weights[-1], split.weights[-1]))
             from_unsplit.append(relative_difference(run.weights[-1], unsplit.weights[-1]))
         half = replace(whole, model=in_bfloat16(whole.model))
-        rows.append(_row(BFLOAT16, 4, train_pipeline(half, BFLOAT16, gpipe, 4, microbatches)))
+        rows.append(_row(BFLOAT16, 4, train_pipeline(half, BFLOAT16, gpipe(4, microbatches))))
     return Study(pd.DataFrame(rows), max(from_split), max(from_unsplit))
 
 

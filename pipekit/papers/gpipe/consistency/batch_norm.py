@@ -51,7 +51,7 @@ def microbatch_statistics(batch: Batch, stages: int, microbatches: int) -> tuple
     That is, whether GPipe's outputs are those of the plain model that sees one microbatch at a
     time, to the bit; and their relative difference from the outputs for the unsplit minibatch.
     """
-    loss, schedule = nn.CrossEntropyLoss(), gpipe(stages, microbatches)
+    loss, schedule = nn.CrossEntropyLoss(), gpipe(stages, microbatches).take(1)
     outputs = noted([loss], lambda _, output, __: output.detach().clone())
     Pipeline(network(), schedule, optimizer=TakeGradient, loss=loss).train([batch], trace=False)
     found, plain = torch.cat(outputs), network(nn.BatchNorm2d)
@@ -77,7 +77,7 @@ def moving_averages(
     inputs = [noted([watched[number]], _first_input) for number in NORMS]
     pipeline = Pipeline(
         watched,
-        partial(gpipe, stages, microbatches),
+        gpipe(stages, microbatches),
         optimizer=partial(SGD, lr=0.0),
         loss=nn.CrossEntropyLoss(),
         recompute=recompute,

@@ -3,7 +3,7 @@
 What the paper does not print has PyTorch's default, such as RMSProp's momentum of 0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -157,8 +157,8 @@ def findings() -> list[Finding]:
     ]
 
 
-def _replicated(stages: int, microbatches: int, replicas: int) -> Callable[[int], Schedule]:
-    return lambda batches: replicate(gpipe(stages, microbatches, batches), replicas)
+def _replicated(stages: int, microbatches: int, replicas: int) -> Schedule:
+    return replicate(gpipe(stages, microbatches), replicas)
 
 
 def _plain(number: float) -> str:

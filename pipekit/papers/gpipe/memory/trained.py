@@ -17,6 +17,7 @@ from pipekit.papers.gpipe.memory.accelerators import OPTIMIZER_STATES, held, pla
 from pipekit.papers.gpipe.memory.table1 import Column
 from pipekit.papers.gpipe.scenarios import Scenario, named
 from pipekit.papers.timelines import memory_of
+from pipekit.schedules import gpipe
 from pipekit.simulation import simulate
 from pipekit.traces import Memory
 
@@ -49,7 +50,7 @@ def trained(scenario: Scenario, size: Size) -> Memory:
     torch.manual_seed(0)
     pipeline = Pipeline(
         network(3 * layers, filters, CLASSES),
-        scenario.schedule,
+        gpipe(scenario.stages, scenario.microbatches),
         balance=plan_of(profile, scenario),
         optimizer=rmsprop,
         loss=nn.CrossEntropyLoss(),

@@ -14,7 +14,7 @@ from pipekit.papers.gpipe.scenarios import Scenario, naive, pipeline
 from pipekit.papers.gpipe.speed.bars import RESNET, profile_of
 from pipekit.papers.gpipe.timelines.partition import least_variance
 from pipekit.papers.own_seconds import own_activities
-from pipekit.schedules import Op
+from pipekit.schedules import Op, gpipe
 from pipekit.traces import Trace
 from pipekit.traces.breakdown import ALL
 
@@ -62,7 +62,7 @@ def _batch(rows: int, pixels: int, seed: int) -> tuple[Tensor, Tensor]:
 def _pipeline(scenario: Scenario) -> Pipeline:
     return Pipeline(
         resnet101(),
-        scenario.schedule,
+        gpipe(scenario.stages, scenario.microbatches),
         balance=least_variance(profile_of(RESNET), scenario.stages),
         optimizer=partial(torch.optim.SGD, lr=0.01, momentum=0.9),
         loss=nn.CrossEntropyLoss(),

@@ -43,9 +43,9 @@ def errors(grid: Grid = GRID) -> tuple[float, float]:
     """
     drawn, simulated = [], []
     for k, t in grid:
-        table = schedules.gpipe(k, t)
+        table = schedules.gpipe(k, t).take(1)
         slots = [Trace.from_schedule(table, each) for each in (TWO_SLOTS, EQUAL_SLOTS)]
-        slots.append(Trace.from_schedule(schedules.inference(k, t)))
+        slots.append(Trace.from_schedule(schedules.inference(k).take(t)))
         drawn += [abs(trace.bubble - bubble(k, t)) for trace in slots]
         trace = pk.simulate(table, pk.Profile.uniform(k, 0.0123, 0.0307))
         simulated.append(abs(trace.bubble - bubble(k, t)))
@@ -55,11 +55,11 @@ def errors(grid: Grid = GRID) -> tuple[float, float]:
 def findings(grid: Grid = GRID) -> list[Finding]:
     """Return what section 3.2 claims of the bubble."""
     as_stated = all(
-        idle(Trace.from_schedule(schedules.gpipe(k, t), slots))
+        idle(Trace.from_schedule(schedules.gpipe(k, t).take(1), slots))
         == [(k - 1) * sum(slots.values())] * k
         for (k, t), slots in product(grid, (EQUAL_SLOTS, TWO_SLOTS))
     )
-    values = [Trace.from_schedule(schedules.gpipe(k, t)).bubble for k, t in PRINTED]
+    values = [Trace.from_schedule(schedules.gpipe(k, t).take(1)).bubble for k, t in PRINTED]
     k, t = map(max, zip(*grid, strict=True))
     note = f"{len(grid)} pairs of K up to {k} and T up to {t}; the second is simulated"
     return [
@@ -76,7 +76,10 @@ def emulated(stages: int, counts: Sequence[int], pass_s: float, repeats: int) ->
     """
     equal = pk.Profile.uniform(stages, pass_s, pass_s)
     return [
-        min(pk.emulate(schedules.gpipe(stages, t), equal).trace.bubble for _ in range(repeats))
+        min(
+            pk.emulate(schedules.gpipe(stages, t).take(1), equal).trace.bubble
+            for _ in range(repeats)
+        )
         for t in counts
     ]
 

@@ -43,7 +43,7 @@ def dependencies(schedule: Schedule) -> set[Edge]:
     """
     found = set()
     for worker, steps in enumerate(lower(schedule)):
-        passes = [step for step in steps if step.task.op is not Op.UPDATE]
+        passes = [step for step in steps.head if step.task.op is not Op.UPDATE]
         for step in passes:
             for _, sender in step.receives:
                 source = schedule.workers[sender][0].stage

@@ -62,7 +62,7 @@ def imbalance(
     backward = stage_costs([layer.backward_s for layer in layers], split)
     mean_f, mean_b = sum(forward) / stages, sum(backward) / stages
 
-    schedule = gpipe(stages, microbatches)
+    schedule = gpipe(stages, microbatches).take(1)
     plan = Plan.by_hand(split, rows=profile.rows, recompute=recompute)
     equal = Plan.by_hand([1] * stages, recompute=recompute)
     ideal_s = simulate(schedule, Profile.uniform(stages, mean_f, mean_b), equal).makespan_s

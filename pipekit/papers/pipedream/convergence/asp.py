@@ -21,7 +21,7 @@ def asp_stall(setting: Setting, delay: int, minibatches: int, faster: float) -> 
     """
     (costs, cluster), workers = machines(setting), setting.workers
     fill, drain = 2 * (delay + 1), delay + 1  # minibatches: as many are in flight as drain
-    table = asp(workers, fill + minibatches + drain, delay)
+    table = asp(workers, delay).take(fill + minibatches + drain)
     plan = data_parallel(costs, workers)
     run = emulate_at_pace(table, costs, plan, cluster, faster)
     steady_s = mean_interval(backward_ends(run.trace), fill - 1, fill - 1 + minibatches)

@@ -66,7 +66,7 @@ def epoch_hours(arm: Arm) -> float:
     if arm.method in (ASP, ASP_LATER):
         seconds = compute_seconds(costs) / arm.setting.workers
     else:
-        workers = METHODS[arm.method](arm.setting.workers).stage_workers
+        workers = METHODS[arm.method].stage_workers
         plan = best_cut(costs, cluster, [len(each) for each in workers])
         seconds = simulated_seconds(costs, plan, cluster)
     return DATA["ILSVRC12"].train / costs.rows * seconds / 3600

@@ -5,9 +5,8 @@ momentum and rows a machine are those that the paper gives VGG16 (section 5.1), 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,24 +34,24 @@ NAIVE = "naive 1-1-1-1, no stashing"
 BSP = "BSP, 4 workers"
 ASP, ASP_LATER = "ASP, 4 workers, delay 3", "ASP, 4 workers, delay 7"
 
-METHODS: Mapping[str, Callable[[int], Schedule]] = MappingProxyType(
+METHODS: Mapping[str, Schedule] = MappingProxyType(
     {
-        SGD: partial(pipedream, 1),
-        STASHING: partial(pipedream, 4),
-        VERTICAL_SYNC: partial(pipedream, 4, vertical_sync=True),
-        NAIVE: partial(pipedream, 4, stashing=False),
-        "PipeDream 2-1-1": partial(pipedream, [2, 1, 1]),
-        BSP: partial(pipedream, [4]),
-        ASP: partial(asp, 4),
-        ASP_LATER: partial(asp, 4, delay=7),
-        "PipeDream 7-1": partial(pipedream, [7, 1]),
-        "BSP, 8 workers": partial(pipedream, [8]),
-        "PipeDream 9-5-1-1": partial(pipedream, [9, 5, 1, 1]),
-        "BSP, 16 workers": partial(pipedream, [16]),
+        SGD: pipedream(1),
+        STASHING: pipedream(4),
+        VERTICAL_SYNC: pipedream(4, vertical_sync=True),
+        NAIVE: pipedream(4, stashing=False),
+        "PipeDream 2-1-1": pipedream([2, 1, 1]),
+        BSP: pipedream([4]),
+        ASP: asp(4),
+        ASP_LATER: asp(4, delay=7),
+        "PipeDream 7-1": pipedream([7, 1]),
+        "BSP, 8 workers": pipedream([8]),
+        "PipeDream 9-5-1-1": pipedream([9, 5, 1, 1]),
+        "BSP, 16 workers": pipedream([16]),
     }
 )
-"""By name, each from the number of minibatches to its schedule.  ASP's delays are the shortest that
-there is, without a network, and that of gradients which travel for as long as a minibatch takes."""
+"""By name.  ASP's delays are the shortest that there is, without a network, and that of gradients
+which travel for as long as a minibatch takes."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,6 @@ def every_method(seeds: int, epochs: int, width: int) -> list[DigitsTraining]:
 def training(config: DigitsTraining) -> PipelineTraining:
     """Train on the real engine, over threads."""
     schedule = METHODS[config.method]
-    stages = schedule(1).stages
     recipe = Recipe(
         model=_network(config),
         data=mnist(),
@@ -97,8 +95,8 @@ def training(config: DigitsTraining) -> PipelineTraining:
         epochs=config.epochs,
         seed=config.seed,
     )
-    balance = _balance(recipe.model, stages)
-    return train_pipeline(recipe, config.method, lambda s, m, n: schedule(n), stages, 1, balance)
+    balance = _balance(recipe.model, schedule.stages)
+    return train_pipeline(recipe, config.method, schedule, balance)
 
 
 def train_all(configs: Sequence[DigitsTraining], folder: Path) -> pd.DataFrame:

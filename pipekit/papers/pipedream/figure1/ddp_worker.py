@@ -115,7 +115,7 @@ def work(path: Path, rows: int, steps: int, repeats: int) -> None:
     own = [(torch.rand(rows, 1, 28, 28), torch.randint(10, (rows,)))] * (steps + 1)
     pipeline = Pipeline(
         network(),
-        partial(pipedream, [WORKERS]),
+        pipedream([WORKERS]),
         optimizer=partial(torch.optim.SGD, lr=LR),
         loss=nn.CrossEntropyLoss(),
         transport="distributed",

@@ -78,7 +78,7 @@ def links(gpu: str, workers: int, way: str) -> Cluster:
 def step_seconds(costs: Profile, cluster: Cluster) -> float:
     """Return the simulated seconds of a steady-state step of data parallelism on all workers."""
     workers = cluster.workers
-    table = pipedream([workers], _ROUNDS * workers)
+    table = pipedream([workers]).take(_ROUNDS * workers)
     trace = simulate(table, costs, data_parallel(costs, workers), cluster)
     return mean_interval(update_ends(trace), -2, -1)
 

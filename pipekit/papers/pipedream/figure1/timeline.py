@@ -57,7 +57,7 @@ class Timeline:
 def timeline(costs: Profile, cluster: Cluster, rounds: int) -> Timeline:
     """Emulate so many steps of data parallelism on all workers of a cluster."""
     workers, bandwidth = cluster.workers, cluster.levels[-1].used_bandwidth
-    table = pipedream([workers], rounds * workers)
+    table = pipedream([workers]).take(rounds * workers)
     plan = data_parallel(costs, workers)
     trace = emulate(table, costs, plan, cluster).trace
     own = trace.frame[trace.frame["worker"] == 0]

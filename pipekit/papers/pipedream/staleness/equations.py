@@ -50,8 +50,8 @@ class Equations:
     def __init__(self, single: Study, double: Study) -> None:
         self.single, self.double = single, double
         self._histories = {
-            (name, study): study.engine_history(method)
-            for name, method in METHODS.items()
+            (name, study): study.engine_history(schedule)
+            for name, schedule in METHODS.items()
             for study in (single, double)
         }
 

@@ -116,7 +116,7 @@ def count_findings(table: pd.DataFrame) -> list[Finding]:
     versions, measured = table["versions (exact)"], table["versions (measured)"]
     last = [[int(of[name][-1]) for name in (SYNCED, STASHING)] for of in (versions, measured)]
     flying, also = (table.loc[STASHING, f"in flight ({how})"] for how in ("exact", "measured"))
-    deleted = nothing_older_is_kept(METHODS[SYNCED](LONG))
+    deleted = nothing_older_is_kept(METHODS[SYNCED].take(LONG))
     return [
         Finding.exact("pipedream-stash-count", versions[STASHING], said(measured[STASHING])),
         Finding.exact("pipedream-mem-intermediate-by-stage", flying, said(also)),
@@ -127,7 +127,7 @@ def count_findings(table: pd.DataFrame) -> list[Finding]:
 
 def lifetime_findings() -> list[Finding]:
     """Return when versions are discarded, and how many gradients of activations a stage has."""
-    table = METHODS[STASHING](LONG)
+    table = METHODS[STASHING].take(LONG)
     safe, literal = discarded_after_fresher_backward(table)
     states = backward_states(Trace.from_schedule(table, EQUAL_SLOTS), STAGES)
     rule = (

@@ -34,9 +34,9 @@ def misplaced_parameters(model: nn.Sequential, batches: Sequence[Batch], replica
     The stage is really trained; a worker's shard are those numbers of a bucket that the others send
     to it to be summed (PipeDream, section 4).
     """
-    shards, method = _Shards(), partial(pipedream, [replicas])
+    shards, schedule = _Shards(), pipedream([replicas])
     how: dict[str, Any] = {"optimizer": partial(torch.optim.SGD, lr=0.01), "balance": [len(model)]}
-    Pipeline(model, method, loss=nn.MSELoss(), **how).train(batches, observers=[shards])
+    Pipeline(model, schedule, loss=nn.MSELoss(), **how).train(batches, observers=[shards])
     misplaced = 0
     for number, size in shards.sizes.items():
         if len(shards.senders[number]) < replicas:
@@ -80,7 +80,7 @@ def first_send(
     end of such a backward.
     """
     watch = _FirstSend()
-    emulate(pipedream(plan.replicas, minibatches), profile, plan, cluster, observers=[watch])
+    emulate(pipedream(plan.replicas).take(minibatches), profile, plan, cluster, observers=[watch])
     seen = watch.seen
     return seen["send"] - seen["begin"], seen["end"] - seen["begin"]
 
@@ -125,7 +125,7 @@ def emulated_stage(layer_s: float) -> tuple[Profile, Plan, Cluster]:
 
 def simulated_first_sum(layer_s: float) -> float:
     """Return when the first sum of :func:`emulated_stage` begins, in seconds of its backward."""
-    trace = simulate(pipedream([REPLICAS], 2 * REPLICAS), *emulated_stage(layer_s))
+    trace = simulate(pipedream([REPLICAS]).take(2 * REPLICAS), *emulated_stage(layer_s))
     assert trace.transfers is not None  # with a cluster there always are
     sums = trace.transfers.query("purpose == 'weights'")["start_s"]
     return float(sums.min() - trace.frame.query("op == 'BACKWARD'")["start_s"].min())

@@ -38,26 +38,26 @@ class Study:
         return len(self.balance)
 
     def pipeline(
-        self, method: Callable[[int], Schedule], momentum: float = 0.0, transport: str = "threads"
+        self, schedule: Schedule, momentum: float = 0.0, transport: str = "threads"
     ) -> Pipeline:
-        """Return the engine, ready to train by a method (minibatches to a schedule)."""
+        """Return the engine, ready to train by a schedule."""
         return Pipeline(
             self.model,
-            method,
+            schedule,
             balance=self.balance,
             optimizer=partial(torch.optim.SGD, lr=self.lr, momentum=momentum),
             loss=self.loss,
             transport=transport,
         )
 
-    def engine_history(self, method: Callable[[int], Schedule]) -> list[Tensors]:
+    def engine_history(self, schedule: Schedule) -> list[Tensors]:
         """Return the engine's weights after 0, 1, 2, ... minibatches (W(t) of section 3.4).
 
         W(t) does not depend on the minibatches after t, so that each is the end of a run of t.
         """
         history: list[Tensors] = [_copy(self.model)]
         for count in range(1, len(self.batches) + 1):
-            pipeline = self.pipeline(method)
+            pipeline = self.pipeline(schedule)
             pipeline.train(self.batches[:count], trace=False)
             history.append(dict(pipeline.state_dict()))
         return history

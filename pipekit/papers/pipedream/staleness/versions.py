@@ -1,7 +1,6 @@
 """Which version of the weights a minibatch reads, by the tables alone (PipeDream, section 3.4)."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -17,13 +16,13 @@ STAGES = 4
 
 SGD, NAIVE, STASHING, SYNCED = "no pipelining", "no stashing", "stashing", "vertical sync"
 
-METHODS: Mapping[str, Callable[[int], Schedule]] = {
-    SGD: partial(model_parallel, STAGES),
-    NAIVE: partial(pipedream, STAGES, stashing=False),
-    STASHING: partial(pipedream, STAGES),
-    SYNCED: partial(pipedream, STAGES, vertical_sync=True),
+METHODS: Mapping[str, Schedule] = {
+    SGD: model_parallel(STAGES),
+    NAIVE: pipedream(STAGES, stashing=False),
+    STASHING: pipedream(STAGES),
+    SYNCED: pipedream(STAGES, vertical_sync=True),
 }
-"""By name, each from the number of minibatches to its schedule."""
+"""By name."""
 
 PIPELINED = NAIVE, STASHING, SYNCED
 
@@ -59,7 +58,7 @@ def interleaved_updates(schedule: Schedule, minibatch: int) -> list[int]:
 
 def versions_of_fifth() -> pd.DataFrame:
     """Return the versions that the paper's minibatch 5 reads, by method and pass."""
-    tables = {name: METHODS[name](LONG) for name in PIPELINED}
+    tables = {name: METHODS[name].take(LONG) for name in PIPELINED}
     seen = {
         (name, op.name.lower()): versions(table, op, FIFTH)
         for name, table in tables.items()
@@ -70,7 +69,7 @@ def versions_of_fifth() -> pd.DataFrame:
 
 def traces() -> list[Trace]:
     """Return eight minibatches by each pipelined method, in equal slots."""
-    return [Trace.from_schedule(METHODS[name](8), EQUAL_SLOTS) for name in PIPELINED]
+    return [Trace.from_schedule(METHODS[name].take(8), EQUAL_SLOTS) for name in PIPELINED]
 
 
 def versions_figure() -> go.Figure:
@@ -93,7 +92,7 @@ def same_version_both_ways() -> bool:
     """Return whether every backward reads its forward's version, with stashing and synced."""
     return all(
         versions(table, Op.FORWARD, k) == versions(table, Op.BACKWARD, k)
-        for table in (METHODS[name](LONG) for name in (STASHING, SYNCED))
+        for table in (METHODS[name].take(LONG) for name in (STASHING, SYNCED))
         for k in range(LONG)
     )
 
@@ -103,7 +102,7 @@ def findings(fifth: pd.DataFrame) -> list[Finding]:
     forward, backward = (fifth[NAIVE, way].iloc[0] for way in ("forward", "backward"))
     naive = bool(forward == 1 and backward == 4)
     note = "forward with version 1 (update 1), backward with version 4 (updates 1 to 4)"
-    between = interleaved_updates(METHODS[NAIVE](LONG), 8)
+    between = interleaved_updates(METHODS[NAIVE].take(LONG), 8)
     stashed = fifth[STASHING, "forward"].tolist()
     synced = [*fifth[SYNCED, "forward"].tolist(), *fifth[SYNCED, "backward"].tolist()]
     return [

@@ -16,8 +16,8 @@ from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, model_parallel, optimal_in_flight, pipedream
 from pipekit.simulation import simulate
 
-Method = Callable[[Plan, int], Schedule]
-"""(plan, minibatches) to a schedule."""
+Method = Callable[[Plan], Schedule]
+"""A plan to its schedule, without end."""
 
 SIMULATED = 200
 """Minibatches to be simulated in steady state: waits in a pipeline may repeat only after many."""
@@ -26,9 +26,9 @@ MARGIN = 3
 """How much longer simulated runs fill and drain: enough for twice as many minibatches in flight."""
 
 
-def pipelined(plan: Plan, minibatches: int) -> Schedule:
+def pipelined(plan: Plan) -> Schedule:
     """Return PipeDream's schedule for a plan."""
-    return pipedream(plan.replicas, minibatches)
+    return pipedream(plan.replicas)
 
 
 def simulated_seconds(
@@ -39,23 +39,23 @@ def simulated_seconds(
     minibatches: int = SIMULATED,
 ) -> float:
     """Return the simulated seconds a minibatch in steady state; None: links are free."""
-    table = method(plan, window(plan.replicas, minibatches, MARGIN).minibatches)
+    table = method(plan).take(window(plan.replicas, minibatches, MARGIN).minibatches)
     return seconds_a_minibatch(simulate(table, profile, plan, cluster), plan.replicas, MARGIN)
 
 
-def one_at_a_time(plan: Plan, minibatches: int) -> Schedule:
+def one_at_a_time(plan: Plan) -> Schedule:
     """Return model parallelism's schedule for a plan (section 5.3)."""
-    return model_parallel(len(plan.stages), minibatches)
+    return model_parallel(len(plan.stages))
 
 
-def twice_in_flight(plan: Plan, minibatches: int) -> Schedule:
+def twice_in_flight(plan: Plan) -> Schedule:
     """Return PipeDream's schedule with twice as many minibatches in flight on every worker.
 
     NOAM minibatches (section 3.2) are as many as can be at work: none is left over to travel, or to
     wait for the others of its round.  For study: weights get as much staler.
     """
     counts = [2 * count for count in optimal_in_flight(plan.replicas)]
-    return pipedream(plan.replicas, minibatches, in_flight=counts)
+    return pipedream(plan.replicas, in_flight=counts)
 
 
 def compute_seconds(profile: Profile) -> float:
@@ -125,7 +125,7 @@ def run(
 ) -> Result:
     """Simulate a plan, and emulate it ``repeats`` times in time that runs ``faster``."""
     count = window(plan.replicas, minibatches).minibatches
-    table, runs = method(plan, count), list[Run]()
+    table, runs = method(plan).take(count), list[Run]()
 
     def emulate(pace: float) -> float:
         runs.append(emulate_at_pace(table, profile, plan, cluster, faster * pace))

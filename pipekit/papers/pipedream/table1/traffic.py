@@ -87,6 +87,8 @@ def gradient_difference(workers: int) -> float:
     targets = torch.randint(10, (workers, 16))
     minibatches = list(zip(inputs, targets, strict=True))
     loss = nn.CrossEntropyLoss()
-    ours = pipeline_gradients(model, minibatches, schedules.pipedream([workers], workers), loss)
+    ours = pipeline_gradients(
+        model, minibatches, schedules.pipedream([workers]).take(workers), loss
+    )
     whole = inputs.flatten(0, 1), targets.flatten()
     return relative_difference(ours, plain_gradients(model, whole, loss))

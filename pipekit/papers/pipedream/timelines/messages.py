@@ -49,7 +49,7 @@ def real_messages(replicas: Sequence[Sequence[int]], seed: int) -> pd.DataFrame:
     sgd, loss = partial(torch.optim.SGD, lr=0.1), nn.MSELoss()
     counters = {"-".join(map(str, vector)): MessageCounter() for vector in replicas}
     for vector, counter in zip(replicas, counters.values(), strict=True):
-        method = partial(pipedream, vector)
+        method = pipedream(vector)
         pipeline = Pipeline(network, method, balance=[1] * 4, optimizer=sgd, loss=loss)
         pipeline.train(data, observers=[counter])
     kinds = ["activation", "gradient", "weights", "control"]

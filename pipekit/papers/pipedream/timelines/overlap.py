@@ -115,7 +115,9 @@ def overlap(pass_s: float, shares: Sequence[float], minibatches: int) -> Overlap
     whole_s = pass_s / 2 + pass_s
     passes = one_layer_stages([(pass_s / 2, pass_s)] * 4, output_bytes=MESSAGE_BYTES)
     rows, runs = [], {}
-    tables = {name: pipedream(4, minibatches, in_flight=many) for name, many in ADMISSIONS.items()}
+    tables = {
+        name: pipedream(4, in_flight=many).take(minibatches) for name, many in ADMISSIONS.items()
+    }
     free = {name: emulate(table, passes).trace for name, table in tables.items()}
     for share in shares:
         cluster = links_taking(share, whole_s)
@@ -157,7 +159,7 @@ def link_times(trace: Trace, cluster: Cluster, schedule: Schedule) -> pd.DataFra
     The engine sends a message when its pass ends and keeps it back as long as the cluster's links
     take; here the same links serve the same messages in the same order.
     """
-    sends = {step.task: step.sends for steps in lower(schedule) for step in steps}
+    sends = {step.task: step.sends for steps in lower(schedule) for step in steps.head}
     traffic, rows, flows = Traffic(cluster), [], []
     for row in passes_of(trace).sort_values("end_s").itertuples():
         traffic.run_until(row.end_s)

@@ -35,7 +35,7 @@ def unequal_stages(pipelines: int, seed: int) -> pd.DataFrame:
         times = [(draw.uniform(1, 5), draw.uniform(1, 9)) for _ in range(stages)]
         straight, margin = [1] * stages, FILLED // stages
         minibatches = window(straight, 20, margin).minibatches
-        trace = simulate(pipedream(stages, minibatches), one_layer_stages(times))
+        trace = simulate(pipedream(stages).take(minibatches), one_layer_stages(times))
         idle = 1 - utilisation(trace, straight, margin)
         whole = [forward + backward for forward, backward in times]
         rows.append(
@@ -71,7 +71,7 @@ def policies() -> list[Schedule]:
     return [
         by_preference(LENGTHS, 12, Op.FORWARD),
         by_preference(LENGTHS, 12, Op.BACKWARD, admitted=4),
-        pipedream(4, 12),
+        pipedream(4).take(12),
     ]
 
 
@@ -120,7 +120,7 @@ def backward_first(pipelines: int, minibatches: int, seed: int) -> pd.DataFrame:
             cap = in_flight[0]
             tables = {
                 "backward first": by_preference(lengths, minibatches, Op.BACKWARD, admitted=cap),
-                "1F1B": pipedream(4, minibatches, in_flight=in_flight),
+                "1F1B": pipedream(4, in_flight=in_flight).take(minibatches),
             }
             busy = {
                 name: utilisation(simulate(each, stages), STRAIGHT, max(CAPS))

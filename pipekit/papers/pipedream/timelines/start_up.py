@@ -45,12 +45,12 @@ def data_parallelism(pass_s: float) -> ThreeWays:
     links = flat(machines, 2 * (machines - 1) / machines * layers * size / (2 * pass_s))
     plan = Plan.by_hand([layers], replicas=[machines])
     warm_up()
-    return run_three_ways(pipedream([machines], 12), model, plan, links, EQUAL_SLOTS)
+    return run_three_ways(pipedream([machines]).take(12), model, plan, links, EQUAL_SLOTS)
 
 
 def warm_up() -> None:
     """Emulate a sum of gradients: the first makes torch load what it needs, for half a second."""
-    emulate(pipedream([2], 2), one_layer_stages([(0, 0)], parameter_bytes=4))
+    emulate(pipedream([2]).take(2), one_layer_stages([(0, 0)], parameter_bytes=4))
 
 
 def equal_slots(schedule: Schedule, profile: Profile, cluster: Cluster | None = None) -> ThreeWays:
@@ -72,7 +72,7 @@ def underuse_finding(figure3: ThreeWays, seed: int) -> Finding:
     traces = [figure3.simulated, figure3.emulated]
     for stages in range(2, 10):
         times = [(draw.uniform(1, 5), draw.uniform(1, 9)) for _ in range(stages)]
-        traces.append(simulate(model_parallel(stages, 4), one_layer_stages(times)))
+        traces.append(simulate(model_parallel(stages).take(4), one_layer_stages(times)))
     note = "also in the emulated run, and on 2 to 9 stages of random lengths"
     return Finding.exact("pipedream-intro-mp-underuse", max(map(most_active, traces)), note)
 
@@ -89,7 +89,7 @@ def figure8_finding(slots: Trace) -> Finding:
 
 def steady_findings(slots: Trace, minibatches: int, pass_s: float) -> list[Finding]:
     """Return how 1F1B starts, and how busy four equal stages of passes of ``pass_s`` are."""
-    table = pipedream(4, minibatches)
+    table = pipedream(4).take(minibatches)
     equal = one_layer_stages([(pass_s, pass_s)] * 4)
     in_slots = 100 * utilisation(Trace.from_schedule(table, EQUAL_SLOTS), STRAIGHT)
     runs = [100 * utilisation(emulate(table, equal).trace, STRAIGHT) for _ in range(EMULATIONS)]
@@ -113,7 +113,7 @@ def steady_findings(slots: Trace, minibatches: int, pass_s: float) -> list[Findi
 def replicated_tables(minibatches: int) -> dict[tuple[int, ...], Schedule]:
     """Return 1F1B-RR by replicas: all ways to share 8 machines among 4 stages, and two more."""
     vectors = [*replica_vectors(8, 4), [2, 1, 1], STRAIGHT]
-    return {tuple(replicas): pipedream(replicas, minibatches) for replicas in vectors}
+    return {tuple(replicas): pipedream(replicas).take(minibatches) for replicas in vectors}
 
 
 def round_robin_findings(tables: Mapping[tuple[int, ...], Schedule]) -> list[Finding]:

@@ -47,7 +47,7 @@ def throughput_row(
         trace = simulate(table, profile, plan, links)
         return plan.predicted_s / seconds_a_minibatch(trace, plan.replicas, MARGIN)
 
-    published = schedule(plan.replicas, count)
+    published = schedule(plan.replicas).take(count)
     return {
         "network": network,
         "cluster": cluster.name,
@@ -57,7 +57,7 @@ def throughput_row(
         "kind": "replicated" if max(plan.replicas) > 1 else "straight",
         "PipeDream": rate(published, cluster),
         "free links": rate(published, None),
-        "links as stages": rate(schedule(plan.replicas, count, in_flight=more), cluster),
+        "links as stages": rate(schedule(plan.replicas, in_flight=more).take(count), cluster),
         "label": "simulated",
     }
 

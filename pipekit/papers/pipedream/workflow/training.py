@@ -41,7 +41,7 @@ def trains_as_the_equations_say(
     found = judged(
         model,
         batches,
-        partial(pipedream, replicas),
+        pipedream(replicas),
         "pipedream",
         balance=balance,
         replicas=replicas,
@@ -79,7 +79,7 @@ def profile_plan_train(
         warnings.filterwarnings("ignore", "the layers' times add up")  # they are made to
         costs = measure(model, inputs, repeats=repeats, target=targets, **how)
     plan = best_plan(costs, cluster)
-    method = partial(pipedream, plan.replicas)
+    method = pipedream(plan.replicas)
     pipeline = Pipeline(model, method, balance=plan, cluster=cluster, **how)
     return Trained(costs, plan, pipeline.balance or [], pipeline.train(batches))
 

@@ -121,9 +121,9 @@ def train(case: FineTuning, folder: Path) -> saved_trainings.Record:
     """Carry out one training here; arguments as for :func:`train_all`."""
     before, training = case.pretraining, case.training
     data = python_snippets(before.training.sequence, case.classes, case.rows, case.test_rows)
-    model, method = start(case, folder), partial(METHODS[VANILLA], before.stages)
+    model, schedule = start(case, folder), METHODS[VANILLA](before.stages)
     how = {"loss": nn.CrossEntropyLoss(), "seed": before.seed, **training.updates}
-    pipeline = Pipeline(model, method, **how)
+    pipeline = Pipeline(model, schedule, **how)
     batches = pretraining.take(data, training.batch_rows, training.steps, before.seed)
     tests = data.test_batches(pretraining.EVALUATION_ROWS)
     accuracies, steps = [], 0

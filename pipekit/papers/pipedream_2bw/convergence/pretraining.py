@@ -25,14 +25,14 @@ from pipekit.schedules import Schedule, flush, pipedream, two_bw
 
 VANILLA, TWO_BW, PIPEDREAM = "vanilla", "2BW", "PipeDream"
 
-METHODS: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
+METHODS: Mapping[str, Callable[[int], Schedule]] = MappingProxyType(
     {
-        VANILLA: lambda stages, batches: flush(stages, stages, batches),
-        TWO_BW: lambda stages, batches: two_bw(stages, stages, batches),
+        VANILLA: lambda stages: flush(stages, stages),
+        TWO_BW: lambda stages: two_bw(stages, stages),
         PIPEDREAM: pipedream,
     }
 )
-"""By name, each from the numbers of stages and batches to its schedule; all with the same batch,
+"""By name, each from the number of stages to its schedule; all with the same batch,
 which Flush and 2BW cut into as many microbatches as there are stages."""
 
 POINTS = 10
@@ -197,8 +197,8 @@ def train(case: PreTraining, folder: Path) -> saved_trainings.Record:
     data = case.network.data(training.sequence, case.rows, case.test_rows)
     model = case.network.build(training.sequence, case.seed)
     watched = {**training.updates, "optimizer": movement.watching(training.optimizer)}
-    method = partial(METHODS[case.method], case.stages)
-    pipeline = Pipeline(model, method, loss=token_loss, seed=case.seed, **watched)
+    schedule = METHODS[case.method](case.stages)
+    pipeline = Pipeline(model, schedule, loss=token_loss, seed=case.seed, **watched)
     batches = take(data, training.batch_rows, training.steps, case.seed)
     tests = data.test_batches(EVALUATION_ROWS)
     losses, validations = [], []

@@ -28,9 +28,9 @@ def weights(
     data = network.data(training.sequence, rows * training.steps, 1)
     batches = take(data, rows, training.steps, seed)
     schedules = {
-        "GPipe": gpipe(workers, workers, len(batches)),
-        "PipeDream-Flush": flush(workers, workers, len(batches)),
-        "data parallelism": replicate(flush(1, 1, len(batches)), workers),
+        "GPipe": gpipe(workers, workers).take(len(batches)),
+        "PipeDream-Flush": flush(workers, workers).take(len(batches)),
+        "data parallelism": replicate(flush(1, 1).take(len(batches)), workers),
     }
     how = {"loss": token_loss, "seed": seed, **training.updates}
     found: dict[str, Mapping[str, Tensor]] = {}

@@ -87,11 +87,13 @@ def consequence_findings(small: Small) -> list[Finding]:
     crossed = f"d = 4: m > {limit:.2f}, tried m = {around.start} to {around.stop - 1}"
     kept = {name: inputs_kept(small(name, 4, 8, 2, "always")) for name in (TWO_BW, GPIPE)}
     counts = {
-        name: list(schedules.check(TABLES[name](4, 8, BATCHES)).peak_in_flight) for name in kept
+        name: list(schedules.check(TABLES[name](4, 8).take(BATCHES)).peak_in_flight)
+        for name in kept
     }
     inputs = f"inputs kept on each of 4 workers of real training: {kept}"
     flying = [
-        schedules.check(schedules.two_bw(d, d, BATCHES)).peak_in_flight[0] for d in (2, 4, 8, 16)
+        schedules.check(schedules.two_bw(d, d).take(BATCHES)).peak_in_flight[0]
+        for d in (2, 4, 8, 16)
     ]
     ours, flush = (
         measure_memory(small(name, 4, 4, 1, "always").run()).frame for name in (TWO_BW, FLUSH)

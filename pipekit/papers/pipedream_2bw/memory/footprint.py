@@ -59,7 +59,7 @@ def held(job: Pipelines, system: str, *, recompute: bool = True, keeps_loss: boo
 def held_by_pipedream(size: str, depth: int, rows: int) -> Floats:
     """Return the same for PipeDream, which does not accumulate (section 2)."""
     job = Pipelines(gpt_profile(size, rows), two_bw_v100(), depth, 1, 1)
-    return _held(job, check(pipedream(depth, 2 * depth)), True, True)
+    return _held(job, check(pipedream(depth).take(2 * depth)), True, True)
 
 
 def held_by_data_parallelism(size: str) -> float:
@@ -80,7 +80,7 @@ def largest_microbatch(size: str, depth: int, recompute: bool) -> int:
 
 @cache
 def _counts(system: str, depth: int, microbatches: int) -> Report:
-    return check(TABLES[system](depth, microbatches, BATCHES))
+    return check(TABLES[system](depth, microbatches).take(BATCHES))
 
 
 def _held(job: Pipelines, report: Report, recompute: bool, keeps_loss: bool) -> Floats:

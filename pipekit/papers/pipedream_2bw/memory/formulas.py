@@ -49,9 +49,10 @@ class EqualStages:
     hidden: int = 32
     sequence: int = 16
 
-    def schedule(self, batches: int) -> Schedule:
-        """Return the table for so many batches."""
-        return TABLES[self.system](self.depth, self.microbatches, batches)
+    @property
+    def schedule(self) -> Schedule:
+        """The system's schedule."""
+        return TABLES[self.system](self.depth, self.microbatches)
 
     @property
     def plan(self) -> Plan:
@@ -67,7 +68,7 @@ class EqualStages:
     @property
     def sizes(self) -> Sizes:
         """Those of the formulas."""
-        (stage, *_) = stage_costs(self.schedule(1), self.profile, self.plan)
+        (stage, *_) = stage_costs(self.schedule.take(1), self.profile, self.plan)
         return Sizes(stage.whole.parameter_bytes, stage.kept_bytes, stage.received_bytes)
 
     def formula(self) -> float:
@@ -77,7 +78,7 @@ class EqualStages:
         version, GPipe besides it m inputs (sections 3.1, 3.2).  Without, every microbatch in flight
         has a full stash, which is its input and what the layers keep.
         """
-        in_flight = check(self.schedule(BATCHES)).peak_in_flight[0]
+        in_flight = check(self.schedule.take(BATCHES)).peak_in_flight[0]
         versions = 2 if self.system == TWO_BW else 1
         stashes = 1 if self.recompute == "always" else in_flight
         weights, activations, inputs = self.sizes
@@ -85,7 +86,7 @@ class EqualStages:
 
     def simulated(self) -> Memory:
         """Return what the workers should hold."""
-        memory = simulate(self.schedule(BATCHES), self.profile, self.plan).memory
+        memory = simulate(self.schedule.take(BATCHES), self.profile, self.plan).memory
         assert memory is not None  # it simulates with memory always
         return memory
 

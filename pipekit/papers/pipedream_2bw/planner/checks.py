@@ -120,7 +120,7 @@ def pipelines_in_servers(schedule: Schedule, width: int) -> Schedule:
     """Return parallel pipelines with each pipeline's workers side by side, not each stage's."""
     depth = len(schedule.workers) // width
     order = (s * width + r for r in range(width) for s in range(depth))
-    return replace(schedule, workers=tuple(schedule.workers[worker] for worker in order))
+    return replace(schedule, head=tuple(schedule.workers[worker] for worker in order))
 
 
 def planning_seconds(problem: Problem, repeats: int) -> tuple[float, float]:
@@ -144,6 +144,6 @@ def simulated_rate(problem: Problem, row: pd.Series) -> float:
         replicas=[width] * depth,
         recompute="always" if row["recompute"] else "never",
     )
-    table = replicate(two_bw(depth, int(row["microbatches"]), BATCHES), width)
+    table = replicate(two_bw(depth, int(row["microbatches"])).take(BATCHES), width)
     trace = simulate(table, profile, stages, problem.cluster)
     return float(row["batch_rows"]) / batch_seconds(trace, BATCHES)

@@ -168,7 +168,7 @@ def shrinking_gain_finding() -> Finding:
     gains, forms = {}, {}
     for depth in (8, 16):
         for count in (depth, 2 * depth, 4 * depth):
-            slots = Trace.from_schedule(schedules.flush(depth, count)).makespan_s
+            slots = Trace.from_schedule(schedules.flush(depth, count).take(1)).makespan_s
             gains[depth, count] = slots / (3 * count)  # 2BW: a forward and a backward in 3 slots
             forms[depth, count] = (count + depth - 1) / count
     shrinking = all(gains[d, d] > gains[d, 2 * d] > gains[d, 4 * d] for d in (8, 16))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from pipekit.schedules import Op, Schedule, ScheduleError, Task, check
-from pipekit.schedules.methods.one_f_one_b import one_f_one_b
+from pipekit.schedules.methods.one_f_one_b import alternate
 from pipekit.schedules.time_slots import PAPER_SLOTS
 
 Starts = dict[tuple[str, int, int], float]
@@ -84,7 +84,7 @@ def unguarded(depth: int, microbatches: int, batches: int) -> Schedule:
 
     def worker(stage: int) -> list[Task]:
         tasks = []
-        for op, k in one_f_one_b(stage, depth, range(microbatches * batches)):
+        for op, k in alternate(range(microbatches * batches), depth - stage):
             tasks.append(Task(op, stage, k, version_read(k + 1, microbatches)))
             if op is Op.BACKWARD and (k + 1) % microbatches == 0:
                 tasks.append(Task(Op.UPDATE, stage, k, (k + 1) // microbatches))

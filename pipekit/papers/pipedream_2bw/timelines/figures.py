@@ -40,13 +40,13 @@ class Grid:
     @cached_property
     def tables(self) -> Mapping[tuple[int, int], Schedule]:
         """2BW's tables by (d, m)."""
-        return {(d, m): schedules.two_bw(d, m, BATCHES) for d, m in self.pairs}
+        return {(d, m): schedules.two_bw(d, m).take(BATCHES) for d, m in self.pairs}
 
     @cached_property
     def largest_idle_error(self) -> float:
         """How far GPipe's and Flush's bubbles are from the closed form at most."""
         return max(
-            abs(Trace.from_schedule(method(d, m)).bubble - bubble(d, m))
+            abs(Trace.from_schedule(method(d, m).take(1)).bubble - bubble(d, m))
             for method in (schedules.gpipe, schedules.flush)
             for d, m in self.pairs
         )
@@ -63,16 +63,17 @@ class Grid:
     @cached_property
     def refuses_small_batches(self) -> bool:
         """Whether :func:`pipekit.schedules.two_bw` refuses every m below d."""
-        return all(forms.refused(partial(schedules.two_bw, d, m, 6)) for d, m in self.small_batches)
+        return all(forms.refused(partial(schedules.two_bw, d, m)) for d, m in self.small_batches)
 
 
 def figure1_findings(gpipe: Schedule, pipedream: Schedule, grid: Grid) -> list[Finding]:
     """Return whether GPipe (4 microbatches a batch) and PipeDream are as Figure 1 draws them."""
     count, depth, pairs = pipedream.microbatches, gpipe.stages, grid.pairs
     spans = all(
-        Trace.from_schedule(schedules.gpipe(d, m)).makespan_s == 3 * (m + d - 1) for d, m in pairs
+        Trace.from_schedule(schedules.gpipe(d, m).take(1)).makespan_s == 3 * (m + d - 1)
+        for d, m in pairs
     )
-    batch = starts(Trace.from_schedule(schedules.gpipe(depth, 4)))
+    batch = starts(Trace.from_schedule(schedules.gpipe(depth, 4).take(1)))
     drawn = batch == forms.gpipe_starts(depth, 4) and spans
     alternating = forms.one_f_one_b_starts(pipedream.stages, count)
     straight = starts(Trace.from_schedule(pipedream)) == alternating
@@ -161,7 +162,7 @@ def figure3_findings(two: Sequence[Schedule], grid: Grid) -> list[Finding]:
     first, second = (Trace.from_schedule(each).makespan_s for each in two)
     gaps, longer, flying = set[float](), [], []
     for d, m in grid.pairs:
-        flush, whole = schedules.flush(d, m), schedules.gpipe(d, m)
+        flush, whole = schedules.flush(d, m).take(1), schedules.gpipe(d, m).take(1)
         longer.append(Trace.from_schedule(flush).makespan_s - 3 * (m + d - 1))
         counts = [max(schedules.check(each).peak_in_flight) for each in (flush, whole)]
         flying.append(counts == [d, m])
@@ -185,7 +186,7 @@ def figure3_findings(two: Sequence[Schedule], grid: Grid) -> list[Finding]:
 
 def partition_findings(depths: Sequence[int]) -> list[Finding]:
     """Return how busy inter-layer model parallelism is, and how many splits a chain has."""
-    busy = {d: 1 - Trace.from_schedule(schedules.model_parallel(d, 6)).bubble for d in depths}
+    busy = {d: 1 - Trace.from_schedule(schedules.model_parallel(d).take(6)).bubble for d in depths}
     alone = all(abs(share - 1 / d) < 1e-12 for d, share in busy.items())
     shares = ", ".join(f"d = {d}: {share:.4f}" for d, share in busy.items())
     counts = {n: sum(len(list(splits(n, s))) for s in range(1, n + 1)) for n in range(1, 13)}

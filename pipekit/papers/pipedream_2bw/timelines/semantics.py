@@ -1,6 +1,6 @@
 """PipeDream-2BW's update equations against really trained weights (section 3.1, 3.2, 3.3)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -49,7 +49,7 @@ class Compared(NamedTuple):
 def against_equation(
     model: nn.Sequential,
     batches: Sequence[Batch],
-    schedule: Callable[[int], Schedule],
+    schedule: Schedule,
     method: str,
     balance: Sequence[int],
     microbatches: int,
@@ -60,8 +60,8 @@ def against_equation(
 ) -> Compared:
     """Train by a schedule and by its update equation, a name of :mod:`pipekit.oracle`.
 
-    The schedule is of one pipeline, from the number of batches; with ``width`` pipelines side by
-    side a batch has ``width * microbatches`` microbatches. "sequential" is plain training.
+    The schedule is of one pipeline; with ``width`` pipelines side by side a batch has
+    ``width * microbatches`` microbatches. "sequential" is plain training.
     """
     made: list[Optimizer] = []
 
@@ -72,7 +72,7 @@ def against_equation(
     found = judged(
         model,
         batches,
-        lambda n: replicate(schedule(n), width),
+        replicate(schedule, width),
         method,
         balance=balance,
         replicas=[width] * len(balance),

@@ -52,7 +52,7 @@ class SmallNetwork:
 
     def compared(
         self,
-        method: Callable[[int, int, int], Schedule],
+        method: Callable[[int, int], Schedule],
         equation: str,
         optimizer: str = "SGD",
         *,
@@ -64,7 +64,7 @@ class SmallNetwork:
         return semantics.against_equation(
             self.double if precise else self.single,
             self.data64 if precise else self.data,
-            partial(method, DEPTH, DEPTH),
+            method(DEPTH, DEPTH),
             equation,
             BALANCE,
             DEPTH,
@@ -155,14 +155,14 @@ class SmallNetwork:
         """Return whether a batch of b w d g rows makes w d g microbatches of b rows, b = 2."""
         b, count = 2, width * DEPTH * g
         batch = torch.randn(b * count, 16), torch.randn(b * count, 16)
-        table = schedules.replicate(schedules.two_bw(DEPTH, DEPTH * g, 1), width)
+        table = schedules.replicate(schedules.two_bw(DEPTH, DEPTH * g).take(1), width)
         rows = semantics.rows_of_microbatches(self.single, batch, table, BALANCE)
         return rows == [b] * count
 
     def _refusal(self) -> str:
         """Return what the engine says of fewer microbatches than stages; "" if nothing."""
-        few = partial(schedules.two_bw, DEPTH, DEPTH - 1)
         try:
+            few = schedules.two_bw(DEPTH, DEPTH - 1)
             Pipeline(self.single, few, optimizer=OPTIMIZERS["SGD"], loss=nn.MSELoss())
         except ScheduleError as error:
             return str(error)

@@ -27,7 +27,7 @@ def counted(model: nn.Sequential, x: Tensor, balance: Sequence[int], chunks: int
     """
     pipeline = Pipeline(
         model,
-        partial(gpipe, len(balance), chunks),
+        gpipe(len(balance), chunks),
         balance=list(balance),
         optimizer=partial(torch.optim.SGD, lr=0.0),
         loss=lambda output, target: output.square().mean(),

@@ -4,14 +4,16 @@ Elam et al., "Breaking the Bubble: Asynchronous Pipeline Parallel Training with 
 Inconsistency" (arXiv 2606.07881), section 3.
 """
 
+from collections.abc import Iterator
+
 from pipekit.schedules.methods.arguments import require_positive
-from pipekit.schedules.methods.one_f_one_b import one_f_one_b
+from pipekit.schedules.methods.one_f_one_b import without_end
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
 
 
-def paci(stages: int, microbatches: int, batches: int) -> Schedule:
+def paci(stages: int, microbatches: int) -> Schedule:
     """Return PACI's schedule: each stage sums m microbatches and then updates in place.
 
     Every pass reads the newest weights, so that a stage has one version.  Microbatch ``k`` (from 0)
@@ -23,20 +25,22 @@ def paci(stages: int, microbatches: int, batches: int) -> Schedule:
     Args:
         stages: pipeline depth n, one worker each.
         microbatches: m, the paper's accumulation factor a; each batch of the data has as many.
-        batches: how many batches.
 
     Raises:
         ScheduleError: a count is below 1.
     """
-    require_positive(stages=stages, microbatches=microbatches, batches=batches)
+    require_positive(stages=stages, microbatches=microbatches)
 
-    def worker(stage: int) -> list[Task]:
-        tasks = []
-        for op, k in one_f_one_b(stage, stages, range(microbatches * batches)):
-            seen = k if op is Op.BACKWARD else max(0, k - (stages - stage) + 1)
-            tasks.append(Task(op, stage, k, seen // microbatches))
+    def worker(stage: int) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
+        in_flight = stages - stage
+
+        def tasks(op: Op, k: int) -> Iterator[Task]:
+            seen = k if op is Op.BACKWARD else max(0, k - in_flight + 1)
+            yield Task(op, stage, k, seen // microbatches)
             if op is Op.BACKWARD and (k + 1) % microbatches == 0:
-                tasks.append(Task(Op.UPDATE, stage, k, k // microbatches + 1))
-        return tasks
+                yield Task(Op.UPDATE, stage, k, k // microbatches + 1)
 
-    return Schedule(tuple(tuple(worker(s)) for s in range(stages)), "PACI", stashing=False)
+        return without_end(tasks, in_flight, settled=0, period=microbatches)
+
+    head, period = zip(*map(worker, range(stages)), strict=True)
+    return Schedule(head, "PACI", stashing=False, period=period)

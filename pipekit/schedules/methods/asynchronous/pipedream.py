@@ -1,11 +1,12 @@
 """PipeDream: 1F1B without flushes, an update a minibatch (PipeDream, sections 3.3 and 3.4)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from math import lcm
 
 from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.methods.arguments import require_positive
-from pipekit.schedules.methods.one_f_one_b import alternate
+from pipekit.schedules.methods.one_f_one_b import without_end
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 from pipekit.schedules.task import Task
@@ -13,7 +14,6 @@ from pipekit.schedules.task import Task
 
 def pipedream(
     stages: int | Sequence[int],
-    minibatches: int,
     stashing: bool = True,
     vertical_sync: bool = False,
     in_flight: Sequence[int] | None = None,
@@ -21,9 +21,8 @@ def pipedream(
     """Return PipeDream's schedule, 1F1B-RR.
 
     Replica ``j`` of a stage on ``r`` workers has every minibatch ``k`` with ``k mod r = j``
-    (section 3.3); one that gets none has no tasks.  The gradients of ``r`` minibatches in a row,
-    one on each replica, are averaged for an update, as in data parallelism (section 2.1); the last
-    update of a run averages what is left.
+    (section 3.3).  The gradients of ``r`` minibatches in a row,
+    one on each replica, are averaged for an update, as in data parallelism (section 2.1).
 
     Which weights minibatch ``k`` sees on stage ``s`` of ``n``, without replicas (all from 0;
     version = updates made):
@@ -40,7 +39,6 @@ def pipedream(
     Args:
         stages: how many stages, one worker each; or on how many workers each stage is replicated,
             as in Table 1: ``[2, 1, 1]``.
-        minibatches: how many minibatches; each is one microbatch, and one batch of the data.
         stashing: whether a backward reads the weights of its forward.
         vertical_sync: whether all stages read the same version for a minibatch.
         in_flight: minibatches in flight on each replica of each stage; by default
@@ -54,7 +52,6 @@ def pipedream(
     """
     replicas = [1] * stages if isinstance(stages, int) else list(stages)
     require_positive(stages=len(replicas), replicas=min(replicas, default=1))
-    require_positive(minibatches=minibatches)
     if vertical_sync and not stashing:
         raise ScheduleError("vertical sync needs weight stashing: leave stashing=True")
     in_flight = optimal_in_flight(replicas) if in_flight is None else in_flight
@@ -71,28 +68,32 @@ def pipedream(
         admitted = max(0, k // replicas[0] - in_flight[0] + 1)
         return admitted * replicas[0] // replicas[stage]
 
-    def worker(stage: int, replica: int) -> list[Task]:
+    def worker(stage: int, replica: int) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
         width = replicas[stage]
-        own = range(replica, minibatches, width)
-        rounds = -(-minibatches // width)
-        tasks = []
-        for op, k in alternate(own, in_flight[stage]):
-            newest = k // width
-            reads = version(stage, k) if op is Op.FORWARD or stashing else newest
-            tasks.append(Task(op, stage, k, reads))
+
+        def tasks(op: Op, place: int) -> Iterator[Task]:
+            k = replica + place * width
+            reads = version(stage, k) if op is Op.FORWARD or stashing else place
+            yield Task(op, stage, k, reads)
             if op is Op.BACKWARD:
-                tasks.append(_update(stage, newest, width, minibatches))
-        if 0 < len(own) < rounds:  # the last round has no minibatch for this replica
-            tasks.append(_update(stage, rounds - 1, width, minibatches))
-        return tasks
+                yield Task(Op.UPDATE, stage, (place + 1) * width - 1, place + 1)
+
+        # Versions grow once the stage that decides has as many minibatches in flight as it may.
+        decides = 0 if vertical_sync else stage
+        first = (in_flight[decides] - 1) * replicas[decides]
+        settled = -(-first // width) if stashing else 0
+        return without_end(tasks, in_flight[stage], settled, lcm(*replicas) // width)
 
     variant = " + vertical sync" if vertical_sync else "" if stashing else " without stashing"
     replicated = max(replicas) > 1
+    workers = [worker(stage, j) for stage, width in enumerate(replicas) for j in range(width)]
+    head, period = zip(*workers, strict=True)
     return Schedule(
-        tuple(tuple(worker(s, j)) for s, width in enumerate(replicas) for j in range(width)),
+        head,
         "PipeDream" + (" " + "-".join(map(str, replicas)) if replicated else "") + variant,
         stashing,
         batch_size=1 if replicated else None,
+        period=period,
     )
 
 
@@ -104,7 +105,3 @@ def optimal_in_flight(replicas: Sequence[int]) -> list[int]:
     """
     from_here = [*accumulate(reversed(replicas))][::-1]
     return [-(-workers // width) for workers, width in zip(from_here, replicas, strict=True)]
-
-
-def _update(stage: int, round: int, width: int, minibatches: int) -> Task:
-    return Task(Op.UPDATE, stage, min((round + 1) * width, minibatches) - 1, round + 1)

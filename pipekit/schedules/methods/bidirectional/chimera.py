@@ -9,7 +9,7 @@ from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 
 
-def chimera(stages: int, microbatches: int, batches: int = 1) -> Schedule:
+def chimera(stages: int, microbatches: int) -> Schedule:
     """Return Chimera's schedule: every microbatch of batch ``t`` reads version ``t``.
 
     Worker ``w`` of ``D`` has stage ``w`` of the pipeline that goes down and stage ``D - 1 - w`` of
@@ -24,12 +24,11 @@ def chimera(stages: int, microbatches: int, batches: int = 1) -> Schedule:
     Args:
         stages: D, the number of stages, and of workers; an even number.
         microbatches: N, the microbatches in each batch.
-        batches: how many batches, each ended by an update.
 
     Raises:
         ScheduleError: a count is below 1, or the number of stages is odd.
     """
-    require_positive(stages=stages, microbatches=microbatches, batches=batches)
+    require_positive(stages=stages, microbatches=microbatches)
     if stages % 2:
         raise ScheduleError(
             f"Chimera's two pipelines fit together with an even number of stages only, not "
@@ -50,7 +49,5 @@ def chimera(stages: int, microbatches: int, batches: int = 1) -> Schedule:
         *flushed(
             "Chimera",
             ([each for _, each in sorted(slots(w), key=lambda s: s[0])] for w in range(stages)),
-            microbatches,
-            batches,
         )
     )

@@ -7,7 +7,7 @@ from pipekit.schedules.methods.bidirectional.dualpipe_v import eight_phases
 from pipekit.schedules.schedule import Schedule
 
 
-def dualpipe(stages: int, microbatches: int, batches: int = 1) -> Schedule:
+def dualpipe(stages: int, microbatches: int) -> Schedule:
     """Return DualPipe's schedule: every microbatch of batch ``t`` reads version ``t``.
 
     Worker ``w`` of ``p`` has the stages ``w`` and ``p - 1 - w``: the first half of a batch goes
@@ -21,12 +21,11 @@ def dualpipe(stages: int, microbatches: int, batches: int = 1) -> Schedule:
     Args:
         stages: how many stages, and workers; an even number.
         microbatches: microbatches in each batch; an even number, at least ``2 * stages``.
-        batches: how many batches, each ended by an update.
 
     Raises:
         ScheduleError: a count is below 1 or odd, or there are too few microbatches.
     """
-    require_positive(stages=stages, microbatches=microbatches, batches=batches)
+    require_positive(stages=stages, microbatches=microbatches)
     if stages % 2:
         raise ScheduleError(
             f"DualPipe's ways meet between two workers: use an even number of stages, not {stages}"
@@ -51,4 +50,4 @@ def dualpipe(stages: int, microbatches: int, batches: int = 1) -> Schedule:
 
         workers.append([placed(each) for each in turns.passes])
         overlaps += [(placed(one), placed(other)) for one, other in turns.overlaps]
-    return Schedule(*flushed("DualPipe", workers, microbatches, batches, overlaps))
+    return Schedule(*flushed("DualPipe", workers, overlaps))

@@ -8,7 +8,7 @@ from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 
 
-def dualpipe_v(stages: int, microbatches: int, batches: int = 1) -> Schedule:
+def dualpipe_v(stages: int, microbatches: int) -> Schedule:
     """Return DualPipeV's schedule: every microbatch of batch ``t`` reads version ``t``.
 
     Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w`` and goes through
@@ -18,13 +18,12 @@ def dualpipe_v(stages: int, microbatches: int, batches: int = 1) -> Schedule:
     Args:
         stages: how many stages, two a worker.
         microbatches: microbatches in each batch, at least as many as stages.
-        batches: how many batches, each ended by an update.
 
     Raises:
         ScheduleError: a count is below 1, the number of stages is odd, or there are too few
             microbatches.
     """
-    workers = v_workers(stages, microbatches, batches, "DualPipeV", "zb_h1")
+    workers = v_workers(stages, microbatches, "DualPipeV", "zb_h1")
     if microbatches < stages:
         raise ScheduleError(
             f"DualPipeV needs at least as many microbatches as stages: use microbatches >= "
@@ -38,8 +37,6 @@ def dualpipe_v(stages: int, microbatches: int, batches: int = 1) -> Schedule:
         *flushed(
             "DualPipeV",
             [turns.passes for turns in each],
-            microbatches,
-            batches,
             [pair for turns in each for pair in turns.overlaps],
         )
     )

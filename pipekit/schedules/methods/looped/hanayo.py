@@ -7,7 +7,7 @@ from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 
 
-def hanayo(stages: int, microbatches: int, batches: int = 1, *, workers: int) -> Schedule:
+def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
     """Return Hanayo's schedule: every microbatch of batch ``t`` reads version ``t``.
 
     The stages go down the workers and back, once for each wave: with ``p`` workers and W waves
@@ -24,22 +24,19 @@ def hanayo(stages: int, microbatches: int, batches: int = 1, *, workers: int) ->
     Args:
         stages: how many stages, ``2 W`` a worker.
         microbatches: microbatches in each batch.
-        batches: how many batches, each ended by a flush and an update.
         workers: how many workers share the stages.
 
     Raises:
         ScheduleError: a count is below 1, or the stages are no whole number of waves.
     """
-    require_positive(stages=stages, microbatches=microbatches, batches=batches, workers=workers)
+    require_positive(stages=stages, microbatches=microbatches, workers=workers)
     if stages % (2 * workers):
         raise ScheduleError(
             f"{stages} stages are no whole number of waves over {workers} workers: use a multiple "
             f"of {2 * workers}"
         )
     home = [*range(workers), *reversed(range(workers))] * (stages // (2 * workers))
-    return Schedule(
-        *flushed("Hanayo", _in_time(home, workers, microbatches), microbatches, batches)
-    )
+    return Schedule(*flushed("Hanayo", _in_time(home, workers, microbatches)))
 
 
 def _in_time(home: list[int], workers: int, microbatches: int) -> list[list[Pass]]:

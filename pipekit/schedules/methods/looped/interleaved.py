@@ -12,7 +12,7 @@ from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 
 
-def interleaved(stages: int, microbatches: int, batches: int = 1, *, workers: int) -> Schedule:
+def interleaved(stages: int, microbatches: int, *, workers: int) -> Schedule:
     """Return interleaved 1F1B's schedule: every microbatch of batch ``t`` reads version ``t``.
 
     Worker ``w`` has the stages ``w``, ``w + workers``, ``w + 2 workers``, ... (Efficient
@@ -28,14 +28,13 @@ def interleaved(stages: int, microbatches: int, batches: int = 1, *, workers: in
     Args:
         stages: how many stages; a multiple of ``workers``, at least twice as many.
         microbatches: microbatches in each batch.
-        batches: how many batches, each ended by a flush and an update.
         workers: how many workers share the stages.
 
     Raises:
         ScheduleError: a count is below 1, or the workers cannot share the stages equally.
     """
     require_loop(stages, workers, "interleaved", "flush")
-    require_positive(microbatches=microbatches, batches=batches)
+    require_positive(microbatches=microbatches)
     return Schedule(
         *flushed(
             "interleaved 1F1B",
@@ -45,8 +44,6 @@ def interleaved(stages: int, microbatches: int, batches: int = 1, *, workers: in
                 interleaved_passes(range(worker, stages, workers), microbatches, workers, ahead=2)
                 for worker in range(workers)
             ),
-            microbatches,
-            batches,
         )
     )
 

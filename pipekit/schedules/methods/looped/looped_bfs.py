@@ -7,7 +7,7 @@ from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 
 
-def looped_bfs(stages: int, microbatches: int, batches: int = 1, *, workers: int) -> Schedule:
+def looped_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
     """Return the schedule: every microbatch of batch ``t`` reads version ``t``.
 
     Worker ``w`` has the stages ``w``, ``w + workers``, ... as in interleaved 1F1B, and runs the
@@ -22,14 +22,13 @@ def looped_bfs(stages: int, microbatches: int, batches: int = 1, *, workers: int
     Args:
         stages: how many stages; a multiple of ``workers``, at least twice as many.
         microbatches: microbatches in each batch.
-        batches: how many batches, each ended by a flush and an update.
         workers: how many workers share the stages.
 
     Raises:
         ScheduleError: a count is below 1, or the workers cannot share the stages equally.
     """
     require_loop(stages, workers, "looped", "gpipe")
-    require_positive(microbatches=microbatches, batches=batches)
+    require_positive(microbatches=microbatches)
 
     def passes(own: range) -> list[tuple[Op, int, int]]:
         orders = ((Op.FORWARD, own), (Op.BACKWARD, own[::-1]))
@@ -39,7 +38,5 @@ def looped_bfs(stages: int, microbatches: int, batches: int = 1, *, workers: int
         *flushed(
             "looped breadth-first",
             (passes(range(worker, stages, workers)) for worker in range(workers)),
-            microbatches,
-            batches,
         )
     )

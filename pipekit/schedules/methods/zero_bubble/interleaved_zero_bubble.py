@@ -7,9 +7,7 @@ from pipekit.schedules.methods.zero_bubble.split_backwards import split_backward
 from pipekit.schedules.schedule import Schedule
 
 
-def interleaved_zero_bubble(
-    stages: int, microbatches: int, batches: int = 1, *, workers: int
-) -> Schedule:
+def interleaved_zero_bubble(stages: int, microbatches: int, *, workers: int) -> Schedule:
     """Return the schedule: every microbatch of batch ``t`` reads version ``t``.
 
     What :func:`pipekit.schedules.zb_h1` is to 1F1B, this is to interleaved 1F1B; it is what
@@ -25,14 +23,13 @@ def interleaved_zero_bubble(
     Args:
         stages: how many stages; a multiple of ``workers``, at least twice as many.
         microbatches: microbatches in each batch.
-        batches: how many batches, each ended by an update.
         workers: how many workers share the stages.
 
     Raises:
         ScheduleError: a count is below 1, or the workers cannot share the stages equally.
     """
     require_loop(stages, workers, "interleaved", "zb_h1")
-    require_positive(microbatches=microbatches, batches=batches)
+    require_positive(microbatches=microbatches)
     return Schedule(
         *flushed(
             "interleaved zero bubble",
@@ -45,7 +42,5 @@ def interleaved_zero_bubble(
                 )
                 for worker in range(workers)
             ),
-            microbatches,
-            batches,
         )
     )

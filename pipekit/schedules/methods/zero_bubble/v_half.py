@@ -6,7 +6,7 @@ from pipekit.schedules.methods.zero_bubble.v_placement import v_workers
 from pipekit.schedules.schedule import Schedule
 
 
-def v_half(stages: int, microbatches: int, batches: int = 1) -> Schedule:
+def v_half(stages: int, microbatches: int) -> Schedule:
     """Return V-Half's schedule: every microbatch of batch ``t`` reads version ``t``.
 
     Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.  On the way down a microbatch
@@ -18,14 +18,13 @@ def v_half(stages: int, microbatches: int, batches: int = 1) -> Schedule:
     Args:
         stages: how many stages, two a worker.
         microbatches: microbatches in each batch.
-        batches: how many batches, each ended by an update.
 
     Raises:
         ScheduleError: a count is below 1, or the number of stages is odd.
     """
-    p = v_workers(stages, microbatches, batches, "V-Half", "zb_h1")
+    p = v_workers(stages, microbatches, "V-Half", "zb_h1")
     gap = 0 if p % 2 else 3  # so that no two passes of a worker want one slot
     blocks = [
         Block(2 * w, 3 * p - w - 2, 3 * p + gap + 2 * w - 1, 6 * p + gap - w - 2) for w in range(p)
     ]
-    return Schedule(*flushed("V-Half", repeated(blocks, microbatches), microbatches, batches))
+    return Schedule(*flushed("V-Half", repeated(blocks, microbatches)))

@@ -6,7 +6,7 @@ from pipekit.schedules.methods.zero_bubble.v_placement import v_workers
 from pipekit.schedules.schedule import Schedule
 
 
-def v_min(stages: int, microbatches: int, batches: int = 1) -> Schedule:
+def v_min(stages: int, microbatches: int) -> Schedule:
     """Return V-Min's schedule: every microbatch of batch ``t`` reads version ``t``.
 
     Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.  A microbatch comes to the next
@@ -19,12 +19,11 @@ def v_min(stages: int, microbatches: int, batches: int = 1) -> Schedule:
     Args:
         stages: how many stages, two a worker.
         microbatches: microbatches in each batch.
-        batches: how many batches, each ended by an update.
 
     Raises:
         ScheduleError: a count is below 1, or the number of stages is odd.
     """
-    p = v_workers(stages, microbatches, batches, "V-Min", "zb_h1")
+    p = v_workers(stages, microbatches, "V-Min", "zb_h1")
     gap = 0 if p % 3 else 2  # so that no two passes of a worker want one slot
     blocks = [Block(w, 2 * p - w - 1, 2 * p + gap + w, 4 * p + gap - w - 1) for w in range(p)]
-    return Schedule(*flushed("V-Min", repeated(blocks, microbatches), microbatches, batches))
+    return Schedule(*flushed("V-Min", repeated(blocks, microbatches)))

@@ -4,20 +4,19 @@ from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.methods.arguments import require_positive
 
 
-def v_workers(stages: int, microbatches: int, batches: int, method: str, straight: str) -> int:
+def v_workers(stages: int, microbatches: int, method: str, straight: str) -> int:
     """Return how many workers share the stages, two each.
 
     Args:
         stages: how many stages.
         microbatches: microbatches in each batch.
-        batches: how many batches.
         method: its name, for the message.
         straight: what to use with one stage a worker.
 
     Raises:
         ScheduleError: a count is below 1, or the number of stages is odd.
     """
-    require_positive(stages=stages, microbatches=microbatches, batches=batches)
+    require_positive(stages=stages, microbatches=microbatches)
     if stages % 2:
         raise ScheduleError(
             f"{method} has two stages a worker: use an even number of stages, not {stages} "

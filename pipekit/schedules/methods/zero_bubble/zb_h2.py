@@ -7,7 +7,7 @@ from pipekit.schedules.methods.zero_bubble.split_backwards import split_backward
 from pipekit.schedules.schedule import Schedule
 
 
-def zb_h2(stages: int, microbatches: int, batches: int = 1) -> Schedule:
+def zb_h2(stages: int, microbatches: int) -> Schedule:
     """Return ZB-H2's schedule: every microbatch of batch ``t`` reads version ``t``.
 
     Worker ``w`` (from 0) of ``p`` goes through four phases (Zero Bubble Pipeline Parallelism, ICLR
@@ -26,12 +26,11 @@ def zb_h2(stages: int, microbatches: int, batches: int = 1) -> Schedule:
     Args:
         stages: how many stages, one worker each.
         microbatches: microbatches in each batch.
-        batches: how many batches, each ended by an update.
 
     Raises:
         ScheduleError: a count is below 1.
     """
-    require_positive(stages=stages, microbatches=microbatches, batches=batches)
+    require_positive(stages=stages, microbatches=microbatches)
     return Schedule(
         *flushed(
             "ZB-H2",
@@ -42,7 +41,5 @@ def zb_h2(stages: int, microbatches: int, batches: int = 1) -> Schedule:
                 )
                 for worker in range(stages)
             ),
-            microbatches,
-            batches,
         )
     )

@@ -7,7 +7,7 @@ from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
 
 
-def zb_v(stages: int, microbatches: int, batches: int = 1) -> Schedule:
+def zb_v(stages: int, microbatches: int) -> Schedule:
     """Return ZB-V's schedule: every microbatch of batch ``t`` reads version ``t``.
 
     Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``, a V, so that a microbatch's
@@ -22,18 +22,15 @@ def zb_v(stages: int, microbatches: int, batches: int = 1) -> Schedule:
     Args:
         stages: how many stages, two a worker.
         microbatches: microbatches in each batch.
-        batches: how many batches, each ended by an update.
 
     Raises:
         ScheduleError: a count is below 1, or the number of stages is odd.
     """
-    workers = v_workers(stages, microbatches, batches, "ZB-V", "zb_h1")
+    workers = v_workers(stages, microbatches, "ZB-V", "zb_h1")
     return Schedule(
         *flushed(
             "ZB-V",
             (_passes(worker, workers, microbatches) for worker in range(workers)),
-            microbatches,
-            batches,
         )
     )
 

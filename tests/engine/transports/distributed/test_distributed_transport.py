@@ -151,7 +151,7 @@ def test_replicas_and_their_sums() -> None:
     def run() -> Any:
         pipe = Pipeline(
             mlp(6, 5, 4, 3),
-            lambda n: pipedream([2, 1, 2], n),
+            pipedream([2, 1, 2]),
             balance=[1, 1, 1],
             optimizer=nesterov,
             loss=nn.MSELoss(),

@@ -51,7 +51,7 @@ class Exposed(nn.Linear):
 def exposed_in_all_workers(transport: str) -> float:
     pipeline = Pipeline(
         nn.Sequential(Exposed(1, 1), Exposed(1, 1)),
-        lambda n: schedules.gpipe(2, 1, n),
+        schedules.gpipe(2, 1),
         balance=[1, 1],
         optimizer=torch.optim.SGD,
         loss=nn.MSELoss(),

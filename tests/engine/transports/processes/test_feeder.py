@@ -74,12 +74,8 @@ def test_more_batches_than_a_pipe_takes() -> None:
 
 def test_evaluation_when_the_first_worker_gets_no_batches() -> None:
     """Only those who take inputs or targets know how many rows there are."""
-
-    def turned(batches: int) -> Schedule:
-        schedule = flush(3, 2, batches)
-        one, two, three = schedule.workers
-        return Schedule((two, three, one), "turned")
-
+    one, two, three = flush(3, 2).take(1).workers
+    turned = Schedule((two, three, one), "turned").repeat()
     losses = [
         Pipeline(
             mlp(6, 6, 6, 3),

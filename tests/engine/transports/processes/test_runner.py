@@ -145,7 +145,7 @@ SCRIPT = """
         loss=lambda output, target: ((output - target) ** 2).mean(),
     )
     pipes = [
-        pk.Pipeline(model, lambda n: pk.schedules.flush(3, 4, n), transport=t, **options)
+        pk.Pipeline(model, pk.schedules.flush(3, 4), transport=t, **options)
         for t in ("threads", "distributed")
     ]
     losses = [pipe.train(batches).losses for pipe in pipes]
@@ -155,7 +155,7 @@ SCRIPT = """
     model[2] = Fails()
     try:
         pk.Pipeline(
-            model, lambda n: pk.schedules.flush(3, 4, n), transport="distributed", **options
+            model, pk.schedules.flush(3, 4), transport="distributed", **options
         ).train(batches)
     except Mine as error:
         assert "of my own type" in str(error)

@@ -220,7 +220,7 @@ KILLS = """
     def train(victim):
         pk.Pipeline(
             nn.Sequential(nn.Linear(6, 3), Kills(victim), nn.Linear(3, 3)),
-            lambda n: pk.schedules.flush(2, 2, n),
+            pk.schedules.flush(2, 2),
             balance=[1, 2],
             optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
             loss=nn.MSELoss(),

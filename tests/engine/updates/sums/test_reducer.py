@@ -20,7 +20,7 @@ from pipekit.engine.updates.sums.comm_thread import CommThread
 from pipekit.engine.updates.sums.reducer import Reducer
 from pipekit.engine.updates.sums.sum_turns import SumTurns
 from pipekit.engine.updates.weight_versions import WeightVersions
-from pipekit.schedules import Sum
+from pipekit.schedules import Recurring, Sum
 from tests.engine.examples import mlp, sgd
 
 CPU = torch.device("cpu")
@@ -61,9 +61,9 @@ def reducing(
     versions: WeightVersions, contributors: Sequence[Sequence[int]], exchange: Alone
 ) -> Iterator[Reducer]:
     lane = CommThread("lane of a test", CPU, 1)
-    sums = [Sum(tuple(who), batches=1) for who in contributors]
-    stops = range(1, 1 + len(sums))
-    turns = SumTurns([(7, update) for update, _ in enumerate(sums, start=1)])
+    sums = Recurring(tuple(Sum(tuple(who), batches=1) for who in contributors))
+    stops = Recurring(tuple(range(1, 1 + len(contributors))))
+    turns = SumTurns([(7, update) for update, _ in enumerate(contributors, start=1)])
     reducer = Reducer(7, ME, versions, sums, stops, exchange, lane, CPU, turns.advance)
     turns.begin({7: reducer.submit}, {7: 1})
     try:

@@ -123,7 +123,7 @@ def test_it_is_pytorchs_shared_parameter(method: str, balance: list[int], m: int
     schedule = schedules.zb_h1 if method == "zb_h1" else METHODS[method].schedule
     pipe = Pipeline(
         model,
-        lambda n: schedule(len(balance), m, n),
+        schedule(len(balance), m),
         balance=balance,
         optimizer=OPTIMIZERS["nesterov"],
         loss=nn.MSELoss(),
@@ -150,7 +150,7 @@ def test_torchrun_and_slow_links_give_the_bits_of_threads() -> None:
     def trained(**options: Any) -> Any:
         pipe = Pipeline(
             tied(*TIES),
-            lambda n: schedules.replicate(schedules.two_bw(2, 2, n), 2),
+            schedules.replicate(schedules.two_bw(2, 2), 2),
             balance=[3, 3],
             optimizer=OPTIMIZERS["adam"],
             loss=nn.MSELoss(),
@@ -221,15 +221,9 @@ def test_the_automatic_balance_may_tear_a_tie() -> None:
 
 
 def test_stages_that_update_at_different_times_cannot_share() -> None:
-    pipe = Pipeline(
-        tied(TIES[0]),
-        lambda n: schedules.pipedream([2, 1], n),
-        balance=[3, 3],
-        optimizer=OPTIMIZERS["sgd"],
-        loss=nn.MSELoss(),
-    )
+    how: dict[str, Any] = {"optimizer": OPTIMIZERS["sgd"], "loss": nn.MSELoss()}
     with pytest.raises(schedules.ScheduleError, match="with weights that stages share"):
-        pipe.train(data(4))
+        Pipeline(tied(TIES[0]), schedules.pipedream([2, 1]), balance=[3, 3], **how)
 
 
 # --- A training loop of one's own ----------------------------------------------------------------

@@ -22,21 +22,21 @@ PROFILE = Profile(
 def test_late_recomputation_has_the_theoretical_bubble_and_early_less() -> None:
     plan = Plan.by_hand([1, 1], recompute="always")
     equal = Profile((LAYER(1, 2), LAYER(1, 2)))
-    early = simulate(gpipe(2, 4), equal, plan)
-    late = simulate(gpipe(2, 4), step_time.late_recomputation(equal))
+    early = simulate(gpipe(2, 4).take(1), equal, plan)
+    late = simulate(gpipe(2, 4).take(1), step_time.late_recomputation(equal))
     assert step_time.bubble_over_theory(late, 2, 4) == pytest.approx(1, abs=1e-9)
     assert 0 < step_time.bubble_over_theory(early, 2, 4) < 1
 
 
 def test_what_others_wait_for_a_slow_stage_between_the_phases_is_bubble() -> None:
-    trace = simulate(gpipe(2, 4), Profile((LAYER(1, 2), LAYER(2, 4))))
-    equal = simulate(gpipe(2, 4), Profile((LAYER(1, 2), LAYER(1, 2))))
+    trace = simulate(gpipe(2, 4).take(1), Profile((LAYER(1, 2), LAYER(2, 4))))
+    equal = simulate(gpipe(2, 4).take(1), Profile((LAYER(1, 2), LAYER(1, 2))))
     assert step_time.bubble_over_theory(equal, 2, 4) == pytest.approx(1)
     assert step_time.bubble_over_theory(trace, 2, 4) > 1
 
 
 def test_whether_recomputation_is_early_is_seen() -> None:
-    trace = simulate(gpipe(2, 4), PROFILE, Plan.by_hand([1, 1], recompute="always"))
+    trace = simulate(gpipe(2, 4).take(1), PROFILE, Plan.by_hand([1, 1], recompute="always"))
     assert step_time.recomputes_early(trace)
     frame, gradient = trace.frame, trace.frame.query("op == 'BACKWARD' and worker == 1")
     again = (frame["op"] == "RECOMPUTE") & (frame["worker"] == 0)
@@ -48,7 +48,7 @@ def test_whether_recomputation_is_early_is_seen() -> None:
 def test_imbalance_is_read_off_as_the_waits_within_forwards_and_within_backwards(
     seconds: tuple[tuple[int, int], tuple[int, int]],
 ) -> None:
-    trace = simulate(gpipe(2, 4), Profile(tuple(LAYER(*each) for each in seconds)))
+    trace = simulate(gpipe(2, 4).take(1), Profile(tuple(LAYER(*each) for each in seconds)))
     assert trace.makespan_s == 18  # on each of two workers; 24 s of them are computation
     shares = step_time.read_off(trace)
     # The faster stage waits 1 s for three microbatches in one of its phases: in the other it has
@@ -60,7 +60,9 @@ def test_imbalance_is_read_off_as_the_waits_within_forwards_and_within_backwards
 
 def test_equal_stages_have_no_imbalance_and_all_time_is_told() -> None:
     plan = Plan.by_hand([1, 1], recompute="always")
-    shares = step_time.read_off(simulate(gpipe(2, 4), Profile((LAYER(1, 2), LAYER(1, 2))), plan))
+    shares = step_time.read_off(
+        simulate(gpipe(2, 4).take(1), Profile((LAYER(1, 2), LAYER(1, 2))), plan)
+    )
     assert shares["imbalance"] == pytest.approx(0)
     assert shares.sum() == pytest.approx(100)
 

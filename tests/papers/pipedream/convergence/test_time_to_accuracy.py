@@ -34,7 +34,7 @@ def course() -> pd.DataFrame:
 def test_every_curve_names_a_method_with_as_many_workers() -> None:
     for arms in FIGURES.values():
         for arm in arms:
-            assert len(METHODS[arm.method](40).workers) == arm.setting.workers
+            assert METHODS[arm.method].worker_count == arm.setting.workers
 
 
 def test_inception_on_cluster_a_is_one_method_for_both_curves() -> None:

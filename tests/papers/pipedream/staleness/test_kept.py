@@ -10,11 +10,14 @@ from pipekit.traces.memory import PARTS, Memory
 
 
 def test_vertical_sync_keeps_nothing_that_nobody_reads() -> None:
-    assert staleness.nothing_older_is_kept(schedules.pipedream(4, 12, vertical_sync=True))
+    assert staleness.nothing_older_is_kept(schedules.pipedream(4, vertical_sync=True).take(12))
 
 
 def test_a_version_outlives_its_reader_but_no_fresher_backward() -> None:
-    assert staleness.discarded_after_fresher_backward(schedules.pipedream(3, 9)) == (True, False)
+    assert staleness.discarded_after_fresher_backward(schedules.pipedream(3).take(9)) == (
+        True,
+        False,
+    )
     # Both minibatches read version 0; U1 needs a second buffer, which U2 would overwrite.
     picture = "worker 0 | F0 F1 B0^ B1^ F2 B2^ F3 B3^"
     tasks = parse(picture).workers[0]
@@ -24,7 +27,7 @@ def test_a_version_outlives_its_reader_but_no_fresher_backward() -> None:
 
 
 def test_gradients_wait_where_the_next_stage_is_ahead() -> None:
-    equal = Trace.from_schedule(schedules.pipedream(4, 12))
+    equal = Trace.from_schedule(schedules.pipedream(4).take(12))
     assert staleness.backward_states(equal, 4) == [1, 1, 1, 1]
     slow = schedules.parse("worker 0 | F0 F1 B0^ B1^\nworker 1 | F0 B0^ F1 B1^")
     uneven = Trace.from_schedule(slow, {Op.FORWARD: 1, Op.BACKWARD: 5, Op.UPDATE: 0})
@@ -45,7 +48,7 @@ def test_growth_is_what_rises_after_the_warm_up() -> None:
 
 
 def test_findings_are_the_papers_counts() -> None:
-    exact = {name: schedules.check(METHODS[name](16)) for name in PIPELINED}
+    exact = {name: schedules.check(METHODS[name].take(16)) for name in PIPELINED}
     versions = {name: report.peak_versions for name, report in exact.items()}
     in_flight = {name: report.peak_in_flight for name, report in exact.items()}
     columns = {"versions (exact)": versions, "versions (measured)": versions}

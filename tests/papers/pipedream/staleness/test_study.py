@@ -24,7 +24,7 @@ def study() -> Study:
 
 
 def test_the_engine_replays_the_equation_and_not_the_text(study: Study) -> None:
-    engine = study.engine_history(lambda n: schedules.pipedream(3, n))
+    engine = study.engine_history(schedules.pipedream(3))
     delays = stashing_delays(3)
     assert delays == [2, 1, 0]
     assert largest_relative_difference(engine, study.replay(delays)) == 0
@@ -35,8 +35,8 @@ def test_the_engine_replays_the_equation_and_not_the_text(study: Study) -> None:
 def test_only_stashing_follows_a_gradient(study: Study) -> None:
     old = [lambda t, delay=delay: t - delay for delay in stashing_delays(3)]
     new = [lambda t: t] * 3
-    kept = study.engine_history(lambda n: schedules.pipedream(3, n))
-    lost = study.engine_history(lambda n: schedules.pipedream(3, n, stashing=False))
+    kept = study.engine_history(schedules.pipedream(3))
+    lost = study.engine_history(schedules.pipedream(3, stashing=False))
     assert max(study.gradient_errors(kept, old)) < 1e-12
     assert min(study.gradient_errors(lost, old)) > 1e-3
     assert min(study.gradient_errors(lost, new)) > 1e-3

@@ -4,8 +4,8 @@ from pipekit.schedules import Op
 
 
 def test_versions_of_the_papers_fifth_minibatch() -> None:
-    stashed, naive = (schedules.pipedream(4, 9, stashing=on) for on in (True, False))
-    synced = schedules.pipedream(4, 9, vertical_sync=True)
+    stashed, naive = (schedules.pipedream(4, stashing=on).take(9) for on in (True, False))
+    synced = schedules.pipedream(4, vertical_sync=True).take(9)
     assert staleness.versions(stashed, Op.BACKWARD, 4) == [1, 2, 3, 4]
     assert staleness.versions(naive, Op.BACKWARD, 4) == [4, 4, 4, 4]
     assert staleness.versions(synced, Op.FORWARD, 4) == [1, 1, 1, 1]

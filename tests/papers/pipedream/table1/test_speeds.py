@@ -18,7 +18,7 @@ LAYERS = Profile.uniform(4, 0.01, 0.02, output_bytes=4e5, parameter_bytes=8e5)
 @pytest.mark.parametrize("replicas", [[2, 1, 1], [3, 2], [4], [1, 1]])
 def test_twice_as_many_minibatches_can_be_in_flight(replicas: list[int]) -> None:
     plan = Plan.by_hand([1] * len(replicas), replicas=replicas)
-    usual, deep = speeds.pipelined(plan, 24), speeds.twice_in_flight(plan, 24)
+    usual, deep = speeds.pipelined(plan).take(24), speeds.twice_in_flight(plan).take(24)
     report = check(deep)
     assert report.peak_in_flight == tuple(2 * count for count in check(usual).peak_in_flight)
     for before, after in zip(usual.workers, deep.workers, strict=True):

@@ -49,7 +49,10 @@ def test_more_in_flight_hides_transfers_that_noam_leaves_exposed() -> None:
     more = [7, 5, 3, 1]
     noam, enough = (
         simulate(table, passes, cluster=links)
-        for table in (schedules.pipedream(4, 60), schedules.pipedream(4, 60, in_flight=more))
+        for table in (
+            schedules.pipedream(4).take(60),
+            schedules.pipedream(4, in_flight=more).take(60),
+        )
     )
     assert seconds_a_minibatch(noam, STRAIGHT) == pytest.approx(3 + 6 * 0.75 / 4)
     assert seconds_a_minibatch(enough, STRAIGHT) == pytest.approx(3)
@@ -61,7 +64,7 @@ def test_more_in_flight_hides_transfers_that_noam_leaves_exposed() -> None:
 
 def test_messages_of_an_emulated_run_are_where_its_links_had_them() -> None:
     passes, links = one_layer_stages([(0.01, 0.01)] * 2, output_bytes=1e4), flat(2, 4e6)
-    table = schedules.pipedream(2, 4)
+    table = schedules.pipedream(2).take(4)
     with own_time():
         trace = emulate(table, passes, cluster=links).trace
     sent = tl.link_times(trace, links, table)
@@ -72,7 +75,7 @@ def test_messages_of_an_emulated_run_are_where_its_links_had_them() -> None:
 
 def test_a_machine_is_drawn_above_what_it_sends_and_receives() -> None:
     passes, links = one_layer_stages([(1, 1)] * 2, output_bytes=1), flat(2, 4.0)
-    trace = simulate(schedules.pipedream(2, 3), passes, cluster=links)
+    trace = simulate(schedules.pipedream(2).take(3), passes, cluster=links)
     assert trace.transfers is not None
     machine = tl.machine_and_links(trace, trace.transfers, 0, (0, math.inf))
     per_row = machine.frame.groupby(["worker", "op"]).size()

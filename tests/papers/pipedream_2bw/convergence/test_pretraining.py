@@ -55,7 +55,7 @@ def test_a_language_model_trains_as_the_methods_equation_says(
     movement = Movement()
     pipeline = Pipeline(
         model,
-        METHODS[method](stages, len(batches)),
+        METHODS[method](stages),
         optimizer=movement.watching(TRAINING.optimizer),
         loss=token_loss,
         lr_scheduler=TRAINING.scheduler,
@@ -87,7 +87,7 @@ def test_a_course_has_every_batch_once_and_a_score_before_and_after_each_tenth()
     batches = take(GPT.data(16, 96, 16), batch_rows=8, steps=25, seed=0)
     pipeline = Pipeline(
         GPT.build(16, seed=0),
-        lambda n: METHODS[VANILLA](1, n),
+        METHODS[VANILLA](1),
         optimizer=TRAINING.optimizer,
         loss=token_loss,
     )

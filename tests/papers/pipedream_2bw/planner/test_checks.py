@@ -37,7 +37,7 @@ def test_simulated_rates_reach_the_cost_model_where_links_are_free_of_contention
 
 
 def test_pipelines_can_be_neighbours_in_place_of_replicas() -> None:
-    table = replicate(two_bw(3, 3, 2), 2)
+    table = replicate(two_bw(3, 3).take(2), 2)
     turned = pc.pipelines_in_servers(table, 2)
     check(turned)
     assert [tasks[0].stage for tasks in turned.workers] == [0, 1, 2, 0, 1, 2]

@@ -20,7 +20,7 @@ MOMENTUM = partial(semantics.Momentum, lr=0.1, beta=0.9)
 
 def against(method: str, optimizer: OptimizerFactory, width: int) -> semantics.Compared:
     return semantics.against_equation(
-        MODEL, DATA, partial(schedules.two_bw, 2, 2), method, [2, 2], 2, optimizer, width=width
+        MODEL, DATA, schedules.two_bw(2, 2), method, [2, 2], 2, optimizer, width=width
     )
 
 
@@ -68,5 +68,5 @@ def test_momentum_is_as_printed() -> None:
 
 
 def test_the_engines_microbatches_are_counted() -> None:
-    table = schedules.replicate(schedules.two_bw(2, 2, 1), 2)
+    table = schedules.replicate(schedules.two_bw(2, 2).take(1), 2)
     assert semantics.rows_of_microbatches(MODEL, DATA[0], table, [2, 2]) == [2, 2, 2, 2]

@@ -14,7 +14,7 @@ later = st.integers(0, 8)  # updates beyond the shortest delay
 
 
 def test_three_workers_that_never_wait() -> None:
-    assert str(asp(3, 9)) == cleandoc("""
+    assert str(asp(3).take(9)) == cleandoc("""
         # ASP; batches of 1
         time             | 1          2          3          4          5          6          7          8          9
         worker 0         | F0         B0         -^         F3         B3         -^1^2^     F6         B6         -^4^5^^7^8
@@ -25,7 +25,7 @@ def test_three_workers_that_never_wait() -> None:
 
 def test_a_longer_delay_leaves_gradients_time_to_travel() -> None:
     """F4 and F5 see no gradient of the round before theirs: those are still under way."""
-    assert asp(2, 6, delay=3) == parse("""
+    assert asp(2, delay=3).take(6) == parse("""
         # ASP; batches of 1
         worker 0         | F0 B0 - F2 B2 -^0   F4 B4 -^1^2^3^^5
         worker 1 stage 0 | F1 B1 - F3 B3 -^0^1 F5 B5 -^2^3^4^
@@ -36,7 +36,7 @@ def test_a_longer_delay_leaves_gradients_time_to_travel() -> None:
 def test_minibatch_k_reads_what_k_minus_the_delay_updates_made(
     n: int, minibatches: int, more: int
 ) -> None:
-    schedule = asp(n, minibatches, delay=n - 1 + more)
+    schedule = asp(n, delay=n - 1 + more).take(minibatches)
     for worker, tasks in enumerate(schedule.workers):
         passes = [task for task in tasks if task.op is not Op.UPDATE]
         assert [(t.op, t.microbatch, t.version) for t in passes] == [
@@ -49,14 +49,14 @@ def test_minibatch_k_reads_what_k_minus_the_delay_updates_made(
 @given(workers, counts)
 def test_by_default_the_delay_is_that_of_equally_fast_workers(n: int, minibatches: int) -> None:
     """When one begins a minibatch, the others' latest ones are all still under way."""
-    assert asp(n, minibatches) == asp(n, minibatches, delay=n - 1)
+    assert asp(n).take(minibatches) == asp(n, delay=n - 1).take(minibatches)
 
 
 @given(workers, counts, later)
 def test_every_worker_makes_every_update_once_and_in_order(
     n: int, minibatches: int, more: int
 ) -> None:
-    schedule = asp(n, minibatches, delay=n - 1 + more)
+    schedule = asp(n, delay=n - 1 + more).take(minibatches)
     assert schedule.updates == (tuple(range(k, k + 1) for k in range(minibatches)),)
     for tasks in schedule.workers[:minibatches]:
         made = [(task.microbatch, task.version) for task in tasks if task.op is Op.UPDATE]
@@ -66,7 +66,7 @@ def test_every_worker_makes_every_update_once_and_in_order(
 
 @given(workers, counts, later)
 def test_it_passes_the_check_and_reads_back(n: int, minibatches: int, more: int) -> None:
-    schedule = asp(n, minibatches, delay=n - 1 + more)
+    schedule = asp(n, delay=n - 1 + more).take(minibatches)
     assert check(schedule).peak_versions == (1,) * n, "a pass reads the newest version there is"
     check(schedule, capacity=1)
     assert parse(draw(schedule)) == schedule
@@ -75,16 +75,16 @@ def test_it_passes_the_check_and_reads_back(n: int, minibatches: int, more: int)
 
 @given(counts)
 def test_alone_it_is_sequential(minibatches: int) -> None:
-    assert asp(1, minibatches).workers == pipedream(1, minibatches).workers
+    assert asp(1).take(minibatches).workers == pipedream(1).take(minibatches).workers
 
 
 @pytest.mark.parametrize("delay", [-1, 0, 2])
 def test_a_delay_in_which_they_would_wait_is_refused(delay: int) -> None:
     with pytest.raises(ScheduleError, match="delay must be at least 3 for 4 workers"):
-        asp(4, 8, delay)
+        asp(4, delay).take(8)
 
 
-@pytest.mark.parametrize("counts", [(0, 1), (1, 0)])
-def test_counts_below_1_are_refused(counts: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("n", "batches"), [(0, 1), (1, 0)])
+def test_counts_below_1_are_refused(n: int, batches: int) -> None:
     with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
-        asp(*counts)
+        asp(n).take(batches)

@@ -9,8 +9,8 @@ from pipekit.schedules import Op, check, paci, parse, pipedream
 
 
 def test_two_stages_that_update_every_other_backward() -> None:
-    drawn = parse(str(paci(2, 2, 2)))
-    assert [[task.version for task in tasks] for tasks in paci(2, 2, 2).workers] == [
+    drawn = parse(str(paci(2, 2).take(2)))
+    assert [[task.version for task in tasks] for tasks in paci(2, 2).take(2).workers] == [
         # F0 F1 B0 F2 B1 U F3 B2 B3 U
         [0, 0, 0, 0, 0, 1, 1, 1, 1, 2],
         # F0 B0 F1 B1 U F2 B2 F3 B3 U
@@ -21,7 +21,7 @@ def test_two_stages_that_update_every_other_backward() -> None:
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6))
 def test_passes_are_no_further_apart_than_the_papers_bound(n: int, m: int, batches: int) -> None:
-    schedule = paci(n, m, batches)
+    schedule = paci(n, m).take(batches)
     report = check(schedule)
     assert report.peak_in_flight == tuple(min(n - s, m * batches) for s in range(n))
     forward = {
@@ -42,4 +42,4 @@ def test_passes_are_no_further_apart_than_the_papers_bound(n: int, m: int, batch
 
 @given(st.integers(1, 5), st.integers(1, 8))
 def test_with_one_microbatch_it_is_pipedream_without_stashing(n: int, batches: int) -> None:
-    assert paci(n, 1, batches).workers == pipedream(n, batches, stashing=False).workers
+    assert paci(n, 1).take(batches).workers == pipedream(n, stashing=False).take(batches).workers

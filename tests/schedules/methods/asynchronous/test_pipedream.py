@@ -32,7 +32,7 @@ def versions_seen(schedule: Schedule, op: Op, k: int) -> list[int]:
 
 
 def test_figure_8() -> None:
-    assert draw(pipedream(4, 8), EQUAL_SLOTS) == cleandoc("""
+    assert draw(pipedream(4).take(8), EQUAL_SLOTS) == cleandoc("""
         # PipeDream
         time     | 1   2   3   4   5   6   7   8   9   10  11  12  13  14  15  16  17  18  19  20  21  22
         worker 0 | F0  F1  F2  F3  .   .   .   B0^ F4  B1^ F5  B2^ F6  B3^ F7  B4^ .   B5^ .   B6^ .   B7^
@@ -51,7 +51,7 @@ def test_figure_8() -> None:
     ],
 )
 def test_figure_8_slot_by_slot(op: Op, minibatch: int, slots_of_machines_1_to_4: list[int]) -> None:
-    schedule = pipedream(4, 8)
+    schedule = pipedream(4).take(8)
     times = slots(schedule, {**EQUAL_SLOTS, Op.UPDATE: 0})
     found = [
         1 + times[worker][position, 0]
@@ -63,7 +63,7 @@ def test_figure_8_slot_by_slot(op: Op, minibatch: int, slots_of_machines_1_to_4:
 
 
 def test_figure_1b_of_2bw_where_a_backward_takes_two_slots() -> None:
-    assert str(pipedream(4, 6)) == cleandoc("""
+    assert str(pipedream(4).take(6)) == cleandoc("""
         # PipeDream
         time     | 1  2  3  4  5  6  7  8  9  10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27
         worker 0 | F0 F1 F2 F3 .  .  .  .  .  .  B0 -^ F4 B1 -^ F5 B2 -^ .  B3 -^ .  B4 -^ .  B5 -^
@@ -74,7 +74,7 @@ def test_figure_1b_of_2bw_where_a_backward_takes_two_slots() -> None:
 
 
 def test_the_output_stage_runs_b1_right_after_f1() -> None:
-    times = ticking(pipedream(4, 8), forward=1, backward=1)
+    times = ticking(pipedream(4).take(8), forward=1, backward=1)
     assert times[Op.FORWARD, 3, 0][1] == times[Op.BACKWARD, 3, 0][0]
 
 
@@ -83,7 +83,7 @@ def test_no_worker_idles_in_the_steady_state(
     d: int, more: int, forward: int, backward: int
 ) -> None:
     """From a worker's first backward to the one that follows its last forward."""
-    schedule = pipedream(d, d + more)
+    schedule = pipedream(d).take(d + more)
     times = slots(schedule, {Op.FORWARD: forward, Op.BACKWARD: backward, Op.UPDATE: 0})
     for tasks, spans in zip(schedule.workers, times, strict=True):
         first = next(i for i, task in enumerate(tasks) if task.op is Op.BACKWARD)
@@ -94,7 +94,7 @@ def test_no_worker_idles_in_the_steady_state(
 @given(stages, st.integers(1, 20))
 def test_noam_minibatches_in_flight(d: int, minibatches: int) -> None:
     """A straight pipeline of ``d`` stages admits d minibatches: 4, 3, 2, 1 on four machines."""
-    in_flight = check(pipedream(d, minibatches)).peak_in_flight
+    in_flight = check(pipedream(d).take(minibatches)).peak_in_flight
     assert in_flight == tuple(min(d - stage, minibatches) for stage in range(d))
 
 
@@ -102,19 +102,19 @@ def test_noam_minibatches_in_flight(d: int, minibatches: int) -> None:
 
 
 def test_with_stashing_minibatch_5_sees_update_1_on_machine_1_and_2_on_machine_2() -> None:
-    schedule = pipedream(4, 8)
+    schedule = pipedream(4).take(8)
     assert versions_seen(schedule, Op.FORWARD, MINIBATCH_5) == [1, 2, 3, 4]
     assert versions_seen(schedule, Op.BACKWARD, MINIBATCH_5) == [1, 2, 3, 4]
 
 
 def test_with_vertical_sync_minibatch_5_sees_update_1_everywhere() -> None:
-    schedule = pipedream(4, 8, vertical_sync=True)
+    schedule = pipedream(4, vertical_sync=True).take(8)
     assert versions_seen(schedule, Op.FORWARD, MINIBATCH_5) == [1, 1, 1, 1]
     assert versions_seen(schedule, Op.BACKWARD, MINIBATCH_5) == [1, 1, 1, 1]
 
 
 def test_naive_minibatch_5_goes_back_on_weights_with_updates_2_to_4_in_them() -> None:
-    schedule = pipedream(4, 8, stashing=False)
+    schedule = pipedream(4, stashing=False).take(8)
     assert versions_seen(schedule, Op.FORWARD, MINIBATCH_5) == [1, 2, 3, 4]
     assert versions_seen(schedule, Op.BACKWARD, MINIBATCH_5) == [4, 4, 4, 4]
     assert not schedule.stashing
@@ -123,8 +123,8 @@ def test_naive_minibatch_5_goes_back_on_weights_with_updates_2_to_4_in_them() ->
 @given(stages, st.integers(1, 20))
 def test_stage_s_of_n_reads_w_t_minus_n_plus_s(n: int, minibatches: int) -> None:
     """Minibatch t + 1, stages from 1: w(t+1) = w(t) - nu * grad f(w1(t-n+1), ..., wn(t))."""
-    stashing = pipedream(n, minibatches)
-    synced = pipedream(n, minibatches, vertical_sync=True)
+    stashing = pipedream(n).take(minibatches)
+    synced = pipedream(n, vertical_sync=True).take(minibatches)
     for t in range(minibatches):
         expected = [max(t - n + s, 0) for s in range(1, n + 1)]
         assert versions_seen(stashing, Op.FORWARD, t) == expected
@@ -136,9 +136,9 @@ def test_stage_s_of_n_reads_w_t_minus_n_plus_s(n: int, minibatches: int) -> None
 @given(stages, st.integers(1, 20))
 def test_the_three_variants_differ_in_versions_only(d: int, minibatches: int) -> None:
     variants = [
-        pipedream(d, minibatches),
-        pipedream(d, minibatches, stashing=False),
-        pipedream(d, minibatches, vertical_sync=True),
+        pipedream(d).take(minibatches),
+        pipedream(d, stashing=False).take(minibatches),
+        pipedream(d, vertical_sync=True).take(minibatches),
     ]
     orders = {
         tuple(tuple((t.op, t.stage, t.microbatch) for t in tasks) for tasks in variant.workers)
@@ -150,9 +150,12 @@ def test_the_three_variants_differ_in_versions_only(d: int, minibatches: int) ->
 @pytest.mark.parametrize(
     ("schedule", "versions"),
     [
-        (pipedream(4, 8), (4, 3, 2, 1)),  # one a minibatch in flight
-        (pipedream(4, 8, vertical_sync=True), (4, 4, 4, 4)),  # footnote 4: n at the output stage
-        (pipedream(4, 8, stashing=False), (1, 1, 1, 1)),
+        (pipedream(4).take(8), (4, 3, 2, 1)),  # one a minibatch in flight
+        (
+            pipedream(4, vertical_sync=True).take(8),
+            (4, 4, 4, 4),
+        ),  # footnote 4: n at the output stage
+        (pipedream(4, stashing=False).take(8), (1, 1, 1, 1)),
     ],
 )
 def test_versions_kept(schedule: Schedule, versions: tuple[int, ...]) -> None:
@@ -160,13 +163,13 @@ def test_versions_kept(schedule: Schedule, versions: tuple[int, ...]) -> None:
 
 
 def test_pictures_of_the_variants_say_where_they_leave_the_newest_version() -> None:
-    assert str(pipedream(2, 3, vertical_sync=True)) == cleandoc("""
+    assert str(pipedream(2, vertical_sync=True).take(3)) == cleandoc("""
         # PipeDream + vertical sync
         time     | 1    2    3    4    5    6    7    8    9    10   11   12
         worker 0 | F0   F1   .    .    B0   -^   F2   B1   -^   .    B2   -^
         worker 1 | .    F0   B0   -^   F1:0 B1   -^   F2:1 B2   -^
         """)
-    assert pipedream(2, 3, stashing=False) == parse("""
+    assert pipedream(2, stashing=False).take(3) == parse("""
         # PipeDream; backward may read another version than forward
         worker 0 | F0 F1 .  .  B0 -^ F2 B1 -^ .  B2 -^
         worker 1 | .  F0 B0 -^ F1 B1 -^ F2 B2 -^
@@ -175,10 +178,10 @@ def test_pictures_of_the_variants_say_where_they_leave_the_newest_version() -> N
 
 def test_vertical_sync_without_stashing_is_refused() -> None:
     with pytest.raises(ScheduleError, match="vertical sync needs weight stashing"):
-        pipedream(2, 3, stashing=False, vertical_sync=True)
+        pipedream(2, stashing=False, vertical_sync=True).take(3)
 
 
-@pytest.mark.parametrize("counts", [(0, 1), (1, 0)])
-def test_counts_below_1_are_refused(counts: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("d", "batches"), [(0, 1), (1, 0)])
+def test_counts_below_1_are_refused(d: int, batches: int) -> None:
     with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
-        pipedream(*counts)
+        pipedream(d).take(batches)

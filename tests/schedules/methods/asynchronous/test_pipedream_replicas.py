@@ -50,7 +50,7 @@ def seen(replicas: list[int], minibatches: int, stage: int, version: int) -> int
 
 
 def test_two_workers_share_the_first_of_three_stages() -> None:
-    assert str(pipedream([2, 1, 1], 6)) == cleandoc("""
+    assert str(pipedream([2, 1, 1]).take(6)) == cleandoc("""
         # PipeDream 2-1-1; batches of 1
         time             | 1   2   3   4   5   6   7   8   9   10  11  12  13  14  15  16  17  18  19  20  21  22  23  24
         worker 0         | F0  F2  .   .   .   .   .   B0  -^1 .   .   .   F4  B2  -^3 .   .   .   .   B4  -^5
@@ -62,7 +62,7 @@ def test_two_workers_share_the_first_of_three_stages() -> None:
 
 def test_one_stage_on_two_workers_is_data_parallelism() -> None:
     """Bulk-synchronous: every forward waits for the update before it (section 2.1)."""
-    assert str(pipedream([2], 6)) == cleandoc("""
+    assert str(pipedream([2]).take(6)) == cleandoc("""
         # PipeDream 2; batches of 1
         time             | 1   2   3   4   5   6   7   8   9
         worker 0         | F0  B0  -^1 F2  B2  -^3 F4  B4  -^5
@@ -71,7 +71,7 @@ def test_one_stage_on_two_workers_is_data_parallelism() -> None:
 
 
 def test_the_last_round_sums_what_is_left() -> None:
-    assert pipedream([3], 5) == parse("""
+    assert pipedream([3]).take(5) == parse("""
         # PipeDream 3; batches of 1
         worker 0         | F0 B0 -^2 F3 B3 -^4
         worker 1 stage 0 | F1 B1 -^2 F4 B4 -^
@@ -80,7 +80,7 @@ def test_the_last_round_sums_what_is_left() -> None:
 
 
 def test_a_replica_without_minibatches_has_no_tasks() -> None:
-    schedule = pipedream([3, 1], 2)
+    schedule = pipedream([3, 1]).take(2)
     assert [bool(tasks) for tasks in schedule.workers] == [True, True, False, True]
     assert schedule.stage_workers == ((0, 1), (3,))
     assert parse(str(schedule)) == schedule
@@ -89,7 +89,7 @@ def test_a_replica_without_minibatches_has_no_tasks() -> None:
 @given(counts)
 def test_one_stage_replicated_is_replicated_flush(rounds: int) -> None:
     """But for what a batch is: here each worker's minibatch is one."""
-    one, other = pipedream([3], 3 * rounds), replicate(flush(1, 1, rounds), 3)
+    one, other = pipedream([3]).take(3 * rounds), replicate(flush(1, 1).take(rounds), 3)
     assert one.workers == other.workers
     assert (len(one.batches), len(other.batches)) == (3 * rounds, rounds)
 
@@ -98,9 +98,9 @@ def test_one_stage_replicated_is_replicated_flush(rounds: int) -> None:
 def test_without_replicas_it_is_the_straight_pipeline(
     stages: int, minibatches: int, variant: dict[str, Any]
 ) -> None:
-    assert pipedream([1] * stages, minibatches, **variant) == pipedream(
-        stages, minibatches, **variant
-    )
+    assert pipedream([1] * stages, **variant).take(minibatches) == pipedream(
+        stages, **variant
+    ).take(minibatches)
 
 
 # --- How many in flight, section 3.2 -------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_without_replicas_it_is_the_straight_pipeline(
 )
 def test_noam_of_table_1(replicas: list[int], noam: int) -> None:
     """NOAM = ceil(workers / workers of the input stage), on each replica of the input stage."""
-    input_stage = check(pipedream(replicas, 72)).peak_in_flight[: replicas[0]]
+    input_stage = check(pipedream(replicas).take(72)).peak_in_flight[: replicas[0]]
     assert input_stage == (noam,) * replicas[0]
 
 
@@ -120,7 +120,7 @@ def test_noam_of_table_1(replicas: list[int], noam: int) -> None:
 def test_no_replica_has_more_in_flight_than_the_workers_from_it_on_need(
     replicas: list[int], minibatches: int
 ) -> None:
-    for stage, lists in enumerate(replicas_of(pipedream(replicas, minibatches), replicas)):
+    for stage, lists in enumerate(replicas_of(pipedream(replicas).take(minibatches), replicas)):
         most = math.ceil(sum(replicas[stage:]) / replicas[stage])
         for tasks in lists:
             passes = [task for task in tasks if task.op is not Op.UPDATE]
@@ -135,7 +135,7 @@ def test_no_replica_has_more_in_flight_than_the_workers_from_it_on_need(
 def test_round_robin_and_home_again(
     replicas: list[int], minibatches: int, variant: dict[str, Any]
 ) -> None:
-    schedule = pipedream(replicas, minibatches, **variant)
+    schedule = pipedream(replicas, **variant).take(minibatches)
     assert len(schedule.workers) == sum(replicas)
     assert schedule.stages == len(replicas)
     for stage, lists in enumerate(replicas_of(schedule, replicas)):
@@ -149,7 +149,7 @@ def test_round_robin_and_home_again(
 @given(vectors, counts)
 def test_each_update_sums_a_round(replicas: list[int], minibatches: int) -> None:
     """Consecutive minibatches, one a replica; the last update what is left of a round."""
-    schedule = pipedream(replicas, minibatches)
+    schedule = pipedream(replicas).take(minibatches)
     assert schedule.batches == tuple(range(k, k + 1) for k in range(minibatches))
     for stage, width in enumerate(replicas):
         starts = range(0, minibatches, width)
@@ -168,7 +168,7 @@ def test_each_update_sums_a_round(replicas: list[int], minibatches: int) -> None
 def test_it_passes_the_check_and_reads_back(
     replicas: list[int], minibatches: int, variant: dict[str, Any]
 ) -> None:
-    schedule = pipedream(replicas, minibatches, **variant)
+    schedule = pipedream(replicas, **variant).take(minibatches)
     check(schedule)
     check(schedule, capacity=1)
     for again in (parse(draw(schedule)), read_csv(schedule.to_csv())):
@@ -183,7 +183,7 @@ def test_it_passes_the_check_and_reads_back(
 def test_with_stashing_both_passes_read_what_was_newest_at_the_forward(
     replicas: list[int], minibatches: int
 ) -> None:
-    for tasks in pipedream(replicas, minibatches).workers:
+    for tasks in pipedream(replicas).take(minibatches).workers:
         updates, read = 0, {}
         for op, _, k, version in tasks:
             if op is Op.UPDATE:
@@ -199,7 +199,7 @@ def test_with_stashing_both_passes_read_what_was_newest_at_the_forward(
 def test_without_stashing_both_passes_read_the_newest(
     replicas: list[int], minibatches: int
 ) -> None:
-    schedule = pipedream(replicas, minibatches, stashing=False)
+    schedule = pipedream(replicas, stashing=False).take(minibatches)
     assert not schedule.stashing
     for tasks in schedule.workers:
         updates = 0
@@ -213,7 +213,7 @@ def test_vertical_sync_reads_what_has_seen_no_more_than_the_input_stage(
     replicas: list[int], minibatches: int
 ) -> None:
     """And no less than it must: the next version has seen a minibatch that the input's has not."""
-    schedule = pipedream(replicas, minibatches, vertical_sync=True)
+    schedule = pipedream(replicas, vertical_sync=True).take(minibatches)
     forwards = {
         t[1:3]: t.version for tasks in schedule.workers for t in tasks if t.op is Op.FORWARD
     }
@@ -227,13 +227,13 @@ def test_vertical_sync_reads_what_has_seen_no_more_than_the_input_stage(
 def test_vertical_sync_reads_the_same_on_the_input_stage(
     replicas: list[int], minibatches: int
 ) -> None:
-    stashing = replicas_of(pipedream(replicas, minibatches), replicas)
-    synced = replicas_of(pipedream(replicas, minibatches, vertical_sync=True), replicas)
+    stashing = replicas_of(pipedream(replicas).take(minibatches), replicas)
+    synced = replicas_of(pipedream(replicas, vertical_sync=True).take(minibatches), replicas)
     assert synced[0] == stashing[0]
 
 
 def test_pictures_of_the_variants_say_where_they_leave_the_newest_version() -> None:
-    assert pipedream([2, 1], 4, vertical_sync=True) == parse("""
+    assert pipedream([2, 1], vertical_sync=True).take(4) == parse("""
         # PipeDream 2-1 + vertical sync; batches of 1
         worker 0         | F0 F2 .  .  B0   -^1 .  .    .  .  B2   -^3
         worker 1 stage 0 | F1 F3 .  .  .    .  .   B1   -^ .  .    .   .  B3 -^
@@ -247,4 +247,4 @@ def test_pictures_of_the_variants_say_where_they_leave_the_newest_version() -> N
 @pytest.mark.parametrize("replicas", [[], [0], [2, 0, 1], [-1, 2]])
 def test_no_stage_and_no_replica_are_refused(replicas: list[int]) -> None:
     with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
-        pipedream(replicas, 4)
+        pipedream(replicas).take(4)

@@ -14,7 +14,7 @@ from pipekit.schedules import Op, Schedule, ScheduleError, Task, check, flush, s
 from tests.schedules.reference import ticking, versions_alive
 from tests.schedules.strategies import small, stages
 
-FIGURE_2 = two_bw(stages=4, microbatches=4, batches=3)
+FIGURE_2 = two_bw(stages=4, microbatches=4).take(3)
 
 
 def passes(schedule: Schedule, op: Op) -> list[Task]:
@@ -57,7 +57,7 @@ def test_w0_can_be_dropped_after_the_backward_of_input_8_on_every_worker() -> No
 @given(stages, st.integers(0, 8), small)
 def test_version_formula_for_every_microbatch(d: int, more: int, batches: int) -> None:
     m = d + more
-    schedule = two_bw(d, m, batches)
+    schedule = two_bw(d, m).take(batches)
     for task in passes(schedule, Op.FORWARD) + passes(schedule, Op.BACKWARD):
         k = task.microbatch + 1
         assert task.version == max((k - 1) // m - 1, 0)
@@ -66,7 +66,7 @@ def test_version_formula_for_every_microbatch(d: int, more: int, batches: int) -
 @given(stages, st.integers(0, 8), small)
 def test_update_t_sums_batch_t(d: int, more: int, batches: int) -> None:
     m = d + more
-    schedule = two_bw(d, m, batches)
+    schedule = two_bw(d, m).take(batches)
     assert schedule.batches == tuple(range(t * m, (t + 1) * m) for t in range(batches))
     for update in passes(schedule, Op.UPDATE):
         assert update.microbatch == update.version * m - 1
@@ -75,7 +75,7 @@ def test_update_t_sums_batch_t(d: int, more: int, batches: int) -> None:
 @given(stages, st.integers(0, 8), st.integers(2, 5))
 def test_at_most_two_versions_are_alive(d: int, more: int, batches: int) -> None:
     """Two as soon as there are two batches, on every worker."""
-    schedule = two_bw(d, d + more, batches)
+    schedule = two_bw(d, d + more).take(batches)
     assert check(schedule).peak_versions == (2,) * d
     for tasks in schedule.workers:
         assert max(map(len, versions_alive(tasks))) == 2
@@ -83,19 +83,19 @@ def test_at_most_two_versions_are_alive(d: int, more: int, batches: int) -> None
 
 @pytest.mark.parametrize("d", [2, 4, 8, 16])
 def test_in_flight_inputs_are_proportional_to_depth(d: int) -> None:
-    assert check(two_bw(d, d, 3)).peak_in_flight == tuple(range(d, 0, -1))
+    assert check(two_bw(d, d).take(3)).peak_in_flight == tuple(range(d, 0, -1))
 
 
 @given(stages, st.integers(0, 8), small)
 def test_one_d_minus_s_inputs_in_flight(d: int, more: int, batches: int) -> None:
-    assert check(two_bw(d, d + more, batches)).peak_in_flight == tuple(range(d, 0, -1))
+    assert check(two_bw(d, d + more).take(batches)).peak_in_flight == tuple(range(d, 0, -1))
 
 
 @given(stages, st.integers(0, 8), small)
 def test_there_is_no_flush(d: int, more: int, batches: int) -> None:
     """The pipeline fills and drains once: (m * batches + d - 1) forwards and backwards in all."""
     m = d + more
-    times = slots(two_bw(d, m, batches))
+    times = slots(two_bw(d, m).take(batches))
     assert max(worker[:, 1].max() for worker in times) == (m * batches + d - 1) * (1 + 2)
     output = times[-1]
     assert (output[1:, 0] == output[:-1, 1]).all()  # the output stage never idles in between
@@ -103,20 +103,20 @@ def test_there_is_no_flush(d: int, more: int, batches: int) -> None:
 
 def test_a_batch_smaller_than_the_depth_is_refused_with_the_remedy() -> None:
     with pytest.raises(ScheduleError, match=r"use microbatches >= 4 \(not 3\) or at most 3 stages"):
-        two_bw(4, 3, 2)
+        two_bw(4, 3).take(2)
 
 
-@pytest.mark.parametrize("counts", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
-def test_counts_below_1_are_refused(counts: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(("d", "m", "batches"), [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_counts_below_1_are_refused(d: int, m: int, batches: int) -> None:
     with pytest.raises(ScheduleError, match="must be a whole number of at least 1"):
-        two_bw(*counts)
+        two_bw(d, m).take(batches)
 
 
 @given(stages, st.integers(0, 3), st.integers(1, 6), st.sets(st.integers(0, 6)))
 def test_a_flush_after_a_batch_makes_the_next_one_synchronous(
     d: int, more: int, batches: int, flush_after: set[int]
 ) -> None:
-    schedule = two_bw(d, d + more, batches, flush_after)
+    schedule = two_bw(d, d + more, flush_after).take(batches)
     check(schedule)
     read = {
         task.microbatch // (d + more): task.version
@@ -128,4 +128,4 @@ def test_a_flush_after_a_batch_makes_the_next_one_synchronous(
 
 
 def test_a_flush_after_each_batch_is_pipedream_flush() -> None:
-    assert two_bw(3, 4, 3, range(3)).workers == flush(3, 4, 3).workers
+    assert two_bw(3, 4, range(3)).take(3).workers == flush(3, 4).take(3).workers

@@ -1,0 +1,159 @@
+"""The names that users write, and where to find what they name: one line each.
+
+Nothing is imported until it is asked for, so that help and errors list names at once.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module
+from typing import Any, TypeVar
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where to find a function or class.
+
+    Attributes:
+        where: its module and its name, "module:name".
+        options: arguments that go with the name.
+        first: its first arguments, likewise.
+    """
+
+    where: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    first: tuple[Any, ...] = ()
+
+    def load(self) -> Any:
+        """Return it, with its options."""
+        module, _, name = self.where.partition(":")
+        found = getattr(import_module(module), name)
+        return partial(found, *self.first, **self.options)
+
+
+@dataclass(frozen=True)
+class Method(Place):
+    """Where to find a method, and how its counts are given.
+
+    Attributes:
+        stages_a_worker: with two, as many stages as there are workers twice over.
+        takes_workers: whether it is told of the workers, since it can have more stages on each.
+        replicas: what copies of stages are: "pipelines" side by side, "stages" on workers of their
+            own, or "none".
+        microbatches: whether a batch has several; else each is one microbatch.
+    """
+
+    stages_a_worker: int = 1
+    takes_workers: bool = False
+    replicas: str = "pipelines"
+    microbatches: bool = True
+
+
+P = TypeVar("P", bound=Place)
+
+
+class Names(Mapping[str, P]):
+    """Names of one kind."""
+
+    def __init__(self, kind: str, places: Mapping[str, P]) -> None:
+        self.kind, self._places = kind, places
+
+    def __getitem__(self, name: str) -> P:
+        return self._places[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __str__(self) -> str:
+        return ", ".join(self)
+
+    def require(self, name: str) -> None:
+        """Raise ValueError unless it is one of them; the message has the closest."""
+        if name not in self:
+            close = get_close_matches(name, self, 1)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"{self.kind} must be one of {self}, not {name!r}{meant}")
+
+    def load(self, name: str) -> Any:
+        """Return what is named; raises ValueError as :meth:`require` does."""
+        self.require(name)
+        return self[name].load()
+
+
+def _method(where: str, **about: Any) -> Method:
+    return Method(f"pipekit.schedules.methods.{where}:{where.rpartition('.')[2]}", **about)
+
+
+_LOOPED = {"stages_a_worker": 2, "takes_workers": True}
+_V = {"stages_a_worker": 2}
+_PIPEDREAM = {"replicas": "stages", "microbatches": False}
+
+METHODS = Names(
+    "method",
+    {
+        "gpipe": _method("gpipe"),
+        "flush": _method("flush"),
+        "eager": _method("eager"),
+        "2bw": _method("asynchronous.two_bw"),
+        "zb-h1": _method("zero_bubble.zb_h1"),
+        "zb-h2": _method("zero_bubble.zb_h2"),
+        "interleaved": _method("looped.interleaved", **_LOOPED),
+        "interleaved-zero-bubble": _method("zero_bubble.interleaved_zero_bubble", **_LOOPED),
+        "looped-bfs": _method("looped.looped_bfs", **_LOOPED),
+        "hanayo": _method("looped.hanayo", **_LOOPED),
+        "zb-v": _method("zero_bubble.zb_v", **_V),
+        "v-half": _method("zero_bubble.v_half", **_V),
+        "v-min": _method("zero_bubble.v_min", **_V),
+        "chimera": _method("bidirectional.chimera"),
+        "dualpipe": _method("bidirectional.dualpipe"),
+        "dualpipe-v": _method("bidirectional.dualpipe_v", **_V),
+        "model-parallel": _method("model_parallel", microbatches=False),
+        "paci": _method("asynchronous.paci", replicas="none"),
+        "pipedream": _method("asynchronous.pipedream", **_PIPEDREAM),
+        "pipedream-vertical-sync": _method(
+            "asynchronous.pipedream", options={"vertical_sync": True}, **_PIPEDREAM
+        ),
+        "pipedream-no-stashing": _method(
+            "asynchronous.pipedream", options={"stashing": False}, **_PIPEDREAM
+        ),
+    },
+)
+"""The methods that can be asked for by name, in the order of docs/methods.md."""
+
+
+def _cluster(function: str, *first: str) -> Place:
+    return Place(f"pipekit.clusters.papers:{function}", first=first)
+
+
+CLUSTERS = Names(
+    "cluster",
+    {
+        "pipedream-a": _cluster("pipedream_a"),
+        "pipedream-b": _cluster("pipedream_b"),
+        "figure1-k80": _cluster("pipedream_figure1", "K80"),
+        "figure1-titan-x": _cluster("pipedream_figure1", "Titan X"),
+        "figure1-v100": _cluster("pipedream_figure1", "V100"),
+        "gpipe-tpu-v2": _cluster("gpipe_tpu_v2"),
+        "torchgpipe-p40": _cluster("torchgpipe_p40"),
+        "2bw-v100": Place("pipekit.clusters.named:two_bw_workers"),
+        "local": Place("pipekit.clusters.local:local"),
+    },
+)
+"""The clusters that the command line knows."""
+
+MITIGATIONS = Names(
+    "mitigation",
+    {
+        "spectrain": Place("pipekit.staleness.spectrain:SpecTrain"),
+        "pipeoptim": Place("pipekit.staleness.pipeoptim:PipeOptim"),
+        "pipemare": Place("pipekit.staleness.pipemare:PipeMare"),
+        "gap-aware": Place("pipekit.staleness.gap_aware:GapAware"),
+        "error-feedback": Place("pipekit.staleness.error_feedback:ErrorFeedback"),
+        "ahead": Place("pipekit.staleness.prediction:Ahead"),
+    },
+)
+"""What is done about stale weights."""

@@ -1,0 +1,151 @@
+"""What a worker runs: its steps, each a task with its messages and its place in memory."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple
+
+from pipekit.schedules.ops import Payload
+from pipekit.schedules.task import Task
+
+MAIN = -1
+"""In place of a skip connection: the way from stage to stage."""
+
+FIRST_TIE = MAIN - 1
+"""In place of a skip connection: the first weight that stages share; others count down."""
+
+
+class Message(NamedTuple):
+    """What one task sends to another, as both of them know it.
+
+    Attributes:
+        payload: an activation, or its gradient.
+        stage: of the task that receives it.
+        microbatch: of both tasks.
+        skip: the number of the skip connection that it belongs to, or MAIN; of a weight that stages
+            share, a number below that.
+        attempt: 1 if it takes the place of one that was sent before an update was validated.
+    """
+
+    payload: Payload
+    stage: int
+    microbatch: int
+    skip: int = MAIN
+    attempt: int = 0
+
+    @property
+    def purpose(self) -> str:
+        """What it is for: its payload's name, or "weights" for a gradient of shared weights."""
+        return "weights" if self.skip <= FIRST_TIE else self.payload.value
+
+    def later(self, microbatches: int) -> "Message":
+        """Return the same message, ``microbatches`` later."""
+        payload, stage, microbatch, skip, attempt = self
+        return Message(payload, stage, microbatch + microbatches, skip, attempt)
+
+
+Ends = tuple[tuple[Message, int], ...]
+"""Messages, each with the worker at its other end."""
+
+
+def runs_again(mode: str, ends_batch: bool) -> bool:
+    """Return whether a stage's ``recompute`` has a forward run again before its backward.
+
+    Args:
+        mode: "never", "always" or "except_last".
+        ends_batch: whether the microbatch is the worker's last one of a batch.
+    """
+    return mode == "always" or (mode == "except_last" and not ends_batch)
+
+
+class Step(NamedTuple):
+    """A task with its communication and its place in memory.
+
+    Attributes:
+        task: what to do.
+        receives: the messages that it needs, each with the worker that sends it; none for a forward
+            of the first stage, a backward of the last and one for the weights.
+        sends: the messages that it gives, each with the worker that receives it; none for a forward
+            of the last stage, a backward of the first and one for the weights.
+        slot: which of the stage's weight slots a pass reads or an update writes.
+        update: the update that the task makes, or that sums its microbatch's gradient.
+        ends_batch: whether the task's microbatch is the worker's last one of a batch.
+        ends_update: whether the task is the worker's last that adds a gradient for the update.
+    """
+
+    task: Task
+    receives: Ends
+    sends: Ends
+    slot: int
+    update: int = 0
+    ends_batch: bool = False
+    ends_update: bool = False
+
+    def recomputed(self, mode: str) -> bool:
+        """Return whether the forward runs again, if the stage's ``recompute`` is ``mode``."""
+        return runs_again(mode, self.ends_batch)
+
+    def later(self, microbatches: int, versions: int) -> "Step":
+        """Return the same step, ``microbatches`` and weight ``versions`` later."""
+        task, receives, sends, slot, update, ends_batch, ends_update = self
+        return Step(
+            task.later(microbatches, versions),
+            _later(receives, microbatches),
+            _later(sends, microbatches),
+            slot,
+            update + versions,
+            ends_batch,
+            ends_update,
+        )
+
+
+def _later(ends: Ends, microbatches: int) -> Ends:
+    if not ends:
+        return ()
+    return tuple([(message.later(microbatches), worker) for message, worker in ends])
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one worker: a head, and a period that repeats (:class:`Schedule`).
+
+    The period may be several of the schedule's: as many as it takes for the weight slots to come
+    round.
+
+    Attributes:
+        head: the first ones.
+        period: those behind them; empty: the head is all.
+        microbatches: by how many later each period is than the one before.
+        versions: likewise, of each stage.
+        begin: steps of earlier microbatches are left out.
+    """
+
+    head: tuple[Step, ...]
+    period: tuple[Step, ...] = ()
+    microbatches: int = 0
+    versions: tuple[int, ...] = ()
+    begin: int = 0
+
+    @property
+    def distinct(self) -> tuple[Step, ...]:
+        """Those of the head and of one period."""
+        return self.head + self.period
+
+    def until(self, end: Callable[[], int] = lambda: sys.maxsize) -> Iterator[Step]:
+        """Yield the steps of the microbatches before one that may become known meanwhile."""
+        for step in self.head:
+            if self.begin <= step.task.microbatch < end():
+                yield step
+        numbers = [step.task.microbatch for step in self.period]
+        if not numbers:
+            return
+        first, last = min(numbers), max(numbers)
+        versions = [self.versions[step.task.stage] for step in self.period]
+        for times in count(max(0, (self.begin - last) // self.microbatches)):
+            later = times * self.microbatches
+            if first + later >= end():
+                return
+            for step, number, each in zip(self.period, numbers, versions, strict=True):
+                if self.begin <= number + later < end():
+                    yield step.later(later, times * each)

@@ -1,0 +1,79 @@
+"""Schedules without end train as their finite parts do, to the bit, however the batches come."""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipekit import Pipeline, Schedule, schedules
+from pipekit.schedules.methods.by_name import METHODS
+from tests.engine.examples import OPTIMIZERS, data, different
+
+BATCHES = 5
+SCHEDULES: dict[str, Callable[[], Schedule]] = {
+    **{name: partial(method, 4, 8) for name, method in METHODS.items()},
+    "asp": lambda: schedules.asp(3),
+    "asp, delay": lambda: schedules.asp(2, delay=3),
+    "bsp": lambda: schedules.pipedream([3]),
+    "pipedream 2-1": lambda: schedules.pipedream([2, 1]),
+    "pipedream 2-3, vertical sync": lambda: schedules.pipedream([2, 3], vertical_sync=True),
+    "pipedream, more in flight": lambda: schedules.pipedream([2, 1], in_flight=[4, 3]),
+    "2bw with flushes": lambda: schedules.two_bw(2, 4, flush_after=(0, 2)),
+    "2 x 2bw": lambda: schedules.replicate(schedules.two_bw(2, 3), 2),
+    "2 x paci": lambda: schedules.replicate(schedules.paci(2, 3), 2),
+    "2 x chimera": lambda: schedules.replicate(schedules.chimera(2, 4), 2),
+    "a batch repeated": lambda: schedules.zb_h1(2, 4).take(1).repeat(),
+    "three batches repeated": lambda: schedules.two_bw(2, 4).take(3).repeat(),
+}
+
+
+def trained(
+    schedule: Schedule, batches: Any, transport: str, **options: Any
+) -> tuple[list[float], dict[str, Tensor]]:
+    """A layer a stage, with dropout; losses, and weights."""
+    torch.manual_seed(5)
+    inner = (nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.2)) for _ in range(schedule.stages - 1))
+    pipe = Pipeline(
+        nn.Sequential(*inner, nn.Linear(6, 3)),
+        schedule,
+        balance=[1] * schedule.stages,
+        optimizer=OPTIMIZERS["adam"],
+        loss=nn.MSELoss(),
+        transport=transport,
+    )
+    run = pipe.train(batches, **options)
+    weights = pipe.state_dict()
+    assert run.schedule.workers == schedule.take(BATCHES).workers
+    pipe.close()
+    return run.losses, weights
+
+
+@cache
+def of_its_part(name: str) -> tuple[list[float], dict[str, Tensor]]:
+    """Return what training by the finite schedule of as many batches gives."""
+    return trained(SCHEDULES[name]().take(BATCHES), data(BATCHES, rows=16), "threads")
+
+
+@pytest.mark.parametrize("transport", ["threads", "distributed"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_it_is_training_by_its_first_batches(name: str, transport: str) -> None:
+    losses, weights = trained(SCHEDULES[name](), data(BATCHES, rows=16), transport)
+    assert losses == of_its_part(name)[0]
+    assert different(weights, of_its_part(name)[1]) == []
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_batches_need_no_length(name: str) -> None:
+    losses, weights = trained(SCHEDULES[name](), iter(data(BATCHES, rows=16)), "threads")
+    assert losses == of_its_part(name)[0]
+    assert different(weights, of_its_part(name)[1]) == []
+
+
+@pytest.mark.parametrize("name", ["flush", "2bw", "asp", "pipedream 2-1"])
+def test_steps_are_the_batches_of_a_longer_list(name: str) -> None:
+    losses, weights = trained(SCHEDULES[name](), data(9, rows=16), "threads", steps=BATCHES)
+    assert losses == of_its_part(name)[0]
+    assert different(weights, of_its_part(name)[1]) == []
