@@ -76,6 +76,15 @@ MitigationName = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")]
+Batches = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="How many are shown; by default all of a file's, and of a method as many as fill the "
+        "pipeline: one if it flushes.",
+        show_default=False,
+    ),
+]
 Replicas = Annotated[
     str | None,
     typer.Option(

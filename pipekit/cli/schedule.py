@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipekit.cli.options import STAGES, Replicas
-from pipekit.names import METHODS
+from pipekit.cli.options import METHODS, STAGES, Batches, Replicas
 
 if TYPE_CHECKING:
     from pipekit.schedules import Schedule
@@ -26,16 +25,11 @@ def schedule(
     ],
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
-    microbatches: Annotated[int, typer.Option(help="In each batch.")] = 4,
-    batches: Annotated[int, typer.Option(help="One update each.")] = 2,
-    minibatches: Annotated[
-        int | None,
-        typer.Option(
-            help="For methods that update after every minibatch, in place of microbatches times "
-            "batches.",
-            show_default=False,
-        ),
-    ] = None,
+    microbatches: Annotated[
+        int,
+        typer.Option(help="In each batch; methods that update every minibatch do not split it."),
+    ] = 4,
+    batches: Batches = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -59,10 +53,10 @@ def schedule(
     \b
     [b]Examples[/b]
       pipekit schedule gpipe --stages 4 --microbatches 8
-      pipekit schedule pipedream --minibatches 12 --output pipedream.txt
-      pipekit schedule pipedream --replicas 2-1-1 --minibatches 12
+      pipekit schedule pipedream --batches 12 --output pipedream.txt
+      pipekit schedule pipedream --replicas 2-1-1 --batches 12
       pipekit schedule pipedream.txt
-      pipekit schedule interleaved --stages 8 --microbatches 8 --batches 1
+      pipekit schedule interleaved --stages 8 --microbatches 8
       pipekit schedule gpipe flush 2bw --versions --output timelines.svg
       pipekit schedule gpipe pipedream --moving --output moving.svg
     """
@@ -75,7 +69,7 @@ def schedule(
     from pipekit.schedules.methods.by_name import parse_replicas
 
     split = stages if replicas is None else parse_replicas(replicas)
-    shown = [chosen_schedule(name, split, microbatches, batches, minibatches) for name in methods]
+    shown = [chosen_schedule(name, split, microbatches).excerpt(batches) for name in methods]
     facts = [_facts(schedule) for schedule in shown]  # checks them all, before anything is written
     paths = _write(shown, output, versions, moving) if output is not None else []
     for number, schedule in enumerate(shown):
@@ -86,14 +80,8 @@ def schedule(
         typer.echo(f"wrote {path}")
 
 
-def chosen_schedule(
-    name: str,
-    stages: int | Sequence[int],
-    microbatches: int,
-    batches: int,
-    minibatches: int | None,
-) -> "Schedule":
-    """Return the schedule of a method by its name, or the one in a file.
+def chosen_schedule(name: str, stages: int | Sequence[int], microbatches: int) -> "Schedule":
+    """Return the schedule of a method by its name, without end, or the one in a file.
 
     ``stages`` says how many there are, or on how many workers each of them is.
 
@@ -104,11 +92,8 @@ def chosen_schedule(
     from pipekit.schedules import ScheduleError, parse, read_csv
     from pipekit.schedules.methods import by_name
 
-    if name in by_name.PER_MINIBATCH:
-        passes = microbatches * batches if minibatches is None else minibatches
-        return by_name.METHODS[name](stages, 1).take(passes)
     if name in by_name.METHODS:
-        return by_name.METHODS[name](stages, microbatches).take(batches)
+        return by_name.METHODS[name](stages, microbatches)
     file = Path(name)
     if not file.is_file():
         raise ValueError(f"{name!r} is no file and none of the methods {METHODS}")

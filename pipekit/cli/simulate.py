@@ -8,6 +8,7 @@ import typer
 
 from pipekit.cli.options import (
     Bandwidth,
+    Batches,
     ClusterName,
     MemoryBytes,
     MitigationName,
@@ -54,7 +55,7 @@ def simulate(
             show_default=False,
         ),
     ] = None,
-    batches: Annotated[int, typer.Option(min=1, help="How many.")] = 4,
+    batches: Batches = None,
     cluster: ClusterName = None,
     workers: Workers = None,
     bandwidth: Bandwidth = None,
@@ -113,7 +114,7 @@ def simulate(
         else pipekit.plan(costs, flat(stages, math.inf), "balance")
     )
     count = microbatches or (used.microbatches if used.microbatches > 1 else 8)
-    schedule = chosen_schedule(method, used.replicas, count, batches, None)
+    schedule = chosen_schedule(method, used.replicas, count)
     if method in METHODS:  # built for the plan; with two directions, a stage has two workers
         used = used.with_replicas([len(homes) for homes in schedule.stage_workers])
     links = None
@@ -128,6 +129,7 @@ def simulate(
         optimizer_states=optimizer_states,
         validate=validate,
         mitigation=mitigation,
+        batches=batches,
     )
     _print(trace, used, costs)
     if output is not None:

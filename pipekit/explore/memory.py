@@ -66,7 +66,7 @@ def see(
         ValueError: the method, or so many stages, cannot be had.
     """
     stages *= stages_a_worker(method)
-    schedule = made(method, [1] * stages, microbatches, batches)
+    schedule = made(method, (1,) * stages, microbatches, batches)
     worker = DEVICES[device]
     profile = estimated(model, worker).scaled(rows)
     states = OPTIMIZERS[optimizer]

@@ -1,7 +1,6 @@
 """What explorers simulate: a method's schedule on as many stages, and a network cut for it."""
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 
 from pipekit.clusters import flat
@@ -16,19 +15,11 @@ REMEMBERED = 64
 """Schedules that need not be made again when costs change, or a control goes back."""
 
 
-def made(name: str, replicas: list[int], microbatches: int, batches: int) -> Schedule:
-    """Return a method's schedule; one that does not cut minibatches gets as many whole ones."""
-    return _made(name, tuple(replicas), microbatches, batches)
-
-
 @lru_cache(REMEMBERED)
-def _made(name: str, replicas: tuple[int, ...], microbatches: int, batches: int) -> Schedule:
-    if name in PER_MINIBATCH:
-        schedule = METHODS[name]([*replicas], 1).take(microbatches * batches)
-    else:
-        schedule = METHODS[name]([*replicas], microbatches).take(batches)
-    # What repeats is written out: it is gone through a dozen times while a slider moves.
-    return replace(schedule, head=tuple(map(tuple, schedule.workers)))
+def made(name: str, replicas: tuple[int, ...], microbatches: int, batches: int) -> Schedule:
+    """Return a method's schedule; one that does not cut minibatches gets as many whole ones."""
+    count = microbatches * batches if name in PER_MINIBATCH else batches
+    return METHODS[name](replicas, microbatches).take(count)
 
 
 def cut(

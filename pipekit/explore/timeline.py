@@ -143,7 +143,7 @@ def _simulated(
     gbit: float,
 ) -> tuple[Schedule, Trace]:
     parts = stages_a_worker(name)
-    schedule = made(name, [replicas] * stages * parts, microbatches, batches)
+    schedule = made(name, (replicas,) * stages * parts, microbatches, batches)
     links = None if gbit == FREE else flat(stages * replicas, gbit * BYTES_PER_GBIT)
     if network != EVEN:
         profile = estimated(network, papers.V100).scaled(ROWS)

@@ -121,38 +121,43 @@ class TestMethods:
         assert schedule.microbatches == (5 if name in PER_MINIBATCH else 40)
 
     def test_names_mean_the_functions_of_that_name(self) -> None:
-        assert METHODS["2bw"](2, 3).take(4) == schedules.two_bw(2, 3).take(4)
-        assert METHODS["pipedream"](2, 3).take(4) == schedules.pipedream(2).take(4)
-        assert not METHODS["pipedream-no-stashing"](2, 3).take(4).stashing
-        assert METHODS["interleaved"](4, 3).take(4) == schedules.interleaved(4, 3, workers=2).take(
-            4
-        )
+        assert METHODS["2bw"](2, 3) == schedules.two_bw(2, 3)
+        assert METHODS["pipedream"](2, 3) == schedules.pipedream(2)
+        assert not METHODS["pipedream-no-stashing"](2, 3).stashing
+        assert METHODS["interleaved"](4, 3) == schedules.interleaved(4, 3, workers=2)
 
     def test_interleaved_stages_come_in_pairs(self) -> None:
         with pytest.raises(schedules.ScheduleError, match="use an even number of stages, not 3"):
-            METHODS["interleaved"](3, 4).take(5)
+            METHODS["interleaved"](3, 4)
 
 
 class TestSchedule:
     def test_prints_the_picture_and_a_line_of_facts(self) -> None:
         picture, _, facts = printed("schedule", "gpipe", "--stages", "3").rstrip().rpartition("\n")
-        assert schedules.parse(picture) == schedules.gpipe(3, 4).take(2)
+        assert schedules.parse(picture) == schedules.gpipe(3, 4).take(1)
         assert facts == (
-            "GPipe: bubble 33.3 % of makespan, 27.3 % of spans, 36 slots; at most, a worker: weight "
+            "GPipe, 1 batch: bubble 33.3 % of makespan, 20.0 % of spans, 18 slots; at most, a worker: weight "
             "slots 1 1 1, "
             "microbatches in flight 4 4 4 (exact)"
         )
 
-    def test_methods_that_update_every_minibatch_get_as_many_passes(self) -> None:
-        default = printed("schedule", "pipedream", "--microbatches", "3", "--batches", "2")
-        assert str(schedules.pipedream(4).take(6)) in default
-        assert str(schedules.pipedream(4).take(5)) in printed(
-            "schedule", "pipedream", "--minibatches", "5"
-        )
+    def test_a_method_is_shown_for_as_many_batches_as_fill_the_pipeline_or_are_asked_for(
+        self,
+    ) -> None:
+        assert "# PipeDream, 7 batches\n" in printed("schedule", "pipedream", "--microbatches", "3")
+        text = printed("schedule", "pipedream", "--batches", "5")
+        assert str(schedules.pipedream(4).excerpt(5)) in text
+        assert "PipeDream, 5 batches: bubble" in text
+
+    def test_a_file_is_shown_as_far_as_it_goes(self, elsewhere: Path) -> None:
+        Path("a.txt").write_text(str(schedules.flush(2, 2).take(3)))
+        assert str(schedules.flush(2, 2).take(3)) in printed("schedule", "a.txt")
+        assert str(schedules.flush(2, 2).take(2)) in printed("schedule", "a.txt", "--batches", "2")
+        assert "has 3 batches and not 4" in refused("schedule", "a.txt", "--batches", "4")
 
     def test_several_methods_one_after_another(self) -> None:
         text = printed("schedule", "flush", "2bw")
-        assert text.index("PipeDream-Flush: bubble") < text.index("# PipeDream-2BW")
+        assert text.index("PipeDream-Flush, 1 batch: bubble") < text.index("# PipeDream-2BW")
 
     @pytest.mark.parametrize("suffix", [".txt", ".csv"])
     @pytest.mark.parametrize("method", ["2bw", "pipedream-no-stashing"])
@@ -168,7 +173,10 @@ class TestSchedule:
         assert text.splitlines()[2:] == ["wrote two.svg", "wrote two.csv"]
         assert "PipeDream-Flush" in Path("two.svg").read_text()
         assert ">v0<" in Path("two.svg").read_text()
-        assert set(pd.read_csv("two.csv")["schedule"]) == {"GPipe", "PipeDream-Flush"}
+        assert set(pd.read_csv("two.csv")["schedule"]) == {
+            "GPipe, 1 batch",
+            "PipeDream-Flush, 1 batch",
+        }
 
     def test_html_stands_alone(self, elsewhere: Path) -> None:
         printed("schedule", "gpipe", "--output", "a.html")

@@ -35,9 +35,9 @@ def test_a_global_stop_before_each_update_takes_time(printed: Printed, profile: 
 
 
 def test_it_prints_seconds_idle_time_and_peaks(printed: Printed, profile: str) -> None:
-    text = printed(f"simulate gpipe {profile} --microbatches 8 --batches 1")
+    text = printed(f"simulate gpipe {profile} --microbatches 8")
     assert (
-        "GPipe: 0.33 s, 41.25 ms a microbatch of 1 rows, bubble 27.3 % of makespan, 15.8 % of spans (simulated)"
+        "GPipe, 1 batch: 0.33 s, 41.25 ms a microbatch of 1 rows, bubble 27.3 % of makespan, 15.8 % of spans (simulated)"
         in text
     )
     assert "the costs of the 4 layers are exact" in text
@@ -60,7 +60,7 @@ def test_predicted_weights_take_memory(printed: Printed, profile: str) -> None:
 
 def test_slow_links_take_longer(printed: Printed, profile: str) -> None:
     text = printed(f"simulate gpipe {profile} --microbatches 1 --batches 1 --bandwidth 1e8")
-    assert "GPipe: 0.18 s" in text, "0.12 s of compute, and six transfers of 10 ms"
+    assert "GPipe, 1 batch: 0.18 s" in text, "0.12 s of compute, and six transfers of 10 ms"
 
 
 def test_a_plan_says_what_is_where_and_how_many_pipelines(
@@ -69,7 +69,7 @@ def test_a_plan_says_what_is_where_and_how_many_pipelines(
     plan = tmp_path / "plan.json"
     Plan("mine", (StagePlan(0, 2, 3), StagePlan(2, 4, 3)), microbatches=2).save(plan)
     text = printed(f"simulate 2bw {profile} --plan {plan} --optimizer-states 2")
-    assert "3 x PipeDream-2BW" in text
+    assert "3 x PipeDream-2BW, 3 batches" in text
     assert len([line for line in text.splitlines() if line.startswith("│")]) == 6
 
 
@@ -78,7 +78,10 @@ def test_stages_on_different_numbers_of_workers_are_pipedreams(
 ) -> None:
     plan = tmp_path / "plan.json"
     Plan("mine", (StagePlan(0, 2, 2), StagePlan(2, 4, 1))).save(plan)
-    assert "PipeDream 2-1: " in pipekit(f"simulate pipedream {profile} --plan {plan}").stdout
+    assert (
+        "PipeDream 2-1, 6 batches: "
+        in pipekit(f"simulate pipedream {profile} --plan {plan}").stdout
+    )
     result = pipekit(f"simulate flush {profile} --plan {plan}")
     assert result.exit_code == 2
     assert "only PipeDream has stages on different numbers of workers" in result.stderr
@@ -87,13 +90,17 @@ def test_stages_on_different_numbers_of_workers_are_pipedreams(
 def test_it_draws_the_timeline(printed: Printed, profile: str, tmp_path: Path) -> None:
     printed(f"simulate flush {profile} --output {tmp_path}/timeline.svg")
     assert "<svg" in (tmp_path / "timeline.svg").read_text()
-    assert len(pd.read_csv(tmp_path / "timeline.csv")) == 4 * (8 * 4 * 2 + 4)
+    assert len(pd.read_csv(tmp_path / "timeline.csv")) == 4 * (8 * 2 + 1)
 
 
 def test_it_writes_for_perfetto(printed: Printed, profile: str, tmp_path: Path) -> None:
-    printed(f"simulate flush {profile} --batches 1 --output {tmp_path}/trace.perfetto.json")
+    printed(f"simulate flush {profile} --output {tmp_path}/trace.perfetto.json")
     trace = Trace.from_perfetto(tmp_path / "trace.perfetto.json")
-    assert (trace.name, trace.label, len(trace.frame)) == ("PipeDream-Flush", "simulated", 68)
+    assert (trace.name, trace.label, len(trace.frame)) == (
+        "PipeDream-Flush, 1 batch",
+        "simulated",
+        68,
+    )
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"{}", b"9" * 5000])

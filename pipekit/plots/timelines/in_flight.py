@@ -52,6 +52,7 @@ def in_flight(schedule: Schedule) -> go.Figure:
     Raises:
         ScheduleError: the schedule is not executable.
     """
+    schedule = schedule.excerpt()
     table = in_flight_table(schedule)
     workers = range(schedule.worker_count)
     peaks = {column: int(table[column].max()) for column in PANELS}
