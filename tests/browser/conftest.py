@@ -23,7 +23,7 @@ from pipekit.schedules import pipedream
 from pipekit.traces import Trace
 
 canvas = TimelineCanvas()
-canvas.show(Trace.from_schedule(pipedream(8, 2090)))
+canvas.show(Trace.from_schedule(pipedream(8).take(2090)))
 canvas
 """
 
