@@ -268,7 +268,7 @@ def peak_mb():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 def prepare(minibatches):
-    schedule = pipedream(4, minibatches)
+    schedule = pipedream(4).take(minibatches)
     check(schedule, capacity=1)
     lower(schedule)
 
