@@ -70,6 +70,19 @@ def test_no_package_imports_itself_by_way_of_others(repository: Path, depth: int
     assert circles(between) == []
 
 
+def test_the_toolkit_stands_on_no_experiment(repository: Path) -> None:
+    assert not [m for m, file in modules(repository).items() if "experiments" in imports(file)]
+    assert "experiments" in imports(repository / "experiments" / "study" / "notebook.py")
+
+
+def imports(file: Path) -> set[str]:
+    """Return the top-level packages that a file imports."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    names = [alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names]
+    names += [n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module]
+    return {name.split(".")[0] for name in names}
+
+
 def test_the_walk_finds_a_circle(tmp_path: Path) -> None:
     (tmp_path / TOP).mkdir()
     for own, other in ("a", "b"), ("b", "c"), ("c", "a"):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipekit.schedules import Op, Schedule
+from pipekit.schedules import PASSES, Op, Schedule
 from pipekit.schedules.dependencies import NOTHING
 from pipekit.schedules.time_slots import PAPER_SLOTS, slots
 from pipekit.traces import perfetto
@@ -107,6 +107,39 @@ class Trace:
         total = self.makespan_s * self.workers
         busy = float((self.frame["end_s"] - self.frame["start_s"]).sum())
         return 1.0 - busy / total if total else 0.0
+
+    @property
+    def passes(self) -> pd.DataFrame:
+        """The events that are forwards and backwards: no updates, nothing that is recomputed."""
+        return self.frame[self.frame["op"].isin([op.name for op in PASSES])]
+
+    @property
+    def most_active(self) -> int:
+        """The most workers that compute passes at the same time."""
+        passes = self.passes
+        begins = passes.assign(time=passes["start_s"], change=1)
+        ends = passes.assign(time=passes["end_s"], change=-1)
+        changes = pd.concat([begins, ends]).sort_values(["time", "change"])
+        return int(changes["change"].cumsum().max())
+
+    def ends(
+        self, op: str, *, stage: int | None = None, worker: int | None = None, group: int = 1
+    ) -> list[float]:
+        """Return when the events of an op ended, in order, in ``unit``.
+
+        Args:
+            op: the name of a :class:`pipekit.schedules.Op`, or RECOMPUTE.
+            stage: only its events; on stage 0 a microbatch's backward ends when it leaves the
+                pipeline.
+            worker: only its events.
+            group: so many consecutive microbatches, say those of a batch, end together, with the
+                last of them.
+        """
+        events = self.frame[self.frame["op"] == op]
+        for column, number in ("stage", stage), ("worker", worker):
+            if number is not None:
+                events = events[events[column] == number]
+        return sorted(events["end_s"].groupby(events["microbatch"] // group).max())
 
     def bubbles(self) -> pd.DataFrame:
         """Return the three shares of time in which workers compute nothing, each between 0 and 1.

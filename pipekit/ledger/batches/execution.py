@@ -57,7 +57,7 @@ def execute(
                 {**job.parameters, "scale": scale, "results_dir": str(files)},
                 kernel_name="python3",
                 language="python",
-                kernel_manager_class=_telling(told(executed)),
+                kernel_manager_class=_kernels_of(given, told(executed)),
                 progress_bar=False,
                 # The kernel's working directory.  papermill's own `cwd` changes this whole
                 # process's, and so that of the notebooks in the other threads.
@@ -133,9 +133,18 @@ class _Kernels(ThisInterpreter, AsyncKernelManager):
         return spec
 
 
-def _telling(file: Path) -> type[_Kernels]:
-    """Return a manager, which nbclient wants as a class, whose kernel's bars tell a file."""
-    return type("Telling", (_Kernels,), {"environment": {RELAY: str(file.resolve())}})
+def _kernels_of(notebook: Path, told: Path) -> type[_Kernels]:
+    """Return a manager, which nbclient wants as a class, whose kernel's bars tell a file.
+
+    The kernel imports what stands at the root of the notebook's project, say ``experiments``.
+    """
+    environment = {RELAY: str(told.resolve())}
+    for folder in notebook.parents:
+        if (folder / "pyproject.toml").exists():
+            path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+            environment["PYTHONPATH"] = os.pathsep.join(path)
+            break
+    return type("Kernels", (_Kernels,), {"environment": environment})
 
 
 _kernels: WeakSet[_Kernels] = WeakSet()

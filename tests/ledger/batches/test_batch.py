@@ -36,6 +36,24 @@ def experiment(folder: Path, *names: str, alone: tuple[str, ...] = (), **keys: o
     return file
 
 
+@pytest.mark.slow
+def test_a_notebook_imports_what_stands_at_its_project_s_root(
+    tmp_path: Path, notebook: Notebook
+) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "own_study").mkdir()
+    (tmp_path / "own_study" / "__init__.py").write_text("ANSWER = 42\n")
+    file = notebook("imports", "import own_study", "print(own_study.ANSWER)")
+    (tmp_path / "notebooks").mkdir()
+    file.rename(tmp_path / "notebooks" / file.name)
+    entry = {"notebook": f"notebooks/{file.name}"}
+    yaml_file = tmp_path / "experiment.yaml"
+    yaml_file.write_text(yaml.safe_dump({"name": "trial", "notebooks": [entry]}))
+    (found,) = run(yaml_file, results=tmp_path / "runs", quiet=True).notebooks
+    assert found.error is None
+    assert found.notebook.with_suffix(".log").read_text() == "42\n"
+
+
 TRAINS = """
 import os
 os.mkdir(f"{results_dir}/trainings")

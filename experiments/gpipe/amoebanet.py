@@ -1,0 +1,139 @@
+"""AmoebaNets of any size (L, F): the bytes of D from three small ones, the parameters of B.
+
+A profile of a network with thousands of operators takes seconds, and a search looks at hundreds of
+networks.  But every number of bytes in AmoebaNet-D is a polynomial of F of degree 2 at most, since
+a tensor has F channels times a constant and a weight has F^2 numbers, F or none; and from the third
+on, the normal cells of a group are equal.
+"""
+
+from dataclasses import replace
+from functools import cache, partial
+
+import torch
+from torch import nn
+
+from experiments.gpipe.scenarios import MINIBATCH, PIXELS
+from experiments.study.costs import estimated, images, with_costs
+from experiments.study.differences import noted
+from pipekit.clusters import V100
+from pipekit.models import amoebanet_d
+from pipekit.profiling import LayerProfile, Profile
+
+DISTINCT = 3
+"""Normal cells of a group that may differ from those before them."""
+
+NUMBERS = ("output_bytes", "parameter_bytes", "saved_bytes", "buffer_bytes", "flops")
+
+STEM = 3
+"""Layers before the first normal cell: a convolution and two reduction cells."""
+
+
+def profile(layers: int, filters: int, rows: int, pixels: int, classes: int = 1000) -> Profile:
+    """Return the bytes of AmoebaNet-D (L, F) in float32, with the unit of time as seconds.
+
+    Memory depends on the order of a worker's tasks, which the schedule gives, and not on times: a
+    forward takes 1 s here and a backward 2 s.
+
+    Raises:
+        ValueError: there is no such network.
+    """
+    distinct = min(layers, DISTINCT)
+    known = [_profiled(distinct, f, rows, pixels, classes) for f in (8, 16, 24)]
+    mixed = [_at(filters, same) for same in zip(*(one.layers for one in known), strict=True)]
+    period = distinct + 1  # a group, and the reduction cell or classifier behind it
+    chain = mixed[:STEM]
+    for first in range(STEM, len(mixed), period):
+        *cells, behind = mixed[first : first + period]
+        chain += [*cells, *[cells[-1]] * (layers - len(cells)), behind]
+    return replace(known[0], layers=tuple(chain))
+
+
+@cache
+def _profiled(layers: int, filters: int, rows: int, pixels: int, classes: int) -> Profile:
+    build = partial(amoebanet_d, 3 * layers, filters, classes)
+    return estimated(build, images(rows, pixels), V100)
+
+
+def _at(filters: int, same: tuple[LayerProfile, ...]) -> LayerProfile:
+    """Return a layer with F filters, from the same layer with 8, 16 and 24."""
+    f = filters / 8
+    lagrange = (f - 2) * (f - 3) / 2, (f - 1) * (3 - f), (f - 1) * (f - 2) / 2
+    sums = {
+        name: float(round(sum(w * getattr(x, name) for w, x in zip(lagrange, same, strict=True))))
+        for name in NUMBERS
+    }
+    name, saves = same[0].name, same[0].saves_output
+    return LayerProfile(name, forward_s=1, backward_s=2, saves_output=saves, **sums)
+
+
+def with_activations_of(profile: Profile, width: int) -> Profile:
+    """Return a float32 network's profile with activations of so many bytes; weights stay."""
+    part = width / 4
+    narrow = with_costs(
+        profile,
+        output_bytes=lambda layer: layer.output_bytes * part,
+        saved_bytes=lambda layer: layer.saved_bytes * part,
+    )
+    return replace(narrow, input_bytes=profile.input_bytes * part)
+
+
+def convolution_outputs(layers: int, filters: int) -> int:
+    """Return how many numbers AmoebaNet-D's convolutions put out for a whole minibatch.
+
+    A compiler that fuses what is between two convolutions needs little more for the backward.
+    """
+    model = amoebanet_d(3 * layers, filters, device="meta")
+    convolutions = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    sizes = noted(convolutions, lambda _, __, output: output.numel())
+    with torch.device("meta"):
+        model(images(MINIBATCH, PIXELS)())
+    return sum(sizes)
+
+
+NORMAL = "1x1", "separable 3x3", "1x1", "separable 3x3", "1x1", "1x1"
+REDUCTION = "3x3", "separable 5x5", "separable 3x3", "1x1"
+"""AmoebaNet-B's operations with parameters; a normal cell gives 4 states, a reduction cell 2."""
+
+
+def parameters_b(layers: int, filters: int, classes: int = 1000) -> int:
+    """Return the number of trained parameters of AmoebaNet-B (L, F) (section 4.3.2).
+
+    The network is not among our models; its parameters follow from its cells as Real et al.'s
+    TensorFlow program has them (github.com/tensorflow/tpu, models/official/amoeba_net,
+    "amoeba_net_b").  An auxiliary head, with which 557 million may be printed, is not counted.
+    """
+    channels = last = before = filters // 4
+    total = _convolution(3, channels, 9)
+    halved = False
+    for normal in [
+        False,
+        False,
+        *[True] * layers,
+        False,
+        *[True] * layers,
+        False,
+        *[True] * layers,
+    ]:
+        channels *= 1 if normal else 2
+        total += _convolution(last, channels)
+        if halved or before != channels:
+            total += _convolution(before, channels)
+        total += sum(_operation(name, channels) for name in (NORMAL if normal else REDUCTION))
+        last, before = (4 if normal else 2) * channels, last
+        halved = not normal
+    return total + last * classes + classes
+
+
+def _operation(name: str, channels: int) -> int:
+    if name == "1x1":
+        return _convolution(channels, channels)
+    if name.startswith("separable"):  # twice: every channel by itself, then all together
+        return 2 * (channels * int(name[-1]) ** 2 + _convolution(channels, channels))
+    inner = channels // 4  # a bottleneck
+    ends = _convolution(channels, inner) + _convolution(inner, channels)
+    return ends + _convolution(inner, inner, 9)
+
+
+def _convolution(before: int, after: int, kernel: int = 1) -> int:
+    """Return a convolution's weights, and scale and shift of the batch norm behind it."""
+    return kernel * before * after + 2 * after

@@ -1,0 +1,185 @@
+"""The bars of GPipe's Figure 3: AmoebaNet-D and ResNet-101 on more accelerators (section 4.2).
+
+The paper's machines are estimated by the roofline, with the sizes that it prints: minibatches of
+128 images in 16 microbatches (Table 1), 12 bytes a parameter (4.1), 8 GB an accelerator (4).  Its
+partitioner minimises the variance of a *static* estimate of each layer's cost (3.1, 3.2): here its
+operations.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from statistics import fmean
+from types import MappingProxyType
+
+from torch import nn
+
+from experiments.gpipe.partition import least_variance
+from experiments.gpipe.scenarios import MICROBATCHES, MINIBATCH, PIXELS, Scenario, named
+from experiments.study.costs import emulate_at_pace, estimated, images, with_costs
+from experiments.study.rounds import Rounds, emulated
+from experiments.study.traces import memory_of
+from pipekit.clusters import TPU_V2_CORE, Cluster, gpipe_tpu_v2
+from pipekit.models import amoebanet_d, resnet101
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+
+DTYPE_BYTES = 2
+EFFICIENCY = 0.75
+"""Of the memory's bandwidth; :meth:`Profile.analytic`'s own."""
+
+STATE_BYTES = 12
+"""Of a parameter: itself, its moving average and its momentum (section 4.1)."""
+
+AMOEBANET, RESNET = "AmoebaNet-D (4, 512)", "ResNet-101"
+NETWORKS: Mapping[str, Callable[..., nn.Sequential]] = MappingProxyType(
+    {AMOEBANET: partial(amoebanet_d, 3 * 4, 512), RESNET: resnet101}
+)
+"""By name; GPipe counts the normal cells of one group, of which there are three."""
+
+SCENARIOS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        AMOEBANET: ("naive-2", "pipeline-2", "pipeline-4", "pipeline-8"),
+        RESNET: ("naive-1", "pipeline-1", "pipeline-2", "pipeline-4", "pipeline-8"),
+    }
+)
+"""Of Figure 3's panels, the baseline first."""
+
+
+@cache
+def profile_of(network: str) -> Profile:
+    """Return a network's costs on a TPU-v2 core, for one of Table 1's microbatches.
+
+    An update reads the gradient, and reads and writes the 12 bytes of each parameter; as any other
+    pass that computes little, it takes as long as its bytes.
+    """
+    build, sample = NETWORKS[network], images(MINIBATCH // MICROBATCHES, PIXELS)
+    profile = estimated(build, sample, TPU_V2_CORE, dtype="bfloat16", memory_efficiency=EFFICIENCY)
+    a_byte = (2 * STATE_BYTES / DTYPE_BYTES + 1) / TPU_V2_CORE.memory_bandwidth / EFFICIENCY
+    return with_costs(profile, update_s=lambda layer: layer.parameter_bytes * a_byte)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A scenario of Figure 3 with sizes that can be simulated and emulated."""
+
+    scenario: Scenario
+    profile: Profile  # of the network
+    plan: Plan  # which layers each stage has
+    cluster: Cluster  # the accelerators
+
+    def simulated(self, batches: int = 1) -> Trace:
+        """Return the simulated trace of so many minibatches."""
+        states = STATE_BYTES / DTYPE_BYTES - 2  # weights and gradients are counted anyway
+        schedule = self.scenario.schedule(batches)
+        return simulate(schedule, self.profile, self.plan, self.cluster, optimizer_states=states)
+
+    def emulated(self, slower: float) -> Trace:
+        """Return the trace of one minibatch that runs so many times slower, in the profile's s."""
+        schedule = self.scenario.schedule()
+        return emulate_at_pace(schedule, self.profile, self.plan, self.cluster, 1 / slower).trace
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes on any accelerator; the optimizer's state is there from the 2nd batch."""
+        return max(memory_of(self.simulated(batches=2)).peak_bytes)
+
+    @property
+    def stages(self) -> list[LayerProfile]:
+        """The costs of each stage, for a microbatch."""
+        profile = self.profile.scaled(self.plan.microbatch_rows)
+        return [profile.stage(stage.first, stage.stop) for stage in self.plan.stages]
+
+    @property
+    def imbalance(self) -> float:
+        """The slowest stage's time over the mean."""
+        seconds = [stage.forward_s + stage.backward_s for stage in self.stages]
+        return max(seconds) / fmean(seconds)
+
+
+def sized(profile: Profile, scenario: Scenario, rows: int, by: str = "operations") -> Bar:
+    """Return a scenario with microbatches of so many images, whether they fit or not.
+
+    Stages are balanced ``by`` a key of :data:`.partition.COST`.
+    """
+    layers = least_variance(profile, scenario.stages, by)
+    plan = Plan.by_hand(layers, rows=rows, recompute=scenario.recompute)
+    adjusted = replace(scenario, minibatch=rows * scenario.microbatches)
+    return Bar(adjusted, profile, plan, gpipe_tpu_v2(scenario.stages))
+
+
+def fitting(profile: Profile, scenario: Scenario, by: str = "operations") -> Bar:
+    """Return a scenario with the sizes that fit its accelerators; arguments as :func:`sized`.
+
+    With GPipe, Table 1's microbatches; without, the largest power of two up to Table 1's minibatch.
+
+    Raises:
+        ValueError: not a single image fits.
+    """
+    rows = profile.rows if scenario.pipelined else MINIBATCH
+    while rows:
+        found = sized(profile, scenario, rows, by)
+        if found.peak_bytes <= found.cluster.device.memory_bytes:
+            return found
+        rows //= 2
+    raise ValueError(f"{scenario.name} does not fit {TPU_V2_CORE}: use more stages")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel of Figure 3: its bars, the baseline first, and a minibatch's trace of each."""
+
+    bars: Sequence[Bar]
+    traces: Sequence[Trace]
+
+    @classmethod
+    def simulated(
+        cls,
+        network: str,
+        profile: Profile | None = None,
+        by: str = "operations",
+        microbatches: int = MICROBATCHES,
+    ) -> "Panel":
+        """Return a network's panel; other costs and cuts than :func:`profile_of`'s if asked."""
+        ways = (named(name, microbatches=microbatches) for name in SCENARIOS[network])
+        bars = [fitting(profile or profile_of(network), way, by) for way in ways]
+        return cls(bars, [bar.simulated() for bar in bars])
+
+    @property
+    def label(self) -> str:
+        """The weakest kind of its numbers: a simulated trace stands in where none counts."""
+        return "emulated" if {t.label for t in self.traces} == {"emulated"} else "simulated"
+
+    @property
+    def speedups(self) -> list[float]:
+        """How many times as many images a second as the first bar each one trains."""
+        pairs = zip(self.bars, self.traces, strict=True)
+        rates = [bar.scenario.minibatch / trace.makespan_s for bar, trace in pairs]
+        return [rate / rates[0] for rate in rates]
+
+    @property
+    def steps(self) -> dict[int, tuple[Bar, Trace]]:
+        """The bar and its step by K, for K above 1: what Figure 4 takes apart."""
+        pairs = zip(self.bars, self.traces, strict=True)
+        return {bar.scenario.stages: (bar, step) for bar, step in pairs if bar.scenario.stages > 1}
+
+    def emulated(self, slower: float, repeats: int) -> Rounds["Panel"]:
+        """Return the same, run on the engine so often; see :mod:`experiments.study.rounds`."""
+        pairs = zip(self.bars, self.traces, strict=True)
+        each = [_emulated(bar, trace, slower, repeats) for bar, trace in pairs]
+        return Rounds(tuple(Panel(self.bars, one) for one in zip(*each, strict=True)), self)
+
+
+def _emulated(bar: Bar, simulated: Trace, slower: float, repeats: int) -> list[Trace]:
+    """Return the emulated minibatches that count, or as many simulated ones if none do."""
+    runs: dict[float, Trace] = {}
+
+    def run(pace: float) -> float:
+        trace = bar.emulated(slower / pace)
+        runs[trace.makespan_s] = trace
+        return trace.makespan_s
+
+    timed = emulated(run, simulated.makespan_s, repeats)
+    return [runs[seconds] for seconds in timed.counted] or [simulated] * repeats

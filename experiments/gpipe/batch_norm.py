@@ -1,0 +1,90 @@
+"""Batch norm in a pipeline: statistics of a microbatch, moving averages of a minibatch (3.2)."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from experiments.study.differences import noted, relative_difference
+from experiments.study.tables import farthest
+from pipekit import is_checkpointing, is_recomputing
+from pipekit.datasets import Batch
+from pipekit.engine import Pipeline
+from pipekit.layers.batch_norm import DeferredBatchNorm
+from pipekit.plans import Recompute
+from pipekit.schedules import gpipe
+
+NORMS = 1, 4
+"""The layers of :func:`network` that are batch norm."""
+
+
+def network(norm: Callable[[int], nn.Module] = DeferredBatchNorm) -> nn.Sequential:
+    """Return a convolutional network with batch norm for images [B, 1, 8, 8]: 9 layers.
+
+    Always with the same weights; in training mode.
+    """
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),  # [B, 8, 8, 8]
+        norm(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3, padding=1),  # [B, 16, 8, 8]
+        norm(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # [B, 16, 4, 4]
+        nn.Flatten(),
+        nn.Linear(256, 10),
+    )
+
+
+def moving_averages(
+    batches: Sequence[Batch], stages: int, microbatches: int, recompute: Recompute
+) -> dict[str, float]:
+    """Return how far moving averages are from those of whole minibatches, each counted once.
+
+    Returns:
+        own: the largest relative difference of a layer's averages from those of ordinary batch norm
+        that sees the layer's own inputs, unsplit.  counted: how often a minibatch was counted, 1 in
+        every layer or the farthest from it.  unsplit: the largest relative difference from the
+        averages of the wholly unsplit network, whose later layers get other inputs, normalised by
+        other statistics.
+    """
+    watched = network()
+    inputs = [noted([watched[number]], _first_input) for number in NORMS]
+    pipeline = Pipeline(
+        watched,
+        partial(gpipe, stages, microbatches),
+        optimizer=partial(SGD, lr=0.0),
+        loss=nn.CrossEntropyLoss(),
+        recompute=recompute,
+    )
+    pipeline.train(batches, trace=False)
+    state = pipeline.state_dict()
+
+    unsplit = network(nn.BatchNorm2d)
+    by_layer = copy.deepcopy(unsplit)
+    with torch.no_grad():
+        for x, _ in batches:
+            unsplit(x)
+        for number, seen in zip(NORMS, inputs, strict=True):
+            own = [x for x in seen if x is not None]
+            for first in range(0, len(own), microbatches):
+                by_layer[number](torch.cat(own[first : first + microbatches]))
+    counted = [float(state[f"{number}.num_batches_tracked"]) / len(batches) for number in NORMS]
+    apart = {"own": _apart(state, by_layer), "unsplit": _apart(state, unsplit)}
+    return apart | {"counted": farthest(counted, 1)}
+
+
+def _apart(state: Mapping[str, Tensor], model: nn.Sequential) -> float:
+    expected = model.state_dict()
+    keys = [f"{number}.running_{name}" for number in NORMS for name in ("mean", "var")]
+    return max(relative_difference({k: state[k]}, {k: expected[k]}) for k in keys)
+
+
+def _first_input(_: nn.Module, x: Tensor, __: Tensor) -> Tensor | None:
+    """Return a layer's input in training, but not when the engine tries the model or recomputes."""
+    first = (torch.is_grad_enabled() or is_checkpointing()) and not is_recomputing()
+    return x.detach().clone() if first else None

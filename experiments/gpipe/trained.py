@@ -1,0 +1,144 @@
+"""Networks whose bytes are counted while they train: small AmoebaNets (4.1), equal layers (3.3)."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+
+import pandas as pd
+import torch
+from torch import nn
+
+from experiments.gpipe import amoebanet
+from experiments.gpipe.memory import STATES, plan_of, rmsprop
+from experiments.gpipe.scenarios import Scenario
+from experiments.study.search import largest_that_fits
+from experiments.study.traces import memory_of
+from pipekit import models
+from pipekit.engine import Pipeline, measure_memory
+from pipekit.plans import Recompute
+from pipekit.schedules import gpipe
+from pipekit.simulation import simulate
+from pipekit.traces import Memory
+
+MB = 1e6
+CLASSES = 10
+BATCHES = 2
+"""The optimizer's state is there from the first update on, so that the second minibatch peaks."""
+
+WIDTH = 8
+"""Numbers that one of the equal layers takes and gives, for each row."""
+
+Size = tuple[int, int, int]
+"""L, F and the pixels of an image's side."""
+
+
+def predicted(scenario: Scenario, size: Size) -> Memory:
+    """Return what :func:`trained` should hold, from shapes alone (simulated)."""
+    layers, filters, pixels = size
+    profile = amoebanet.profile(layers, filters, scenario.rows, pixels, CLASSES)
+    plan, schedule = plan_of(profile, scenario), scenario.schedule(BATCHES)
+    return memory_of(simulate(schedule, profile, plan, optimizer_states=STATES))
+
+
+@cache
+def trained(scenario: Scenario, size: Size) -> Memory:
+    """Return what the workers held while the network was trained on random images (measured).
+
+    It is cut by GPipe's partitioner.
+    """
+    layers, filters, pixels = size
+    profile = amoebanet.profile(layers, filters, scenario.rows, pixels, CLASSES)
+    torch.manual_seed(0)
+    pipeline = Pipeline(
+        models.amoebanet_d(3 * layers, filters, CLASSES),
+        scenario.schedule,
+        balance=plan_of(profile, scenario),
+        optimizer=rmsprop,
+        loss=nn.CrossEntropyLoss(),
+        devices=["cpu"] * scenario.stages,
+    )
+    rows = scenario.rows * scenario.microbatches
+    batch = torch.rand(rows, 3, pixels, pixels), torch.randint(CLASSES, (rows,))
+    return memory_of(pipeline.train([batch] * BATCHES, memory=True).trace)
+
+
+def widest(
+    scenarios: Iterable[Scenario],
+    budget_mb: float,
+    layers: int,
+    filters: Sequence[int],
+    pixels: int,
+) -> pd.DataFrame:
+    """Look for the widest network that fits a budget twice: by the memory model, by training.
+
+    Whatever is narrower than a network that fits is taken to fit too.  The budget is that of an
+    accelerator; gradients count.
+
+    Returns:
+        Two rows a column, for the widest network that fits in training and the next: column,
+        filters (F), predicted and measured (MB of the fullest worker), error (relative, of the
+        prediction of the worker farthest off), fits (measured), by model and by training (the
+        largest F that fits in this column; 0 for none).
+    """
+    rows = []
+    for scenario in scenarios:
+        sizes = [(layers, width, pixels) for width in filters]
+        model, training = (_how_many_fit(sizes, find, scenario, budget_mb) for find in FINDING)
+        for size in sizes[max(training - 1, 0) : training + 1]:
+            ours, found = (find(scenario, size).peak_bytes for find in FINDING)
+            mb = max(ours) / MB, max(found) / MB
+            error = max((a / b - 1 for a, b in zip(ours, found, strict=True)), key=abs)
+            largest = (filters[count - 1] if count else 0 for count in (model, training))
+            rows.append((scenario.name, size[1], *mb, error, mb[1] <= budget_mb, *largest))
+    columns = ["column", "filters", "predicted", "measured", "error", "fits"]
+    return pd.DataFrame(rows, columns=[*columns, "by model", "by training"])
+
+
+FINDING = predicted, trained
+
+
+def _how_many_fit(
+    sizes: Sequence[Size],
+    find: Callable[[Scenario, Size], Memory],
+    scenario: Scenario,
+    budget_mb: float,
+) -> int:
+    def fits(count: int) -> bool:
+        return max(find(scenario, sizes[count - 1]).peak_bytes) <= budget_mb * MB
+
+    return largest_that_fits(fits, len(sizes))
+
+
+def activation_bytes(memory: Memory) -> float:
+    """Return the sum over workers of the most that activations and recomputation held at once."""
+    kept = memory.frame["activations"] + memory.frame["recompute"]
+    return float(kept.groupby(memory.frame["worker"]).max().sum())
+
+
+def kept_by_equal_layers(
+    rows: int, layers: int, stages: int, microbatches: int, recompute: Recompute
+) -> pd.DataFrame:
+    """Train equal layers and return what every worker kept for its backwards, in bytes (measured).
+
+    There are N rows of a minibatch, and K equally long stages.
+
+    Returns:
+        A row a worker: activations, the most bytes at once of what first forwards kept; and total,
+        with what second ones kept.
+    """
+
+    def layer() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    pipeline = Pipeline(
+        nn.Sequential(*(layer() for _ in range(layers))),
+        gpipe(stages, microbatches),
+        balance=[layers // stages] * stages,
+        optimizer=partial(torch.optim.SGD, lr=0.01),
+        loss=lambda output, _: output.square().mean(),
+        recompute=recompute,
+        devices=["cpu"] * stages,
+    )
+    batch = torch.rand(rows, WIDTH), torch.empty(rows, 0)  # no labels, which would be counted too
+    frame = measure_memory(pipeline.train([batch], memory=True)).frame
+    frame = frame.assign(total=frame["activations"] + frame["recompute"])
+    return frame.groupby("worker")[["activations", "total"]].max()

@@ -1,0 +1,118 @@
+"""PipeDream-2BW's update equations against really trained weights (sections 3.1 to 3.3)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim import Optimizer
+
+from experiments.study.differences import Tensors, relative_difference
+from pipekit import oracle
+from pipekit.datasets import Batch
+from pipekit.engine import OptimizerFactory, Pipeline, Run
+from pipekit.host.cores import available_cores
+from pipekit.schedules import Schedule, replicate
+
+
+class Momentum(Optimizer):
+    """m_t = beta m_{t-1} + (1 - beta) g, W = W - lr m_t, as section 3.1 writes it."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float, beta: float) -> None:
+        super().__init__(parameters, {"lr": lr, "beta": beta})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            for parameter in (p for p in group["params"] if p.grad is not None):
+                state = self.state[parameter]
+                mean = state.setdefault("mean", torch.zeros_like(parameter))
+                mean.mul_(group["beta"]).add_(parameter.grad, alpha=1 - group["beta"])
+                parameter.add_(mean, alpha=-group["lr"])
+
+
+class Compared(NamedTuple):
+    """A training by the engine beside the same by its equation."""
+
+    run: Run
+    difference: float  # relative 2-norm, of the final weights
+    losses_equal: bool  # to the bit
+    states: float  # optimizer state tensors a parameter, in the stage that has the most
+
+
+def compared(
+    model: nn.Sequential,
+    batches: Sequence[Batch],
+    schedule: Callable[[int], Schedule],
+    equation: str,
+    balance: Sequence[int],
+    microbatches: int,
+    optimizer: OptimizerFactory,
+    *,
+    width: int = 1,
+    transport: str = "threads",
+) -> Compared:
+    """Train by a schedule of one pipeline and by an equation of :mod:`pipekit.oracle`.
+
+    With ``width`` pipelines side by side a batch has ``width * microbatches`` microbatches. Both
+    trainings have operators with as many threads, as sums over threads are rounded otherwise.
+    """
+    made: list[Optimizer] = []
+
+    def watched(parameters: list[nn.Parameter]) -> Optimizer:
+        made.append(optimizer(parameters))
+        return made[-1]
+
+    how: dict[str, Any] = {"balance": balance, "loss": nn.MSELoss()}
+    pipeline = Pipeline(
+        model,
+        lambda n: replicate(schedule(n), width),
+        optimizer=watched if transport == "threads" else optimizer,
+        transport=transport,
+        **how,
+    )
+    run = pipeline.train(batches)
+    workers = width * len(balance)
+    how |= {"replicas": [width] * len(balance), "microbatches": width * microbatches}
+    how |= {"optimizer": optimizer, "threads": max(1, available_cores() // workers)}
+    truth = oracle.train(model, batches, method=equation, **how)
+    apart = relative_difference(dict(pipeline.state_dict()), truth.weights[-1])
+    states = max((_states(each) for each in made), default=0.0)
+    return Compared(run, apart, run.losses == truth.losses, states)
+
+
+def by_hand(model: nn.Sequential, batches: Sequence[Batch], delay: int, lr: float) -> list[Tensors]:
+    """Return W(0), W(1), ... of W(t+1) = W(t) - lr grad f(W(t - delay)), on whole batches.
+
+    By autograd alone, with neither engine nor oracle; a version before the first is W(0).
+    """
+    history: list[Tensors] = [dict(model.state_dict())]
+    for t, (inputs, targets) in enumerate(batches):
+        read = {name: w.clone().requires_grad_() for name, w in history[max(t - delay, 0)].items()}
+        loss = nn.functional.mse_loss(functional_call(model, read, inputs), targets)
+        gradients = torch.autograd.grad(loss, list(read.values()))
+        moved = zip(history[t].items(), gradients, strict=True)
+        history.append({name: weight.add(g, alpha=-lr) for (name, weight), g in moved})
+    return history
+
+
+def crossing_bytes(run: Run, width: int) -> dict[str, int]:
+    """Return the bytes that change pipeline: of activations and their gradients, and of weights'.
+
+    Worker ``i * width + r`` belongs to pipeline r (:func:`replicate`).
+    """
+    traffic = run.traffic
+    changes = traffic[traffic["source"] % width != traffic["destination"] % width]
+    weights = changes["purpose"] == "weights"
+    return {
+        "bytes between pipelines": int(changes.loc[~weights, "bytes"].sum()),
+        "gradients summed (bytes)": int(changes.loc[weights, "bytes"].sum()),
+    }
+
+
+def _states(optimizer: Optimizer) -> float:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    kept = [x for state in optimizer.state.values() for x in state.values()]
+    return sum(isinstance(x, Tensor) and x.dim() > 0 for x in kept) / len(parameters)

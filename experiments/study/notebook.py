@@ -1,0 +1,275 @@
+"""A notebook: begun by one call, it shows figures and tables, and records claims.
+
+A claim is a function, evaluated where it stands; one whose value has a name is only recorded::
+
+    nb = study.begin(globals(), "gpipe/timelines", label="emulated", threads=1)
+
+
+    @nb.claim("gpipe-bubble-values", "exact")
+    def bubbles():
+        return [Trace.from_schedule(schedules.gpipe(k, t)).bubble for k, t in PRINTED]
+
+
+    nb.record("gpipe-sec41-3-8x-single", one.counted / alone.counted, "exact")
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+import plotly.graph_objects as go
+import torch
+from IPython import get_ipython
+from IPython.display import display, update_display
+
+from experiments.study.claims import Changed, evaluated, passes, points
+from experiments.study.rounds import Rounds
+from pipekit import plots
+from pipekit.host.provenance import provenance, write
+from pipekit.ledger import claims
+from pipekit.ledger.batches import grid
+from pipekit.ledger.batches.experiment import GIVEN
+from pipekit.ledger.batches.ranges import Parameter, read
+from pipekit.ledger.report import scoreboard
+from pipekit.traces import Memory, Trace
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BOARD, _FIGURE = "pipekit-scoreboard", "pipekit-figure"
+"""Jupyter's names of the outputs that :meth:`Notebook.scoreboard` makes, one each a notebook."""
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook's folder of results, and what is kept with each value that it records."""
+
+    folder: Path
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    _shown: dict[str, dict[str, str]] = field(default_factory=dict, init=False, repr=False)
+
+    def claim(
+        self,
+        id: str,
+        label: str,
+        note: str = "",
+        *,
+        figure: str | None = None,
+        over: Sequence[Any] | Rounds[Any] | None = None,
+        because: Sequence[Changed] = (),
+        **axes: Sequence[Any],
+    ) -> Callable[[F], F]:
+        """Record what the function below finds of a claim, and print the claim's outcome.
+
+        The function returns our value: a number, a truth value, a text, a list of these, or a
+        :class:`.Found` with more.  It is called at once, and stays a function.
+
+        Args:
+            id: of the claim; with axes, of a claim for each of their combinations, whose values it
+                has in braces: ``"gpipe-table1-{column}-params"``.
+            label: "measured", "emulated", "simulated" or "exact".
+            note: what a reader must know beside the value.
+            figure: the file that shows it, as :meth:`show` returned it.
+            over: rounds that were run; the function gets one at a time, and the value is their
+                median.  See :mod:`.rounds`.
+            because: the experiments made to explain a miss: the function again, with one thing
+                changed.
+            axes: values of the function's arguments.
+        """
+
+        def record(function: F) -> F:
+            for point in points(axes):
+                claim = id.format(**point)
+                found, causes = evaluated(claim, label, function, point, over, because)
+                kept = asdict(found)
+                kept["note"] = "; ".join(filter(None, [note, kept["note"]]))
+                self.record(claim, **kept, figure=figure, causes=causes)
+            return function
+
+        return record
+
+    def proved(self, id: str, *, by: str, label: str = "exact", note: str = "") -> None:
+        """Record that a claim holds as a test of the toolkit proves it, which is run here.
+
+        Args:
+            id: of the claim, whose criterion is ``holds``.
+            by: the test, say ``tests/planning/test_balance.py::test_equal_layers``.
+            label: as for :meth:`claim`.
+            note: as for :meth:`claim`.
+
+        Raises:
+            ValueError: there is no such test, or no pytest; the sentence says what to install.
+        """
+        self.claim(id, label, note)(lambda: passes(by))
+
+    def record(
+        self,
+        id: str,
+        value: object,
+        label: str,
+        note: str = "",
+        figure: str | None = None,
+        **more: Any,
+    ) -> None:
+        """Record a value that is known already, and print the claim's outcome.
+
+        ``more`` are arguments of :func:`pipekit.claims.record`, say ``repeats``; see :meth:`claim`.
+        """
+        more |= {"note": note, "figure": figure, **self.origin}
+        print(claims.record(id, value, label, results_dir=self.folder, **more))
+        self._update_scoreboard()
+
+    def show(self, figure: go.Figure, name: str, numbers: pd.DataFrame) -> str:
+        """Display a figure, and save it as ``<name>.svg`` with its numbers as ``<name>.csv``.
+
+        Jupyter shows the plotly figure; where no script runs (GitHub), the SVG is shown. Returns
+        the SVG's name, for claims that it supports.
+        """
+        svg = plots.save(figure, self.folder / name, numbers)["svg"]
+        pictures = {
+            "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
+            "image/svg+xml": svg.read_text(encoding="utf-8"),
+        }
+        display(pictures, raw=True)
+        return svg.name
+
+    def show_traces(
+        self, name: str, *traces: Trace, titles: Sequence[str] | None = None, versions: bool = False
+    ) -> str:
+        """Display and save timelines, one under another, versions if asked; see :meth:`show`."""
+        events = [trace.frame.assign(name=trace.name, label=trace.label) for trace in traces]
+        figure = plots.compare(*traces, titles=titles and list(titles), versions=versions)
+        return self.show(figure, name, pd.concat(events))
+
+    def show_memory(
+        self, name: str, memory: Memory, other: Memory | None = None, *, title: str
+    ) -> str:
+        """Display and save what workers hold over time, the other's as lines; see :meth:`show`."""
+        each = [memory] if other is None else [memory, other]
+        both = pd.concat([one.frame.assign(label=one.label) for one in each])
+        return self.show(plots.memory(memory, other=other, title=title), name, both)
+
+    def table(
+        self,
+        frame: pd.DataFrame,
+        name: str | None = None,
+        *,
+        precision: int = 2,
+        index: bool = False,
+        caption: str = "",
+        formats: Mapping[str, str] | None = None,
+    ) -> None:
+        """Display a table, and save it as ``<name>.csv`` if it has a name.
+
+        ``precision`` counts digits after the point; ``formats`` are of single columns, as
+        ``"{:+.1%}"``.
+        """
+        if name:
+            frame.to_csv(self.folder / f"{name}.csv", index=index)
+        shown = frame.style.format(precision=precision, na_rep="–")
+        for column, text in (formats or {}).items():
+            shown = shown.format(text, subset=column)
+        shown = shown if index else shown.hide(axis="index")
+        display(shown.set_caption(caption) if caption else shown)
+
+    def grid(self, frame: pd.DataFrame) -> None:
+        """Leave the numbers of one run of a grid, for the table of them all."""
+        frame.to_csv(self.folder / grid.OWN, index=False)
+
+    def claims(self) -> pd.DataFrame:
+        """Return the claims recorded so far: paper, ours, ratio, label and outcome, a row each."""
+        return claims.table(self.folder)
+
+    def scoreboard(self) -> None:
+        """Show what this notebook finds, kept up to date by its later cells.
+
+        In a saved notebook it stands where this was called, on its first screen: a card a claim,
+        and the figure that most of the claims name, once more where it is made.
+        """
+        for name, shown in self._found():
+            self._shown[name] = shown
+            display(shown, raw=True, display_id=name)
+
+    def _update_scoreboard(self) -> None:
+        if get_ipython() is not None:
+            for name, shown in self._found():
+                if shown != self._shown.get(name):  # else the figure would flicker at each claim
+                    self._shown[name] = shown
+                    update_display(shown, raw=True, display_id=name)
+
+    def _found(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Yield the scoreboard's outputs: name and data, by MIME type."""
+        outcomes = claims.outcomes(self.folder)
+        yield _BOARD, {"text/html": scoreboard(outcomes)}
+        figures = [o.record.figure for o in outcomes if o.record and o.record.figure]
+        drawn = [name for name in figures if name.endswith(".svg")]
+        if drawn:
+            most = self.folder / Counter(drawn).most_common(1)[0][0]
+            yield _FIGURE, {"image/svg+xml": most.read_text(encoding="utf-8")}
+        else:
+            yield _FIGURE, {"text/html": ""}  # none is there yet, and here it will be
+
+
+def begin(
+    namespace: Mapping[str, Any],
+    name: str,
+    *,
+    label: str,
+    threads: int | None = None,
+) -> Notebook:
+    """Make a notebook's folder of results, with ``provenance.json`` in it.
+
+    Args:
+        namespace: the notebook's ``globals()``, with the parameters of its first cell; a ``seed``
+            among them is kept with every claim.
+        name: of the notebook.
+        label: of most of its numbers: "measured", "emulated", "simulated" or "exact".
+        threads: of torch's operators, here and at most in every worker; None leaves both alone.  A
+            sum that is split over threads is rounded otherwise, so that bits are compared with 1.
+
+    Raises:
+        ValueError: a parameter is out of its range; the sentence names both.
+    """
+    given = parameters(namespace)
+    folder = Path(given.pop("results_dir")).resolve()
+    scale, seed = given.pop("scale"), given.pop("seed", None)
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # see pipekit.host.operator_threads
+        torch.set_num_threads(threads)
+    record = provenance(label, seed=seed, notebook=name, scale=scale, parameters=given)
+    write(folder / "provenance.json", record)
+    return Notebook(folder, {"scale": scale} | ({} if seed is None else {"seed": seed}))
+
+
+def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a notebook was given: the scalars of its ``globals()``, in its first cell.
+
+    What the cell tagged ``parameters`` declares must be in the range that its comment says, see
+    :mod:`pipekit.ledger.batches.ranges`: it is refused at once, not by the notebook's fifth figure.
+
+    Raises:
+        ValueError: a parameter is out of its range; the sentence names both.
+    """
+    given = {
+        name: value
+        for name, value in namespace.items()
+        if not name.startswith("_") and isinstance(value, bool | int | float | str)
+    }
+    for parameter in _declared(namespace.get("In", ())).values():
+        parameter.check(given[parameter.name])
+    return given
+
+
+def _declared(cells: Sequence[str]) -> dict[str, Parameter]:
+    """Return the parameters that the cell tagged so declares, by the cells run so far.
+
+    Jupyter tells no tag: it is the last one that declares what every notebook is given.
+    """
+    for cell in reversed(cells):
+        if all(f"{name}: " in cell for name in GIVEN):
+            return read(cell)
+    return {}

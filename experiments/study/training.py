@@ -1,0 +1,189 @@
+"""Whole trainings to compare: a pipeline's, and the ordinary loop's that it stands for."""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from pipekit.datasets import Dataset
+from pipekit.engine import Pipeline, Run
+from pipekit.host.operator_threads import share_cores
+from pipekit.metrics import accuracy
+from pipekit.schedules import Schedule
+
+Method = Callable[[int, int, int], Schedule]
+"""A method's schedule from (stages, microbatches of a batch, batches)."""
+
+EVALUATION_ROWS = 250
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that a training depends on, but for the method.
+
+    Every training starts from a copy of the unsplit ``model``; ``batch_rows`` are examples an
+    update, ``epochs`` passes over the training set; ``seed`` is of the shuffling and of the layers'
+    random numbers; ``loss`` is of a microbatch, a mean over rows.
+    """
+
+    model: nn.Sequential
+    data: Dataset
+    optimizer: Callable[[list[nn.Parameter]], Optimizer]
+    batch_rows: int
+    epochs: int
+    seed: int = 0
+    loss: nn.Module = field(default_factory=nn.CrossEntropyLoss)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The outcome of a training; every number is measured.
+
+    One worker a stage had ``threads`` threads for its operators: over how many torch splits a sum
+    decides its rounding, so that only trainings with equal ``threads`` can be equal to the bit.
+    There are losses of each batch, all epochs after one another, and after each epoch the accuracy
+    on the test set (0..1), the seconds that it took, evaluation left out, and the unsplit model's
+    ``state_dict``.
+    """
+
+    name: str
+    stages: int
+    microbatches: int
+    threads: int
+    recipe: Recipe
+    losses: list[float]
+    accuracies: list[float]
+    epoch_s: list[float]
+    weights: list[dict[str, Tensor]] = field(repr=False)
+
+    @property
+    def last_epoch_loss(self) -> float:
+        """The mean loss of the last epoch's batches."""
+        last = self.losses[-len(self.losses) // self.recipe.epochs :]
+        return sum(last) / len(last)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}, {_count(self.stages, 'stage')}: {_count(self.recipe.epochs, 'epoch')} "
+            f"in {sum(self.epoch_s):.1f} s, accuracy {self.accuracies[-1]:.1%} (measured)"
+        )
+
+
+@dataclass(frozen=True)
+class PipelineTraining(Training):
+    """A training by the engine, with its last epoch's run."""
+
+    run: Run = field(kw_only=True)
+
+
+def train_pipeline(
+    recipe: Recipe,
+    name: str,
+    method: Method,
+    stages: int,
+    microbatches: int,
+    balance: Sequence[int] | str = "auto",
+    transport: str = "threads",
+) -> PipelineTraining:
+    """Train by a method's schedule; the pipeline drains at the end of each epoch."""
+    pipe = Pipeline(
+        recipe.model,
+        lambda batches: method(stages, microbatches, batches),
+        balance=balance,
+        optimizer=recipe.optimizer,
+        loss=recipe.loss,
+        transport=transport,
+        seed=recipe.seed,
+    )
+    runs, accuracies, weights = [], [], []
+    tests = recipe.data.test_batches(EVALUATION_ROWS)
+    for epoch in range(recipe.epochs):
+        runs.append(pipe.train(recipe.data.batches(recipe.batch_rows, recipe.seed, epoch)))
+        accuracies.append(pipe.evaluate(tests, accuracy))
+        weights.append(dict(pipe.state_dict()))
+    return PipelineTraining(
+        name,
+        stages,
+        len(runs[-1].schedule.batches[0]),
+        _threads_of_a_worker(stages),
+        recipe,
+        [loss for run in runs for loss in run.losses],
+        accuracies,
+        [run.wall_s for run in runs],
+        weights,
+        run=runs[-1],
+    )
+
+
+def train_plain(recipe: Recipe, microbatches: int = 1, threads: int = 1) -> Training:
+    """Train by the loop that every PyTorch tutorial shows: no stages, no schedule, no engine.
+
+    The gradients of a batch's microbatches are added up before the update. It cannot reproduce the
+    engine's random numbers: a model with dropout will differ.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _plain(recipe, microbatches, threads)
+    finally:
+        torch.set_num_threads(before)
+
+
+def learning_rates(optimizer: Optimizer, scheduler: LRScheduler, steps: int) -> list[float]:
+    """Return the learning rate of each of so many updates, which are made."""
+    rates = []
+    for _ in range(steps):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def _plain(recipe: Recipe, microbatches: int, threads: int) -> Training:
+    model = copy.deepcopy(recipe.model)
+    optimizer = recipe.optimizer(list(model.parameters()))
+    losses, accuracies, seconds, weights = [], [], [], []
+    for epoch in range(recipe.epochs):
+        model.train()
+        start = time.perf_counter()
+        for inputs, targets in recipe.data.batches(recipe.batch_rows, recipe.seed, epoch):
+            optimizer.zero_grad()
+            total = 0.0
+            parts = zip(
+                torch.tensor_split(inputs, microbatches),
+                torch.tensor_split(targets, microbatches),
+                strict=True,
+            )
+            for part, target in parts:
+                loss = recipe.loss(model(part), target) * (len(part) / len(inputs))
+                loss.backward()
+                total += loss.item()
+            optimizer.step()
+            losses.append(total)
+        seconds.append(time.perf_counter() - start)
+        model.eval()
+        with torch.no_grad():
+            outputs = model(recipe.data.test_inputs)
+        accuracies.append(float(accuracy(outputs, recipe.data.test_targets)))
+        weights.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+    return Training(
+        "plain loop", 1, microbatches, threads, recipe, losses, accuracies, seconds, weights
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _threads_of_a_worker(workers: int) -> int:
+    before = torch.get_num_threads()
+    share_cores(workers)
+    try:
+        return torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,170 @@
+"""Trainings of many settings, each kept on disk as soon as it is done, and compared over seeds."""
+
+import math
+import multiprocessing
+import os
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+from pydantic import BaseModel
+
+from pipekit.engine.transports.processes.forkserver import forkserver
+from pipekit.host.cores import available_cores
+from pipekit.progress import progress_bar
+from pipekit.reading import read_json
+
+S = TypeVar("S")
+"""A frozen dataclass: all that a training depends on, its seed among it."""
+
+
+class Course(BaseModel):
+    """What a training gave (measured): numbers by name, each as many, one a point of its course.
+
+    None stands for what is not finite, or was not looked at there.
+    """
+
+    points: dict[str, list[float | None]]
+    provenance: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, provenance: dict[str, Any], **points: Sequence[float | None]) -> "Course":
+        """Return a course; what is not finite becomes None."""
+        finite = {name: [_finite(value) for value in values] for name, values in points.items()}
+        return cls(points=finite, provenance=provenance)
+
+
+class Trainings(Generic[S]):
+    """Trainings by one function; those that the folder has are read and not run again.
+
+    The trainings run side by side, each in a process on one core: the stages of so small a network
+    wait for one another more than they compute.  The folder keeps a JSON file of each training that
+    is done, so that an interrupted study goes on from there; a notebook's is
+    ``<results_dir>/trainings``, which outlives an interruption.
+
+    Args:
+        train: carries out one training; a function of a module, or a ``functools.partial`` of one.
+        folder: of the files; made if it is missing.
+    """
+
+    def __init__(self, train: Callable[[S], Course], folder: Path) -> None:
+        self.train, self.folder = train, folder
+
+    def run(self, settings: Sequence[S]) -> pd.DataFrame:
+        """Return a row for each training and point: the settings' fields, and the point's numbers.
+
+        A field that is no number and no text is shown as its text.
+
+        Raises:
+            ValueError: a file in the folder is not a training's; the message names it.
+        """
+        frames = [
+            pd.DataFrame(course.points).astype(float).assign(**_columns(each))
+            for each, course in zip(settings, self.courses(settings), strict=True)
+        ]
+        return pd.concat(frames, ignore_index=True)
+
+    def courses(self, settings: Sequence[S]) -> list[Course]:
+        """Return the course of each training; see :meth:`run`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        missing = [each for each in settings if not self.file(each).exists()]
+        cores = min(available_cores(), max(1, len(missing)))
+        with (
+            ProcessPoolExecutor(cores, forkserver(), initializer=_begin) as pool,
+            progress_bar(total=len(missing), desc="training", unit="run") as bar,
+        ):
+            jobs = [pool.submit(_keep, self.train, each, self.file(each)) for each in missing]
+            for done in as_completed(jobs):
+                done.result()
+                bar.update()
+        return [read_json(self.file(each), Course, "a training") for each in settings]
+
+    def file(self, settings: S) -> Path:
+        """Return where a training is kept: its fields in words, the whole of it as a checksum."""
+        words = (str(value) for value in _columns(settings).values())
+        plain = "_".join("".join(c if c.isalnum() or c in ".-" else "-" for c in w) for w in words)
+        return self.folder / f"{plain[:150]}_{zlib.crc32(repr(settings).encode()):08x}.json"
+
+
+def reached(values: Sequence[float], target: float, times: Sequence[float]) -> float:
+    """Return when a target is first reached, between two times by a straight line, or infinity."""
+    found = np.flatnonzero(np.asarray(values) >= target)
+    if not len(found):
+        return math.inf
+    if not (after := int(found[0])):
+        return times[0]
+    (below, above), (before, then) = values[after - 1 : after + 1], times[after - 1 : after + 1]
+    return before + (target - below) / (above - below) * (then - before)
+
+
+def each_seed(
+    frame: pd.DataFrame, by: Sequence[str], target: float, value: str = "accuracy"
+) -> pd.DataFrame:
+    """Return how each training ended: its last row, and the ``epochs`` after which it reached.
+
+    The columns ``by``, with the seed among them, tell one training from another; ``epochs`` is
+    infinite if the ``value`` did not get to the target.
+    """
+    rows = []
+    for _, run in frame.groupby(list(by), sort=False):
+        times = run["epoch"].tolist()
+        rows.append(
+            run.iloc[-1].to_dict() | {"epochs": reached(run[value].tolist(), target, times)}
+        )
+    return pd.DataFrame(rows).drop(columns="epoch")
+
+
+def over_seeds(ends: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
+    """Return means and standard deviations over the seeds: a row for each combination of ``by``.
+
+    Columns: ``seeds``, and for each value itself and ``<value>_std``; a mean is infinite, or not a
+    number, if any seed's value is, and then the deviation is not a number.
+    """
+    groups = ends.groupby(list(by), sort=False)
+    found = {"seeds": groups.size()}
+    for value in values:
+        found[value] = groups[value].agg(lambda each: each.mean(skipna=False))
+        found[f"{value}_std"] = groups[value].agg(
+            lambda each: each.std() if np.isfinite(each).all() else math.nan
+        )
+    return pd.DataFrame(found).reset_index().assign(label="measured")
+
+
+def _columns(settings: Any) -> dict[str, Any]:
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in values.items()}
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _keep(train: Callable[[S], Course], settings: S, file: Path) -> None:
+    """Train and write the file, whole or not at all: an interrupted study goes on from there."""
+    unfinished = file.with_suffix(".part")
+    with unfinished.open("w", encoding="utf-8") as part:
+        part.write(train(settings).model_dump_json())
+        part.flush()
+        os.fsync(part.fileno())
+    unfinished.replace(file)
+
+
+def _begin() -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"  # the engine's limit for each worker
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    # A kernel that is killed cannot stop its trainings, and its successor would train them again.
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

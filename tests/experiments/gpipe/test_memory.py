@@ -1,0 +1,82 @@
+"""What an accelerator holds, by hand (GPipe, sections 3.2, 3.3 and 4.1)."""
+
+import pandas as pd
+import pytest
+
+from experiments.gpipe import amoebanet, trained
+from experiments.gpipe.memory import GB, Column, held, plan_of
+from experiments.gpipe.scenarios import named
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.traces.memory import Memory
+
+# In GB: weights of which the last layer has most, activations of which the first has most.
+CHAIN = Profile(
+    tuple(
+        LayerProfile("layer", 1, 2, output_bytes=GB, parameter_bytes=w * GB, saved_bytes=a * GB)
+        for w, a in ((0, 4), (0, 2), (1, 2), (3, 2))
+    ),
+    rows=1,
+    input_bytes=GB,
+)
+
+
+def test_columns_are_as_printed() -> None:
+    column = Column.of("pipeline-8")
+    assert (column.layers, column.filters, column.parameters) == (24, 512, 1.8e9)
+    assert (column.parameter_gb, column.activation_gb) == (24.62, 26.24)
+    ways = column.scenario, Column.of("naive-1").scenario
+    assert [(w.stages, w.rows, w.microbatches, w.recompute) for w in ways] == [
+        (8, 8, 16, "always"),
+        (1, 128, 1, "never"),
+    ]
+
+
+def test_a_network_is_held_as_the_formula_says() -> None:
+    """By hand: 12 bytes for 4 of a parameter; N + L/K N/T: two inputs, and one microbatch's rest."""
+    scenario = named("pipeline-2", minibatch=2, microbatches=2)
+    found = held(CHAIN, scenario, "memory")
+    assert found["layers"].tolist() == [3, 1]
+    assert found["parameters"].tolist() == [3, 9]
+    assert found["activations"].tolist() == [2 + 8 + 1, 2 + 2 + 1]
+    assert found["total"].tolist() == [14, 14]
+    with_gradients = held(CHAIN, scenario, "memory", gradients=True)
+    # At the second backward all of them are there, and one input fewer.
+    assert with_gradients["activations"].tolist() == [1 + 8 + 1 + 1, 1 + 2 + 1 + 3]
+
+
+def test_without_gpipe_all_rows_are_kept() -> None:
+    (found,) = held(CHAIN, named("naive-1", minibatch=2)).to_dict("records")
+    assert found == {"layers": 4, "parameters": 12, "activations": 2 * 12, "total": 36}
+
+
+def test_gpipes_own_partitioner_looks_at_computation() -> None:
+    layers = tuple(
+        LayerProfile("layer", 1, 2, flops=f, parameter_bytes=n) for n, f in enumerate((3, 1, 1, 1))
+    )
+    scenario = named("pipeline-2", 2, 2)
+    assert plan_of(Profile(layers), scenario).balance == [1, 3]
+    assert plan_of(Profile(layers), scenario, "memory").balance == [3, 1]
+
+
+def test_narrower_activations_leave_weights() -> None:
+    half = amoebanet.with_activations_of(CHAIN, 2)
+    assert half.layers[0].saved_bytes == 2 * GB
+    assert half.layers[3].parameter_bytes == 3 * GB
+    assert half.input_bytes == half.layers[0].output_bytes == GB / 2
+
+
+def test_activation_bytes_are_summed_over_workers_at_their_peaks() -> None:
+    frame = pd.DataFrame(
+        [(0, 0, 5, 0), (0, 1, 5, 3), (0, 2, 9, 0), (1, 0, 1, 1)],
+        columns=["worker", "time_s", "activations", "recompute"],
+    ).assign(weights=7, gradients=7, optimizer=7)
+    assert trained.activation_bytes(Memory(frame, "measured")) == 9 + 2
+
+
+@pytest.mark.long
+def test_trained_networks_hold_what_the_model_predicts() -> None:
+    scenarios = [named("pipeline-2", minibatch=8, microbatches=4)]
+    found = trained.widest(scenarios, 1, 1, (8, 16, 24), 32)
+    assert found["by model"].tolist() == found["by training"].tolist()
+    assert found["fits"].tolist() == [True, False]
+    assert found["error"].abs().max() < 0.05

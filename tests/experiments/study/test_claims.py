@@ -1,0 +1,193 @@
+"""A claim is a function: alone, along axes, in rounds, with one thing changed, proved by a test."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+import pipekit as pk
+from experiments import study
+from experiments.study.notebook import Notebook, begin, parameters
+from pipekit import plots, schedules
+from pipekit.ledger.outcomes import Outcome
+from pipekit.traces import Trace
+
+CLAIM = "pipedream-startup-admits-noam"
+GIVEN = {"scale": "quick", "rows": 2, "seed": 3}
+
+
+@pytest.fixture
+def nb(tmp_path: Path) -> Notebook:
+    return begin(GIVEN | {"results_dir": str(tmp_path / "new")}, "mine", label="exact")
+
+
+def outcomes(nb: Notebook) -> dict[str, Outcome]:
+    return {o.claim.id: o for o in pk.claims.outcomes(nb.folder) if o.record}
+
+
+def of(nb: Notebook, claim: str) -> Any:
+    return outcomes(nb)[claim].record
+
+
+def test_a_function_is_recorded_with_its_origin_said_and_stays_a_function(
+    nb: Notebook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @nb.claim(CLAIM, "exact", "why")
+    def admitted() -> study.Found:
+        return study.Found(4, note="so it is")
+
+    assert CLAIM in capsys.readouterr().out
+    assert admitted().value == 4
+    record = of(nb, CLAIM)
+    assert (record.value, record.note, record.label) == (4, "why; so it is", "exact")
+    assert {"seed": 3, "scale": "quick"}.items() <= record.provenance.items()
+    assert list(nb.claims().index) == [CLAIM]
+
+
+def test_along_axes_there_is_a_claim_for_each_value(nb: Notebook) -> None:
+    counts = {"pipeline-1": 318, "pipeline-2": 542}
+
+    @nb.claim("gpipe-table1-{column}-params", "exact", column=list(counts))
+    def parameters_of(column: str) -> float:
+        return counts[column] * 1e6
+
+    assert {id: o.record.value for id, o in outcomes(nb).items() if o.record} == {
+        "gpipe-table1-pipeline-1-params": 318e6,
+        "gpipe-table1-pipeline-2-params": 542e6,
+    }
+
+
+def test_a_cause_is_the_function_with_one_thing_changed(nb: Notebook) -> None:
+    changes = [
+        study.changed("gigabytes", "2^30 bytes", gb=2**30),
+        study.changed("cut", "half", by=2),
+    ]
+
+    @nb.claim("gpipe-table1-{column}-config", "simulated", because=changes, column=["pipeline-2"])
+    def gb(column: str, by: float = 1, gb: float = 1e9) -> list[float]:
+        return [8.2e9 / by / gb, 9e9 / gb]
+
+    outcome = outcomes(nb)["gpipe-table1-pipeline-2-config"]
+    assert outcome.record is not None
+    assert [c.value for c in outcome.record.causes] == [[8.2e9 / 2**30, 9e9 / 2**30], [4.1, 9.0]]
+    assert outcome.cause == "gigabytes"
+
+
+def test_over_rounds_the_median_counts_and_a_change_may_be_another_round(nb: Notebook) -> None:
+    cut = study.changed("the cut", "by time", 7.0)
+
+    @nb.claim("gpipe-sec41-activation-drop", "measured", over=[1.2, 1.6, 1.3], because=[cut])
+    def drop(seconds: float) -> float:
+        return seconds
+
+    record = of(nb, "gpipe-sec41-activation-drop")
+    assert (record.value, record.repeats) == (1.3, (1.2, 1.6, 1.3))
+    assert record.causes[0].value == 7.0
+
+
+def test_a_test_of_the_toolkit_may_be_the_proof(nb: Notebook) -> None:
+    claim = "gpipe-partition-min-variance"
+    nb.proved(claim, by="tests/partition/test_balance.py::test_equal_layers")
+    assert of(nb, claim).value is True
+    with pytest.raises(ValueError, match=r"cannot be run.*pip install -e"):
+        nb.proved(claim, by="tests/partition/test_balance.py::no_such_test")
+
+
+def test_a_value_that_is_known_is_only_recorded(nb: Notebook) -> None:
+    (nb.folder / "a.svg").write_text("<svg/>")
+    nb.record(CLAIM, 4, "exact", "why", "a.svg", repeats=[4, 4])
+    record = of(nb, CLAIM)
+    assert (record.value, record.note, record.figure, record.repeats) == (4, "why", "a.svg", (4, 4))
+
+
+def test_beginning_writes_where_the_numbers_come_from(nb: Notebook) -> None:
+    origin = json.loads((nb.folder / "provenance.json").read_text())
+    wanted = ("label", "seed", "notebook", "scale", "parameters")
+    assert [origin[key] for key in wanted] == ["exact", 3, "mine", "quick", {"rows": 2}]
+
+
+def test_threads_are_set_for_the_workers_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    given, before = GIVEN | {"results_dir": str(tmp_path)}, torch.get_num_threads()
+    try:
+        begin(given, "mine", label="exact")
+        assert torch.get_num_threads() == before
+        assert "OMP_NUM_THREADS" not in os.environ
+        begin(given, "mine", label="exact", threads=1)
+        assert (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]) == (1, "1")
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_figure_is_saved_and_shown_live_and_as_a_picture(
+    nb: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+    monkeypatch.setattr("experiments.study.notebook.display", lambda what, raw: shown.append(what))
+    numbers = pd.DataFrame({"x": [1, 2], "y": [3, 4], "c": ["a", "a"]})
+    figure = plots.curves(numbers, "x", "y", "c", title="t", label="exact")
+    assert nb.show(figure, "curve", numbers) == "curve.svg"
+    pd.testing.assert_frame_equal(pd.read_csv(nb.folder / "curve.csv"), numbers)
+    assert shown[0]["image/svg+xml"] == (nb.folder / "curve.svg").read_text()
+    assert len(shown[0]["application/vnd.plotly.v1+json"]["data"]) == 1
+
+
+def test_traces_are_shown_one_under_another(nb: Notebook) -> None:
+    two = [Trace.from_schedule(method(2, 2)) for method in (schedules.gpipe, schedules.flush)]
+    assert nb.show_traces("both", *two, titles=["one", "other"]) == "both.svg"
+    assert set(pd.read_csv(nb.folder / "both.csv")["name"]) == {"GPipe", "PipeDream-Flush"}
+    assert "other" in (nb.folder / "both.svg").read_text()
+
+
+def test_a_table_is_saved_under_its_name_only(nb: Notebook) -> None:
+    frame = pd.DataFrame({"a": [0.123456], "b": [0.5]}, index=["row"])
+    nb.table(frame)
+    assert not list(nb.folder.glob("*.csv"))
+    nb.table(frame, "t", index=True, precision=1, caption="c", formats={"b": "{:.0%}"})
+    assert (nb.folder / "t.csv").read_text() == ",a,b\nrow,0.123456,0.5\n"
+
+
+def test_the_scoreboard_is_kept_up_to_date_with_the_figure_of_most_claims(
+    nb: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: dict[str, list[dict[str, str]]] = {}
+
+    def note(data: dict[str, str], *, raw: bool, display_id: str) -> None:
+        assert raw
+        shown.setdefault(display_id, []).append(data)
+
+    for name in ("display", "update_display"):
+        monkeypatch.setattr(f"experiments.study.notebook.{name}", note)
+    monkeypatch.setattr("experiments.study.notebook.get_ipython", object)
+    for name in "ab":
+        (nb.folder / f"{name}.svg").write_text(f"<svg>{name}</svg>")
+    nb.scoreboard()
+    nb.record(CLAIM, 4, "exact", figure="a.svg")
+    nb.record("gpipe-bubble-values", [1.0], "exact", figure="b.svg")
+    nb.record("gpipe-intro-36x-params", 1.0, "exact", figure="b.svg")
+    nb.record(CLAIM, 5, "exact", figure="a.svg")  # of which the figure of most claims is no other
+    boards, figures = shown.values()
+    assert [board["text/html"].count("<article") for board in boards] == [0, 1, 2, 3, 3]
+    a, b = ({"image/svg+xml": f"<svg>{name}</svg>"} for name in "ab")
+    assert figures == [{"text/html": ""}, a, b]
+
+
+CELL = """
+scale: str = "quick"  # what the experiment file chose ("quick" or "full")
+results_dir: str = "."  # for figures (a path)
+rows: int = 8  # of a batch (4 to 16)
+"""
+
+
+def test_a_parameter_out_of_the_range_in_its_comment_is_refused_at_once() -> None:
+    cells = ["", CELL, "rows = 2"]  # papermill's own cell comes after the notebook's
+    given = {"scale": "quick", "results_dir": ".", "rows": 8}
+    assert parameters({**given, "_i1": "rows = 2", "pd": pd, "In": cells}) == given
+    with pytest.raises(ValueError, match="rows is 2, outside its range: 4 to 16"):
+        parameters({**given, "rows": 2, "In": cells})

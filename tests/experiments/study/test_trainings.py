@@ -1,0 +1,72 @@
+"""Trainings that are kept, and what they come to over the seeds."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.study.trainings import Course, Trainings, each_seed, over_seeds, reached
+
+
+@dataclass(frozen=True)
+class Setting:
+    method: str
+    seed: int
+    fails: bool = False
+
+
+def train(setting: Setting) -> Course:
+    if setting.fails:
+        raise RuntimeError("out of memory")
+    return Course.of({}, epoch=[0, 1], accuracy=[0.5, 0.75 + setting.seed], loss=[math.inf, 2.0])
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_what_is_done_is_kept_when_another_fails_and_not_trained_again(tmp_path: Path) -> None:
+    trainings = Trainings(train, tmp_path / "new")
+    a, b, c = Setting("a", 0), Setting("b, late", 1), Setting("c", 0, fails=True)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainings.run([a, b, c])
+    kept = {path.name.rsplit("_", 1)[0] for path in trainings.folder.iterdir()}
+    assert kept == {"a_0_False", "b--late_1_False"}
+    trainings.file(a).write_text(Course.of({}, epoch=[0], accuracy=[0.1]).model_dump_json())
+    frame = trainings.run([a, b])
+    assert frame["accuracy"].tolist() == [0.1, 0.5, 1.75]
+    assert frame["method"].tolist() == ["a", "b, late", "b, late"]
+    assert frame["loss"].isna().tolist() == [True, True, False]
+
+
+def test_a_file_that_is_no_training_is_refused_by_name(tmp_path: Path) -> None:
+    trainings = Trainings(train, tmp_path)
+    trainings.file(Setting("a", 0)).write_text('{"points": {"epoch": ["zero"]}}')
+    with pytest.raises(ValueError, match=r"a_0_False.*is not a training: points"):
+        trainings.run([Setting("a", 0)])
+
+
+def test_two_settings_have_two_files(tmp_path: Path) -> None:
+    trainings = Trainings(train, tmp_path)
+    assert trainings.file(Setting("a b", 0)) != trainings.file(Setting("a-b", 0))
+
+
+def test_a_target_is_reached_between_two_times() -> None:
+    assert reached([0.0, 0.5, 1.0], 0.75, [0, 2, 4]) == 3.0
+    assert reached([0.8, 0.9], 0.75, [0, 1]) == 0
+    assert reached([0.1, 0.2], 0.75, [0, 1]) == math.inf
+
+
+def test_seeds_end_each_and_are_spread_together() -> None:
+    rows = [("a", seed, epoch, epoch * (1 + seed)) for seed in (0, 1) for epoch in (0, 1, 2)]
+    rows += [("b", 0, 0, 0), ("b", 0, 1, 1)]
+    course = pd.DataFrame(rows, columns=["method", "seed", "epoch", "accuracy"])
+    ends = each_seed(course, ["method", "seed"], target=2)
+    assert ends["epochs"].tolist() == [2, 1, math.inf]
+    assert ends["accuracy"].tolist() == [2, 4, 1]
+    spread = over_seeds(ends, ["method"], ["epochs", "accuracy"]).set_index("method")
+    assert spread["seeds"].tolist() == [2, 1]
+    assert (spread["epochs"]["a"], spread["accuracy"]["a"]) == (1.5, 3)
+    assert spread["accuracy_std"]["a"] == pytest.approx(math.sqrt(2))
+    assert spread["epochs"]["b"] == math.inf
+    assert math.isnan(spread["epochs_std"]["b"])
