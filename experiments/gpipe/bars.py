@@ -73,12 +73,12 @@ class Bar:
     def simulated(self, batches: int = 1) -> Trace:
         """Return the simulated trace of so many minibatches."""
         states = STATE_BYTES / DTYPE_BYTES - 2  # weights and gradients are counted anyway
-        schedule = self.scenario.schedule(batches)
+        schedule = self.scenario.schedule.take(batches)
         return simulate(schedule, self.profile, self.plan, self.cluster, optimizer_states=states)
 
     def emulated(self, slower: float) -> Trace:
         """Return the trace of one minibatch that runs so many times slower, in the profile's s."""
-        schedule = self.scenario.schedule()
+        schedule = self.scenario.schedule.take(1)
         return emulate_at_pace(schedule, self.profile, self.plan, self.cluster, 1 / slower).trace
 
     @property

@@ -56,7 +56,7 @@ def moving_averages(
     inputs = [noted([watched[number]], _first_input) for number in NORMS]
     pipeline = Pipeline(
         watched,
-        partial(gpipe, stages, microbatches),
+        gpipe(stages, microbatches),
         optimizer=partial(SGD, lr=0.0),
         loss=nn.CrossEntropyLoss(),
         recompute=recompute,

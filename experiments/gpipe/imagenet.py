@@ -53,7 +53,7 @@ class ImageNet:
         """
         return Pipeline(
             model,
-            lambda batches: replicate(gpipe(PARTITIONS, microbatches, batches), replicas),
+            replicate(gpipe(PARTITIONS, microbatches), replicas),
             optimizer=self.optimizer,
             lr_scheduler=partial(self.scheduler, steps_an_epoch=steps_an_epoch),
             loss=LOSS,
@@ -74,7 +74,7 @@ def fine_tuning(
     features = int(last.get_parameter("weight").shape[1])
     model[-1].linear = nn.Sequential(dropout, nn.Linear(features, classes))
     optimizer = partial(SGD, lr=lr, momentum=0.9, weight_decay=l2)
-    schedule, loss = partial(gpipe, PARTITIONS, microbatches), nn.CrossEntropyLoss()
+    schedule, loss = gpipe(PARTITIONS, microbatches), nn.CrossEntropyLoss()
     return Pipeline(model, schedule, optimizer=optimizer, loss=loss, recompute="always")
 
 

@@ -97,7 +97,7 @@ def held(
         buffers of batch normalisation), activations, total.
     """
     plan = plan_of(profile, scenario, cut)
-    trace = simulate(scenario.schedule(2), profile, plan, optimizer_states=STATES)
+    trace = simulate(scenario.schedule.take(2), profile, plan, optimizer_states=STATES)
     frame = memory_of(trace).frame
     activations = frame["activations"] + frame["recompute"] + frame["gradients"] * gradients
     parts = pd.DataFrame(

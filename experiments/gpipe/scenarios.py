@@ -29,9 +29,10 @@ class Scenario:
         """Whether GPipe is used."""
         return self.recompute != "never"
 
-    def schedule(self, batches: int = 1) -> Schedule:
-        """Return GPipe's schedule, of which the naive one is the case of one microbatch."""
-        return gpipe(self.stages, self.microbatches, batches)
+    @property
+    def schedule(self) -> Schedule:
+        """GPipe's schedule, of which the naive one is the case of one microbatch."""
+        return gpipe(self.stages, self.microbatches)
 
 
 def named(name: str, minibatch: int = MINIBATCH, microbatches: int = MICROBATCHES) -> Scenario:

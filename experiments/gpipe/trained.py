@@ -35,7 +35,7 @@ def predicted(scenario: Scenario, size: Size) -> Memory:
     """Return what :func:`trained` should hold, from shapes alone (simulated)."""
     layers, filters, pixels = size
     profile = amoebanet.profile(layers, filters, scenario.rows, pixels, CLASSES)
-    plan, schedule = plan_of(profile, scenario), scenario.schedule(BATCHES)
+    plan, schedule = plan_of(profile, scenario), scenario.schedule.take(BATCHES)
     return memory_of(simulate(schedule, profile, plan, optimizer_states=STATES))
 
 

@@ -51,7 +51,7 @@ def link_times(trace: Trace, cluster: Cluster, schedule: Schedule) -> pd.DataFra
     The engine sends a message when its pass ends and keeps it back as long as the cluster's links
     take; here the same links serve the same messages in the same order.
     """
-    sends = {step.task: step.sends for steps in lower(schedule) for step in steps}
+    sends = {step.task: step.sends for steps in lower(schedule) for step in steps.head}
     traffic, rows, flows = Traffic(cluster), [], []
     for row in trace.passes.sort_values("end_s").itertuples():
         traffic.run_until(row.end_s)

@@ -1,7 +1,7 @@
 """PipeDream-2BW's Figures 1 to 3 in closed form, for tables of tasks to be held against (2, 3)."""
 
 from pipekit.schedules import Op, Schedule, Task
-from pipekit.schedules.methods.one_f_one_b import one_f_one_b
+from pipekit.schedules.methods.one_f_one_b import alternate
 
 Starts = dict[tuple[str, int, int], float]
 """In which slot, from 0, each pass begins, by (op, stage, microbatch), these from 0 too; a forward
@@ -41,7 +41,7 @@ def unguarded(depth: int, microbatches: int, batches: int) -> Schedule:
 
     def worker(stage: int) -> list[Task]:
         tasks = []
-        for op, k in one_f_one_b(stage, depth, range(microbatches * batches)):
+        for op, k in alternate(range(microbatches * batches), depth - stage):
             tasks.append(Task(op, stage, k, version_read(k + 1, microbatches)))
             if op is Op.BACKWARD and (k + 1) % microbatches == 0:
                 tasks.append(Task(Op.UPDATE, stage, k, (k + 1) // microbatches))

@@ -68,7 +68,7 @@ def compared(
     how: dict[str, Any] = {"balance": balance, "loss": nn.MSELoss()}
     pipeline = Pipeline(
         model,
-        lambda n: replicate(schedule(n), width),
+        replicate(schedule, width),
         optimizer=watched if transport == "threads" else optimizer,
         transport=transport,
         **how,

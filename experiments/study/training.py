@@ -16,9 +16,6 @@ from pipekit.host.operator_threads import share_cores
 from pipekit.metrics import accuracy
 from pipekit.schedules import Schedule
 
-Method = Callable[[int, int, int], Schedule]
-"""A method's schedule from (stages, microbatches of a batch, batches)."""
-
 EVALUATION_ROWS = 250
 
 
@@ -84,16 +81,14 @@ class PipelineTraining(Training):
 def train_pipeline(
     recipe: Recipe,
     name: str,
-    method: Method,
-    stages: int,
-    microbatches: int,
+    schedule: Schedule,
     balance: Sequence[int] | str = "auto",
     transport: str = "threads",
 ) -> PipelineTraining:
-    """Train by a method's schedule; the pipeline drains at the end of each epoch."""
+    """Train by a schedule without end; the pipeline drains at the end of each epoch."""
     pipe = Pipeline(
         recipe.model,
-        lambda batches: method(stages, microbatches, batches),
+        schedule,
         balance=balance,
         optimizer=recipe.optimizer,
         loss=recipe.loss,
@@ -108,9 +103,9 @@ def train_pipeline(
         weights.append(dict(pipe.state_dict()))
     return PipelineTraining(
         name,
-        stages,
+        schedule.stages,
         len(runs[-1].schedule.batches[0]),
-        _threads_of_a_worker(stages),
+        _threads_of_a_worker(schedule.stages),
         recipe,
         [loss for run in runs for loss in run.losses],
         accuracies,

@@ -72,8 +72,8 @@ def test_emulation_meets_simulation() -> None:
 
 def test_late_recomputation_has_the_theoretical_bubble_and_early_less() -> None:
     equal, plan = stages((1, 2), (1, 2)), Plan.by_hand([1, 1], recompute="always")
-    early = simulate(gpipe(2, 4), equal, plan)
-    late = simulate(gpipe(2, 4), step_time.late_recomputation(equal))
+    early = simulate(gpipe(2, 4).take(1), equal, plan)
+    late = simulate(gpipe(2, 4).take(1), step_time.late_recomputation(equal))
     assert step_time.bubble_over_theory(late, 2, 4) == pytest.approx(1, abs=1e-9)
     assert 0 < step_time.bubble_over_theory(early, 2, 4) < 1
     assert step_time.read_off(early)["imbalance"] == pytest.approx(0)
@@ -82,7 +82,7 @@ def test_late_recomputation_has_the_theoretical_bubble_and_early_less() -> None:
 
 def test_whether_recomputation_is_early_is_seen() -> None:
     plan = Plan.by_hand([1, 1], recompute="always")
-    trace = simulate(gpipe(2, 4), stages((1, 2), (2, 3)), plan)
+    trace = simulate(gpipe(2, 4).take(1), stages((1, 2), (2, 3)), plan)
     assert step_time.recomputes_early(trace)
     frame, gradient = trace.frame, trace.frame.query("op == 'BACKWARD' and worker == 1")
     again = (frame["op"] == "RECOMPUTE") & (frame["worker"] == 0)
@@ -94,7 +94,7 @@ def test_whether_recomputation_is_early_is_seen() -> None:
 def test_imbalance_is_read_off_as_the_waits_within_forwards_and_within_backwards(
     seconds: tuple[tuple[int, int], tuple[int, int]],
 ) -> None:
-    trace = simulate(gpipe(2, 4), stages(*seconds))
+    trace = simulate(gpipe(2, 4).take(1), stages(*seconds))
     assert trace.makespan_s == 18  # on each of two workers; 24 s of them are computation
     shares = step_time.read_off(trace)
     # The faster stage waits 1 s for three microbatches in one of its phases: in the other it has

@@ -17,7 +17,7 @@ def test_every_message_is_counted_by_its_purpose() -> None:
     data = [(torch.randn(2, 4), torch.randn(2, 4))] * 6
     pipeline = Pipeline(
         nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
-        lambda n: schedules.pipedream([2, 1], n),
+        schedules.pipedream([2, 1]),
         balance=[1, 1],
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         loss=nn.MSELoss(),
@@ -34,7 +34,7 @@ def test_every_message_is_counted_by_its_purpose() -> None:
 
 def test_a_message_without_tensors_is_control() -> None:
     counter = links.MessageCounter()
-    step = schedules.lower(schedules.gpipe(2, 1))[0][0]
+    step = schedules.lower(schedules.gpipe(2, 1).take(1))[0].head[0]
     (message, receiver), *_ = step.sends
     counter.sent(0, step, message, receiver, (), 0)
     counter.values_summed(0, 1, torch.zeros(1))
@@ -46,7 +46,7 @@ def test_more_in_flight_hides_transfers_that_noam_leaves_exposed() -> None:
     more = [7, 5, 3, 1]
     noam, enough = (
         simulate(table, passes, cluster=cluster)
-        for table in (schedules.pipedream(4, 60), schedules.pipedream(4, 60, in_flight=more))
+        for table in (schedules.pipedream(4).take(60), schedules.pipedream(4, in_flight=more).take(60))
     )
     assert seconds_a_minibatch(noam, STRAIGHT) == pytest.approx(3 + 6 * 0.75 / 4)
     assert seconds_a_minibatch(enough, STRAIGHT) == pytest.approx(3)
@@ -58,7 +58,7 @@ def test_more_in_flight_hides_transfers_that_noam_leaves_exposed() -> None:
 
 def test_messages_of_an_emulated_run_are_where_its_links_had_them() -> None:
     passes, cluster = one_layer_stages([(0.01, 0.01)] * 2, output_bytes=1e4), flat(2, 4e6)
-    table = schedules.pipedream(2, 4)
+    table = schedules.pipedream(2).take(4)
     with own_time():
         trace = emulate(table, passes, cluster=cluster).trace
     sent = links.link_times(trace, cluster, table)
@@ -69,7 +69,7 @@ def test_messages_of_an_emulated_run_are_where_its_links_had_them() -> None:
 
 def test_a_machine_is_drawn_above_what_it_sends_and_receives() -> None:
     passes, cluster = one_layer_stages([(1, 1)] * 2, output_bytes=1), flat(2, 4.0)
-    trace = simulate(schedules.pipedream(2, 3), passes, cluster=cluster)
+    trace = simulate(schedules.pipedream(2).take(3), passes, cluster=cluster)
     assert trace.transfers is not None
     machine = links.machine_and_links(trace, trace.transfers, 0, (0, math.inf))
     per_row = machine.frame.groupby(["worker", "op"]).size()

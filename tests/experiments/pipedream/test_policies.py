@@ -14,7 +14,7 @@ def test_lists_that_workers_make_alone_are_the_table(replicas: list[int], miniba
         for stage, width in enumerate(replicas)
         for replica in range(width)
     ]
-    assert tuple(alone) == schedules.pipedream(replicas, minibatches).workers
+    assert tuple(alone) == schedules.pipedream(replicas).take(minibatches).workers
 
 
 def test_forward_first_is_all_forwards_and_backward_first_with_room_is_executable() -> None:

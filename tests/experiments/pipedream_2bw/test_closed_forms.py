@@ -13,9 +13,9 @@ from pipekit.traces import Trace
 def test_the_closed_forms_are_the_tables_slots(depth: int, more: int) -> None:
     m = depth + more
     for closed, table in (
-        (forms.gpipe_starts(depth, m), schedules.gpipe(depth, m)),
-        (forms.one_f_one_b_starts(depth, 2 * m), schedules.two_bw(depth, m, 2)),
-        (forms.one_f_one_b_starts(depth, 2 * m), schedules.pipedream(depth, 2 * m)),
+        (forms.gpipe_starts(depth, m), schedules.gpipe(depth, m).take(1)),
+        (forms.one_f_one_b_starts(depth, 2 * m), schedules.two_bw(depth, m).take(2)),
+        (forms.one_f_one_b_starts(depth, 2 * m), schedules.pipedream(depth).take(2 * m)),
     ):
         passes = Trace.from_schedule(table).passes.set_index(["op", "stage", "microbatch"])
         assert passes["start_s"].to_dict() == closed
@@ -40,4 +40,4 @@ def test_too_few_microbatches_read_versions_that_are_not_there(depth: int) -> No
 
 
 def test_unguarded_is_2bw_where_2bw_is_allowed() -> None:
-    assert forms.unguarded(3, 4, 3).workers == schedules.two_bw(3, 4, 3).workers
+    assert forms.unguarded(3, 4, 3).workers == schedules.two_bw(3, 4).take(3).workers
