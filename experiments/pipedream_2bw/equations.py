@@ -1,6 +1,6 @@
 """PipeDream-2BW's update equations against really trained weights (sections 3.1 to 3.3)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -45,7 +45,7 @@ class Compared(NamedTuple):
 def compared(
     model: nn.Sequential,
     batches: Sequence[Batch],
-    schedule: Callable[[int], Schedule],
+    schedule: Schedule,
     equation: str,
     balance: Sequence[int],
     microbatches: int,

@@ -46,7 +46,10 @@ def test_more_in_flight_hides_transfers_that_noam_leaves_exposed() -> None:
     more = [7, 5, 3, 1]
     noam, enough = (
         simulate(table, passes, cluster=cluster)
-        for table in (schedules.pipedream(4).take(60), schedules.pipedream(4, in_flight=more).take(60))
+        for table in (
+            schedules.pipedream(4).take(60),
+            schedules.pipedream(4, in_flight=more).take(60),
+        )
     )
     assert seconds_a_minibatch(noam, STRAIGHT) == pytest.approx(3 + 6 * 0.75 / 4)
     assert seconds_a_minibatch(enough, STRAIGHT) == pytest.approx(3)

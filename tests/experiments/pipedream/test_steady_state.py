@@ -30,7 +30,9 @@ def test_the_shortest_run_has_a_steady_state_and_no_shorter_one(
     least = tl.window(replicas, 1, margin).minibatches
     tl.steady(Trace.from_schedule(schedules.pipedream(replicas).take(least)), replicas, margin)
     with pytest.raises(ValueError, match=f"run at least {least}"):
-        tl.steady(Trace.from_schedule(schedules.pipedream(replicas).take(least - 1)), replicas, margin)
+        tl.steady(
+            Trace.from_schedule(schedules.pipedream(replicas).take(least - 1)), replicas, margin
+        )
 
 
 def test_all_parts_of_a_run_are_whole_rounds() -> None:
