@@ -1,13 +1,15 @@
 import ast
+import re
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat import NotebookNode
 
+from experiments.study.notebook import Notebook
+from experiments.study.notebook import parameters as given_to
 from pipekit.ledger.batches.experiment import GIVEN, SCALES, load_all
 from pipekit.ledger.batches.ranges import Between, Parameter, read
-from pipekit.papers import notebook as papers
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
@@ -74,7 +76,7 @@ def test_no_cell_gives_a_parameter_another_value(notebook: NotebookNode) -> None
 
 def test_no_cell_ends_with_a_name_that_jupyter_would_print(notebook: NotebookNode) -> None:
     """What shows a figure returns its file's name, below which it would stand as 'name.svg'."""
-    shows = {name for name in vars(papers.Notebook) if name.startswith("show")}
+    shows = {name for name in vars(Notebook) if name.startswith("show")}
     for cell in notebook.cells:
         if cell.cell_type != "code" or not cell.source:
             continue
@@ -104,16 +106,16 @@ def test_every_parameter_out_of_the_range_in_its_comment_is_refused_at_once(
         return
     source = parameters(notebook).source
     second = [cell for cell in notebook.cells if cell.cell_type == "code"][1]
-    assert "parameters(globals())" in second.source
+    assert re.search(r"(parameters|begin)\(globals\(\)", second.source)
     declared = read(source)
     given = {s.target.id: s.value.value for s in ast.parse(source).body}
     assert set(declared) == set(given)
-    assert papers.parameters({**given, "In": ["", source]}) == given
+    assert given_to({**given, "In": ["", source]}) == given
     for name, parameter in declared.items():
         assert parameter.range is not None or parameter.kind in ("bool", "str"), f"{name}: no range"
         for value in outside(parameter):
             with pytest.raises(ValueError, match=f"the parameter {name} "):
-                papers.parameters({**given, name: value, "In": ["", source]})
+                given_to({**given, name: value, "In": ["", source]})
 
 
 def test_a_papers_notebook_opens_with_what_was_found(notebook: NotebookNode) -> None:

@@ -141,7 +141,7 @@ def test_a_figure_is_saved_and_shown_live_and_as_a_picture(
 def test_traces_are_shown_one_under_another(nb: Notebook) -> None:
     two = [Trace.from_schedule(method(2, 2)) for method in (schedules.gpipe, schedules.flush)]
     assert nb.show_traces("both", *two, titles=["one", "other"]) == "both.svg"
-    assert set(pd.read_csv(nb.folder / "both.csv")["name"]) == {"GPipe", "PipeDream-Flush"}
+    assert set(pd.read_csv(nb.folder / "both.csv")["name"]) == {"GPipe, 1 batch", "PipeDream-Flush, 1 batch"}
     assert "other" in (nb.folder / "both.svg").read_text()
 
 
@@ -179,9 +179,9 @@ def test_the_scoreboard_is_kept_up_to_date_with_the_figure_of_most_claims(
 
 
 CELL = """
-scale: str = "quick"  # what the experiment file chose ("quick" or "full")
-results_dir: str = "."  # for figures (a path)
-rows: int = 8  # of a batch (4 to 16)
+scale: str = "quick"  # what the experiment file chose [quick | full]
+results_dir: str = "."  # for figures
+rows: int = 8  # of a batch [4, 16]
 """
 
 
@@ -189,5 +189,5 @@ def test_a_parameter_out_of_the_range_in_its_comment_is_refused_at_once() -> Non
     cells = ["", CELL, "rows = 2"]  # papermill's own cell comes after the notebook's
     given = {"scale": "quick", "results_dir": ".", "rows": 8}
     assert parameters({**given, "_i1": "rows = 2", "pd": pd, "In": cells}) == given
-    with pytest.raises(ValueError, match="rows is 2, outside its range: 4 to 16"):
+    with pytest.raises(ValueError, match=r"rows is 2, outside its range: \[4, 16\]"):
         parameters({**given, "rows": 2, "In": cells})
