@@ -18,9 +18,9 @@ import torch
 import typer
 
 from pipekit.host.provenance import provenance, write
-from pipekit.papers.zoo import gains, summary
-from pipekit.papers.zoo.closed_forms import Setting
-from pipekit.papers.zoo.comparison import NAMES
+from experiments.zoo import gains, summary
+from experiments.zoo.closed_forms import Setting
+from experiments.zoo.comparison import NAMES
 from pipekit.profiling import Profile
 
 app = typer.Typer(add_completion=False, help=__doc__)

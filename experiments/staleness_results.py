@@ -15,8 +15,8 @@ from pathlib import Path
 import pandas as pd
 
 from pipekit.host.provenance import provenance, write
-from pipekit.papers.staleness import claims, comparison, figures, findings, speed
-from pipekit.papers.staleness.sweep import ARM, VALIDATIONS, table
+from experiments.staleness import claims, comparison, figures, findings, speed
+from experiments.staleness.sweep import ARM, VALIDATIONS, table
 
 DIGITS = 6
 """Of a loss; what differs less is no difference between seeds."""

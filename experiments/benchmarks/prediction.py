@@ -3,7 +3,7 @@
     python experiments/benchmarks/prediction.py [--model GPT] [--repeats 5] [--output FOLDER]
 
 Three small networks by four methods on two workers, threads and processes: 24 cases, in three
-minutes.  Plain loops, a profile and trainings take turns (pipekit.papers.prediction.causes), after
+minutes.  Plain loops, a profile and trainings take turns (experiments.prediction.causes), after
 a short calibration of the host.  A machine that does anything else beside leaves cases undecided.
 """
 
@@ -18,9 +18,9 @@ from outcome import conclude, wide_console
 from tqdm import tqdm
 
 from pipekit.host.provenance import provenance
-from pipekit.papers.prediction.causes import compared, summary
-from pipekit.papers.prediction.runs import cases
-from pipekit.papers.prediction.study import measure_hosts, trained_models
+from experiments.prediction.causes import compared, summary
+from experiments.prediction.runs import cases
+from experiments.prediction.study import measure_hosts, trained_models
 
 METHODS = ("gpipe", "flush", "2bw", "pipedream")
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from pipekit import Pipeline, Stalled
-from pipekit.papers.pipedream.checkpoints import kill
+from experiments.pipedream.checkpoints import kill
 
 Printed = Callable[[str], str]
 

@@ -1,7 +1,7 @@
 """A grid of parameters: one notebook run at every combination, and one tidy table of it all.
 
 A notebook of a grid leaves its numbers in ``grid.csv`` (``Notebook.grid`` in
-:mod:`pipekit.papers.notebook`); those of all its runs, each row with the labels of its combination,
+:mod:`experiments.recorded.notebook`); those of all its runs, each row with the labels of its combination,
 become ``<name>.csv`` beside them, as soon as one is there.
 """
 

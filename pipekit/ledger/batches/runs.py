@@ -23,7 +23,7 @@ from pipekit.reading import read_json
 RECORD = "provenance.json"
 KEPT = "trainings"
 """The folder among a notebook's files that outlives an interruption: see
-:mod:`pipekit.papers.trainings.saved_trainings`."""
+:mod:`experiments.recorded.saved_trainings`."""
 
 
 @dataclass(frozen=True)

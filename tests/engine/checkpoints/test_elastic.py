@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.papers.pipedream.checkpoints import differences
+from experiments.pipedream.checkpoints import differences
 from tests.engine.examples import data, different, mixed, pipeline
 from tests.engine.under_torchrun import under_torchrun
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pipekit as pk
 from pipekit import schedules
 from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.papers.pipedream.checkpoints import Struck, differences, kill
+from experiments.pipedream.checkpoints import Struck, differences, kill
 from tests.engine.examples import (
     METHODS,
     MODELS,

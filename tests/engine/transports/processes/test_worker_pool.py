@@ -22,7 +22,7 @@ from pipekit import Pipeline, WorkerDied
 from pipekit.engine.interrupts import deferred_interrupts
 from pipekit.engine.transports.processes.member import Member
 from pipekit.engine.transports.processes.worker_pool import WorkerPool
-from pipekit.papers.pipedream.checkpoints import Struck
+from experiments.pipedream.checkpoints import Struck
 from tests.engine.examples import data, different, mixed, mlp, pipeline
 from tests.engine.test_failures import LIMIT_S, alive, wait_until, worker_processes
 

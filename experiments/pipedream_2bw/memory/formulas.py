@@ -1,0 +1,161 @@
+"""PipeDream-2BW's memory formulas (section 3) on a GPT of equal stages that the engine trains."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from torch import nn
+
+from pipekit.clusters import V100
+from pipekit.engine import Pipeline, Run, measure_memory
+from pipekit.models.transformer import Block
+from experiments.pipedream_2bw.systems import TABLES, TWO_BW
+from pipekit.plans import Plan, Recompute
+from pipekit.profiling import Profile
+from pipekit.schedules import Schedule, check
+from pipekit.simulation import simulate
+from pipekit.simulation.costs import stage_costs
+from pipekit.traces.memory import Memory
+
+BATCHES = 3
+"""Of a run: from the third on 2BW has both its versions."""
+
+
+class Sizes(NamedTuple):
+    """What section 3's formulas are made of, in bytes: |W| / d, |A_total(b)| / d, |A_input(b)|."""
+
+    weights: float
+    activations: float
+    inputs: float
+
+
+@dataclass(frozen=True)
+class EqualStages:
+    """A system at work on equal stages: GPT's blocks alone, without embedding and head.
+
+    ``depth`` stages, d, of a worker each, must divide the ``blocks``; ``microbatches`` of a batch,
+    m, have ``rows`` sequences, b, of so many tokens; ``hidden`` is h.
+    """
+
+    system: str
+    depth: int
+    microbatches: int
+    rows: int
+    recompute: Recompute
+    blocks: int = 4
+    hidden: int = 32
+    sequence: int = 16
+
+    @property
+    def schedule(self) -> Schedule:
+        """The system's schedule."""
+        return TABLES[self.system](self.depth, self.microbatches)
+
+    @property
+    def plan(self) -> Plan:
+        """As many blocks for each stage."""
+        balance = [self.blocks // self.depth] * self.depth
+        return Plan.by_hand(balance, rows=self.rows, recompute=self.recompute)
+
+    @property
+    def profile(self) -> Profile:
+        """The bytes of a microbatch (simulated)."""
+        return _one_row(self.blocks, self.hidden, self.sequence).scaled(self.rows)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Those of the formulas."""
+        (stage, *_) = stage_costs(self.schedule.take(1), self.profile, self.plan)
+        return Sizes(stage.whole.parameter_bytes, stage.kept_bytes, stage.received_bytes)
+
+    def formula(self) -> float:
+        """Return the bytes of the fullest worker by section 3.
+
+        With recomputation 2BW's are 2|W|/d + |A_total(b)|/d + d |A_input(b)|; Flush has one
+        version, GPipe besides it m inputs (sections 3.1, 3.2).  Without, every microbatch in flight
+        has a full stash, which is its input and what the layers keep.
+        """
+        in_flight = check(self.schedule.take(BATCHES)).peak_in_flight[0]
+        versions = 2 if self.system == TWO_BW else 1
+        stashes = 1 if self.recompute == "always" else in_flight
+        weights, activations, inputs = self.sizes
+        return versions * weights + stashes * activations + in_flight * inputs
+
+    def simulated(self) -> Memory:
+        """Return what the workers should hold."""
+        memory = simulate(self.schedule.take(BATCHES), self.profile, self.plan).memory
+        assert memory is not None  # it simulates with memory always
+        return memory
+
+    def run(self) -> Run:
+        """Really train, and follow the bytes."""
+        pipeline = Pipeline(
+            _model(self.blocks, self.hidden),
+            self.schedule,
+            balance=self.plan,
+            optimizer=partial(torch.optim.SGD, lr=0.01),
+            loss=lambda output, _: output.square().mean(),
+            devices=["cpu"] * self.depth,
+        )
+        # No targets, which would be counted too.
+        rows = self.microbatches * self.rows
+        batch = torch.rand(rows, self.sequence, self.hidden), torch.empty(rows, 0)
+        return pipeline.train([batch] * BATCHES, memory=True)
+
+
+def _model(blocks: int, hidden: int) -> nn.Sequential:
+    """Return blocks, each ``[b, T, h]`` to itself, in float32."""
+    return nn.Sequential(*(Block(hidden, 2, causal=True, norm="pre") for _ in range(blocks)))
+
+
+@cache
+def _one_row(blocks: int, hidden: int, sequence: int) -> Profile:
+    with torch.device("meta"):
+        return Profile.analytic(_model(blocks, hidden), torch.rand(1, sequence, hidden), V100)
+
+
+def counted(memory: Memory) -> float:
+    """Return the most bytes of any worker as the formulas count: no gradients, no optimizer."""
+    return float(memory.frame[["weights", "activations", "recompute"]].sum(axis=1).max())
+
+
+def table(cases: Iterable[EqualStages]) -> pd.DataFrame:
+    """Return each case's bytes three times: by formula, simulated, and measured in training.
+
+    A row a case: system, d, m, b, recompute, formula, accounted (simulated) and engine (measured),
+    all in bytes as :func:`counted`, and peak (measured, all parts).
+    """
+    rows = []
+    for case in cases:
+        held = measure_memory(case.run())
+        rows.append(
+            {
+                "system": case.system,
+                "d": case.depth,
+                "m": case.microbatches,
+                "b": case.rows,
+                "recompute": case.recompute,
+                "formula": case.formula(),
+                "accounted": counted(case.simulated()),
+                "engine": counted(held),
+                "peak": max(held.peak_bytes),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def crossover(case: EqualStages) -> float:
+    """Return the m above which GPipe needs more than 2BW (section 3.1): d + |W| / (d |A_input|)."""
+    return case.depth + case.sizes.weights / case.sizes.inputs
+
+
+def inputs_kept(case: EqualStages) -> list[float]:
+    """Return what each worker keeps from forwards to backwards, in stage inputs (measured).
+
+    With recomputation exactly one for each microbatch in flight (section 4.1).
+    """
+    kept = measure_memory(case.run()).frame.groupby("worker")["activations"].max()
+    return [float(size) / case.sizes.inputs for size in kept]

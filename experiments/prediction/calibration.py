@@ -1,0 +1,159 @@
+"""What the engine takes on this host beside its passes, found by a short training."""
+
+import statistics
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from experiments.prediction.runs import (
+    MethodCase,
+    TrainedModel,
+    pipeline_of,
+    profiled,
+)
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.simulation.one_host import Host
+
+_WIDTH, _ROWS = 640, 16  # weights that fill caches, in passes of about a millisecond
+_FIRST, _LAST = 3, 5  # linear layers of each stage: the last never waits for another forward
+_COPIES = 1, 32  # of the values that a message has
+_CASE = MethodCase("gpipe", 2, 4, 8)
+
+
+def measured_host(transport: str, repeats: int = 5) -> Host:
+    """Measure this host by two stages of linear layers, in some ten seconds.
+
+    They train by GPipe's schedule, once with messages of 41 kB and once of 1.3 MB.  In it the
+    second stage, which is the slower one, waits for nothing between its forwards, nor before its
+    first backward, and the first stage waits before each of its own.  So the medians of the gaps
+    between tasks give what tasks, messages and waking take; what the passes take more than in the
+    profile taken just before is ``pass_s``.
+
+    Args:
+        transport: "threads" or "distributed".
+        repeats: of each; the medians count.
+    """
+    split = Plan.by_hand([2 * _FIRST + 1, 2 * _LAST + 1], rows=_ROWS)
+    found = [_measured(_model(copies), split, transport, repeats) for copies in _COPIES]
+    sizes = [4.0 * _ROWS * _WIDTH * copies for copies in _COPIES]
+    return host_from(sizes, found)
+
+
+def host_from(sizes: Sequence[float], found: Sequence[dict[str, float]]) -> Host:
+    """Return what the gaps of two trainings say.
+
+    Args:
+        sizes: bytes of a message in each, the smaller one first.
+        found: medians, in seconds, as :func:`gaps` and :func:`_measured` give them.
+    """
+    task_s = statistics.mean(each["task"] for each in found)
+    send, receive = ([each[name] - task_s for each in found] for name in ("send", "receive"))
+    taken = [s + r + task_s for s, r in zip(send, receive, strict=True)]
+    wakes = [each["answer"] - other for each, other in zip(found, taken, strict=True)]
+    send_s, send_byte_s = _line(sizes, send)
+    receive_s, receive_byte_s = _line(sizes, receive)
+    return Host(
+        pass_s=max(0.0, statistics.mean(each["pass"] for each in found)),
+        task_s=task_s,
+        batch_s=max(0.0, statistics.mean(each["batch"] for each in found) - task_s),
+        send_s=send_s,
+        send_byte_s=send_byte_s,
+        receive_s=receive_s,
+        receive_byte_s=receive_byte_s,
+        wake_s=max(0.0, statistics.mean(wakes)),
+    )
+
+
+def gaps(frame: pd.DataFrame) -> dict[str, float]:
+    """Return the median gaps between tasks of a training by GPipe's schedule on two stages.
+
+    - ``task``: from the last stage's last forward to its first backward, which nothing travels for;
+    - ``batch``: from the first stage's update to its next forward;
+    - ``send``: between two forwards of the first stage and two backwards of the last;
+    - ``receive``: between two forwards of the last;
+    - ``answer``: from the end of the last stage's backward to the start of the first one's.
+
+    Args:
+        frame: of its trace.
+    """
+    tasks = [list(own.sort_values("start_s").itertuples()) for _, own in frame.groupby("worker")]
+    between: dict[tuple[int, str, str], list[float]] = {}
+    for worker, own in enumerate(tasks):
+        for one, other in pairwise(own):
+            gap = other.start_s - one.end_s
+            between.setdefault((worker, one.op, other.op), []).append(gap)
+    middle = {key: statistics.median(each) for key, each in between.items()}
+    first, last = ({x.microbatch: x for x in own if x.op == "BACKWARD"} for own in tasks)
+    return {
+        "task": middle[1, "FORWARD", "BACKWARD"],
+        "batch": middle[0, "UPDATE", "FORWARD"],
+        "send": (middle[0, "FORWARD", "FORWARD"] + middle[1, "BACKWARD", "BACKWARD"]) / 2,
+        "receive": middle[1, "FORWARD", "FORWARD"],
+        "answer": statistics.median(first[k].start_s - last[k].end_s for k in first),
+    }
+
+
+def longer(frame: pd.DataFrame, costs: Profile, split: Plan) -> float:
+    """Return how many seconds more than profiled the passes of a run took, on average."""
+    took = (frame["end_s"] - frame["start_s"]).groupby([frame["stage"], frame["op"]]).mean()
+    stages = [costs.stage(stage.first, stage.stop) for stage in split.stages]
+    return statistics.mean(
+        float(took[number, op]) - seconds
+        for number, stage in enumerate(stages)
+        for op, seconds in (("FORWARD", stage.forward_s), ("BACKWARD", stage.backward_s))
+    )
+
+
+def _measured(model: TrainedModel, split: Plan, transport: str, repeats: int) -> dict[str, float]:
+    pipeline, batches = pipeline_of(model, _CASE, split, transport), model.batches(4, 8)
+    for _ in range(2):
+        pipeline.train(batches)  # to warm up
+    found = []
+    for _ in range(repeats):
+        costs = profiled(model, 2, passes=5)
+        frame = pipeline.train(batches).trace.frame
+        found.append(gaps(frame) | {"pass": longer(frame, costs, split)})
+    pipeline.close()
+    return {name: statistics.median(each[name] for each in found) for name in found[0]}
+
+
+def _line(sizes: Sequence[float], took: Sequence[float]) -> tuple[float, float]:
+    """Return seconds of a message, and of each byte, neither below 0."""
+    byte_s = max(0.0, (took[1] - took[0]) / (sizes[1] - sizes[0]))
+    return max(0.0, took[0] - byte_s * sizes[0]), byte_s
+
+
+def _model(copies: int) -> TrainedModel:
+    """Return linear layers between which, at the cut, so many copies of the values travel."""
+    first, last = (
+        [layer for _ in range(count) for layer in (nn.Linear(_WIDTH, _WIDTH), nn.Tanh())]
+        for count in (_FIRST, _LAST)
+    )
+    layers = nn.Sequential(*first, _Widen(copies), _Narrow(), *last)
+    rows = torch.rand(_ROWS, _WIDTH)
+    sgd = partial(SGD, lr=0.01)
+    return TrainedModel(f"linear layers, {copies}", layers, rows, rows, nn.MSELoss(), sgd, 0)
+
+
+class _Widen(nn.Module):
+    """[rows, width] to [rows, copies * width]."""
+
+    def __init__(self, copies: int) -> None:
+        super().__init__()
+        self.copies = copies
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.repeat(1, self.copies)
+
+
+class _Narrow(nn.Module):
+    """[rows, copies * width] to [rows, width]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :_WIDTH]

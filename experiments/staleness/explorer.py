@@ -1,0 +1,134 @@
+"""Speed against staleness: all methods as points, for a model, a cluster and a memory cap."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+import pandas as pd
+
+from pipekit.explore.memory import OPTIMIZERS
+from pipekit.explore.models import ESTIMATES, MODELS
+from pipekit.explore.page.controls import choice, steps
+from pipekit.explore.page.explorer import explore, waiting
+from pipekit.explore.page.view import Plot, View
+
+TRAININGS = "trainings.csv"
+ALIKE = 1e-3
+"""Times that differ by less are alike, as a share."""
+CLUSTERS = ("2bw-v100", "pipedream-a", "pipedream-b")
+
+
+def see(
+    table: pd.DataFrame,
+    model: str = "gpt-1.3B",
+    cluster: str = "2bw-v100",
+    stages: int = 4,
+    rows: int = 32,
+    memory_gib: float = 16,
+    states: str = "Adam",
+    proxy: str = "images-small",
+    optimizer: str = "adamw",
+) -> View:
+    """Return what each method takes on these machines, beside the loss that it ends with.
+
+    Args:
+        table: how each method of the sweep ended (:func:`.comparison.summary`).
+        model: one of :data:`MODELS`, in float32.
+        cluster: one of :data:`CLUSTERS`.
+        stages: of one pipeline; methods that were measured at another depth are left out.
+        rows: samples of an update.
+        memory_gib: of a worker, GiB.
+        states: one of :data:`OPTIMIZERS`, whose memory is counted.
+        proxy: the small network that was trained in the model's place.
+        optimizer: by which it was.
+
+    Raises:
+        ValueError: nothing was measured there, or the machines cannot be so.
+    """
+    from experiments.staleness.figures import speed  # here, since torch takes seconds
+    from experiments.staleness.speed import Machines, points
+
+    machines = Machines(model, cluster, stages, rows, 2 * stages, OPTIMIZERS[states])
+    found = points(machines, table, proxy, optimizer)
+    if found.empty:
+        raise ValueError(
+            f"no training of {proxy} with {optimizer} on {stages} stages is complete: run "
+            f"experiments/staleness.yaml, or choose another proxy, optimizer or depth"
+        )
+    gib = found["memory_bytes"] / 2**30
+    fits = gib <= memory_gib
+    plotted = {}
+    if fits.any():
+        hardware = f"{model} on {cluster}, {stages} stages, {rows} samples an update"
+        title = f"{hardware}, beside {proxy} with {optimizer}"
+        figure, shown = speed(found[fits], title)
+        plotted["speed_and_staleness"] = Plot(figure, shown)
+    return View(
+        text=_text(found, fits, memory_gib),
+        plots=plotted,
+        table=pd.DataFrame(
+            {
+                "method": found["arm"],
+                "ms a sample": 1e3 * found["seconds"],
+                "loss (nats)": found["loss"],
+                "± over seeds": found["std"],
+                "memory (GB)": found["memory_bytes"] / 1e9,
+                "fits": fits.map({True: "yes", False: "no"}),
+            }
+        ),
+        caption="time and memory simulated; loss measured at proxy scale",
+    )
+
+
+def controls(table: pd.DataFrame) -> dict[str, widgets.ValueWidget]:
+    """Return the controls of :func:`see`."""
+    from experiments.staleness.comparison import OWN  # here, since torch takes seconds
+
+    delayed = table[(table["at"] == OWN) & (table["cost"] != 0)]
+    pairs = [(row.proxy, row.optimizer) for row in delayed.itertuples()]
+    return {
+        "model": choice("model", MODELS),
+        "cluster": choice("cluster", CLUSTERS),
+        "stages": steps("stages", sorted({*table["stages"], 4} & {4, 8})),
+        "rows": steps("samples an update", [16, 32, 64, 128, 256]),
+        "memory_gib": steps("memory (GiB)", [4, 8, 12, 16, 24, 32, 48, 80]),
+        "states": choice("kept for", OPTIMIZERS),
+        "proxy": choice("trained", dict.fromkeys(proxy for proxy, _ in pairs)),
+        "optimizer": choice("by", dict.fromkeys(optimizer for _, optimizer in pairs)),
+    }
+
+
+def speed_against_staleness(
+    interactive: bool, results_dir: str, reference_dir: str | Path, **start: Any
+) -> None:
+    """Display the explorer; see :func:`pipekit.explore.page.explorer.explore`.
+
+    Args:
+        interactive: False where nobody moves a slider, as under papermill.
+        results_dir: the folder for the static figures.
+        reference_dir: the folder of the sweep's ``trainings.csv``.
+        start: where to begin.
+    """
+    with waiting(f"loading torch and reading {TRAININGS}"):
+        from experiments.staleness import comparison
+
+        table = comparison.summary(comparison.load(Path(reference_dir) / TRAININGS))
+    see_here, controls_here = partial(see, table), partial(controls, table)
+    explore(see_here, controls_here, interactive, results_dir, waits_for=ESTIMATES, **start)
+
+
+def _text(found: pd.DataFrame, fits: pd.Series, memory_gib: float) -> str:
+    left_out = found["arm"][~fits]
+    if len(left_out) == len(found):
+        return f"Nothing fits into {memory_gib:g} GiB (simulated)."
+    best = found[fits]
+    least = best.loc[best["loss"].idxmin()]
+    quickest = best["seconds"].min()
+    fastest = [*best["arm"][best["seconds"] <= (1 + ALIKE) * quickest]]
+    others = f" and {len(fastest) - 1} more are" if len(fastest) > 1 else " is"
+    out = f"  Not within {memory_gib:g} GiB: {', '.join(left_out)}." if len(left_out) else ""
+    return (
+        f"{fastest[0]}{others} the fastest, {1e3 * quickest:.3g} ms a sample (simulated), "
+        f"and {least['arm']} ends lowest, at {least['loss']:.3f} nats (measured).{out}"
+    )

@@ -1,0 +1,187 @@
+"""What each method of the sweep takes on the papers' machines: seconds, and bytes (simulated).
+
+All make an update of equally many samples.  Methods with microbatches cut them; PipeDream and what
+is built on it pass them through whole, since it updates after each minibatch.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+
+import pandas as pd
+
+from pipekit import schedules
+from pipekit.clusters import Cluster, named
+from experiments.study.costs import published
+from experiments.staleness.comparison import OWN, arm_name
+from experiments.staleness.methods import METHODS, PACI_MICROBATCHES, SYNC
+from experiments.staleness.optimizers import OPTIMIZERS
+from experiments.staleness.proxies import of_setting
+from experiments.study.traces import mean_interval
+from pipekit.planning.sweep import block_balance
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.schedules import Schedule
+from pipekit.simulation import simulate
+
+BATCHES = 3
+"""Of a simulated run, besides those that fill the pipeline."""
+DEPTH = 4
+"""Stages of a pipeline whose method has the same delay at any depth."""
+
+
+@dataclass(frozen=True)
+class Machines:
+    """A model on a cluster: one pipeline.
+
+    Attributes:
+        model: a name of :data:`pipekit.models.PUBLISHED`, in float32.
+        cluster: a name of :data:`pipekit.names.CLUSTERS`.
+        stages: of the pipeline, one worker each.
+        rows: samples of an update.
+        microbatches: into which methods that have some cut them; at least ``stages``.
+        optimizer_states: tensors of a parameter's size that the optimizer keeps, 2 for Adam.
+        recompute: whether a stage keeps only what it received.
+    """
+
+    model: str = "gpt-1.3B"
+    cluster: str = "2bw-v100"
+    stages: int = 4
+    rows: int = 32
+    microbatches: int = 8
+    optimizer_states: float = 2
+    recompute: bool = True
+
+    def point(self, method: str) -> dict[str, float]:
+        """Return a method's ``seconds`` of an update, and its ``memory_bytes``.
+
+        The bytes are those of the worker that needs most.
+
+        Raises:
+            ValueError: there are too few microbatches or rows, or the cluster is too small.
+        """
+        return _point(self, method)
+
+    def _simulated(self, method: str) -> dict[str, float]:
+        schedule, parts = self._schedule(method)
+        if self.rows % parts:
+            raise ValueError(
+                f"{self.rows} samples an update cannot be cut into {parts} equal microbatches: "
+                f"use a multiple"
+            )
+        machines = named(self.cluster)
+        profile = _one_row(self.model, machines)
+        rows = self.rows // parts
+        plan = Plan.by_hand(
+            block_balance(profile, self.stages),
+            rows=rows,
+            recompute="always" if self.recompute else "never",
+        )
+        mitigation = METHODS[method].mitigation
+        trace = simulate(
+            schedule,
+            profile.scaled(rows),
+            plan,
+            machines,
+            optimizer_states=self.optimizer_states,
+            mitigation=mitigation and mitigation(1),
+        )
+        assert trace.memory is not None
+        ends = trace.ends("BACKWARD", stage=self.stages - 1, group=parts)
+        return {
+            "seconds": mean_interval(ends, len(ends) - BATCHES, len(ends) - 1),
+            "memory_bytes": float(max(trace.memory.peak_bytes)),
+        }
+
+    def _schedule(self, method: str) -> tuple[Schedule, int]:
+        """Return a method's table, and the microbatches of its batches."""
+        n, m = self.stages, self.microbatches
+        if method == SYNC:
+            schedule, parts = schedules.flush(n, m), m
+        elif METHODS[method].equation == "2bw":
+            # Synchronous training first is over before long.
+            schedule, parts = schedules.two_bw(n, m), m
+        else:
+            schedule = METHODS[method].schedule(n)
+            parts = PACI_MICROBATCHES if method == "paci" else 1
+        return schedule.take(n + BATCHES), parts
+
+
+STANDS_FOR: Mapping[str, Machines] = MappingProxyType(
+    {
+        "gpt": Machines(),
+        "bert": Machines("bert-large"),
+        "images": Machines("vgg16", "pipedream-a", rows=64, recompute=False),
+    }
+)
+"""By a proxy's kind: the papers' network that it stands for, on that paper's cluster."""
+
+
+def on_paper_cluster(proxy: str, optimizer: str, stages: int = 4) -> Machines:
+    """Return the network and the cluster that a proxy stands for, with an optimizer's memory."""
+    states = OPTIMIZERS[optimizer].states
+    return replace(STANDS_FOR[of_setting(proxy).kind], stages=stages, optimizer_states=states)
+
+
+def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) -> pd.DataFrame:
+    """Return all measured methods at this depth as points: a row each.
+
+    Args:
+        machines: the network on its cluster.
+        table: how each method ended (:func:`.comparison.summary`).
+        proxy: the small network that was trained in the other's place.
+        optimizer: by which it was.
+
+    Returns:
+        Columns: method, arm, ``seconds`` of a sample (simulated), ``loss`` at the end and ``std``
+        over seeds (measured on the proxy, each at its own rate), ``memory_bytes`` (simulated).
+    """
+    rows = table[
+        (table["proxy"] == proxy) & (table["optimizer"] == optimizer) & (table["at"] == OWN)
+    ]
+    found = []
+    for row in rows.itertuples():
+        if METHODS[row.method].stages or row.stages == machines.stages:
+            point = machines.point(row.method)
+            found.append(
+                {
+                    "method": row.method,
+                    "arm": arm_name(row.method, row.stages),
+                    "seconds": point["seconds"] / machines.rows,
+                    "loss": row.loss,
+                    "std": row.std,
+                    "memory_bytes": point["memory_bytes"],
+                }
+            )
+    columns = ["method", "arm", "seconds", "loss", "std", "memory_bytes"]
+    return pd.DataFrame(found, columns=columns).assign(label="simulated; loss measured")
+
+
+def update_seconds(
+    machines: Callable[[str, str, int], Machines], trainings: pd.DataFrame
+) -> pd.Series:
+    """Return the simulated seconds of an update, by proxy, optimizer, method and stages.
+
+    Args:
+        machines: from proxy, optimizer and depth, say :func:`on_paper_cluster`.  Methods whose
+            delay does not depend on the depth are on :data:`DEPTH` stages.
+        trainings: whose methods.
+    """
+    arms = trainings[["proxy", "optimizer", "method", "stages"]].drop_duplicates()
+    found = {}
+    for proxy, optimizer, method, stages in arms.itertuples(index=False):
+        depth = DEPTH if METHODS[method].stages else stages
+        point = machines(proxy, optimizer, depth).point(method)
+        found[proxy, optimizer, method, stages] = point["seconds"]
+    return pd.Series(found, name="seconds").sort_index()
+
+
+@cache  # explorers ask again and again
+def _point(machines: Machines, method: str) -> dict[str, float]:
+    return machines._simulated(method)
+
+
+@cache
+def _one_row(model: str, cluster: Cluster) -> Profile:
+    return published(model, 1, cluster.device)

@@ -1,0 +1,182 @@
+"""The sweep: each method's rate is tuned in the same way, and judged on other seeds.
+
+Every arm (a method at a depth, with an optimizer, on a proxy) tries the same rates, each twice the
+one before, on the tuning seeds, with as many updates as a judged training has.  The rate with the
+least mean validation loss at the end is chosen.  If that is, for any arm, the least or the greatest
+that was tried, all arms try one more there, until it is neither for any: a late gradient's loss may
+have two valleys over the rates, and whoever stopped in its first one would miss the deeper one that
+another arm's search has come to.  The judging seeds are others.  Besides at its own
+rate each arm is judged at that of the method without delay, as papers that "did not tune" do.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pipekit.choices import require_choice
+from experiments.staleness.methods import METHODS, SYNC
+from experiments.staleness.optimizers import OPTIMIZERS
+from experiments.staleness.proxies import PROXIES, OwnImages, Proxy
+from experiments.staleness.trainings import POINTS, StaleTraining, train
+from experiments.trainings import saved_trainings
+
+ARM = ["proxy", "method", "stages", "optimizer"]
+"""The columns that tell one arm from another."""
+FIRST_TUNING_SEED = 100
+"""Judging seeds are below, from 0."""
+MOST_RATES = 16
+"""Tried, lest an arm that never learns is tuned for ever."""
+VALIDATIONS = [f"validation_{point}" for point in range(POINTS + 1)]
+"""The columns of the losses in the course of a training; the last is that at its end."""
+FINAL = VALIDATIONS[-1]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Trainings of several arms with one optimizer on one proxy.
+
+    Attributes:
+        proxy: the network and its data.
+        optimizer: a name of :data:`.optimizers.OPTIMIZERS`.
+        arms: methods, each with its depth: see :func:`parse_arms`.  Those that are not defined for
+            the optimizer are left out.
+        seeds: how many judge.
+        tuning_seeds: how many tune.
+        rates: how many of the recipe's first rates are tried at first, the middle ones.
+    """
+
+    proxy: Proxy
+    optimizer: str
+    arms: tuple[tuple[str, int], ...]
+    seeds: int = 5
+    tuning_seeds: int = 2
+    rates: int = 5
+
+    @classmethod
+    def of(
+        cls,
+        proxy: str,
+        optimizer: str,
+        methods: str,
+        seeds: int = 5,
+        tuning_seeds: int = 2,
+        rates: int = 5,
+        updates: int = 0,
+        folder: str = "",
+    ) -> "Sweep":
+        """Return a sweep from a notebook's parameters; 0 updates are the proxy's own number.
+
+        ``folder`` has the images of the proxy that learns from the user's own.
+
+        Raises:
+            ValueError: there is no such proxy, optimizer, method or folder of images.
+        """
+        require_choice("proxy", proxy, list(PROXIES))
+        require_choice("optimizer", optimizer, list(OPTIMIZERS))
+        network = PROXIES[proxy]
+        network = replace(network, updates=updates) if updates else network
+        if isinstance(network, OwnImages):
+            network = replace(network, folder=folder)
+            network.data()  # refused before any training starts
+        return cls(network, optimizer, parse_arms(methods), seeds, tuning_seeds, rates)
+
+    def run(self, folder: Path) -> pd.DataFrame:
+        """Train what the folder has not yet; return all as :func:`frame` does."""
+        templates = [
+            StaleTraining(self.proxy, method, stages, self.optimizer, 0.0, 0)
+            for method, stages in dict.fromkeys([(SYNC, METHODS[SYNC].depth(1)), *self.arms])
+            if self.optimizer in (METHODS[method].optimizers or OPTIMIZERS)
+        ]
+        tried = self._tuned(templates, folder)
+        rate = chosen(tried)
+        judged = [
+            template.at(lr, seed)
+            for template in templates
+            for lr in dict.fromkeys([rate[_key(template)], rate[_key(templates[0])]])
+            for seed in range(self.seeds)
+        ]
+        return pd.concat([tried, frame(judged, folder)], ignore_index=True)
+
+    def _tuned(self, templates: Sequence[StaleTraining], folder: Path) -> pd.DataFrame:
+        """Return the trainings of the tuning seeds, at all the rates that it took."""
+        rates = list(_middle(OPTIMIZERS[self.optimizer].first_rates, self.rates))
+        seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tuning_seeds)
+        while True:
+            cases = [t.at(lr, s) for t in templates for lr in rates for s in seeds]
+            tried = frame(cases, folder)
+            found, least, greatest = set(chosen(tried).values()), min(rates), max(rates)
+            beyond = {least: least / 2, greatest: greatest * 2}
+            more = [beyond[rate] for rate in (least, greatest) if rate in found]
+            if not more or len(rates) >= MOST_RATES:
+                return tried
+            rates += more
+
+
+def parse_arms(text: str) -> tuple[tuple[str, int], ...]:
+    """Return arms from words such as ``2bw pipedream:4``: a method, and its pipeline's depth.
+
+    Raises:
+        ValueError: a method is unknown, or one whose delay depends on the depth has none.
+    """
+    arms = []
+    for word in text.split():
+        name, _, depth = word.partition(":")
+        if name not in METHODS:
+            raise ValueError(f"unknown method {name!r}; choose of {', '.join(METHODS)}")
+        if not METHODS[name].stages and not depth.isdigit():
+            raise ValueError(f"{name} needs a depth: write {name}:4 for four stages")
+        arms.append((name, METHODS[name].depth(int(depth or 0))))
+    return tuple(arms)
+
+
+def frame(cases: Sequence[StaleTraining], folder: Path) -> pd.DataFrame:
+    """Return a row for each training; those that the folder has are not run again.
+
+    Columns: :data:`ARM` (its proxy is a :attr:`.Proxy.setting`), ``rate``, ``seed``, ``updates``,
+    ``batch_rows``, :data:`VALIDATIONS` (nats; not a number where it is not finite), ``training``
+    (the mean loss of the last tenth of the updates, at the weights that the method reads), ``by``
+    (oracle or engine), ``cpu_s``, ``commit``.
+    """
+    return table(saved_trainings.train_or_load(cases, train, folder))
+
+
+def table(records: Iterable[saved_trainings.Record]) -> pd.DataFrame:
+    """Return a row for each record of a training, as :func:`frame` does."""
+    rows = []
+    for record in records:
+        losses = np.array(record["losses"], dtype=float)
+        validations = [np.nan if loss is None else loss for _, loss in record["validations"]]
+        proxy = replace(PROXIES[record["case"]["proxy"]], updates=len(losses))
+        rows.append(
+            record["case"]
+            | {"proxy": proxy.setting, "updates": len(losses), "batch_rows": proxy.batch_rows}
+            | dict(zip(VALIDATIONS, validations, strict=True))
+            | {"training": float(losses[-len(losses) // 10 :].mean())}
+            | {name: record[name] for name in ("by", "cpu_s")}
+            | {"commit": record["provenance"]["commit"]}
+        )
+    return pd.DataFrame(rows)
+
+
+def chosen(trainings: pd.DataFrame) -> dict[tuple[str, str, int, str], float]:
+    """Return the rate of each arm: that of the least mean final loss over the tuning seeds.
+
+    A rate at which one of them did not end with a finite loss is never chosen, unless all are so:
+    then the least is.
+    """
+    tuning = trainings[trainings["seed"] >= FIRST_TUNING_SEED]
+    finals = tuning.assign(**{FINAL: tuning[FINAL].fillna(np.inf)})
+    means = finals.groupby([*ARM, "rate"])[FINAL].mean()
+    return {arm: float(own.idxmin()[-1]) for arm, own in means.groupby(level=ARM)}
+
+
+def _key(case: StaleTraining) -> tuple[str, str, int, str]:
+    return case.proxy.setting, case.method, case.stages, case.optimizer
+
+
+def _middle(rates: Sequence[float], number: int) -> Sequence[float]:
+    start = (len(rates) - number) // 2
+    return rates[start : start + number]

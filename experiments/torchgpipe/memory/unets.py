@@ -1,0 +1,127 @@
+"""U-Nets of any depth in the memory model: torchgpipe's Table 3 is a search (section 4.2.2)."""
+
+from dataclasses import replace
+from functools import cache, partial
+from itertools import accumulate
+from typing import NamedTuple
+
+from pipekit.clusters import P40
+from pipekit.models import PUBLISHED, unet
+from experiments.study.costs import estimated, images
+from experiments.study.search import largest_that_fits
+from experiments.study.traces import memory_of
+from experiments.torchgpipe.as_drawn import as_drawn
+from experiments.torchgpipe.settings import Benchmark
+from pipekit.planning import balance
+from pipekit.plans import Plan
+from pipekit.profiling import Profile
+from pipekit.simulation import simulate
+
+GIB = 2**30
+PIXELS = 192
+
+SHALLOW = 3
+"""From so many convolutions a cell on, those between the first and the last are all alike."""
+
+
+def profile_of(convolutions: int, channels: int) -> Profile:
+    """Return what one row of a U-Net (B, C) costs on the P40 (simulated).
+
+    Only a shallow network is estimated layer by layer; a deeper one has its inner convolutions more
+    often.
+    """
+    shallow = _estimated(min(convolutions, SHALLOW), channels)
+    if convolutions <= SHALLOW:
+        return shallow
+    # A cell and the pooling behind it, or the joining before it, are 4 layers.
+    times = [convolutions - 2 if number % 4 == 1 else 1 for number in range(len(shallow))]
+    first = [0, *accumulate(times)]
+    pairs = zip(shallow.layers, times, strict=True)
+    layers = [layer for layer, count in pairs for _ in range(count)]
+    named = (replace(each, name=f"{n} {each.name.split()[1]}") for n, each in enumerate(layers))
+    skips = (
+        replace(skip, source=first[skip.source], destination=first[skip.destination])
+        for skip in shallow.skips
+    )
+    return replace(shallow, layers=tuple(named), skips=tuple(skips))
+
+
+@cache
+def _estimated(convolutions: int, channels: int) -> Profile:
+    return estimated(partial(unet, convolutions, channels), images(1, PIXELS), P40)
+
+
+def by_size(profile: Profile, stages: int) -> list[int]:
+    """Return the partition of torchgpipe's own algorithm, by size (section 3).
+
+    Weights, gradients and what one row leaves.
+    """
+    costs = [2 * layer.parameter_bytes + layer.saved_bytes for layer in profile.layers]
+    return balance(costs, stages, "block")
+
+
+def peak_bytes(profile: Profile, plan: Plan, microbatches: int) -> list[int]:
+    """Return the most bytes on each device in a batch with plain SGD (simulated)."""
+    table = as_drawn(len(plan.stages), microbatches)
+    return list(memory_of(simulate(table, profile, plan)).peak_bytes)
+
+
+class Row(NamedTuple):
+    """A row of Table 3, simulated."""
+
+    name: str  # "pipeline-2"
+    size: tuple[int, int]  # (B, C)
+    parameters: int  # counted
+    total: float  # GiB of all devices
+    fullest: float  # of the fullest device
+    weights: float  # of weights and gradients, all devices
+    by_size: float  # GiB of all devices with the partition by :func:`by_size`
+    as_published: bool  # whether that is the published partition
+
+
+def size_of(network: str) -> tuple[int, int]:
+    """Return (B, C) of a U-Net's name: "unet-24-128"."""
+    _, convolutions, channels = network.split("-")
+    return int(convolutions), int(channels)
+
+
+def table3_row(cell: Benchmark) -> Row:
+    """Simulate a row of Table 3 with the published partition."""
+    size = size_of(cell.network)
+    profile = profile_of(*size)
+    own = cell.plan(by_size(profile, cell.stages))
+    published, ours = (peak_bytes(profile, each, cell.microbatches) for each in (cell.plan(), own))
+    parameters = PUBLISHED[cell.network].build(device="meta").parameters()
+    return Row(
+        cell.name,
+        size,
+        sum(p.numel() for p in parameters),
+        sum(published) / GIB,
+        max(published) / GIB,
+        2 * profile.parameter_bytes / GIB,
+        sum(ours) / GIB,
+        own.balance == list(cell.balance),
+    )
+
+
+def most_convolutions(cell: Benchmark) -> int:
+    """Return the largest B for a row's C, devices and microbatches that fits, in the memory model.
+
+    Partitions are by :func:`by_size`.
+    """
+    _, channels = size_of(cell.network)
+
+    def fits(convolutions: int) -> bool:
+        profile = profile_of(convolutions, channels)
+        plan = Plan.by_hand(by_size(profile, cell.stages), rows=cell.rows, recompute=cell.recompute)
+        return max(peak_bytes(profile, plan, cell.microbatches)) <= P40.memory_bytes
+
+    return largest_that_fits(fits)
+
+
+def gpt2_parameters(layers: int, hidden: int, vocabulary: int, positions: int) -> int:
+    """Return the parameters of GPT-2: blocks of 12 h^2 + 13 h, embeddings, and the last norm.
+
+    The head has the weights of the embedding.
+    """
+    return layers * (12 * hidden**2 + 13 * hidden) + (vocabulary + positions + 2) * hidden

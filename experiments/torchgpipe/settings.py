@@ -1,0 +1,180 @@
+"""torchgpipe's benchmarks as data (torchgpipe, section 4.2).
+
+The paper prints neither the partitions nor Table 2's batch sizes, but says where they are (section
+4, footnote 4): github.com/kakaobrain/torchgpipe, benchmarks/*/main.py, here as of commit a4710261.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from types import MappingProxyType
+
+from torch.nn import Parameter
+from torch.optim import SGD
+
+from pipekit.clusters import torchgpipe_p40
+from pipekit.models.unet import DEPTH
+from experiments.recorded.findings import printed_number
+from pipekit.plans import Plan, Recompute
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One cell of a table."""
+
+    name: str  # as the ledger calls it: "m4-n2", "pipeline-2"
+    network: str  # a key of :data:`pipekit.models.PUBLISHED`
+    microbatches: int  # m
+    batch: int  # rows of a batch
+    balance: tuple[int, ...]  # layers of each stage, counted in our networks
+    recompute: Recompute  # which microbatches are recomputed
+
+    @property
+    def stages(self) -> int:
+        """How many devices it has: n."""
+        return len(self.balance)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a microbatch."""
+        return self.batch // self.microbatches
+
+    def plan(self, balance: Sequence[int] | None = None) -> Plan:
+        """Return it as a plan, with its own partition or another one."""
+        return Plan.by_hand(balance or self.balance, rows=self.rows, recompute=self.recompute)
+
+
+def unet_balance(published: Sequence[int], convolutions: int) -> tuple[int, ...]:
+    """Return a U-Net's partition in our layers.
+
+    In the repository a convolution, its dropout, its norm and its activation are four layers, and
+    so are stash and max-pool two, and upsampling and joining two; here each is one.  A cut within
+    one of ours goes to its nearer end.
+
+    Raises:
+        ValueError: the layers are not as many as that U-Net has.
+    """
+    cell = [4] * convolutions
+    sizes = [*([*cell, 2] * DEPTH), *cell, *([2, *cell] * DEPTH), 1]
+    ends = [0, *accumulate(sizes)]
+    if (found := sum(published)) != ends[-1]:
+        what = f"a U-Net of {convolutions} convolutions has {ends[-1]} layers there"
+        raise ValueError(f"{what}, not {found}")
+    cuts = [
+        min(range(len(ends)), key=lambda layer: abs(ends[layer] - cut))
+        for cut in (0, *accumulate(published))
+    ]
+    return tuple(b - a for a, b in pairwise(cuts))
+
+
+# (m, n): batch and partition.  At m = 1 the microbatch is recomputed (section 4.2.1).
+_AMOEBANET = {
+    (1, 2): (96, (7, 17)),
+    (1, 4): (160, (3, 4, 5, 12)),
+    (1, 8): (196, (2, 2, 2, 2, 2, 3, 4, 7)),
+    (4, 2): (256, (9, 15)),
+    (4, 4): (360, (3, 6, 7, 8)),
+    (4, 8): (480, (2, 2, 2, 3, 3, 4, 4, 4)),
+    (32, 2): (1280, (9, 15)),
+    (32, 4): (1152, (3, 6, 7, 8)),
+    (32, 8): (1280, (2, 2, 2, 3, 3, 4, 4, 4)),
+}
+
+TABLE2: Mapping[tuple[int, int], Benchmark] = MappingProxyType(
+    {
+        (m, n): Benchmark(
+            f"m{m}-n{n}",
+            "amoebanet-d-18-256",
+            m,
+            batch,
+            balance,
+            "always" if m == 1 else "except_last",
+        )
+        for (m, n), (batch, balance) in _AMOEBANET.items()
+    }
+)
+"""AmoebaNet-D (18, 256), by (m, n)."""
+
+_UNET_MEMORY = {
+    "pipeline-1": (11, 128, 32, [505]),
+    "pipeline-2": (24, 128, 32, [526, 551]),
+    "pipeline-4": (24, 160, 32, [472, 54, 36, 515]),
+    "pipeline-8": (48, 160, 128, [800, 140, 62, 36, 36, 36, 36, 987]),
+}
+_MEMORY_BATCH = 32
+
+TABLE3: tuple[Benchmark, ...] = (
+    Benchmark("naive-1", "unet-6-72", 1, _MEMORY_BATCH, (11 * 7,), "never"),
+    *(
+        Benchmark(
+            name,
+            f"unet-{b}-{c}",
+            min(chunks, _MEMORY_BATCH),  # a batch is cut into no more parts than it has rows
+            _MEMORY_BATCH,
+            unet_balance(balance, b),
+            "except_last",
+        )
+        for name, (b, c, chunks, balance) in _UNET_MEMORY.items()
+    ),
+)
+"""U-Nets for memory."""
+
+_UNET_SPEED = {
+    "pipeline-1": (80, 2, [241]),
+    "pipeline-2": (512, 32, [104, 137]),
+    "pipeline-4": (512, 16, [30, 66, 84, 61]),
+    "pipeline-8": (640, 40, [16, 27, 31, 44, 22, 57, 27, 17]),
+}
+
+TABLE4: tuple[Benchmark, ...] = (
+    Benchmark("naive-1", "unet-5-64", 1, 40, (11 * 6,), "never"),
+    *(
+        Benchmark(name, "unet-5-64", m, batch, unet_balance(balance, 5), "except_last")
+        for name, (batch, m, balance) in _UNET_SPEED.items()
+    ),
+)
+"""U-Net (5, 64) for speed."""
+
+TABLE1 = Benchmark("table1", "unet-5-64", 8, 128, unet_balance([34, 76, 70, 61], 5), "except_last")
+"""U-Net (5, 64) with and without the components (section 4.1; benchmarks/unet-timeline)."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How the speed benchmarks were run (section 4.2.1)."""
+
+    epochs: int = 10  # of a run
+    dropped: str = "first"  # of them, the first ones that do not count
+    images: int = 10_000  # of an epoch, at random
+    image: tuple[int, int, int] = (3, 224, 224)  # channels, height and width
+
+    def optimizer(self, parameters: list[Parameter]) -> SGD:
+        """Return plain SGD; the learning rate is the repository's."""
+        return SGD(parameters, lr=0.1)
+
+    def __str__(self) -> str:
+        size = "x".join(map(str, self.image))
+        return (
+            f"plain SGD, {self.epochs} epochs, {self.dropped} dropped, {self.images:,} synthetic "
+            f"{size} images"
+        )
+
+
+plain_sgd = Protocol().optimizer
+"""Makes the paper's optimizer."""
+
+CUDA = "10.1.243"
+"""Of all runs (section 4); in no model of ours."""
+
+
+def hardware() -> str:
+    """Return the preset of the paper's GPUs in the paper's words."""
+    device = torchgpipe_p40().device
+    name = re.sub(r" .*", "", device.name)
+    return f"Tesla {name} {device.memory_bytes / 2**30:g}GiB; CUDA {CUDA}"
+
+
+def printed_cell(table: int, cell: str) -> float | None:
+    """Return a number of the paper's tables, by what the ledger calls it; None if it has none."""
+    return printed_number(f"torchgpipe-table{table}-{cell}")

@@ -1,0 +1,194 @@
+"""All methods that flush on equal workers with equal work: exact in slots, simulated, emulated."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from pipekit.emulation import emulate
+from experiments.zoo.closed_forms import ACTIVATIONS, FORMS, Setting
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import Op, Schedule, check, slots
+from pipekit.schedules.methods.by_name import METHODS, stages_a_worker
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+
+NAMES = (*FORMS, *ACTIVATIONS)
+
+
+def schedule(name: str, setting: Setting) -> Schedule:
+    """Return a method's schedule without end on the setting's workers.
+
+    Raises:
+        ScheduleError: the method cannot be had with so many workers and microbatches.
+    """
+    stages = setting.workers * stages_a_worker(name)
+    return METHODS[name](stages, setting.microbatches)
+
+
+def drawn(name: str, setting: Setting, batches: int = 1) -> Trace:
+    """Return a method's timeline in slots, each pass as long as its part of the worker's work."""
+    made = schedule(name, setting).take(batches)
+    return Trace.from_schedule(made, _durations(name, setting), _overlap(made, setting))
+
+
+def idle(name: str, setting: Setting) -> dict[str, float]:
+    """Return the slots that the worst worker idles in a batch, of the makespan and of its span."""
+    made = schedule(name, setting).take(1)
+    times = slots(made, _durations(name, setting), _overlap(made, setting))
+    busy = [float((each[:, 1] - each[:, 0]).sum()) for each in times]
+    makespan = max(float(each[:, 1].max()) for each in times)
+    spans = [float(each[:, 1].max() - each[:, 0].min()) for each in times]
+    return {
+        "makespan": makespan - min(busy),
+        "span": max(span - work for span, work in zip(spans, busy, strict=True)),
+    }
+
+
+def activations(name: str, setting: Setting) -> float:
+    """Return the most activations that a worker keeps, in those of a whole microbatch there."""
+    return max(check(schedule(name, setting).take(1)).peak_in_flight) / stages_a_worker(name)
+
+
+def table(setting: Setting, batches: int = 4, names: Iterable[str] = NAMES) -> pd.DataFrame:
+    """Return a row a method: its closed form beside the slots, three bubbles, memory, traffic.
+
+    "Closed form" is empty where it does not hold for the setting or there is none.  Bubbles are of
+    ``batches`` batches, in percent; all is exact.
+    """
+    rows = []
+    for name in names:
+        form = FORMS.get(name)
+        holds = form is not None and form.holds(setting)
+        one, made = idle(name, setting), schedule(name, setting).take(1)
+        bubbles = 100 * drawn(name, setting, batches).bubbles().loc["all"]
+        homes = [len(workers) for workers in made.stage_workers]
+        part = form.part if form else "span"
+        rows.append(
+            {
+                "method": made.name,
+                "bubble of the worst worker": form.bubble if form else "no closed form",
+                "of": part,
+                "where it holds": form.where if form else "",
+                "closed form (slots)": form.slots(setting) if form and holds else None,
+                "exact (slots)": one[part],
+                "makespan, %": bubbles["makespan"],
+                "spans, %": bubbles["span"],
+                "steady, %": bubbles["steady"],
+                "activations (microbatches)": activations(name, setting),
+                "copies of the weights": sum(homes) / made.stages,
+                "messages a microbatch": _messages(made) / setting.microbatches,
+                "weight versions": max(check(made).peak_versions) // _stages_of(made),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def seconds(
+    setting: Setting, slot_s: float, batches: int = 2, names: Iterable[str] = NAMES
+) -> pd.DataFrame:
+    """Return simulated and emulated seconds of each method, and their speed over Flush's.
+
+    Tasks that are meant to overlap run one after the other in both.
+
+    Args:
+        setting: its passes take so many slots; its ``overlap`` is left out.
+        slot_s: seconds of a slot.
+        batches: how many are run.
+        names: of the methods.
+    """
+    rows = []
+    for name in names:
+        made, costs = schedule(name, setting).take(batches), _profile(name, setting, slot_s)
+        rows.append(
+            {
+                "method": made.name,
+                "simulated (s)": simulate(made, costs).makespan_s,
+                "emulated (s)": emulate(made, costs).trace.makespan_s,
+            }
+        )
+    frame = pd.DataFrame(rows).set_index("method")
+    frame["emulated / simulated"] = frame["emulated (s)"] / frame["simulated (s)"]
+    if "PipeDream-Flush" in frame.index:
+        flush = frame.loc["PipeDream-Flush"]
+        for label in ("simulated", "emulated"):
+            column = f"{label} (s)"
+            frame[f"gain over Flush, % ({label})"] = 100 * (flush[column] / frame[column] - 1)
+    return frame.reset_index()
+
+
+def validated(
+    setting: Setting,
+    slot_s: float,
+    batches: int = 4,
+    names: Iterable[str] = ("flush", "zb-h1", "zb-h2", "zb-v"),
+) -> pd.DataFrame:
+    """Return what a global stop before each update costs, and validating it later instead.
+
+    Args:
+        setting: its passes take so many slots.
+        slot_s: seconds of a slot.
+        batches: how many are run, one after another.
+        names: of the methods.
+    """
+    rows = []
+    for name in names:
+        made, costs = schedule(name, setting).take(batches), _profile(name, setting, slot_s)
+        for validate in (None, "first", "later"):
+            simulated = simulate(made, costs, validate=validate)
+            run = emulate(made, costs, validate=validate).trace
+            rows.append(
+                {
+                    "method": made.name,
+                    "validate": validate or "nothing",
+                    "simulated (s)": simulated.makespan_s,
+                    "emulated (s)": run.makespan_s,
+                    "steady bubble, % (simulated)": _steady(simulated),
+                    "steady bubble, % (emulated)": _steady(run),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _steady(trace: Trace) -> float:
+    return 100 * float(trace.bubbles().loc["all", "steady"])
+
+
+def _durations(name: str, setting: Setting) -> dict[Op, float]:
+    parts = stages_a_worker(name)
+    return {
+        Op.FORWARD: setting.forward / parts,
+        Op.BACKWARD: setting.backward / parts,
+        Op.BACKWARD_INPUT: setting.inputs / parts,
+        Op.BACKWARD_WEIGHT: setting.weights / parts,
+        Op.UPDATE: 0,
+    }
+
+
+def _overlap(made: Schedule, setting: Setting) -> float | None:
+    return setting.overlap if made.overlaps else None
+
+
+def _profile(name: str, setting: Setting, slot_s: float) -> Profile:
+    parts = stages_a_worker(name)
+    layer = LayerProfile(
+        "stage",
+        forward_s=setting.forward * slot_s / parts,
+        backward_s=setting.backward * slot_s / parts,
+        backward_input_s=setting.inputs * slot_s / parts,
+        backward_weight_s=setting.weights * slot_s / parts,
+        output_bytes=64,
+    )
+    return Profile((layer,) * (setting.workers * parts), input_bytes=64)
+
+
+def _messages(made: Schedule) -> int:
+    """Return how many activations and gradients go from one worker to another."""
+    graph = made.dependencies
+    return sum(
+        target >= 0 and graph.worker_of[number] != graph.worker_of[target]
+        for number, target in enumerate(graph.target)
+    )
+
+
+def _stages_of(made: Schedule) -> int:
+    return max(len({task.stage for task in tasks}) for tasks in made.workers)

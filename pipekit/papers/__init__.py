@@ -1,1 +1,0 @@
-"""What the notebooks of each paper compute."""

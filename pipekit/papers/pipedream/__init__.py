@@ -1,1 +1,0 @@
-"""PipeDream (SOSP 2019): what its notebooks compute, a folder a notebook."""

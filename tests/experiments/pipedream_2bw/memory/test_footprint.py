@@ -1,0 +1,63 @@
+"""What the paper's GPTs need of a V100, by system."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipekit.clusters.papers import two_bw_v100
+from experiments.pipedream_2bw.memory import footprint as memory
+from experiments.pipedream_2bw.memory.footprint import GIB, held, held_by_pipedream
+from experiments.pipedream_2bw.settings import OPTIMIZER_STATES
+from experiments.pipedream_2bw.systems import Pipelines
+from pipekit.profiling import LayerProfile, Profile
+
+W, A, I = 2.0 * GIB, 5.0 * GIB, 1.0 * GIB  # noqa: E741  a layer's weights, activations, output
+LAYER = LayerProfile("layer", 1, 2, I, W, saved_bytes=A)
+JOB = Pipelines(Profile((LAYER,) * 3, input_bytes=I), two_bw_v100(), 3, 1, 4)
+FIXED = W / GIB * (1 + OPTIMIZER_STATES)  # gradients and the optimizer
+
+
+@pytest.mark.parametrize(
+    ("system", "versions", "inputs"),
+    [  # those in flight on the stage before, but for the first stage
+        ("inter-layer MP", 1, [1, 1, 1]),
+        ("PipeDream-Flush", 1, [3, 3, 2]),
+        ("PipeDream-2BW", 2, [3, 3, 2]),
+        ("GPipe", 1, [4, 4, 4]),
+    ],
+)
+def test_a_stage_holds_what_can_be_added_up_by_hand(
+    system: str, versions: int, inputs: list[int]
+) -> None:
+    found = held(JOB, system, keeps_loss=False).tolist()
+    made = [6, 6, 6 + 2]  # activations and output; on the last stage the loss, twice as large
+    assert found == [FIXED + 2 * versions + k + a for k, a in zip(inputs, made, strict=True)]
+
+
+def test_logits_and_loss_are_kept_for_each_microbatch_in_flight() -> None:
+    more = held(JOB, "GPipe") - held(JOB, "GPipe", keeps_loss=False)
+    assert more.tolist() == [0, 0, 3 * (1 + 2)]
+    assert held(JOB, "PipeDream-2BW")[2] == held(JOB, "PipeDream-2BW", keeps_loss=False)[2]
+
+
+def test_without_recomputation_all_is_kept_for_each() -> None:
+    found = held(JOB, "GPipe", recompute=False)
+    assert found.tolist() == [FIXED + 2 + 4 * (1 + 6 + loss) for loss in (0, 0, 2)]
+
+
+def test_pipedream_has_a_version_for_each_minibatch_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "gpt_profile", lambda size, rows: JOB.profile)
+    found = held_by_pipedream("any", 3, 1)
+    assert found.tolist() == [FIXED + 3 * 2 + 3 + 6, FIXED + 2 * 2 + 3 + 6, FIXED + 2 + 2 + 6 + 2]
+
+
+def test_the_largest_microbatch_fits_and_one_more_row_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    thin = replace(LAYER, output_bytes=0.01 * GIB, parameter_bytes=0.5 * GIB, saved_bytes=0.1 * GIB)
+    monkeypatch.setattr(memory, "gpt_profile", lambda size: Profile((thin,) * 3))
+    # 16 GB but for 4.5 of weights, gradients and optimizer, over the last stage's 0.15 a row.
+    assert memory.largest_microbatch("any", 3, recompute=True) == int(11.5 / 0.15)
+    assert memory.largest_microbatch("any", 3, recompute=False) < 76

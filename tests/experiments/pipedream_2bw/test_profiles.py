@@ -1,0 +1,67 @@
+import pytest
+import torch
+
+from pipekit.clusters import V100
+from pipekit.models import gpt
+from pipekit.models.gpt import LAYOUTS, Layout
+from experiments.pipedream_2bw import profiles
+from pipekit.profiling import Profile
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LAYOUTS, "tiny", Layout(3, 64, 4))
+
+
+def test_a_model_extrapolated_from_one_block_is_the_model() -> None:
+    with torch.device("meta"):
+        whole = Profile.analytic(
+            gpt(*LAYOUTS["tiny"]),
+            torch.zeros(2, 512, dtype=torch.int64),
+            V100,
+            dtype="float16",
+            efficiency=profiles.efficiency(),
+            memory_efficiency=profiles.MEMORY_EFFICIENCY,
+        )
+    ours = profiles.gpt_profile("tiny", 2)
+    assert [layer.name for layer in ours.layers] == [layer.name for layer in whole.layers]
+    for found, expected in zip(ours.layers, whole.layers, strict=True):
+        assert found.parameter_bytes == expected.parameter_bytes
+        assert found.output_bytes == expected.output_bytes
+        assert found.flops == expected.flops
+    scores = 5 * 2 * 4 * 512**2  # 5 a s^2 a row
+    assert ours.layers[2].saved_bytes == whole.layers[2].saved_bytes + scores
+
+
+def test_gradients_and_updates_cost_the_same_whatever_the_rows() -> None:
+    one, eight = (profiles.gpt_profile("tiny", rows).layers[1] for rows in (1, 8))
+    assert eight.forward_s == pytest.approx(8 * one.forward_s)
+    adding = (8 * one.backward_s - eight.backward_s) / 7
+    parameters = one.parameter_bytes / 2
+    assert adding == pytest.approx(6 * parameters / (0.75 * 900e9))
+    assert one.update_s == eight.update_s == pytest.approx(28 * parameters / (0.75 * 900e9))
+
+
+def test_the_355m_gpt_attains_the_printed_rate() -> None:
+    """By its passes: matrix products are faster, what moves bytes takes the rest."""
+    with torch.device("meta"):
+        tokens = torch.zeros(1, 512, dtype=torch.int64)
+        passes = Profile.analytic(
+            gpt(*LAYOUTS["355M"]),
+            tokens,
+            V100,
+            dtype="float16",
+            efficiency=profiles.efficiency(),
+            memory_efficiency=profiles.MEMORY_EFFICIENCY,
+        )
+    flops = 3 * sum(layer.flops for layer in passes.layers)
+    assert flops / (passes.forward_s + passes.backward_s) == pytest.approx(45e12, rel=1e-3)
+    head = profiles.gpt_profile("1.3B").layers[-1]
+    assert 45e12 < head.flops / head.forward_s < 60e12
+
+
+def test_only_the_logits_lose_their_time() -> None:
+    with_head, without = profiles.gpt_profile("tiny"), profiles.headless_profile("tiny")
+    assert without.layers[:-1] == with_head.layers[:-1]
+    assert (without.layers[-1].forward_s, without.layers[-1].backward_s) == (0, 0)
+    assert without.layers[-1].parameter_bytes == with_head.layers[-1].parameter_bytes

@@ -1,0 +1,84 @@
+from dataclasses import replace
+
+import pytest
+
+from pipekit import simulate
+from pipekit.clusters import Cluster, flat
+from experiments.pipedream_2bw.systems import (
+    FLUSH,
+    GPIPE,
+    INTER_LAYER,
+    TWO_BW,
+    Pipelines,
+    in_flushes,
+)
+from pipekit.plans import Plan
+from pipekit.profiling import LayerProfile, Profile
+from pipekit.schedules import ScheduleError, check, gpipe, parse
+
+BLOCK = LayerProfile("1 Block", 1.0, 2.0, 8, 100, 40, True)
+HEAD = LayerProfile("6 Linear", 0.5, 1.0, 60, 20, 0)
+PROFILE = Profile((*[BLOCK] * 6, HEAD), rows=2, input_bytes=8)
+
+
+def job(memory: float | None = None, microbatches: int = 8, width: int = 1) -> Pipelines:
+    cluster: Cluster = flat(3 * width, 1e9, memory)
+    return Pipelines(PROFILE, cluster, 3, width, microbatches)
+
+
+def test_a_batch_in_two_flushes_makes_one_update() -> None:
+    table = in_flushes(2, [2, 1]).take(1)
+    picture = """
+        worker 0 | F0 F1 .  .  .  B0 -  B1 -  F2 .  .  .  B2 -^
+        worker 1 | .  F0 F1 B0 -  B1 -  .  .  .  F2 B2 -^
+    """
+    assert table.workers == parse(picture).workers
+    assert check(table).peak_in_flight == (2, 2)
+
+
+def test_one_flush_is_gpipe() -> None:
+    assert in_flushes(3, [5]) == gpipe(3, 5)
+
+
+def test_an_empty_flush_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="microbatches"):
+        in_flushes(2, [2, 0])
+
+
+def test_every_system_runs_every_microbatch_of_every_pipeline() -> None:
+    for system in (INTER_LAYER, GPIPE, FLUSH, TWO_BW):
+        table = job(width=2).schedule(system, 2)
+        check(table)
+        assert (table.stages, len(table.workers), table.microbatches) == (3, 6, 2 * 2 * 8)
+    assert job(width=2).batch == 2 * 2 * 8
+
+
+def test_bytes_are_the_simulated_ones_where_the_loss_is_recomputed() -> None:
+    two_bw = job().bytes_of([3, 2, 1], versions=2, keeps_loss=False)
+    plan = Plan.by_hand(job().balance, rows=2, recompute="always")
+    trace = simulate(job().schedule(TWO_BW, 3), PROFILE, plan, optimizer_states=6)
+    assert trace.memory is not None
+    two_bw[-1] -= 2 * HEAD.output_bytes  # the loss's, which the simulator does not know
+    assert trace.memory.peak_bytes == tuple(two_bw)
+
+
+def test_gpipe_admits_what_fits_with_logits_and_log_probabilities() -> None:
+    """The last stage: 16 bytes for each 2 of 220, inputs of 8, 80 saved, logits of 60 + 120."""
+    fixed = 8 * 220 + 80
+    for count in (1, 2, 5):
+        room = fixed + count * (8 + 60 + 120)
+        assert job(room).admitted() == count
+        assert job(room - 1).admitted() == max(count - 1, 1)
+    assert job(fixed + 8 * 8 + 180).admitted(keeps_loss=False) == 8
+
+
+def test_flushes_are_few_and_equal() -> None:
+    room = 8 * 220 + 80 + 3 * 188
+    assert job(room).flushes() == [3, 3, 2]
+    assert job(room, microbatches=2).flushes() == [2]
+    assert job().flushes() == [8]
+
+
+def test_recomputation_is_part_of_the_backward() -> None:
+    assert [x.backward_s for x in job().timed.layers] == [3.0] * 6 + [1.5]
+    assert replace(job().timed, layers=PROFILE.layers) == PROFILE

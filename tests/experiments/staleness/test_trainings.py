@@ -1,0 +1,77 @@
+"""Trainings of the sweep: the cheap way and the engine's give the same bits."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from experiments.staleness.methods import METHODS
+from experiments.staleness.optimizers import OPTIMIZERS
+from experiments.staleness.proxies import PROXIES
+from experiments.staleness.trainings import ENGINE, ORACLE, POINTS, StaleTraining, train
+
+TINY = replace(PROXIES["images-small"], width=2, length=8, updates=12)
+DEEP = 4
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let operators have one thread, as in a sweep: over how many a sum is split rounds it."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the engine's, even with one worker
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def case(method: str, optimizer: str = "adamw") -> StaleTraining:
+    return StaleTraining(TINY, method, METHODS[method].depth(DEEP), optimizer, 2**-7, seed=3)
+
+
+PLAIN = [name for name, method in METHODS.items() if not method.mitigation]
+PAIRS = [(name, "adamw") for name in PLAIN] + [("pipedream", name) for name in OPTIMIZERS]
+
+
+@pytest.mark.parametrize(("method", "optimizer"), dict.fromkeys(PAIRS))
+def test_oracle_and_engine_give_the_same_bits(method: str, optimizer: str) -> None:
+    by_oracle = train(case(method, optimizer), ORACLE)
+    by_engine = train(case(method, optimizer), ENGINE)
+    assert by_oracle["losses"] == by_engine["losses"]
+    assert by_oracle["validations"] == by_engine["validations"]
+    assert len(by_oracle["losses"]) == TINY.updates
+    assert [updates for updates, _ in by_oracle["validations"]] == [
+        TINY.updates * point // POINTS for point in range(POINTS + 1)
+    ]
+
+
+def test_methods_and_optimizers_are_not_one_another() -> None:
+    """A sweep in which two names train alike would compare nothing."""
+    everything = [(name, "adamw") for name in METHODS] + [("flush", name) for name in OPTIMIZERS]
+    found = {str(train(case(*each))["losses"]): each for each in dict.fromkeys(everything)}
+    assert len(found) == len(dict.fromkeys(everything))
+
+
+def test_the_engine_trains_what_the_oracle_cannot_keep() -> None:
+    assert case("2bw").cheaper == ORACLE
+    assert case("gap-aware").cheaper == ENGINE
+    assert StaleTraining(PROXIES["gpt-large"], "2bw", 2, "adamw", 0.01, 0).cheaper == ENGINE
+    with pytest.raises(ValueError, match="gap-aware is trained by the engine only"):
+        train(case("gap-aware"), ORACLE)
+
+
+def test_a_name_tells_all_that_differs() -> None:
+    one = case("2bw")
+    others = [
+        one.at(0.5, 3),
+        one.at(one.rate, 4),
+        replace(one, proxy=replace(TINY, updates=13)),
+        replace(one, optimizer="sgd"),
+        replace(one, stages=3),
+    ]
+    assert len({each.name for each in [one, *others]}) == 6
+
+
+def test_a_diverged_training_is_kept_as_such() -> None:
+    record = train(replace(case("no-stashing", "sgd"), rate=1e6))
+    assert record["validations"][-1][1] is None

@@ -1,0 +1,46 @@
+"""What recomputation saves and costs, on networks small enough to count by hand."""
+
+from functools import partial
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from experiments.torchgpipe.memory import recomputation
+from experiments.torchgpipe.memory.recomputation import Kept, OneStage
+from pipekit.plans import Recompute
+
+
+def test_bytes_fall_by_the_number_of_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [nn.Linear(16, 16), nn.Tanh()] * 3
+    stage = OneStage(
+        nn.Sequential(*layers),
+        torch.rand(32, 16),
+        torch.rand(32, 16),
+        4,
+        loss=nn.MSELoss(),
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+    )
+    held = stage.held()
+    kept = {mode: each.intermediate_bytes for mode, each in held.items()}
+    # Three outputs of a tanh, [32, 16] floats each, and the loss of each microbatch.
+    assert kept["never"] == 3 * 32 * 16 * 4 + 4 * 4
+    assert kept["never"] == 4 * kept["except_last"] == 4 * kept["always"]
+    assert held["always"].peak_bytes == held["except_last"].peak_bytes
+    assert {each.bytes_per_parameter for each in held.values()} == {8}
+    found = pd.DataFrame({"never": [5.0, 2.0], "except_last": [4.0, 9.0], "always": [3.0, 8.0]})
+    monkeypatch.setattr(recomputation, "own_seconds", lambda pairs, rounds: found[list(pairs)])
+    assert stage.seconds(rounds=2) == {"never": 2.0, "except_last": 4.0, "always": 3.0}
+
+
+def test_effects_are_findings() -> None:
+    less = Kept(5, 2.0, 8.0)
+    held: recomputation.Held = {
+        2: {"never": Kept(9, 8.0, 8.0), "except_last": less, "always": less}
+    }
+    seconds: dict[Recompute, float] = {"never": 1.0, "except_last": 2.0, "always": 3.0}
+    table = recomputation.effects(held, seconds)
+    assert table["seconds"].tolist() == [1.0, 2.0, 3.0]
+    factor, no_gain, size = recomputation.findings(held, seconds, "a.svg")
+    assert (factor.value, no_gain.value, size.value) == (2.0, [1.0, 1.5], 8.0)

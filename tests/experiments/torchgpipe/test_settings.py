@@ -1,0 +1,53 @@
+"""torchgpipe's benchmarks: do the presets fit the ledger and our networks?"""
+
+import pytest
+
+from pipekit.ledger import claims
+from pipekit.models import PUBLISHED
+from experiments.torchgpipe.settings import (
+    TABLE2,
+    TABLE3,
+    TABLE4,
+    Protocol,
+    hardware,
+    printed_cell,
+    unet_balance,
+)
+
+
+@pytest.mark.parametrize("cell", [*TABLE2.values(), *TABLE3, *TABLE4], ids=lambda c: c.name)
+def test_a_partition_has_all_layers_and_a_batch_whole_microbatches(cell) -> None:  # type: ignore[no-untyped-def] # a parameter
+    assert sum(cell.balance) == len(PUBLISHED[cell.network].build(device="meta"))
+    assert cell.rows * cell.microbatches == cell.batch
+    assert cell.plan().balance == list(cell.balance)
+
+
+def test_cells_are_the_ledgers() -> None:
+    for (m, n), cell in TABLE2.items():
+        conditions = claims.load()[
+            f"torchgpipe-table2-ours-{cell.name}"
+            if (m, n) != (1, 2)
+            else "torchgpipe-table2-baseline"
+        ].conditions
+        assert f"m={m}, n={n}" in conditions
+        assert cell.stages == n
+    for cell in TABLE4[1:]:
+        conditions = claims.load()[f"torchgpipe-table4-{cell.name}-throughput"].conditions
+        assert f"batch {cell.batch}, m={cell.microbatches}, {cell.name}" in conditions
+
+
+def test_a_cut_within_a_convolution_goes_to_its_nearer_end() -> None:
+    # A cell of one convolution and its pooling: 4 + 2 of their layers.
+    whole = 5 * 6 + 4 + 5 * 6 + 1
+    assert unet_balance([4, whole - 4], 1) == (1, 21)
+    assert unet_balance([5 + 2, whole - 7], 1) == (2, 20)
+    assert unet_balance([9, whole - 9], 1) == (3, 19)
+    with pytest.raises(ValueError, match="has 65 layers there, not 64"):
+        unet_balance([whole - 1], 1)
+
+
+def test_the_presets_are_what_the_paper_prints() -> None:
+    assert str(Protocol()) == claims.load()["torchgpipe-table2-protocol"].value
+    assert hardware() == claims.load()["torchgpipe-setup-hardware"].value
+    assert printed_cell(4, "pipeline-8-speedup") == 3.105
+    assert printed_cell(2, "ours-m1-n2") is None

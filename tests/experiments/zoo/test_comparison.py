@@ -1,0 +1,87 @@
+"""The table of all methods: closed forms equal slots wherever they are said to hold."""
+
+from itertools import product
+
+import pytest
+
+from experiments.zoo import comparison
+from experiments.zoo.closed_forms import ACTIVATIONS, FORMS, Setting
+from experiments.zoo.peers import FILES, PEERS, TORCH, peers_of
+from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
+from tests.emulation.own_time import own_time
+from tests.schedules.formats.torch_tables import NAMES as TORCHS
+
+SETTINGS = [
+    Setting(p, m, f, i, w, overlap)
+    for p in (2, 4)
+    for m in (p, 2 * p, 3 * p)
+    for f, i, w in product((1, 2, 3), repeat=3)
+    for overlap in (1, 0.75)
+]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_closed_form_is_the_slots_wherever_it_holds(name: str) -> None:
+    form, found = FORMS[name], 0
+    for setting in SETTINGS:
+        if form.holds(setting):
+            found += 1
+            assert comparison.idle(name, setting)[form.part] == pytest.approx(form.slots(setting))
+            assert comparison.activations(name, setting) == form.activations(setting)
+    assert found >= 8
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_without_a_closed_form_of_the_bubble(name: str) -> None:
+    for p in range(1, 6):
+        found = comparison.activations(name, Setting(p, 3 * p))
+        assert found == ACTIVATIONS[name](p)
+
+
+def test_every_method_that_flushes_has_a_row() -> None:
+    assert set(comparison.NAMES) == set(METHODS) - PER_MINIBATCH - {"2bw", "paci"}
+    table = comparison.table(Setting(4, 8)).set_index("method")
+    assert len(table) == len(comparison.NAMES)
+    assert table.loc["ZB-H2", "steady, %"] == pytest.approx(0)
+    assert table.loc["ZB-V", "spans, %"] == pytest.approx(0)
+    assert table.loc["DualPipe", "copies of the weights"] == 2
+    assert table.loc["PipeDream-Flush", "messages a microbatch"] == 2 * 3
+    assert table.loc["interleaved 1F1B", "messages a microbatch"] == 2 * 7
+    assert table.loc["ZB-V", "messages a microbatch"] == 2 * 6
+    assert (table["weight versions"] == 1).all()
+    held = table.dropna(subset=["closed form (slots)"])
+    assert held["closed form (slots)"].to_list() == pytest.approx(held["exact (slots)"].to_list())
+
+
+def test_seconds_are_simulated_and_emulated() -> None:
+    with own_time():
+        frame = comparison.seconds(
+            Setting(2, 4), slot_s=2e-3, batches=1, names=["flush", "zb-h1", "chimera"]
+        )
+    frame = frame.set_index("method")
+    assert frame["simulated (s)"].to_list() == pytest.approx([0.030, 0.026, 0.024])
+    assert frame["emulated / simulated"].to_list() == pytest.approx([1, 1, 1])
+    assert frame.loc["ZB-H1", "gain over Flush, % (simulated)"] == pytest.approx(100 * 4 / 26)
+
+
+def test_a_global_stop_costs_zb_h2_what_it_gains_over_zb_h1() -> None:
+    with own_time():
+        frame = comparison.validated(
+            Setting(2, 4), slot_s=1e-3, batches=3, names=["zb-h1", "zb-h2"]
+        ).set_index(["method", "validate"])
+    simulated, steady = frame["simulated (s)"], frame["steady bubble, % (simulated)"]
+    assert simulated["ZB-H2", "first"] == pytest.approx(simulated["ZB-H1", "first"])
+    assert simulated["ZB-H2", "later"] < simulated["ZB-H2", "first"]
+    assert steady["ZB-H2", "later"] == pytest.approx(0)
+    assert frame["emulated (s)"].to_list() == pytest.approx(simulated.to_list())
+
+
+def test_every_method_has_a_line_of_peers() -> None:
+    assert set(PEERS) == set(comparison.NAMES)
+    assert {project for each in PEERS.values() for project in each} <= set(FILES)
+    assert peers_of("looped-bfs") == "torch.distributed.pipelining: ScheduleLoopedBFS"
+
+
+def test_what_torch_has_is_what_torch_has() -> None:
+    theirs = {each[TORCH] for each in PEERS.values() if TORCH in each}
+    assert theirs == {made.__name__ for made in TORCHS.values()}
