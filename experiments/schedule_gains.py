@@ -17,10 +17,10 @@ import pandas as pd
 import torch
 import typer
 
-from pipekit.host.provenance import provenance, write
 from experiments.zoo import gains, summary
 from experiments.zoo.closed_forms import Setting
 from experiments.zoo.comparison import NAMES
+from pipekit.host.provenance import provenance, write
 from pipekit.profiling import Profile
 
 app = typer.Typer(add_completion=False, help=__doc__)

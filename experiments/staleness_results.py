@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipekit.host.provenance import provenance, write
 from experiments.staleness import claims, comparison, figures, findings, speed
 from experiments.staleness.sweep import ARM, VALIDATIONS, table
+from pipekit.host.provenance import provenance, write
 
 DIGITS = 6
 """Of a loss; what differs less is no difference between seeds."""

@@ -29,9 +29,9 @@ from typing import Any
 
 from experiments.attacks.left import Snapshot, left, start_fork_server
 from experiments.attacks.trainings import BATCHES, EPOCHS, METHODS, PACE_S, Setting
+from experiments.pipedream.checkpoints import Struck, differences, worker_processes
 from pipekit import Stalled, WorkerDied
 from pipekit.engine.checkpoints import files as checkpoints
-from experiments.pipedream.checkpoints import Struck, differences, worker_processes
 
 STALLED_S = 4.0  # the timeout of a training whose worker is stopped
 BEGUN_S = 120.0  # by then a program has written its first checkpoint

@@ -17,10 +17,10 @@ import typer
 from outcome import conclude, wide_console
 from tqdm import tqdm
 
-from pipekit.host.provenance import provenance
 from experiments.prediction.causes import compared, summary
 from experiments.prediction.runs import cases
 from experiments.prediction.study import measure_hosts, trained_models
+from pipekit.host.provenance import provenance
 
 METHODS = ("gpipe", "flush", "2bw", "pipedream")
 

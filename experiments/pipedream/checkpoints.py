@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from experiments.pipedream.links import MessageCounter
+from experiments.recorded.findings import Finding
 from pipekit.engine import Pipeline, WorkerDied
 from pipekit.engine.checkpoints import files as checkpoints
-from experiments.recorded.findings import Finding
-from experiments.pipedream.links import MessageCounter
 
 Epoch = Sequence[tuple[Tensor, Tensor]]
 

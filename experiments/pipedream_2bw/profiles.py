@@ -13,10 +13,10 @@ import torch
 from scipy.optimize import brentq
 from torch import nn
 
+from experiments.pipedream_2bw.settings import DTYPE, FLOPS, SEQUENCE, STATE_BYTES, WEIGHT_BYTES
 from pipekit.clusters import V100
 from pipekit.models import bert_large, gpt
 from pipekit.models.gpt import LAYOUTS
-from experiments.pipedream_2bw.settings import DTYPE, FLOPS, SEQUENCE, STATE_BYTES, WEIGHT_BYTES
 from pipekit.profiling import Profile
 
 ProfileOf = Callable[[str, int], Profile]

@@ -8,10 +8,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pipekit.clusters import Cluster
-from experiments.study.costs import recomputed_late
 from experiments.pipedream_2bw.settings import OPTIMIZER_STATES, WEIGHT_BYTES
+from experiments.study.costs import recomputed_late
 from experiments.study.search import largest_that_fits
+from pipekit.clusters import Cluster
 from pipekit.planning.layer_ranges import Floats, LayerRanges
 from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan

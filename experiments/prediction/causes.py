@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from pipekit.clusters import flat
-from pipekit.engine import Run
 from experiments.prediction.runs import (
     MethodCase,
     TrainedModel,
@@ -16,6 +14,8 @@ from experiments.prediction.runs import (
     pipeline_of,
     profiled,
 )
+from pipekit.clusters import flat
+from pipekit.engine import Run
 from pipekit.planning import plan
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile

@@ -12,11 +12,11 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from experiments.study.traces import memory_of
 from pipekit.clusters import Cluster, flat
 from pipekit.emulation import emulate
 from pipekit.engine import Loss, OptimizerFactory, Pipeline, Run
 from pipekit.host.memory import keep_freed_memory
-from experiments.study.traces import memory_of
 from pipekit.planning import plan
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile

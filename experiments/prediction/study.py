@@ -10,12 +10,6 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam
 
-from pipekit import plots
-from pipekit.clusters import V100, flat
-from pipekit.datasets import mnist
-from pipekit.models import convnet, gpt, token_loss
-from experiments.study.costs import published
-from experiments.prediction.calibration import measured_host
 from experiments.prediction.causes import compared
 from experiments.prediction.runs import (
     MethodCase,
@@ -25,6 +19,12 @@ from experiments.prediction.runs import (
     memory_row,
     slower_than_best,
 )
+from experiments.study.costs import published
+from pipekit import plots
+from pipekit.clusters import V100, flat
+from pipekit.datasets import mnist
+from pipekit.emulation import measured_host
+from pipekit.models import convnet, gpt, token_loss
 from pipekit.plans import Recompute
 from pipekit.profiling import Profile
 from pipekit.progress import progress_bar

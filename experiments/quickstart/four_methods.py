@@ -10,11 +10,11 @@ import plotly.graph_objects as go
 import torch
 from torch import nn
 
+from experiments.quickstart.comparison import accuracy_curves, excerpt, loss_curves
+from experiments.study.training import PipelineTraining, Recipe, Training, train_pipeline
 from pipekit import plots, schedules
 from pipekit.datasets import Dataset
 from pipekit.models import convnet
-from experiments.quickstart.comparison import accuracy_curves, excerpt, loss_curves
-from experiments.study.training import PipelineTraining, Recipe, Training, train_pipeline
 from pipekit.schedules import Schedule
 from pipekit.traces import Trace
 

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from experiments.study.differences import bit_equal, relative_difference
 from pipekit import oracle
 from pipekit.datasets import Batch
 from pipekit.engine import OptimizerFactory, Pipeline, Run
 from pipekit.host.cores import available_cores
-from experiments.study.differences import bit_equal, relative_difference
 from pipekit.schedules import Schedule
 
 

@@ -18,6 +18,7 @@ import torch
 from IPython import get_ipython
 from IPython.display import display, update_display
 
+from experiments.recorded.findings import Finding
 from pipekit import plots
 from pipekit.host.provenance import provenance, write
 from pipekit.ledger import claims
@@ -25,7 +26,6 @@ from pipekit.ledger.batches import grid
 from pipekit.ledger.batches.experiment import GIVEN
 from pipekit.ledger.batches.ranges import Parameter, read
 from pipekit.ledger.report import scoreboard
-from experiments.recorded.findings import Finding
 from pipekit.traces import Memory, Trace
 
 _BOARD, _FIGURE = "pipekit-scoreboard", "pipekit-figure"

@@ -17,11 +17,11 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
+from experiments.recorded.findings import Finding
 from pipekit.ledger import claims
 from pipekit.ledger.criteria import evaluate
 from pipekit.ledger.outcomes import show
 from pipekit.ledger.spread import decided
-from experiments.recorded.findings import Finding
 
 BOUND = 0.05
 """How far an emulation's seconds may be from the simulation's, relatively, to count."""

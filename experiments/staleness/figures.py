@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import plots
 from experiments.staleness import comparison
 from experiments.staleness.comparison import OWN, SYNCS
 from experiments.staleness.methods import METHODS, SYNC
 from experiments.staleness.optimizers import OPTIMIZERS
 from experiments.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED
+from pipekit import plots
 from pipekit.units import bytes_text
 
 RATES: Mapping[str, str] = {OWN: "each at its own rate", SYNCS: "all at the rate of no delay"}

@@ -11,14 +11,14 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from pipekit import schedules
-from pipekit.clusters import Cluster, named
-from experiments.study.costs import published
 from experiments.staleness.comparison import OWN, arm_name
 from experiments.staleness.methods import METHODS, PACI_MICROBATCHES, SYNC
 from experiments.staleness.optimizers import OPTIMIZERS
 from experiments.staleness.proxies import of_setting
+from experiments.study.costs import published
 from experiments.study.traces import mean_interval
+from pipekit import schedules
+from pipekit.clusters import Cluster, named
 from pipekit.planning.sweep import block_balance
 from pipekit.plans import Plan
 from pipekit.profiling import Profile

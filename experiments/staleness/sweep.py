@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipekit.choices import require_choice
+from experiments.recorded import saved_trainings
 from experiments.staleness.methods import METHODS, SYNC
 from experiments.staleness.optimizers import OPTIMIZERS
 from experiments.staleness.proxies import PROXIES, OwnImages, Proxy
 from experiments.staleness.trainings import POINTS, StaleTraining, train
-from experiments.trainings import saved_trainings
+from pipekit.choices import require_choice
 
 ARM = ["proxy", "method", "stages", "optimizer"]
 """The columns that tell one arm from another."""

@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from experiments.recorded.saved_trainings import Record
+from experiments.staleness.methods import METHODS
+from experiments.staleness.optimizers import OPTIMIZERS, scheduler
+from experiments.staleness.proxies import Proxy, evaluate
+from experiments.staleness.weights_after import WeightsAfter
 from pipekit import oracle
 from pipekit.datasets import Batch
 from pipekit.devices import accelerators
 from pipekit.engine import Pipeline
 from pipekit.host.provenance import provenance
-from experiments.staleness.methods import METHODS
-from experiments.staleness.optimizers import OPTIMIZERS, scheduler
-from experiments.staleness.proxies import Proxy, evaluate
-from experiments.staleness.weights_after import WeightsAfter
-from experiments.recorded.saved_trainings import Record
 
 POINTS = 10
 """Validations of a training, equally far apart, besides that of the untrained network."""

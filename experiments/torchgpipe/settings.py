@@ -13,9 +13,9 @@ from types import MappingProxyType
 from torch.nn import Parameter
 from torch.optim import SGD
 
+from experiments.recorded.findings import printed_number
 from pipekit.clusters import torchgpipe_p40
 from pipekit.models.unet import DEPTH
-from experiments.recorded.findings import printed_number
 from pipekit.plans import Plan, Recompute
 
 

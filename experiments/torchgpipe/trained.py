@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 import pandas as pd
 from torch import nn
 
-from pipekit.datasets import Batch
-from pipekit.engine import Pipeline
 from experiments.study.traces import fastest_interval
 from experiments.torchgpipe.as_drawn import as_drawn
+from pipekit.datasets import Batch
+from pipekit.engine import Pipeline
 
 BATCHES = 3
 """Of a run that is timed."""
@@ -31,7 +31,7 @@ def batch_seconds(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> pd.
     """
     return pd.DataFrame(
         {
-            name: fastest_interval(update_ends(each.train([batch] * BATCHES).trace))
+            name: fastest_interval(each.train([batch] * BATCHES).trace.ends("UPDATE", worker=0))
             for name, (each, batch) in pairs.items()
         }
         for _ in range(rounds)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from pipekit.emulation import emulate
 from experiments.zoo.closed_forms import ACTIVATIONS, FORMS, Setting
+from pipekit.emulation import emulate
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, Schedule, check, slots
 from pipekit.schedules.methods.by_name import METHODS, stages_a_worker

@@ -13,11 +13,11 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from experiments.zoo.closed_forms import Setting
+from experiments.zoo.comparison import NAMES, schedule
 from pipekit import models
 from pipekit.emulation import emulate
 from pipekit.engine import Pipeline
-from experiments.zoo.closed_forms import Setting
-from experiments.zoo.comparison import NAMES, schedule
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.profiling.measured import profile

@@ -56,7 +56,7 @@ def simulate(
         mitigation: as in :class:`pipekit.Pipeline`; its weight slots and tensors take memory.  The
             time in which it predicts weights or corrects gradients is not counted.
         host: what the engine takes beside the passes where all workers are on one host
-            (:func:`experiments.prediction.calibration.measured_host`), in place of links; not
+            (:func:`pipekit.emulation.measured_host`), in place of links; not
             with replicas, ties, ``overlap`` or ``validate``.  None: nothing.
         batches: how many; None: all of a finite schedule, and of one without end as many as fill
             the pipeline (:meth:`pipekit.schedules.Schedule.excerpt`).

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipekit import Pipeline, Stalled
 from experiments.pipedream.checkpoints import kill
+from pipekit import Pipeline, Stalled
 
 Printed = Callable[[str], str]
 

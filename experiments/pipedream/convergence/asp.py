@@ -1,12 +1,12 @@
 """Whether ASP has no communication overhead (PipeDream, section 5.2)."""
 
-from pipekit.clusters.paths import all_reduce_bytes
-from experiments.recorded.findings import Finding
-from experiments.study.costs import emulate_at_pace
 from experiments.pipedream.convergence.time_to_accuracy import FIGURES, machines
 from experiments.pipedream.table1.rows import Setting
 from experiments.pipedream.table1.speeds import compute_seconds, data_parallel
+from experiments.recorded.findings import Finding
+from experiments.study.costs import emulate_at_pace
 from experiments.study.traces import mean_interval
+from pipekit.clusters.paths import all_reduce_bytes
 from pipekit.schedules import asp
 
 SETTING = FIGURES["12"][0].setting

@@ -8,8 +8,6 @@ from functools import cached_property
 import pandas as pd
 import plotly.graph_objects as go
 
-from experiments.recorded.drawing import accuracies
-from experiments.recorded.findings import Finding, printed
 from experiments.pipedream.convergence import statistics
 from experiments.pipedream.convergence.time_to_accuracy import (
     FIGURES,
@@ -21,6 +19,8 @@ from experiments.pipedream.convergence.time_to_accuracy import (
 )
 from experiments.pipedream.convergence.trainings import ASP, ASP_LATER, BSP
 from experiments.pipedream.table1.changes import INSTEAD, over_bsp_otherwise
+from experiments.recorded.drawing import accuracies
+from experiments.recorded.findings import Finding, printed
 
 EIGHT_MACHINES: Mapping[str, tuple[str, str]] = {
     "10a": ("2.99", "pipedream-fig10a-vgg16-8A"),

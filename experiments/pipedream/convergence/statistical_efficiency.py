@@ -10,8 +10,6 @@ import pandas as pd
 import plotly.graph_objects as go
 from torch import Tensor
 
-from experiments.recorded.drawing import accuracies
-from experiments.recorded.findings import Finding
 from experiments.pipedream.convergence import statistics
 from experiments.pipedream.convergence.trainings import (
     ASP,
@@ -25,6 +23,8 @@ from experiments.pipedream.convergence.trainings import (
     DigitsTraining,
     training,
 )
+from experiments.recorded.drawing import accuracies
+from experiments.recorded.findings import Finding
 from experiments.study.differences import bit_equal, relative_difference
 
 

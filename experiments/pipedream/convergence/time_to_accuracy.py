@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from pipekit.clusters import Cluster
 from experiments.pipedream.convergence.statistics import epochs_to, first_reached
 from experiments.pipedream.convergence.trainings import ASP, ASP_LATER, METHODS
 from experiments.pipedream.settings import DATA
@@ -21,6 +20,7 @@ from experiments.pipedream.table1.best_cut import best_cut
 from experiments.pipedream.table1.calibration import calibrated, profile_of
 from experiments.pipedream.table1.rows import Setting
 from experiments.pipedream.table1.speeds import compute_seconds, simulated_seconds
+from pipekit.clusters import Cluster
 from pipekit.profiling import Profile
 
 

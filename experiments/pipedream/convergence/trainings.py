@@ -16,13 +16,13 @@ import pandas as pd
 import torch
 from torch import nn
 
+from experiments.pipedream.settings import TRAININGS
+from experiments.recorded import saved_trainings
+from experiments.study.training import PipelineTraining, Recipe, train_pipeline
 from pipekit.datasets import mnist
 from pipekit.host.provenance import provenance
 from pipekit.metrics import accuracy
 from pipekit.models.small import image_mlp
-from experiments.pipedream.settings import TRAININGS
-from experiments.trainings import saved_trainings
-from experiments.study.training import PipelineTraining, Recipe, train_pipeline
 from pipekit.schedules import Schedule, asp, pipedream
 
 VGG16 = TRAININGS["vgg16"]

@@ -19,11 +19,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import plots
-from pipekit.clusters import namespaces
-from pipekit.clusters.paths import all_reduce_bytes
-from pipekit.clusters.rates import bytes_per_second
-from experiments.recorded.findings import Finding
 from experiments.pipedream.figure1 import ddp_worker
 from experiments.pipedream.figure1.ddp_worker import (
     AFTER,
@@ -34,6 +29,11 @@ from experiments.pipedream.figure1.ddp_worker import (
     WORKERS,
     network,
 )
+from experiments.recorded.findings import Finding
+from pipekit import plots
+from pipekit.clusters import namespaces
+from pipekit.clusters.paths import all_reduce_bytes
+from pipekit.clusters.rates import bytes_per_second
 
 
 @dataclass(frozen=True)

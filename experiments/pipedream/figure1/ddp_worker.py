@@ -19,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pipekit.engine import Pipeline
 from pipekit.host.operator_threads import share_cores
-import os
 from pipekit.schedules import pipedream
 
 WORKERS = 2

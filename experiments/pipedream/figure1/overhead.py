@@ -13,16 +13,16 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from experiments.pipedream.settings import ROWS
+from experiments.pipedream.table1.speeds import data_parallel
+from experiments.recorded.drawing import with_line
+from experiments.recorded.findings import Finding
+from experiments.study.costs import published
+from experiments.study.traces import mean_interval
 from pipekit import plots
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import pipedream_figure1
 from pipekit.clusters.paths import all_reduce_bytes
-from experiments.study.costs import published
-from experiments.recorded.drawing import with_line
-from experiments.recorded.findings import Finding
-from experiments.pipedream.settings import ROWS
-from experiments.pipedream.table1.speeds import data_parallel
-from experiments.study.traces import mean_interval
 from pipekit.plots import style
 from pipekit.profiling import Profile
 from pipekit.schedules import pipedream

@@ -4,13 +4,12 @@ import math
 import statistics
 from dataclasses import dataclass
 
+from experiments.pipedream.table1.speeds import data_parallel
+from experiments.recorded.findings import Finding
+from experiments.recorded.repeats import unless_parted
 from pipekit.clusters import Cluster
 from pipekit.clusters.paths import all_reduce_bytes
 from pipekit.emulation import emulate
-from experiments.recorded.findings import Finding
-from experiments.pipedream.table1.speeds import data_parallel
-from experiments.recorded.repeats import unless_parted
-import os
 from pipekit.profiling import Profile
 from pipekit.schedules import pipedream
 from pipekit.simulation import simulate
@@ -62,7 +61,9 @@ def timeline(costs: Profile, cluster: Cluster, rounds: int) -> Timeline:
     trace = emulate(table, costs, plan, cluster).trace
     own = trace.frame[trace.frame["worker"] == 0]
     backwards = own[own["op"] == "BACKWARD"]["end_s"]
-    stalls = [end - before for before, end in zip(backwards, trace.ends("UPDATE", worker=0), strict=True)]
+    stalls = [
+        end - before for before, end in zip(backwards, trace.ends("UPDATE", worker=0), strict=True)
+    ]
     return Timeline(
         trace=trace,
         order="".join(op[0] for op in own["op"]),

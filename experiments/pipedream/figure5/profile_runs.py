@@ -16,9 +16,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from pipekit.models import PUBLISHED
-from experiments.recorded.findings import Finding
 from experiments.pipedream.settings import PROFILED_MINIBATCHES
+from experiments.recorded.findings import Finding
+from pipekit.models import PUBLISHED
 from pipekit.profiling import Profile
 from pipekit.profiling.layer_runs.layer_passes import Input, layer_name, run_backward, run_forward
 from pipekit.profiling.measured import profile

@@ -5,12 +5,12 @@ import pandas as pd
 import torch
 from torch.optim import SGD, RMSprop
 
+from experiments.pipedream.settings import CLUSTER_A, CLUSTER_B, DATA, TRAININGS
+from experiments.recorded.findings import Finding
+from experiments.study.training import learning_rates
 from pipekit.clusters import Cluster
 from pipekit.clusters.papers import pipedream_a, pipedream_b
 from pipekit.models import PUBLISHED
-from experiments.recorded.findings import Finding
-from experiments.pipedream.settings import CLUSTER_A, CLUSTER_B, DATA, TRAININGS
-from experiments.study.training import learning_rates
 
 
 def trainings() -> pd.DataFrame:

@@ -8,12 +8,12 @@ import plotly.graph_objects as go
 import torch
 from torch import nn
 
-from pipekit.clusters import V100
-from pipekit.models import PUBLISHED
-from experiments.study.costs import published
+from experiments.pipedream.settings import ROWS
 from experiments.recorded.drawing import named_rows, with_line
 from experiments.recorded.findings import Finding
-from experiments.pipedream.settings import ROWS
+from experiments.study.costs import published
+from pipekit.clusters import V100
+from pipekit.models import PUBLISHED
 
 MB = 1e6
 """Bytes in the paper's megabyte."""

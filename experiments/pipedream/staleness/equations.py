@@ -7,8 +7,6 @@ import pandas as pd
 import plotly.graph_objects as go
 import torch
 
-from pipekit import oracle, plots
-from experiments.recorded.findings import Finding
 from experiments.pipedream.staleness.study import (
     Study,
     largest_relative_difference,
@@ -23,7 +21,9 @@ from experiments.pipedream.staleness.versions import (
     SYNCED,
     same_version_both_ways,
 )
+from experiments.recorded.findings import Finding
 from experiments.study.differences import Tensors, bit_equal
+from pipekit import oracle, plots
 
 ORACLE = {
     SGD: "model_parallel",

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from pipekit.engine import Run
-from experiments.recorded.findings import Finding
 from experiments.pipedream.staleness.study import Study
 from experiments.pipedream.staleness.versions import LONG, METHODS, STAGES, STASHING, SYNCED
+from experiments.recorded.findings import Finding
 from experiments.study.traces import EQUAL_SLOTS, memory_of
+from pipekit.engine import Run
 from pipekit.schedules import Op, Schedule, Task, check
 from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.traces import Trace

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from experiments.recorded.findings import Finding
 from pipekit.clusters import Cluster, flat
 from pipekit.datasets import Batch
 from pipekit.devices import CPU, Clock
 from pipekit.emulation import emulate
 from pipekit.engine import Observer, Pipeline
 from pipekit.engine.transport import SCATTER, FlatBucket, PartKey
-from experiments.recorded.findings import Finding
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Step, pipedream

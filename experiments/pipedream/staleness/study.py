@@ -7,10 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from pipekit.datasets import Batch
-from pipekit.engine import Pipeline
 from experiments.pipedream.staleness.versions import STAGES
 from experiments.study.differences import Tensors, relative_difference
+from pipekit.datasets import Batch
+from pipekit.engine import Pipeline
 from pipekit.schedules import Schedule
 
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import plots
 from experiments.recorded.findings import Finding
 from experiments.study.traces import EQUAL_SLOTS
+from pipekit import plots
 from pipekit.schedules import Op, Schedule, model_parallel, pipedream
 from pipekit.traces import Trace
 

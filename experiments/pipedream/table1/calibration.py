@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from scipy.optimize import brentq
 
-from pipekit.clusters import Cluster
-from experiments.study.costs import published
 from experiments.pipedream.settings import ROWS
 from experiments.pipedream.table1.rows import CALIBRATED_ON, Setting, printed
 from experiments.pipedream.table1.speeds import compute_seconds, data_parallel, simulated_seconds
+from experiments.study.costs import published
+from pipekit.clusters import Cluster
 from pipekit.profiling import Profile
 
 BANDWIDTHS = 1e6, 1e12

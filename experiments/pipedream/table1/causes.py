@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from pipekit.clusters import TITAN_X
-from experiments.study.costs import stretched
 from experiments.pipedream.table1 import calibration, speeds, traffic
 from experiments.pipedream.table1.predictions import Prediction
 from experiments.pipedream.table1.rows import TABLE1, Setting, printed_number
+from experiments.study.costs import stretched
 from experiments.study.published_times import network_times
+from pipekit.clusters import TITAN_X
 from pipekit.planning import plan
 
 

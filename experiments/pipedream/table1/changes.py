@@ -6,8 +6,6 @@ from functools import cache, cached_property
 
 import pandas as pd
 
-from pipekit.clusters import Cluster
-from experiments.study.costs import with_costs
 from experiments.pipedream.cause_names import (
     ACTIVATIONS,
     GUESSED_LAYERS,
@@ -20,7 +18,9 @@ from experiments.pipedream.cause_names import (
 from experiments.pipedream.table1 import calibration, speeds, traffic
 from experiments.pipedream.table1.predictions import Prediction, predict
 from experiments.pipedream.table1.rows import CALIBRATED_ON, TABLE1, Setting
+from experiments.study.costs import with_costs
 from experiments.study.published_times import as_published, network_times
+from pipekit.clusters import Cluster
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 

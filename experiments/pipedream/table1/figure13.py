@@ -7,8 +7,6 @@ from itertools import pairwise, product
 import pandas as pd
 import plotly.graph_objects as go
 
-from experiments.recorded.drawing import named_rows
-from experiments.recorded.findings import Finding
 from experiments.pipedream.cause_names import NOMINAL, TOO_FEW_IN_FLIGHT
 from experiments.pipedream.table1 import speeds
 from experiments.pipedream.table1.changes import INSTEAD
@@ -16,6 +14,8 @@ from experiments.pipedream.table1.predictions import Prediction
 from experiments.pipedream.table1.rows import TABLE1, Setting
 from experiments.pipedream.table1.runs import Emulator, Runs, weakest
 from experiments.pipedream.table1.speeds import Result
+from experiments.recorded.drawing import named_rows
+from experiments.recorded.findings import Finding
 
 ROWS = TABLE1[:2]
 """VGG16 on 4 and on 8 machines of Cluster-A."""

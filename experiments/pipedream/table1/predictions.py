@@ -6,7 +6,6 @@ from functools import cached_property
 
 import pandas as pd
 
-from pipekit.clusters import Cluster
 from experiments.pipedream.table1 import calibration, speeds
 from experiments.pipedream.table1.best_cut import best_cut
 from experiments.pipedream.table1.rows import (
@@ -17,6 +16,7 @@ from experiments.pipedream.table1.rows import (
     printed_number,
     replicas_of,
 )
+from pipekit.clusters import Cluster
 from pipekit.planning import plan
 from pipekit.planning.dynamic_program.objectives import Cost
 from pipekit.plans import Plan

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from pipekit.clusters import Cluster
-from pipekit.engine import Run
-from experiments.study.costs import emulate_at_pace
 from experiments.pipedream.steady_state import seconds_a_minibatch, window
 from experiments.pipedream.table1.traffic import Sent, sent
 from experiments.recorded.repeats import Emulated, emulated
+from experiments.study.costs import emulate_at_pace
+from pipekit.clusters import Cluster
+from pipekit.engine import Run
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, model_parallel, optimal_in_flight, pipedream

@@ -5,14 +5,14 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from pipekit import schedules
-from pipekit.clusters import Cluster
-from pipekit.clusters.paths import all_reduce_bytes
 from experiments.study.differences import (
     pipeline_gradients,
     plain_gradients,
     relative_difference,
 )
+from pipekit import schedules
+from pipekit.clusters import Cluster
+from pipekit.clusters.paths import all_reduce_bytes
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 

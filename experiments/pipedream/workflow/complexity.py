@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from experiments.recorded.findings import Finding
 from pipekit import plots
 from pipekit.clusters import Level
-from experiments.recorded.findings import Finding
 from pipekit.planning.dynamic_program.bottleneck import BottleneckProgram
 from pipekit.planning.dynamic_program.objectives import Bytes, Seconds
 from pipekit.planning.layer_ranges import LayerRanges

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pandas as pd
 import plotly.graph_objects as go
 
+from experiments.recorded.findings import Finding
 from pipekit import plots
 from pipekit.clusters import flat
-from experiments.recorded.findings import Finding
 from pipekit.planning import pipedream
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile

@@ -6,10 +6,6 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import plots
-from pipekit.clusters import TITAN_X, V100, Cluster, pipedream_a, pipedream_b
-from experiments.study.costs import published
-from experiments.recorded.findings import Finding
 from experiments.pipedream.cause_names import LINK_TIME, TOO_FEW_IN_FLIGHT
 from experiments.pipedream.settings import ROWS
 from experiments.pipedream.steady_state import (
@@ -17,6 +13,10 @@ from experiments.pipedream.steady_state import (
     window,
     with_links_as_stages,
 )
+from experiments.recorded.findings import Finding
+from experiments.study.costs import published
+from pipekit import plots
+from pipekit.clusters import TITAN_X, V100, Cluster, pipedream_a, pipedream_b
 from pipekit.planning import pipedream
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule

@@ -13,13 +13,13 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor, nn
 
+from experiments.pipedream.steady_state import replica_vectors
+from experiments.recorded.findings import Finding
+from experiments.recorded.judged import judged
 from pipekit import plots
 from pipekit.clusters import Cluster
 from pipekit.datasets import mnist
 from pipekit.engine import OptimizerFactory, Pipeline, Run
-from experiments.recorded.findings import Finding
-from experiments.pipedream.steady_state import replica_vectors
-from experiments.recorded.judged import judged
 from pipekit.planning import plan as best_plan
 from pipekit.plans import Plan
 from pipekit.profiling import Profile

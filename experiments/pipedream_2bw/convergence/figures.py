@@ -10,8 +10,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import models, plots
-from experiments.recorded.findings import Finding, printed
 from experiments.pipedream_2bw.convergence import parity, recipe, vanilla
 from experiments.pipedream_2bw.convergence.pretraining import (
     METHODS,
@@ -21,7 +19,9 @@ from experiments.pipedream_2bw.convergence.pretraining import (
     Network,
 )
 from experiments.pipedream_2bw.convergence.recipe import AdamRecipe
+from experiments.recorded.findings import Finding, printed
 from experiments.study.differences import bit_equal, relative_difference
+from pipekit import models, plots
 
 SEEDS = 5
 """Trainings of each method that the ledger asks for."""

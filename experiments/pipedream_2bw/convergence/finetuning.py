@@ -14,11 +14,6 @@ import pandas as pd
 import torch
 from torch import nn
 
-from pipekit.datasets import python_snippets
-from pipekit.engine import Pipeline
-from pipekit.host.provenance import provenance
-from pipekit.metrics import accuracy
-from pipekit.models import classifier
 from experiments.pipedream_2bw.convergence import pretraining
 from experiments.pipedream_2bw.convergence.pretraining import (
     METHODS,
@@ -28,7 +23,12 @@ from experiments.pipedream_2bw.convergence.pretraining import (
     VANILLA,
 )
 from experiments.pipedream_2bw.convergence.recipe import AdamRecipe
-from experiments.trainings import saved_trainings
+from experiments.recorded import saved_trainings
+from pipekit.datasets import python_snippets
+from pipekit.engine import Pipeline
+from pipekit.host.provenance import provenance
+from pipekit.metrics import accuracy
+from pipekit.models import classifier
 
 FROM = {
     "Vanilla": (VANILLA, POINTS),

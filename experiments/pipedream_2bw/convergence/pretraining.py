@@ -14,13 +14,13 @@ import pandas as pd
 import torch
 from torch import nn
 
+from experiments.pipedream_2bw.convergence.movement import Movement
+from experiments.pipedream_2bw.convergence.recipe import AdamRecipe
+from experiments.recorded import saved_trainings
 from pipekit.datasets import Batch, Dataset, masked, python_source
 from pipekit.engine import Pipeline
 from pipekit.host.provenance import provenance
 from pipekit.models import bert_large, gpt, token_loss
-from experiments.pipedream_2bw.convergence.movement import Movement
-from experiments.pipedream_2bw.convergence.recipe import AdamRecipe
-from experiments.trainings import saved_trainings
 from pipekit.schedules import Schedule, flush, pipedream, two_bw
 
 VANILLA, TWO_BW, PIPEDREAM = "vanilla", "2BW", "PipeDream"

@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
+from experiments.pipedream_2bw.convergence.pretraining import Network, take
+from experiments.pipedream_2bw.convergence.recipe import AdamRecipe
 from pipekit import oracle
 from pipekit.engine import Pipeline
 from pipekit.models import token_loss
-from experiments.pipedream_2bw.convergence.pretraining import Network, take
-from experiments.pipedream_2bw.convergence.recipe import AdamRecipe
 from pipekit.schedules import flush, gpipe, replicate
 
 ORDINARY = "one process, no pipeline"

@@ -8,10 +8,6 @@ import pandas as pd
 import plotly.graph_objects as go
 import torch
 
-from pipekit import plots, schedules
-from pipekit.engine import measure_memory
-from pipekit.models import gpt, token_loss
-from experiments.recorded.findings import Finding
 from experiments.pipedream_2bw.memory.formulas import (
     BATCHES,
     EqualStages,
@@ -22,7 +18,11 @@ from experiments.pipedream_2bw.memory.formulas import (
 from experiments.pipedream_2bw.profiles import gpt_profile
 from experiments.pipedream_2bw.settings import PRINTED_PARAMETERS
 from experiments.pipedream_2bw.systems import FLUSH, GPIPE, TABLES, TWO_BW
+from experiments.recorded.findings import Finding
 from experiments.torchgpipe.memory.recomputation import OneStage
+from pipekit import plots, schedules
+from pipekit.engine import measure_memory
+from pipekit.models import gpt, token_loss
 
 Small = Callable[..., EqualStages]
 """Makes a small GPT's training: system, depth, microbatches, rows, "always" or "never"."""

@@ -16,10 +16,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit.clusters import V100
-from pipekit.clusters.papers import two_bw_v100
-from experiments.recorded.drawing import named_rows, with_line
-from experiments.recorded.findings import Finding
 from experiments.pipedream_2bw.memory import footprint
 from experiments.pipedream_2bw.memory.formulas import BATCHES
 from experiments.pipedream_2bw.profiles import gpt_profile
@@ -33,7 +29,11 @@ from experiments.pipedream_2bw.systems import (
     Pipelines,
 )
 from experiments.pipedream_2bw.throughput.panels import panels
+from experiments.recorded.drawing import named_rows, with_line
+from experiments.recorded.findings import Finding
 from experiments.study.search import largest_that_fits
+from pipekit.clusters import V100
+from pipekit.clusters.papers import two_bw_v100
 from pipekit.planning.layer_ranges import Floats
 from pipekit.schedules import check, pipedream
 from pipekit.schedules.check import Report

@@ -9,10 +9,10 @@ import pandas as pd
 import torch
 from torch import nn
 
+from experiments.pipedream_2bw.systems import TABLES, TWO_BW
 from pipekit.clusters import V100
 from pipekit.engine import Pipeline, Run, measure_memory
 from pipekit.models.transformer import Block
-from experiments.pipedream_2bw.systems import TABLES, TWO_BW
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, check

@@ -12,16 +12,16 @@ from dataclasses import replace
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import plots
-from pipekit.clusters.papers import two_bw_v100
-from pipekit.ledger import claims
-from experiments.recorded.drawing import with_line
-from experiments.recorded.findings import Finding
 from experiments.pipedream_2bw.memory.footprint import CAPACITY, GIB, MEGATRON_CAPACITY, held
 from experiments.pipedream_2bw.profiles import gpt_profile
 from experiments.pipedream_2bw.settings import STATE_BYTES, WEIGHT_BYTES
 from experiments.pipedream_2bw.systems import TWO_BW, Pipelines
+from experiments.recorded.drawing import with_line
+from experiments.recorded.findings import Finding
 from experiments.study.search import largest_that_fits
+from pipekit import plots
+from pipekit.clusters.papers import two_bw_v100
+from pipekit.ledger import claims
 from pipekit.profiling import Profile
 
 SIZE = "3.8B"

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from pipekit.clusters import Cluster, Device, Level
-from experiments.study.costs import in_turns
 from experiments.pipedream_2bw.planner.configurations import Configuration, every_configuration
 from experiments.pipedream_2bw.throughput.rates import BATCHES, batch_seconds
+from experiments.study.timing import in_turns
+from pipekit.clusters import Cluster, Device, Level
 from pipekit.planning import plan
 from pipekit.planning.sweep import block_balance, sweep
 from pipekit.plans import Plan

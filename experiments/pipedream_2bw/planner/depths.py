@@ -7,13 +7,13 @@ from functools import cached_property
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import plots
-from pipekit.clusters.papers import two_bw_v100
-from experiments.recorded.findings import Finding
 from experiments.pipedream_2bw.planner.checks import Problem, simulated_rate
 from experiments.pipedream_2bw.planner.findings import ROWS
 from experiments.pipedream_2bw.profiles import ProfileOf, gpt_profile, headless_profile
 from experiments.pipedream_2bw.settings import OPTIMIZER_STATES
+from experiments.recorded.findings import Finding
+from pipekit import plots
+from pipekit.clusters.papers import two_bw_v100
 from pipekit.plans import Plan
 from pipekit.units import bytes_text
 

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipekit.clusters.papers import two_bw_v100
-from experiments.recorded.findings import Finding
 from experiments.pipedream_2bw.planner import checks
 from experiments.pipedream_2bw.planner.checks import Answer, Problem
 from experiments.pipedream_2bw.planner.profiling_modes import Errors
@@ -14,6 +12,8 @@ from experiments.pipedream_2bw.profiles import gpt_profile
 from experiments.pipedream_2bw.settings import FIGURE6, OPTIMIZER_STATES
 from experiments.pipedream_2bw.systems import TWO_BW
 from experiments.pipedream_2bw.throughput import rates
+from experiments.recorded.findings import Finding
+from pipekit.clusters.papers import two_bw_v100
 from pipekit.planning.sweep import sweep
 from pipekit.profiling import Profile
 from pipekit.simulation import simulate

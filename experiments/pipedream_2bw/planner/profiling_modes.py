@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from experiments.study.timing import in_turns
 from pipekit.models import gpt, token_loss
 from pipekit.models.transformer import Block
-from experiments.study.costs import in_turns
 
 ERRORS = 5
 """Of each way, found from as many steps each, so that their spread is known."""

@@ -9,16 +9,16 @@ import pandas as pd
 import plotly.graph_objects as go
 import torch
 
-from pipekit import plots
-from pipekit.clusters.papers import two_bw_v100
-from pipekit.models.gpt import LAYOUTS
-from pipekit.models.transformer import Block
-from experiments.recorded.findings import Finding
-from experiments.study.costs import in_turns
 from experiments.pipedream_2bw.profiles import ProfileOf, gpt_profile, headless_profile
 from experiments.pipedream_2bw.settings import FIGURE8, SEQUENCE
 from experiments.pipedream_2bw.systems import TWO_BW, Pipelines
 from experiments.pipedream_2bw.throughput.rates import simulated
+from experiments.recorded.findings import Finding
+from experiments.study.timing import in_turns
+from pipekit import plots
+from pipekit.clusters.papers import two_bw_v100
+from pipekit.models.gpt import LAYOUTS
+from pipekit.models.transformer import Block
 from pipekit.planning.sweep import block_balance
 
 FULL = 0.99

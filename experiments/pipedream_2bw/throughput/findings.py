@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import models, plots, schedules
-from pipekit.clusters import Cluster
-from pipekit.models.gpt import LAYOUTS
-from experiments.recorded.findings import Finding
 from experiments.pipedream_2bw.settings import FIGURE6, PRINTED_PARAMETERS
 from experiments.pipedream_2bw.systems import FLUSH, GPIPE, INTER_LAYER, TENSOR_MP, TWO_BW
 from experiments.pipedream_2bw.throughput import rates
 from experiments.pipedream_2bw.throughput.panels import LARGE, SMALL, Figure6
+from experiments.recorded.findings import Finding
+from pipekit import models, plots, schedules
+from pipekit.clusters import Cluster
+from pipekit.models.gpt import LAYOUTS
 from pipekit.traces import Trace
 from pipekit.units import bytes_text
 

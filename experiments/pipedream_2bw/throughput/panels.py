@@ -7,7 +7,6 @@ from functools import cached_property, partial
 import pandas as pd
 import plotly.graph_objects as go
 
-from experiments.recorded.drawing import named_rows
 from experiments.pipedream_2bw.profiles import ProfileOf, headless_profile
 from experiments.pipedream_2bw.settings import FIGURE6
 from experiments.pipedream_2bw.systems import (
@@ -20,6 +19,7 @@ from experiments.pipedream_2bw.systems import (
     Pipelines,
 )
 from experiments.pipedream_2bw.throughput import rates
+from experiments.recorded.drawing import named_rows
 from experiments.recorded.repeats import Emulated, emulated
 from pipekit.progress import progress_bar
 

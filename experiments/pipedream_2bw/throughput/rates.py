@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pandas as pd
 
-from pipekit.clusters.papers import two_bw_v100
-from pipekit.clusters.paths import all_reduce_bytes
-from experiments.study.costs import emulate_at_pace
 from experiments.pipedream_2bw.profiles import ProfileOf, gpt_profile
 from experiments.pipedream_2bw.settings import Panel
 from experiments.pipedream_2bw.systems import SYSTEMS, TENSOR_MP, TWO_BW, Pipelines
+from experiments.study.costs import emulate_at_pace
 from experiments.study.traces import mean_interval
+from pipekit.clusters.papers import two_bw_v100
+from pipekit.clusters.paths import all_reduce_bytes
 from pipekit.simulation import simulate
 from pipekit.traces import Trace
 
@@ -115,7 +115,9 @@ def batch_seconds(trace: Trace, batches: int) -> float:
         return trace.makespan_s
     last = int(trace.frame["stage"].max())
     microbatches = 1 + int(trace.frame["microbatch"].max())
-    return mean_interval(trace.ends("BACKWARD", stage=last, group=microbatches // batches), 1, batches - 1)
+    return mean_interval(
+        trace.ends("BACKWARD", stage=last, group=microbatches // batches), 1, batches - 1
+    )
 
 
 def _batches(system: str) -> int:

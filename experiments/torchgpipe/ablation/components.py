@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from pipekit.clusters import Cluster
 from experiments.study.costs import stretched
 from experiments.study.traces import memory_of
-from experiments.torchgpipe.as_drawn import as_drawn
 from experiments.torchgpipe.ablation.host import BACKWARD, FORWARD, Host
 from experiments.torchgpipe.ablation.streams import copies_of, copying, overlap, run
+from experiments.torchgpipe.as_drawn import as_drawn
 from experiments.torchgpipe.settings import TABLE4, Benchmark, printed_cell
 from experiments.torchgpipe.speed import rates
+from pipekit.clusters import Cluster
 from pipekit.profiling import Profile
 from pipekit.simulation.costs import stage_costs
 from pipekit.traces import RECOMPUTE, Trace

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pipekit.clusters import Cluster
 from experiments.torchgpipe.ablation.streams import Copy, Issue, Pass, Stream
+from pipekit.clusters import Cluster
 from pipekit.simulation.costs import StageCosts, skips_of
 from pipekit.traces import RECOMPUTE
 

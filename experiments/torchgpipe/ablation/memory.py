@@ -7,7 +7,6 @@ import pandas as pd
 import plotly.graph_objects as go
 import torch
 
-from pipekit import PipelinedModule, models
 from experiments.recorded.drawing import named_rows
 from experiments.recorded.findings import Finding
 from experiments.torchgpipe.ablation import checkpointing
@@ -16,6 +15,7 @@ from experiments.torchgpipe.ablation.streams import copies_of
 from experiments.torchgpipe.ablation.table1 import ALL, NAMES, Table1
 from experiments.torchgpipe.graph import edges, equality
 from experiments.torchgpipe.settings import TABLE1, printed_cell
+from pipekit import PipelinedModule, models
 
 PAPER, LIVE = "GiB (paper, reserved)", "GiB (simulated, live)"
 SMALL = "MB (measured, live, small U-Net)"

@@ -8,8 +8,6 @@ from itertools import pairwise
 import pandas as pd
 import plotly.graph_objects as go
 
-from pipekit import plots
-from pipekit.clusters import Cluster, flat, torchgpipe_p40
 from experiments.recorded.drawing import rows_figure
 from experiments.recorded.findings import Finding
 from experiments.torchgpipe.ablation import components
@@ -17,6 +15,8 @@ from experiments.torchgpipe.ablation.components import ROWS
 from experiments.torchgpipe.ablation.streams import overlap
 from experiments.torchgpipe.settings import TABLE1, Benchmark, printed_cell
 from experiments.torchgpipe.speed import rates
+from pipekit import plots
+from pipekit.clusters import Cluster, flat, torchgpipe_p40
 from pipekit.profiling import Profile
 from pipekit.traces import Trace
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from experiments.study.differences import noted
+from experiments.torchgpipe.graph.edges import backward_nodes
 from pipekit import is_checkpointing, is_recomputing
 from pipekit.engine import PipelinedModule
-from experiments.torchgpipe.graph.edges import backward_nodes
-from experiments.study.differences import noted
 
 
 class Result(NamedTuple):

@@ -10,13 +10,13 @@ from itertools import pairwise, product
 import torch
 from torch import Tensor, nn
 
-from pipekit import PipelinedModule
-from pipekit.layers import skips
 from experiments.recorded.findings import Finding
-from experiments.torchgpipe.graph.compositions import differing_compositions
 from experiments.torchgpipe.graph import device_order, edges, equality, portals
+from experiments.torchgpipe.graph.compositions import differing_compositions
 from experiments.torchgpipe.graph.edges import Edges, PaperTask
 from experiments.torchgpipe.graph.random_issues import out_of_order
+from pipekit import PipelinedModule
+from pipekit.layers import skips
 
 
 def function_findings(network: nn.Sequential, x: Tensor, largest: int) -> list[Finding]:

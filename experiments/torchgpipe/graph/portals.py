@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor, nn
 
+from experiments.recorded.drawing import named_rows
 from pipekit.engine import Pipeline
 from pipekit.layers import skips
-from experiments.recorded.drawing import named_rows
 from pipekit.schedules import gpipe
 from pipekit.trees import Tree
 

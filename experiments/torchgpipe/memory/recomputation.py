@@ -8,10 +8,10 @@ from typing import NamedTuple
 import pandas as pd
 from torch import Tensor, nn
 
-from pipekit.engine import Loss, OptimizerFactory, Pipeline, measure_memory
 from experiments.recorded.findings import Finding
 from experiments.study.timing import own_seconds
 from experiments.torchgpipe.trained import pipeline
+from pipekit.engine import Loss, OptimizerFactory, Pipeline, measure_memory
 from pipekit.plans import Recompute
 
 MODES: tuple[Recompute, ...] = "never", "except_last", "always"

@@ -7,12 +7,12 @@ import plotly.graph_objects as go
 import torch
 from torch import nn
 
-from pipekit import models, plots
-from pipekit.clusters import P40
-from pipekit.engine import measure_memory
 from experiments.torchgpipe.memory.unets import by_size, peak_bytes
 from experiments.torchgpipe.settings import plain_sgd
 from experiments.torchgpipe.trained import pipeline
+from pipekit import models, plots
+from pipekit.clusters import P40
+from pipekit.engine import measure_memory
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 

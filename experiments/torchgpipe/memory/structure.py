@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
+from experiments.torchgpipe.memory.unets import PIXELS
 from pipekit.layers.skips import Skippable
 from pipekit.models.unet import DEPTH, unet
-from experiments.torchgpipe.memory.unets import PIXELS
 
 
 def is_symmetric(convolutions: int, channels: int) -> bool:

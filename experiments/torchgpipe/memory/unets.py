@@ -5,13 +5,13 @@ from functools import cache, partial
 from itertools import accumulate
 from typing import NamedTuple
 
-from pipekit.clusters import P40
-from pipekit.models import PUBLISHED, unet
 from experiments.study.costs import estimated, images
 from experiments.study.search import largest_that_fits
 from experiments.study.traces import memory_of
 from experiments.torchgpipe.as_drawn import as_drawn
 from experiments.torchgpipe.settings import Benchmark
+from pipekit.clusters import P40
+from pipekit.models import PUBLISHED, unet
 from pipekit.planning import balance
 from pipekit.plans import Plan
 from pipekit.profiling import Profile

@@ -12,13 +12,12 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from pipekit.clusters import P40, Cluster, torchgpipe_p40
-from experiments.study.costs import published, recomputed_late
-from experiments.study.costs import emulate_at_pace
 from experiments.recorded.repeats import emulated
+from experiments.study.costs import emulate_at_pace, published, recomputed_late
 from experiments.study.traces import memory_of
 from experiments.torchgpipe.as_drawn import as_drawn
 from experiments.torchgpipe.settings import Benchmark
+from pipekit.clusters import P40, Cluster, torchgpipe_p40
 from pipekit.planning import balance
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile

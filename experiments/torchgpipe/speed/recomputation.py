@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from itertools import product
 
-from pipekit.clusters import Cluster
-from pipekit.emulation import emulate
 from experiments.recorded.findings import Finding
 from experiments.torchgpipe.as_drawn import as_drawn
+from pipekit.clusters import Cluster
+from pipekit.emulation import emulate
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.simulation import simulate

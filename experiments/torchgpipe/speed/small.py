@@ -7,13 +7,13 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from pipekit import models
-from pipekit.clusters import P40
 from experiments.study.timing import own_seconds
 from experiments.torchgpipe.as_drawn import as_drawn
 from experiments.torchgpipe.settings import plain_sgd
 from experiments.torchgpipe.speed.rates import blocks
 from experiments.torchgpipe.trained import batch_seconds, pipeline
+from pipekit import models
+from pipekit.clusters import P40
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.simulation import simulate

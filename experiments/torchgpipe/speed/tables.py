@@ -9,8 +9,6 @@ import plotly.graph_objects as go
 import torch
 from torch import nn
 
-from pipekit import plots
-from pipekit.models import PUBLISHED
 from experiments.recorded.findings import Finding, printed
 from experiments.torchgpipe.settings import (
     TABLE2,
@@ -24,6 +22,8 @@ from experiments.torchgpipe.settings import (
 from experiments.torchgpipe.speed import rates
 from experiments.torchgpipe.speed.rates import Throughput
 from experiments.torchgpipe.speed.small import ROUNDS
+from pipekit import plots
+from pipekit.models import PUBLISHED
 
 CELLS = (*TABLE2.values(), *TABLE4)
 WHOSE = "paper", "emulated"

@@ -10,13 +10,13 @@ from functools import cache
 
 import pandas as pd
 
+from experiments.gpipe.bars import EFFICIENCY, Bar, sized
+from experiments.gpipe.scenarios import MINIBATCH, named
+from experiments.recorded.findings import Finding
+from experiments.study.costs import estimated
+from experiments.torchgpipe.settings import TABLE2, printed_cell
 from pipekit.clusters import TPU_V2_CORE
 from pipekit.models import PUBLISHED
-from experiments.study.costs import estimated
-from experiments.recorded.findings import Finding
-from experiments.gpipe.scenarios import MINIBATCH, pipeline
-from experiments.gpipe.bars import DTYPE, EFFICIENCY, Bar, sized
-from experiments.torchgpipe.settings import TABLE2, printed_cell
 from pipekit.profiling import Profile
 
 BASELINE = 1, 2
@@ -26,7 +26,7 @@ BASELINE = 1, 2
 @cache
 def _profile(rows: int) -> Profile:
     network = PUBLISHED["amoebanet-d-18-256"]
-    how = {"dtype": DTYPE, "memory_efficiency": EFFICIENCY}
+    how = {"dtype": "bfloat16", "memory_efficiency": EFFICIENCY}
     return estimated(network.build, lambda: network.sample(rows), TPU_V2_CORE, **how)
 
 
@@ -39,7 +39,7 @@ def bar(microbatches: int, stages: int, minibatch: int = MINIBATCH) -> Bar:
     rows = minibatch // microbatches
     if not rows:
         raise ValueError(f"{microbatches} microbatches on {stages} TPU-v2 cores fit no image each")
-    profile, scenario = _profile(rows), pipeline(stages, microbatches, minibatch)
+    profile, scenario = _profile(rows), named(f"pipeline-{stages}", minibatch, microbatches)
     found = sized(profile, scenario, rows)
     if found.peak_bytes <= found.cluster.device.memory_bytes:
         return found

@@ -1,8 +1,7 @@
 """A grid of parameters: one notebook run at every combination, and one tidy table of it all.
 
-A notebook of a grid leaves its numbers in ``grid.csv`` (``Notebook.grid`` in
-:mod:`experiments.recorded.notebook`); those of all its runs, each row with the labels of its combination,
-become ``<name>.csv`` beside them, as soon as one is there.
+A notebook of a grid leaves its numbers in ``grid.csv``; those of all its runs, each row with the
+labels of its combination, become ``<name>.csv`` beside them, as soon as one is there.
 """
 
 from collections.abc import Mapping, Sequence

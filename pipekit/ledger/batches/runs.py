@@ -22,8 +22,7 @@ from pipekit.reading import read_json
 
 RECORD = "provenance.json"
 KEPT = "trainings"
-"""The folder among a notebook's files that outlives an interruption: see
-:mod:`experiments.recorded.saved_trainings`."""
+"""The folder among a notebook's files that outlives an interruption: of its finished trainings."""
 
 
 @dataclass(frozen=True)

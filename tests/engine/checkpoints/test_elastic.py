@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipekit.engine.checkpoints import files as checkpoints
 from experiments.pipedream.checkpoints import differences
+from pipekit.engine.checkpoints import files as checkpoints
 from tests.engine.examples import data, different, mixed, pipeline
 from tests.engine.under_torchrun import under_torchrun
 

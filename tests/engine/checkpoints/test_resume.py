@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pipekit as pk
+from experiments.pipedream.checkpoints import Struck, differences, kill
 from pipekit import schedules
 from pipekit.engine.checkpoints import files as checkpoints
-from experiments.pipedream.checkpoints import Struck, differences, kill
 from tests.engine.examples import (
     METHODS,
     MODELS,

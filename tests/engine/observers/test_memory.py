@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from experiments.torchgpipe.as_drawn import as_drawn
 from pipekit import (
     Pipeline,
     PipelinedModule,
@@ -24,7 +25,6 @@ from pipekit.devices import peak_bytes, reset_peak_bytes
 from pipekit.engine.config import Loss
 from pipekit.engine.updates.weight_versions import OptimizerFactory
 from pipekit.layers.skips import Skippable
-from experiments.torchgpipe.as_drawn import as_drawn
 from pipekit.plans import Recompute
 from pipekit.schedules import Schedule
 from pipekit.traces.memory import Memory

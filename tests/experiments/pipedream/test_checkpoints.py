@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.pipedream import checkpoints
 from pipekit import Pipeline, schedules
 from pipekit.engine.checkpoints import files
-from experiments.pipedream import checkpoints
 from tests.engine.examples import data, mixed
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.pipedream.settings import CLUSTER_A, CLUSTER_B, DATA, TRAININGS
 from pipekit.clusters.papers import pipedream_a, pipedream_b, two_bw_v100
 from pipekit.ledger.claims import load
-from experiments.pipedream.settings import CLUSTER_A, CLUSTER_B, DATA, TRAININGS
-from tests.papers.rates import learning_rates
+from tests.experiments.rates import learning_rates
 
 
 def test_inceptions_learning_rate_falls_by_six_percent_every_two_epochs() -> None:

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
+from experiments.pipedream_2bw import profiles
 from pipekit.clusters import V100
 from pipekit.models import gpt
 from pipekit.models.gpt import LAYOUTS, Layout
-from experiments.pipedream_2bw import profiles
 from pipekit.profiling import Profile
 
 

@@ -2,8 +2,6 @@ from dataclasses import replace
 
 import pytest
 
-from pipekit import simulate
-from pipekit.clusters import Cluster, flat
 from experiments.pipedream_2bw.systems import (
     FLUSH,
     GPIPE,
@@ -12,6 +10,8 @@ from experiments.pipedream_2bw.systems import (
     Pipelines,
     in_flushes,
 )
+from pipekit import simulate
+from pipekit.clusters import Cluster, flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import ScheduleError, check, gpipe, parse

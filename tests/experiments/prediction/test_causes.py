@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import Profile, schedules, simulate
 from experiments.prediction import causes
 from experiments.prediction.causes import as_it_ran, compared, summary
 from experiments.prediction.runs import MethodCase, TrainedModel
+from pipekit import Profile, schedules, simulate
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile
 from pipekit.simulation.one_host import Host

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit.clusters import flat
-from pipekit.models import convnet
 from experiments.prediction import runs as prediction
 from experiments.prediction.runs import MethodCase, TrainedModel, cases
+from pipekit.clusters import flat
+from pipekit.models import convnet
 from pipekit.profiling import Profile
 from pipekit.simulation.one_host import Host
 from tests.emulation.own_time import own_time

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import Plan, profile, schedules, stages
-from pipekit.clusters import flat
 from experiments.quickstart import beside_prediction
 from experiments.quickstart.beside_prediction import Method
+from pipekit import Plan, profile, schedules, stages
+from pipekit.clusters import flat
 
 
 class Branches(nn.Module):

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import schedules
-from pipekit.datasets import digits
 from experiments.quickstart import comparison
 from experiments.study.training import PipelineTraining, Recipe, train_pipeline
+from pipekit import schedules
+from pipekit.datasets import digits
 from pipekit.traces import Trace
 
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from pipekit.datasets import mnist
 from experiments.quickstart import comparison, four_methods
 from experiments.study.training import PipelineTraining
+from pipekit.datasets import mnist
 from pipekit.schedules import ScheduleError
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import pipekit as pk
-from pipekit import plots, schedules
 from experiments.recorded.findings import Finding, printed, printed_number
 from experiments.recorded.notebook import Notebook, open_notebook, parameters
+from pipekit import plots, schedules
 from pipekit.traces import Trace
 
 CLAIM = "pipedream-startup-admits-noam"
@@ -47,7 +47,9 @@ def test_a_figure_is_saved_and_shown_live_and_as_a_picture(
     nb: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = []
-    monkeypatch.setattr("experiments.recorded.notebook.display", lambda what, raw: shown.append(what))
+    monkeypatch.setattr(
+        "experiments.recorded.notebook.display", lambda what, raw: shown.append(what)
+    )
     numbers = pd.DataFrame({"x": [1, 2], "y": [3, 4], "c": ["a", "a"]})
     figure = plots.curves(numbers, "x", "y", "c", title="t", label="exact")
     assert nb.show(figure, "curve", numbers) == "curve.svg"

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.ledger.claims import load
-from pipekit.ledger.outcomes import Record, Status, judge
 from experiments.recorded.findings import Finding
 from experiments.recorded.repeats import (
     AGAIN,
@@ -19,6 +17,8 @@ from experiments.recorded.repeats import (
     merged,
     unless_parted,
 )
+from pipekit.ledger.claims import load
+from pipekit.ledger.outcomes import Record, Status, judge
 
 
 def taking(*seconds: float) -> Callable[[float], float]:

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.staleness import claims, findings
 from experiments.staleness.claims import AGREES, CONTRADICTS, UNDECIDED
-from tests.papers.staleness.trainings_table import parabola, trainings
+from tests.experiments.staleness.trainings_table import parabola, trainings
 
 ARMS = [("flush", 1), ("2bw", 2), ("pipedream", 4), ("no-stashing", 4), ("spectrain", 4)]
 COSTS = {"flush": 0.0, "2bw": 0.0, "pipedream": 0.4, "no-stashing": 0.6, "spectrain": 0.1}

@@ -3,14 +3,14 @@
 import pandas as pd
 import pytest
 
-from pipekit import Profile
-from pipekit.explore import staleness as explorer
 from experiments.staleness import comparison, figures, speed
 from experiments.staleness.methods import METHODS
 from experiments.staleness.proxies import PROXIES
 from experiments.staleness.speed import Machines, points, update_seconds
+from pipekit import Profile
+from pipekit.explore import staleness as explorer
 from pipekit.profiling import LayerProfile
-from tests.papers.staleness.trainings_table import parabola, trainings
+from tests.experiments.staleness.trainings_table import parabola, trainings
 
 LAYER = LayerProfile("layer", 1.0, 2.0, parameter_bytes=4e9, saved_bytes=0.0, output_bytes=0.0)
 EQUAL = Profile((LAYER,) * 4, input_bytes=0.0)

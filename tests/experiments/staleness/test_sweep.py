@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from experiments.recorded import saved_trainings
 from experiments.staleness import sweep
 from experiments.staleness.proxies import PROXIES
 from experiments.staleness.sweep import Sweep, parse_arms
 from experiments.staleness.trainings import StaleTraining
-from experiments.trainings import saved_trainings
 
 
 @pytest.fixture

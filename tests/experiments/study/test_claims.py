@@ -141,7 +141,10 @@ def test_a_figure_is_saved_and_shown_live_and_as_a_picture(
 def test_traces_are_shown_one_under_another(nb: Notebook) -> None:
     two = [Trace.from_schedule(method(2, 2)) for method in (schedules.gpipe, schedules.flush)]
     assert nb.show_traces("both", *two, titles=["one", "other"]) == "both.svg"
-    assert set(pd.read_csv(nb.folder / "both.csv")["name"]) == {"GPipe, 1 batch", "PipeDream-Flush, 1 batch"}
+    assert set(pd.read_csv(nb.folder / "both.csv")["name"]) == {
+        "GPipe, 1 batch",
+        "PipeDream-Flush, 1 batch",
+    }
     assert "other" in (nb.folder / "both.svg").read_text()
 
 

@@ -2,9 +2,9 @@
 
 import torch
 
+from experiments.study.costs import estimated, images, published, recomputed_late, with_costs
 from pipekit import models
 from pipekit.clusters import V100
-from experiments.study.costs import estimated, images, published, recomputed_late, with_costs
 from pipekit.profiling import Profile
 
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import models, schedules
 from experiments.study.differences import (
     bit_equal,
     largest_difference,
@@ -12,6 +11,7 @@ from experiments.study.differences import (
     plain_gradients,
     relative_difference,
 )
+from pipekit import models, schedules
 
 LOSS = nn.CrossEntropyLoss()
 

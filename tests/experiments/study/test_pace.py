@@ -2,9 +2,9 @@
 
 import pytest
 
+from experiments.study.costs import emulate_at_pace, faster_links, stretched
 from pipekit import simulate
 from pipekit.clusters import flat
-from experiments.study.costs import emulate_at_pace, faster_links, stretched
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, flush, replicate

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.clusters import TITAN_X, V100
 from experiments.study.costs import published
 from experiments.study.published_times import LayerTime, NetworkTime, as_published, network_times
+from pipekit.clusters import TITAN_X, V100
 from pipekit.profiling import LayerProfile, Profile
 
 LAYERS = Profile((LayerProfile("a", 1, 3), LayerProfile("b", 3, 3)), rows=32)

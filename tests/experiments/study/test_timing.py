@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit.engine import Pipeline
 from experiments.study.timing import own_activities, own_seconds
+from pipekit.engine import Pipeline
 from pipekit.plans import Recompute
 from pipekit.schedules import gpipe
 

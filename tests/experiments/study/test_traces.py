@@ -1,10 +1,17 @@
-"""What the papers' timelines share, and ends of updates and backwards, drawn in slots."""
+"""What is asked of a trace, drawn in slots."""
 
 import pytest
 
-from pipekit import schedules, simulate
-from experiments.study.traces import EQUAL_SLOTS, busy_s, fastest_interval, mean_interval, memory_of, run_three_ways
+from experiments.study.traces import (
+    EQUAL_SLOTS,
+    busy_s,
+    fastest_interval,
+    mean_interval,
+    memory_of,
+    run_three_ways,
+)
 from experiments.torchgpipe.as_drawn import as_drawn
+from pipekit import schedules, simulate
 from pipekit.profiling import Profile
 from pipekit.traces import Trace
 from tests.emulation.own_time import own_time
@@ -24,13 +31,6 @@ def test_backwards_as_drawn_are_the_forwards_reversed_and_can_be_executed() -> N
     schedules.check(table)
 
 
-def test_starts_and_active_workers_are_those_of_the_picture() -> None:
-    trace = Trace.from_schedule(as_drawn(2, 2), EQUAL_SLOTS)
-    assert starts(trace)["BACKWARD", 0, 1] == 4
-    assert most_active(trace) == 2
-    assert most_active(Trace.from_schedule(schedules.model_parallel(3).take(2), EQUAL_SLOTS)) == 1
-
-
 def test_time_within_a_window_is_counted_and_memory_must_have_been_followed() -> None:
     trace = Trace.from_schedule(as_drawn(2, 2), EQUAL_SLOTS)
     first = trace.frame[trace.frame["worker"] == 0]
@@ -42,14 +42,14 @@ def test_time_within_a_window_is_counted_and_memory_must_have_been_followed() ->
 
 def test_batches_that_end_in_a_flush_all_take_equally_long() -> None:
     assert FLUSH.ends("UPDATE", worker=0) == [9, 18, 27]
-    assert update_ends(FLUSH, worker=1) == [7, 16, 25]
+    assert FLUSH.ends("UPDATE", worker=1) == [7, 16, 25]
     assert mean_interval(FLUSH.ends("UPDATE", worker=0), 0, 2) == 9
     assert fastest_interval([0, 5, 9, 16]) == 4
 
 
 def test_a_group_of_microbatches_ends_with_its_last_backward() -> None:
     assert FLUSH.ends("BACKWARD", stage=0) == [6, 9, 15, 18, 24, 27]
-    assert FLUSH.ends("BACKWARD", stage=stage=1, group=group=2) == [7, 16, 25]
+    assert FLUSH.ends("BACKWARD", stage=1, group=2) == [7, 16, 25]
 
 
 def test_three_ways_to_see_a_schedule_have_one_bubble() -> None:

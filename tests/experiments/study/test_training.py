@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import schedules
-from pipekit.datasets import digits
 from experiments.study.differences import bit_equal
 from experiments.study.training import Recipe, train_pipeline, train_plain
+from pipekit import schedules
+from pipekit.datasets import digits
 from pipekit.schedules import Schedule
 
 

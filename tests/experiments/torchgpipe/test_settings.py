@@ -2,8 +2,6 @@
 
 import pytest
 
-from pipekit.ledger import claims
-from pipekit.models import PUBLISHED
 from experiments.torchgpipe.settings import (
     TABLE2,
     TABLE3,
@@ -13,6 +11,8 @@ from experiments.torchgpipe.settings import (
     printed_cell,
     unet_balance,
 )
+from pipekit.ledger import claims
+from pipekit.models import PUBLISHED
 
 
 @pytest.mark.parametrize("cell", [*TABLE2.values(), *TABLE3, *TABLE4], ids=lambda c: c.name)

@@ -1,6 +1,5 @@
 """The findings of Table 1's cells: a row's plan, its two speedups, their ratio, and its bytes."""
 
-from experiments.recorded.findings import Finding
 from experiments.pipedream.table1 import calibration
 from experiments.pipedream.table1.changes import Change
 from experiments.pipedream.table1.findings.judge import (
@@ -19,6 +18,7 @@ from experiments.pipedream.table1.findings.judge import (
 )
 from experiments.pipedream.table1.rows import FITTED, TABLE1, Setting, printed
 from experiments.pipedream.table1.runs import weakest
+from experiments.recorded.findings import Finding
 
 POINTS, BARS = "speedups_points.svg", "communication_bars.svg"
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from experiments.recorded.findings import Finding
 from experiments.pipedream.table1 import traffic
 from experiments.pipedream.table1.findings.judge import EIGHT, FOUR, SIXTEEN, finding
 from experiments.pipedream.table1.rows import TABLE1, printed, replicas_of, rows_consistent
 from experiments.pipedream.table1.speeds import Result
 from experiments.pipedream.table1.traffic import gradient_difference
+from experiments.recorded.findings import Finding
 from pipekit.plans import Plan
 from pipekit.schedules import optimal_in_flight
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from experiments.recorded.findings import Finding
 from experiments.pipedream.table1.changes import Change
 from experiments.pipedream.table1.figure13 import Figure13
 from experiments.pipedream.table1.findings.cells import held_out
@@ -28,6 +27,7 @@ from experiments.pipedream.table1.findings.judge import (
 from experiments.pipedream.table1.rows import TABLE1, Setting, printed, replicas_of
 from experiments.pipedream.table1.runs import weakest
 from experiments.pipedream.table1.speeds import overhead, overhead_removed
+from experiments.recorded.findings import Finding
 from pipekit.plans import Plan
 
 

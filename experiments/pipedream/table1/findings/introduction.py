@@ -2,7 +2,6 @@
 
 import pandas as pd
 
-from experiments.recorded.findings import Finding
 from experiments.pipedream.table1.findings.judge import (
     ALEXNET,
     EIGHT_B,
@@ -13,6 +12,7 @@ from experiments.pipedream.table1.findings.judge import (
     finding,
 )
 from experiments.pipedream.table1.rows import TABLE1
+from experiments.recorded.findings import Finding
 
 HEADLINES = INCEPTION_B, EIGHT_B, RESNET, ALEXNET, S2VT
 """The rows behind section 1's speedups."""

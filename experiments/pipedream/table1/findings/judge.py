@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.recorded.findings import Finding
 from experiments.pipedream.cause_names import GUESSED_LAYERS, OWN_BANDWIDTH, PLAN
 from experiments.pipedream.table1.causes import Slowness
 from experiments.pipedream.table1.changes import INSTEAD, UNCHANGED, Change
 from experiments.pipedream.table1.rows import TABLE1, THROUGHPUT, Setting
 from experiments.pipedream.table1.runs import Runs, weakest
+from experiments.recorded.findings import Finding
 from pipekit.units import bytes_text
 
 FOUR, EIGHT, SIXTEEN, EIGHT_B, INCEPTION, INCEPTION_B, S2VT = TABLE1

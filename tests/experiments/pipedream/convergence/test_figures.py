@@ -5,7 +5,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.recorded.drawing import accuracies
 from experiments.pipedream.cause_names import NOMINAL
 from experiments.pipedream.convergence import figures, time_to_accuracy
 from experiments.pipedream.convergence.figures import TimeToAccuracy
@@ -26,6 +25,7 @@ from experiments.pipedream.convergence.trainings import (
     STASHING,
     VERTICAL_SYNC,
 )
+from experiments.recorded.drawing import accuracies
 from pipekit.plots import save
 
 SEEDS = 5

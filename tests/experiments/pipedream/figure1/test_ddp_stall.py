@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.clusters.namespaces import available
 from experiments.pipedream.figure1 import ddp_stall, ddp_worker
 from experiments.pipedream.figure1.ddp_stall import Measured
 from experiments.pipedream.figure1.ddp_worker import AFTER, COMPUTE, ENGINE, WAIT_FREE
+from pipekit.clusters.namespaces import available
 
 REASON = available()
 MEASURED = Measured(

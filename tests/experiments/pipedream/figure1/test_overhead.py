@@ -6,11 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from experiments.pipedream.figure1 import overhead
+from experiments.pipedream.figure1.overhead import DUPLEX, GPUS, HEAVY, LIGHT, SHARED
 from pipekit import bucketing
 from pipekit.clusters import flat
 from pipekit.clusters.paths import all_reduce_bytes
-from experiments.pipedream.figure1 import overhead
-from experiments.pipedream.figure1.overhead import DUPLEX, GPUS, HEAVY, LIGHT, SHARED
 from pipekit.profiling import LayerProfile, Profile
 
 UNEVEN = Profile(

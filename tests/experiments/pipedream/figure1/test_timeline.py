@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.pipedream.figure1 import timeline
 from pipekit import bucketing
 from pipekit.clusters import flat
-from experiments.pipedream.figure1 import timeline
 from pipekit.profiling import LayerProfile, Profile
 from tests.emulation.own_time import own_time
 

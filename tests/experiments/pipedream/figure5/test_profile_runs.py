@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import pipekit as pk
-from pipekit.models import image_mlp
 from experiments.pipedream.figure5 import profile_runs
+from pipekit.models import image_mlp
 
 IMAGES = torch.rand(4, 1, 28, 28)
 

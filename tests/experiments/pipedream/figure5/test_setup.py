@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipekit.ledger.claims import load
-from pipekit.ledger.criteria import evaluate
 from experiments.pipedream.figure5 import setup
 from experiments.pipedream.settings import TRAININGS
+from pipekit.ledger.claims import load
+from pipekit.ledger.criteria import evaluate
 
 
 def test_data_trainings_and_machines_are_as_printed() -> None:

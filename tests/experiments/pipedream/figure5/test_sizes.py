@@ -2,9 +2,9 @@
 
 import pytest
 
+from experiments.pipedream.figure5 import sizes
 from pipekit.ledger.claims import load
 from pipekit.ledger.criteria import evaluate
-from experiments.pipedream.figure5 import sizes
 
 
 def test_figure_five_has_the_ledgers_sizes() -> None:

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from pipekit.ledger.claims import load
-from pipekit.ledger.criteria import evaluate
 from experiments.pipedream.staleness import equations
 from experiments.pipedream.staleness.study import Study, make_study
+from pipekit.ledger.claims import load
+from pipekit.ledger.criteria import evaluate
 
 
 @pytest.fixture(scope="module")

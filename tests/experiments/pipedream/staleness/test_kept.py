@@ -1,9 +1,9 @@
 import pandas as pd
 import pytest
 
-from pipekit import schedules
 from experiments.pipedream.staleness import kept as staleness
 from experiments.pipedream.staleness.versions import METHODS, PIPELINED, STASHING
+from pipekit import schedules
 from pipekit.schedules import Op, parse
 from pipekit.traces import Trace
 from pipekit.traces.memory import PARTS, Memory

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.pipedream.staleness import replicated as staleness
 from pipekit import Plan, Profile
 from pipekit.clusters import flat
-from experiments.pipedream.staleness import replicated as staleness
 from tests.emulation.own_time import own_time
 
 

@@ -2,13 +2,13 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import schedules
 from experiments.pipedream.staleness.study import (
     Study,
     largest_relative_difference,
     make_study,
     stashing_delays,
 )
+from pipekit import schedules
 
 
 @pytest.fixture(scope="module")

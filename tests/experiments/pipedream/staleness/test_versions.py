@@ -1,5 +1,5 @@
-from pipekit import schedules
 from experiments.pipedream.staleness import versions as staleness
+from pipekit import schedules
 from pipekit.schedules import Op
 
 

@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 
 import pipekit as pk
+from experiments.pipedream.table1.best_cut import best_cut
 from pipekit import Profile
 from pipekit.clusters import flat
-from experiments.pipedream.table1.best_cut import best_cut
 from pipekit.profiling import LayerProfile
 
 UNEQUAL = Profile(

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from pipekit import Profile
-from pipekit.clusters import flat
-from experiments.study.costs import faster_links, stretched
 from experiments.pipedream.table1 import calibration
 from experiments.pipedream.table1.calibration import Cell
 from experiments.pipedream.table1.rows import Setting
+from experiments.study.costs import faster_links, stretched
+from pipekit import Profile
+from pipekit.clusters import flat
 
 LAYERS = Profile.uniform(4, 0.01, 0.02, output_bytes=1e6, parameter_bytes=4e6)
 

@@ -5,9 +5,6 @@ from itertools import pairwise
 
 import pytest
 
-from pipekit import Profile
-from pipekit.clusters import flat
-from pipekit.ledger.claims import load
 from experiments.pipedream.cause_names import (
     ACTIVATIONS,
     GUESSED_LAYERS,
@@ -44,6 +41,9 @@ from experiments.pipedream.table1.runs import Runs
 from experiments.pipedream.table1.speeds import Result
 from experiments.pipedream.table1.traffic import Sent
 from experiments.recorded.repeats import Emulated
+from pipekit import Profile
+from pipekit.clusters import flat
+from pipekit.ledger.claims import load
 
 LAYERS = Profile.uniform(4, 0.04, 0.08, output_bytes=1e5, parameter_bytes=3.2e7)
 """0.48 s a minibatch on one machine."""

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.pipedream.table1 import speeds
+from experiments.study.costs import emulate_at_pace, stretched
 from pipekit import Plan, Profile, simulate
 from pipekit.clusters import Cluster, flat
 from pipekit.engine import Run
-from experiments.study.costs import emulate_at_pace, stretched
-from experiments.pipedream.table1 import speeds
 from pipekit.schedules import Schedule, check
 from tests.emulation.own_time import own_time
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipekit import Plan, Profile, schedules
-from pipekit.clusters import flat
 from experiments.pipedream.table1 import calibration, rows, speeds, traffic
 from experiments.pipedream.table1 import traffic as table1
 from experiments.pipedream.table1.traffic import Sent
+from pipekit import Plan, Profile, schedules
+from pipekit.clusters import flat
 
 LAYERS = Profile.uniform(4, 0.01, 0.02, output_bytes=4e5, parameter_bytes=8e5)
 

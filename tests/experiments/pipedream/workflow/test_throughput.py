@@ -1,8 +1,8 @@
 import pandas as pd
 import pytest
 
-from pipekit.clusters import flat
 from experiments.pipedream.workflow import throughput as checks
+from pipekit.clusters import flat
 from pipekit.profiling import Profile
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.pipedream.workflow import training as workflow
 from pipekit import Plan
 from pipekit.clusters import flat
 from pipekit.oracle.versions import VERSION_READ
-from experiments.pipedream.workflow import training as workflow
 
 
 def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

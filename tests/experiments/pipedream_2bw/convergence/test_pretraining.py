@@ -5,9 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipekit import oracle
-from pipekit.engine import Pipeline
-from pipekit.models import token_loss
 from experiments.pipedream_2bw.convergence import finetuning, vanilla
 from experiments.pipedream_2bw.convergence.movement import Movement
 from experiments.pipedream_2bw.convergence.pretraining import (
@@ -24,6 +21,9 @@ from experiments.pipedream_2bw.convergence.pretraining import (
     train,
 )
 from experiments.pipedream_2bw.convergence.recipe import AdamRecipe
+from pipekit import oracle
+from pipekit.engine import Pipeline
+from pipekit.models import token_loss
 
 TRAINING = AdamRecipe(batch_rows=8, steps=10, lr=0.01, sequence=16, warm_up=0.2)
 GPT, BERT = (Network(kind, layers=1, hidden=16, heads=2) for kind in ("gpt", "bert"))

@@ -3,12 +3,12 @@ from functools import partial
 import pandas as pd
 import pytest
 
-from pipekit.ledger.claims import load
-from pipekit.ledger.criteria import evaluate
 from experiments.pipedream_2bw.memory import findings, footprint, largest_model
 from experiments.pipedream_2bw.memory.formulas import EqualStages, table
 from experiments.pipedream_2bw.systems import FLUSH, GPIPE, TABLES, TWO_BW
 from experiments.pipedream_2bw.throughput.panels import panels
+from pipekit.ledger.claims import load
+from pipekit.ledger.criteria import evaluate
 
 SMALL = partial(EqualStages, blocks=4, hidden=8, sequence=4)
 

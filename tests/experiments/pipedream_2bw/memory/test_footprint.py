@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from pipekit.clusters.papers import two_bw_v100
 from experiments.pipedream_2bw.memory import footprint as memory
 from experiments.pipedream_2bw.memory.footprint import GIB, held, held_by_pipedream
 from experiments.pipedream_2bw.settings import OPTIMIZER_STATES
 from experiments.pipedream_2bw.systems import Pipelines
+from pipekit.clusters.papers import two_bw_v100
 from pipekit.profiling import LayerProfile, Profile
 
 W, A, I = 2.0 * GIB, 5.0 * GIB, 1.0 * GIB  # noqa: E741  a layer's weights, activations, output

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipekit.models import gpt
-from pipekit.models.gpt import LAYOUTS
 from experiments.pipedream_2bw.memory import largest_model
 from experiments.pipedream_2bw.memory.largest_model import largest, with_blocks
+from pipekit.models import gpt
+from pipekit.models.gpt import LAYOUTS
 
 
 def test_a_network_of_so_many_blocks_is_what_the_model_is() -> None:

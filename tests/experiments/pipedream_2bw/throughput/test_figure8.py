@@ -3,9 +3,9 @@ import time
 import pandas as pd
 import pytest
 
-from pipekit.clusters.papers import two_bw_v100
 from experiments.pipedream_2bw.systems import Pipelines
 from experiments.pipedream_2bw.throughput import figure8
+from pipekit.clusters.papers import two_bw_v100
 from pipekit.profiling import Profile
 
 

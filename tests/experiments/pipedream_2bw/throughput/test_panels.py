@@ -5,11 +5,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from pipekit.clusters import two_bw_v100
-from pipekit.ledger.claims import load
 from experiments.pipedream_2bw.systems import FLUSH, GPIPE, INTER_LAYER, SYSTEMS, TWO_BW
 from experiments.pipedream_2bw.throughput import findings, panels
 from experiments.pipedream_2bw.throughput.panels import Figure6
+from pipekit.clusters import two_bw_v100
+from pipekit.ledger.claims import load
 
 
 @pytest.fixture(scope="module")

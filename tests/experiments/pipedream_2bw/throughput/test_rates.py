@@ -3,8 +3,6 @@ from typing import Any
 
 import pytest
 
-from pipekit.clusters import Cluster, Level, flat
-from pipekit.clusters.papers import V100
 from experiments.pipedream_2bw.systems import (
     FLUSH,
     GPIPE,
@@ -14,6 +12,8 @@ from experiments.pipedream_2bw.systems import (
     Pipelines,
 )
 from experiments.pipedream_2bw.throughput import rates as throughput
+from pipekit.clusters import Cluster, Level, flat
+from pipekit.clusters.papers import V100
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.simulation import simulate
 

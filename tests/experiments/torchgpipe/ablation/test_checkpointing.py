@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import models
 from experiments.torchgpipe.ablation.checkpointing import one_device, received, total_peak
+from pipekit import models
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipekit.clusters import flat
 from experiments.torchgpipe.ablation import components
 from experiments.torchgpipe.ablation.components import ROWS, Components
 from experiments.torchgpipe.settings import Benchmark
 from experiments.torchgpipe.speed import rates
+from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile, SkipProfile
 from pipekit.traces import Trace
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from pipekit.clusters.papers import torchgpipe_p40
 from experiments.torchgpipe.ablation import memory as table1_memory
 from experiments.torchgpipe.ablation import table1
 from experiments.torchgpipe.ablation.table1 import NAMES, Table1
 from experiments.torchgpipe.settings import TABLE1
 from experiments.torchgpipe.speed.rates import profile_of
+from pipekit.clusters.papers import torchgpipe_p40
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit import models
-from pipekit.ledger.batches.ranges import read
 from experiments.torchgpipe.graph import device_order, edges, equality, findings, portals
 from experiments.torchgpipe.graph.device_order import Entry, Journal
+from pipekit import models
+from pipekit.ledger.batches.ranges import read
 
 
 def test_the_function_and_its_gradients_stay() -> None:

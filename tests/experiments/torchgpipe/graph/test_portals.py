@@ -2,9 +2,9 @@
 
 import torch
 
+from experiments.torchgpipe.graph import portals
 from pipekit.layers.skips import inlined
 from pipekit.models import unet
-from experiments.torchgpipe.graph import portals
 
 
 def test_counted_bytes_are_the_closed_forms() -> None:

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from pipekit.clusters.papers import P40
-from pipekit.models import unet
 from experiments.torchgpipe.memory import structure, unets
 from experiments.torchgpipe.settings import TABLE3, Benchmark
+from pipekit.clusters.papers import P40
+from pipekit.models import unet
 from pipekit.profiling import Profile
 
 

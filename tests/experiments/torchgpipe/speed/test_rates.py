@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipekit.clusters import flat
 from experiments.torchgpipe.settings import TABLE2, TABLE4, Benchmark
 from experiments.torchgpipe.speed import rates
+from pipekit.clusters import flat
 from pipekit.profiling import Profile
 from tests.emulation.own_time import own_time
 

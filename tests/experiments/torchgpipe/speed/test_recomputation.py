@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from pipekit.clusters import flat
 from experiments.torchgpipe.speed import recomputation
+from pipekit.clusters import flat
 from pipekit.traces import COLUMNS, RECOMPUTE, Trace
 from tests.emulation.own_time import own_time
 

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from pipekit.ledger.claims import load
 from experiments.torchgpipe.settings import TABLE2
 from experiments.torchgpipe.speed import tpu
+from pipekit.ledger.claims import load
 from pipekit.profiling import LayerProfile, Profile
 
 MEGA = 1e6

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from pipekit import Profile, schedules, simulate
-from experiments.prediction.calibration import gaps, host_from, longer
+from pipekit.emulation.measured_host import gaps, host_from, longer
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile
 from pipekit.simulation.one_host import Host

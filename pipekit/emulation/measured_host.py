@@ -1,29 +1,29 @@
 """What the engine takes on this host beside its passes, found by a short training."""
 
 import statistics
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from experiments.prediction.runs import (
-    MethodCase,
-    TrainedModel,
-    pipeline_of,
-    profiled,
-)
+from pipekit.engine import Pipeline
+from pipekit.host.memory import keep_freed_memory
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
+from pipekit.profiling.measured import profile
+from pipekit.schedules import gpipe
 from pipekit.simulation.one_host import Host
 
 _WIDTH, _ROWS = 640, 16  # weights that fill caches, in passes of about a millisecond
 _FIRST, _LAST = 3, 5  # linear layers of each stage: the last never waits for another forward
 _COPIES = 1, 32  # of the values that a message has
-_CASE = MethodCase("gpipe", 2, 4, 8)
+_MICROBATCHES, _BATCHES = 4, 8
 
 
 def measured_host(transport: str, repeats: int = 5) -> Host:
@@ -110,17 +110,38 @@ def longer(frame: pd.DataFrame, costs: Profile, split: Plan) -> float:
     )
 
 
-def _measured(model: TrainedModel, split: Plan, transport: str, repeats: int) -> dict[str, float]:
-    pipeline, batches = pipeline_of(model, _CASE, split, transport), model.batches(4, 8)
+def _measured(model: nn.Sequential, split: Plan, transport: str, repeats: int) -> dict[str, float]:
+    # As workers' own processes do: else the first batch of a run pays for memory given back before.
+    keep_freed_memory()
+    rows, loss, optimizer = torch.rand(_ROWS, _WIDTH), nn.MSELoss(), partial(SGD, lr=0.01)
+    pipeline = Pipeline(
+        model,
+        gpipe(2, _MICROBATCHES),
+        balance=split,
+        optimizer=optimizer,
+        loss=loss,
+        devices=["cpu"] * 2,
+        transport=transport,
+    )
+    whole = torch.cat([rows] * _MICROBATCHES)
+    batches = [(whole, whole)] * _BATCHES
     for _ in range(2):
         pipeline.train(batches)  # to warm up
     found = []
     for _ in range(repeats):
-        costs = profiled(model, 2, passes=5)
+        costs = _profiled(model, rows, loss, optimizer)
         frame = pipeline.train(batches).trace.frame
         found.append(gaps(frame) | {"pass": longer(frame, costs, split)})
     pipeline.close()
     return {name: statistics.median(each[name] for each in found) for name in found[0]}
+
+
+def _profiled(model: nn.Sequential, rows: Tensor, loss: nn.Module, optimizer: Any) -> Profile:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the layers' times add up")  # they are made to
+        return profile(
+            model, rows, repeats=5, loss=loss, target=rows, optimizer=optimizer, others=1
+        )
 
 
 def _line(sizes: Sequence[float], took: Sequence[float]) -> tuple[float, float]:
@@ -129,16 +150,13 @@ def _line(sizes: Sequence[float], took: Sequence[float]) -> tuple[float, float]:
     return max(0.0, took[0] - byte_s * sizes[0]), byte_s
 
 
-def _model(copies: int) -> TrainedModel:
+def _model(copies: int) -> nn.Sequential:
     """Return linear layers between which, at the cut, so many copies of the values travel."""
     first, last = (
         [layer for _ in range(count) for layer in (nn.Linear(_WIDTH, _WIDTH), nn.Tanh())]
         for count in (_FIRST, _LAST)
     )
-    layers = nn.Sequential(*first, _Widen(copies), _Narrow(), *last)
-    rows = torch.rand(_ROWS, _WIDTH)
-    sgd = partial(SGD, lr=0.01)
-    return TrainedModel(f"linear layers, {copies}", layers, rows, rows, nn.MSELoss(), sgd, 0)
+    return nn.Sequential(*first, _Widen(copies), _Narrow(), *last)
 
 
 class _Widen(nn.Module):

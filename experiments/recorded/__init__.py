@@ -1,0 +1,1 @@
+"""Claims as lists of findings, in notebooks that experiments.study has not reached yet."""
