@@ -3,11 +3,12 @@
 import subprocess
 import sys
 
-EXPLORERS = "memory", "planner", "search", "staleness", "timeline"
+EXPLORERS = "memory", "planner", "search", "timeline"
 BY_HAND = "own_schedule", "puzzle_board"
 CODE = f"""
 import sys
 from pipekit.explore import {", ".join(EXPLORERS)}
+from experiments.staleness import explorer
 from pipekit.explore.by_hand import {", ".join(BY_HAND)}
 from pipekit.explore.browser.picture import explained, picture
 for shown in timeline.see().timelines:

@@ -15,7 +15,7 @@ from pipekit.ledger.outcomes import Record
 from pipekit.ledger.report import source
 from pipekit.reading import parse_json, read_text
 
-_PAPERS = Path(__file__).parents[2] / "papers"
+_EXPERIMENTS = Path(__file__).parents[3] / "experiments"  # of a checkout
 _LITERAL = re.compile(r'"([a-z0-9{][^"\s]*-[^"\s]+)"')
 
 
@@ -112,7 +112,7 @@ def _sources() -> tuple[
     """Return where ids stand in the code, and f-strings that make some, the longest first."""
     named: dict[str, tuple[Path, int]] = {}
     made = []
-    for path in sorted(_PAPERS.rglob("*.py")):
+    for path in sorted(_EXPERIMENTS.rglob("*.py")):
         for number, line in enumerate(read_text(path).splitlines(), 1):
             if ".load()[" in line:  # only looks the paper's own value up
                 continue

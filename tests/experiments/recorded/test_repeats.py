@@ -183,6 +183,6 @@ class TestAnEmulationBesideItsSimulation:
 
 
 def test_the_known_error_is_no_smaller_than_the_mean_that_was_measured() -> None:
-    path = Path(__file__).parents[2] / "results/reference/prediction_accuracy/summary.csv"
+    path = Path(__file__).parents[3] / "results/reference/prediction_accuracy/summary.csv"
     rows = {row["what"]: row["found"] for row in csv.DictReader(path.open())}
     assert float(rows["emulated seconds, mean error"]) <= KNOWN_ERROR

@@ -3,12 +3,11 @@
 import pandas as pd
 import pytest
 
-from experiments.staleness import comparison, figures, speed
+from experiments.staleness import comparison, explorer, figures, speed
 from experiments.staleness.methods import METHODS
 from experiments.staleness.proxies import PROXIES
 from experiments.staleness.speed import Machines, points, update_seconds
 from pipekit import Profile
-from pipekit.explore import staleness as explorer
 from pipekit.profiling import LayerProfile
 from tests.experiments.staleness.trainings_table import parabola, trainings
 
