@@ -3,7 +3,7 @@
 Nothing is imported until it is asked for, so that help and errors list names at once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
@@ -73,10 +73,15 @@ class Names(Mapping[str, P]):
 
     def require(self, name: str) -> None:
         """Raise ValueError unless it is one of them; the message has the closest."""
-        if name not in self:
-            close = get_close_matches(name, self, 1)
-            meant = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"{self.kind} must be one of {self}, not {name!r}{meant}")
+        require(self.kind, self, name)
+
+
+def require(kind: str, names: Collection[str], name: str) -> None:
+    """Raise ValueError unless ``name`` is one of ``names``; the message has the closest."""
+    if name not in names:
+        close = get_close_matches(name, names, 1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"{kind} must be one of {', '.join(names)}, not {name!r}{meant}")
 
     def load(self, name: str) -> Any:
         """Return what is named; raises ValueError as :meth:`require` does."""

@@ -17,6 +17,7 @@ from pipekit.clusters import Cluster, flat
 from pipekit.emulation import emulate
 from pipekit.engine import Loss, OptimizerFactory, Pipeline, Run
 from pipekit.host.memory import keep_freed_memory
+from pipekit.names import require
 from pipekit.planning import plan
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
@@ -82,9 +83,13 @@ def cases(
 
     A method that updates after every minibatch has no microbatches: it gets as many minibatches as
     the others have microbatches.
+
+    Raises:
+        ValueError: a method has another name.
     """
     made = []
     for method in methods:
+        require("method", METHODS, method)
         for stages in depths:
             for m in microbatches:
                 if method in PER_MINIBATCH:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from experiments.pipedream.settings import PROFILED_MINIBATCHES
 from experiments.recorded.findings import Finding
 from pipekit.models import PUBLISHED
+from pipekit.names import require
 from pipekit.profiling import Profile
 from pipekit.profiling.layer_runs.layer_passes import Input, layer_name, run_backward, run_forward
 from pipekit.profiling.measured import profile
@@ -197,8 +198,13 @@ def whole_models(models: str, repeats: int) -> pd.DataFrame:
 
     ``models`` are named with their rows, "vgg16 1, resnet50 2".  A row a model: model, rows,
     forward_s, backward_s and ratio, of the backward to the forward.
+
+    Raises:
+        ValueError: a model has another name.
     """
     named = [entry.split() for entry in models.split(",")]
+    for name, _ in named:
+        require("model", PUBLISHED, name)
     rows = [(name, int(count), *whole_passes(name, int(count), repeats)) for name, count in named]
     table = pd.DataFrame(rows, columns=["model", "rows", "forward_s", "backward_s"])
     return table.assign(ratio=table["backward_s"] / table["forward_s"])

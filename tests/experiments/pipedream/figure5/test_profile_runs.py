@@ -115,6 +115,10 @@ def test_whole_passes_are_the_fastest_forward_and_backward(
     assert profile_runs.whole_passes("tiny", rows=2, repeats=3) == (2, 5)
     (row,) = profile_runs.whole_models("tiny 2", 1).to_dict("records")
     assert (row["model"], row["rows"], row["ratio"]) == ("tiny", 2, 2.5)
+    with pytest.raises(
+        ValueError, match="model must be one of tiny, not 'tny'; did you mean 'tiny'"
+    ):
+        profile_runs.whole_models("tny 2", 1)
 
 
 def test_findings_are_medians_and_extremes_over_layers() -> None:
