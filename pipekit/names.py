@@ -75,6 +75,11 @@ class Names(Mapping[str, P]):
         """Raise ValueError unless it is one of them; the message has the closest."""
         require(self.kind, self, name)
 
+    def load(self, name: str) -> Any:
+        """Return what is named; raises ValueError as :meth:`require` does."""
+        self.require(name)
+        return self[name].load()
+
 
 def require(kind: str, names: Collection[str], name: str) -> None:
     """Raise ValueError unless ``name`` is one of ``names``; the message has the closest."""
@@ -82,11 +87,6 @@ def require(kind: str, names: Collection[str], name: str) -> None:
         close = get_close_matches(name, names, 1)
         meant = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"{kind} must be one of {', '.join(names)}, not {name!r}{meant}")
-
-    def load(self, name: str) -> Any:
-        """Return what is named; raises ValueError as :meth:`require` does."""
-        self.require(name)
-        return self[name].load()
 
 
 def _method(where: str, **about: Any) -> Method:

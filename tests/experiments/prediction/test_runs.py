@@ -34,7 +34,7 @@ def test_2bw_has_as_many_microbatches_as_stages_and_pipedream_cuts_no_minibatch(
         MethodCase("pipedream", 2, 1, 12),
         MethodCase("pipedream", 8, 1, 12),
     ]
-    with pytest.raises(ValueError, match="method must be one of .*'flsh'; did you mean 'flush'"):
+    with pytest.raises(ValueError, match=r"method must be one of .*'flsh'; did you mean 'flush'"):
         cases(["flsh"], [2], [4], 3)
 
 
