@@ -3,12 +3,13 @@
 Nothing is imported until it is asked for, so that help and errors list names at once.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
+
+from pipekit.choices import require_choice
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,18 @@ class Method(Place):
     microbatches: bool = True
 
 
+@dataclass(frozen=True)
+class Transport(Place):
+    """Where to find what runs the workers over a transport, given their devices.
+
+    Attributes:
+        in_process: whether workers are threads of this process: objects of it can watch them, their
+            links can be slowed down, and they can draw from its generators.
+    """
+
+    in_process: bool = False
+
+
 P = TypeVar("P", bound=Place)
 
 
@@ -73,7 +86,7 @@ class Names(Mapping[str, P]):
 
     def require(self, name: str) -> None:
         """Raise ValueError unless it is one of them; the message has the closest."""
-        require(self.kind, self, name)
+        require_choice(self.kind, name, self)
 
     def load(self, name: str) -> Any:
         """Return what is named; raises ValueError as :meth:`require` does."""
@@ -81,12 +94,16 @@ class Names(Mapping[str, P]):
         return self[name].load()
 
 
-def require(kind: str, names: Collection[str], name: str) -> None:
-    """Raise ValueError unless ``name`` is one of ``names``; the message has the closest."""
-    if name not in names:
-        close = get_close_matches(name, names, 1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"{kind} must be one of {', '.join(names)}, not {name!r}{meant}")
+_RUNNERS = "pipekit.engine.transports.runner"
+
+TRANSPORTS = Names(
+    "transport",
+    {
+        "threads": Transport(f"{_RUNNERS}:over_threads", in_process=True),
+        "distributed": Transport(f"{_RUNNERS}:over_processes"),
+    },
+)
+"""The ways to run workers."""
 
 
 def _method(where: str, **about: Any) -> Method:

@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from pipekit.names import CLUSTERS, METHODS, MITIGATIONS, Names
+from pipekit.names import CLUSTERS, METHODS, MITIGATIONS, TRANSPORTS, Names
 
-KINDS: dict[str, Names] = {"method": METHODS, "cluster": CLUSTERS, "mitigation": MITIGATIONS}  # type: ignore[type-arg]
+KINDS: dict[str, Names[Any]] = {
+    each.kind: each for each in (METHODS, CLUSTERS, MITIGATIONS, TRANSPORTS)
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from experiments.study.traces import memory_of
+from pipekit.choices import require_choice
 from pipekit.clusters import Cluster, flat
 from pipekit.emulation import emulate
 from pipekit.engine import Loss, OptimizerFactory, Pipeline, Run
 from pipekit.host.memory import keep_freed_memory
-from pipekit.names import require
 from pipekit.planning import plan
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
@@ -89,7 +89,7 @@ def cases(
     """
     made = []
     for method in methods:
-        require("method", METHODS, method)
+        require_choice("method", method, METHODS)
         for stages in depths:
             for m in microbatches:
                 if method in PER_MINIBATCH:

@@ -19,7 +19,7 @@ from pipekit.cli.options import (
     Replicas,
 )
 from pipekit.cli.own import require_known, require_module
-from pipekit.names import METHODS, MITIGATIONS
+from pipekit.names import METHODS, MITIGATIONS, TRANSPORTS
 
 if TYPE_CHECKING:
     from pipekit.cli.learning import Learning
@@ -30,13 +30,6 @@ class Autocast(StrEnum):
 
     BF16 = "bf16"
     FP16 = "fp16"
-
-
-class Transport(StrEnum):
-    """How the workers run."""
-
-    THREADS = "threads"
-    DISTRIBUTED = "distributed"
 
 
 def train(
@@ -79,8 +72,8 @@ def train(
     stages: Annotated[int, typer.Option(help=STAGES)] = 4,
     replicas: Replicas = None,
     transport: Annotated[
-        Transport, typer.Option(help="A thread a worker, or a process.")
-    ] = Transport.THREADS,
+        str, typer.Option(help=f"A thread a worker, or a process: {TRANSPORTS}.")
+    ] = "threads",
     epochs: Annotated[int, typer.Option(min=1)] = 1,
     batch_rows: Annotated[
         int, typer.Option(help="Of each batch: images, or 64 bytes of text.")
@@ -169,6 +162,7 @@ def train(
     """
     require_known(model, TRAINED)
     METHODS.require(method)
+    TRANSPORTS.require(transport)
     if mitigation is not None:
         MITIGATIONS.require(mitigation.partition(":")[0])
     for reference in filter(None, (data, test_data, loss)):
@@ -202,7 +196,7 @@ def train(
         by_name.METHODS[method](split, microbatches),
         optimizer=partial(torch.optim.Adam, lr=lr),
         loss=learning.loss,
-        transport=transport.value,
+        transport=transport,
         autocast={None: None, "bf16": torch.bfloat16, "fp16": torch.float16}[autocast],
         loss_scale=_number(loss_scale),
         mitigation=mitigation,

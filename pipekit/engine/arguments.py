@@ -11,6 +11,7 @@ from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
 from pipekit.devices import is_accelerator
 from pipekit.engine.observers.observer import Observer, Watchers
+from pipekit.names import TRANSPORTS
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import OPS, Op, Schedule, ScheduleError, check
 from pipekit.schedules.beginning import beginning
@@ -168,7 +169,7 @@ def require_seed(
     seed: int | None, schedule: Schedule, transport: str, recompute: Sequence[Recompute]
 ) -> None:
     """Raise ValueError if layers cannot draw from the default generator as in a plain loop."""
-    alone = schedule.worker_count == schedule.stages == 1 and transport == "threads"
+    alone = schedule.worker_count == schedule.stages == 1 and TRANSPORTS[transport].in_process
     if seed is None and not (alone and recompute[0] == "never"):
         raise ValueError(
             "seed=None lets layers draw as in a plain loop, which takes one stage on one worker, "
@@ -181,7 +182,7 @@ def require_slowable(cluster: Cluster | None, transport: str, workers: int) -> N
     """Raise ValueError if the links cannot be slowed down to a cluster's."""
     if cluster is None:
         return
-    if transport != "threads":
+    if not TRANSPORTS[transport].in_process:
         raise ValueError("links can be slowed between threads only: use transport='threads'")
     cluster.require_room(workers)
 
@@ -213,7 +214,8 @@ VALIDATE = ("first", "later")
 
 def require_repeatable(validate: str, transport: str, devices: Sequence[torch.device]) -> None:
     """Raise ValueError if forwards may have to be sent again, and the transport cannot do that."""
-    if validate == "later" and transport == "distributed" and any(map(is_accelerator, devices)):
+    on_accelerators = any(map(is_accelerator, devices))
+    if validate == "later" and on_accelerators and not TRANSPORTS[transport].in_process:
         raise ValueError(
             'validate="later" may send activations a second time, for which NCCL has no tags: use '
             'transport="threads" between GPUs, or validate="first"'
@@ -287,7 +289,7 @@ def require_watchers(observers: Watchers, transport: str) -> None:
     """Raise TypeError unless each observer can watch workers that a transport joins."""
     for each in observers:
         if isinstance(each, Observer):
-            if transport != "threads":
+            if not TRANSPORTS[transport].in_process:
                 raise TypeError(
                     f"{type(each).__name__} lives in this process, where it cannot watch workers "
                     f"in others: pass a function that makes a worker's observer there, given its "

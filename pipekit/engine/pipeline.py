@@ -27,7 +27,7 @@ from pipekit.engine.runs.run import Run
 from pipekit.engine.runs.runs import Runs
 from pipekit.engine.runs.tables import Tables
 from pipekit.engine.runs.workers import Workers
-from pipekit.engine.transports import by_name as transports
+from pipekit.engine.transports.runner import Runner
 from pipekit.engine.updates.mitigated_weights import StageMitigation
 from pipekit.engine.updates.optimizer_state import Groups, NamedState
 from pipekit.engine.updates.weight_versions import LRSchedulerFactory, OptimizerFactory
@@ -36,6 +36,7 @@ from pipekit.layers.autocast import DTYPES
 from pipekit.layers.modes import as_trained
 from pipekit.layers.twin import copied
 from pipekit.losses.loss_scale import LossScale
+from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.reordered import in_plan_order
@@ -144,7 +145,7 @@ class Pipeline:
         require_data(layers)
         skips.require_matched(list(layers))
         require_no_tensor_hooks(layers)
-        require_choice("transport", transport, transports.NAMES)
+        TRANSPORTS.require(transport)
         arguments.require_callable(optimizer=optimizer, loss=loss)
         arguments.require_callable_if_given(groups=groups, lr_scheduler=lr_scheduler)
         require_choice("autocast", autocast, DTYPES)
@@ -185,7 +186,7 @@ class Pipeline:
         self._loss = loss
         where = resolve_for_workers(devices, self.workers)
         arguments.require_repeatable(validate, transport, where)
-        self._runner = transports.runner(transport, where)
+        self._runner: Runner = TRANSPORTS.load(transport)(where)
         workers = Workers(
             tables,
             self._model,

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from experiments.pipedream.settings import PROFILED_MINIBATCHES
 from experiments.recorded.findings import Finding
+from pipekit.choices import require_choice
 from pipekit.models import PUBLISHED
-from pipekit.names import require
 from pipekit.profiling import Profile
 from pipekit.profiling.layer_runs.layer_passes import Input, layer_name, run_backward, run_forward
 from pipekit.profiling.measured import profile
@@ -204,7 +204,7 @@ def whole_models(models: str, repeats: int) -> pd.DataFrame:
     """
     named = [entry.split() for entry in models.split(",")]
     for name, _ in named:
-        require("model", PUBLISHED, name)
+        require_choice("model", name, PUBLISHED)
     rows = [(name, int(count), *whole_passes(name, int(count), repeats)) for name, count in named]
     table = pd.DataFrame(rows, columns=["model", "rows", "forward_s", "backward_s"])
     return table.assign(ratio=table["backward_s"] / table["forward_s"])

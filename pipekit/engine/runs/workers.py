@@ -21,7 +21,7 @@ from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.runs.batch_source import BatchSource, Read
 from pipekit.engine.runs.model_stages import ModelStages
 from pipekit.engine.runs.tables import Tables, end_of, links
-from pipekit.engine.transports.by_name import Runner
+from pipekit.engine.transports.runner import Runner
 from pipekit.engine.work import Report, WorkerAssignment
 from pipekit.layers.autocast import autocast
 from pipekit.losses.parts import is_mean, is_torchs, warn_of_other_means

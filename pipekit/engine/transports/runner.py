@@ -1,4 +1,4 @@
-"""The ways to run workers, by name."""
+"""What runs workers over a transport, which :data:`pipekit.names.TRANSPORTS` names."""
 
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
@@ -15,8 +15,6 @@ from pipekit.engine.transports.threads import ThreadRunner
 from pipekit.engine.work import Report, WorkerAssignment
 
 T = TypeVar("T")
-
-NAMES = ("threads", "distributed")
 
 
 class Runner(Protocol):
@@ -58,14 +56,12 @@ class Runner(Protocol):
         """End whatever outlives a run; the runner can be used again."""
 
 
-def runner(transport: str, devices: Sequence[torch.device]) -> Runner:
-    """Return what runs workers over a transport in this environment.
+def over_threads(devices: Sequence[torch.device]) -> Runner:
+    """Return what runs each worker in a thread of this process."""
+    import_module("torch._dynamo")  # else the first run's optimizers do, for 1.5 s of its time
+    return ThreadRunner()
 
-    Args:
-        transport: one of NAMES.
-        devices: of the workers.
-    """
-    if transport == "threads":
-        import_module("torch._dynamo")  # else the first run's optimizers do, for 1.5 s of its time
-        return ThreadRunner()
+
+def over_processes(devices: Sequence[torch.device]) -> Runner:
+    """Return what runs each worker in a process: torchrun's, if it started this one, or its own."""
     return torchrun.TorchrunRunner(devices) if torchrun.launched() else ProcessRunner()

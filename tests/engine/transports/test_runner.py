@@ -1,10 +1,10 @@
-"""The ways to run workers, by name."""
+"""What runs workers over a transport."""
 
 import sys
 
 import pytest
 
-from pipekit.engine.transports.by_name import runner
+from pipekit.names import TRANSPORTS
 
 
 def test_what_an_optimizer_loads_is_there_before_the_first_run(
@@ -13,4 +13,4 @@ def test_what_an_optimizer_loads_is_there_before_the_first_run(
     """Torch's compiler: whichever method trained first would take 1.5 s longer for it."""
     monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # so that loading it fails
     with pytest.raises(ModuleNotFoundError, match=r"torch\._dynamo"):
-        runner("threads", [])
+        TRANSPORTS.load("threads")([])
