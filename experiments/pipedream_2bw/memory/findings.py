@@ -19,7 +19,7 @@ from experiments.pipedream_2bw.profiles import gpt_profile
 from experiments.pipedream_2bw.settings import PRINTED_PARAMETERS
 from experiments.pipedream_2bw.systems import FLUSH, GPIPE, TABLES, TWO_BW
 from experiments.recorded.findings import Finding
-from experiments.torchgpipe.memory.recomputation import OneStage
+from experiments.torchgpipe.one_stage import OneStage
 from pipekit import plots, schedules
 from pipekit.engine import measure_memory
 from pipekit.models import gpt, token_loss

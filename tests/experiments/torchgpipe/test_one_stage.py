@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.torchgpipe.memory import recomputation
-from experiments.torchgpipe.memory.recomputation import Kept, OneStage
-from pipekit.plans import Recompute
+from experiments.torchgpipe import one_stage
+from experiments.torchgpipe.one_stage import OneStage
 
 
 def test_bytes_fall_by_the_number_of_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,17 +29,5 @@ def test_bytes_fall_by_the_number_of_microbatches(monkeypatch: pytest.MonkeyPatc
     assert held["always"].peak_bytes == held["except_last"].peak_bytes
     assert {each.bytes_per_parameter for each in held.values()} == {8}
     found = pd.DataFrame({"never": [5.0, 2.0], "except_last": [4.0, 9.0], "always": [3.0, 8.0]})
-    monkeypatch.setattr(recomputation, "own_seconds", lambda pairs, rounds: found[list(pairs)])
+    monkeypatch.setattr(one_stage, "own_seconds", lambda pairs, rounds: found[list(pairs)])
     assert stage.seconds(rounds=2) == {"never": 2.0, "except_last": 4.0, "always": 3.0}
-
-
-def test_effects_are_findings() -> None:
-    less = Kept(5, 2.0, 8.0)
-    held: recomputation.Held = {
-        2: {"never": Kept(9, 8.0, 8.0), "except_last": less, "always": less}
-    }
-    seconds: dict[Recompute, float] = {"never": 1.0, "except_last": 2.0, "always": 3.0}
-    table = recomputation.effects(held, seconds)
-    assert table["seconds"].tolist() == [1.0, 2.0, 3.0]
-    factor, no_gain, size = recomputation.findings(held, seconds, "a.svg")
-    assert (factor.value, no_gain.value, size.value) == (2.0, [1.0, 1.5], 8.0)

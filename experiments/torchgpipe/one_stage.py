@@ -1,6 +1,5 @@
 """What recomputation saves, and what it costs: one device, really trained (torchgpipe, 2.1)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -8,7 +7,6 @@ from typing import NamedTuple
 import pandas as pd
 from torch import Tensor, nn
 
-from experiments.recorded.findings import Finding
 from experiments.study.timing import own_seconds
 from experiments.torchgpipe.trained import pipeline
 from pipekit.engine import Loss, OptimizerFactory, Pipeline, measure_memory
@@ -25,10 +23,6 @@ class Kept(NamedTuple):
     # modes
     intermediate_bytes: float
     bytes_per_parameter: float  # of weights and gradients together
-
-
-Held = Mapping[int, Mapping[Recompute, Kept]]
-"""By microbatches and mode."""
 
 
 @dataclass(frozen=True)
@@ -76,39 +70,3 @@ class OneStage:
             float(kept.max()) - self.inputs.nbytes - self.targets.nbytes,
             float(frame["weights"].max() + frame["gradients"].max()) / parameters,
         )
-
-
-def effects(held: Held, seconds: Mapping[Recompute, float]) -> pd.DataFrame:
-    """Return a row for each m and mode: what a batch holds, and for m = 2 its ``seconds``."""
-    return pd.DataFrame(
-        {
-            "m": m,
-            "mode": mode,
-            "intermediate activations (MB)": each.intermediate_bytes / 1e6,
-            "peak (MB)": each.peak_bytes / 1e6,
-            "seconds": seconds[mode] if m == 2 else None,
-            "label": "measured",
-        }
-        for m, modes in held.items()
-        for mode, each in modes.items()
-    )
-
-
-def findings(held: Held, seconds: Mapping[Recompute, float], picture: str) -> list[Finding]:
-    """Return what section 2.1 claims of memory; arguments as for :func:`effects`."""
-    least = min(
-        modes["never"].intermediate_bytes / modes["except_last"].intermediate_bytes / m
-        for m, modes in held.items()
-    )
-    peaks = {m: [modes[mode].peak_bytes for mode in MODES] for m, modes in held.items()}
-    equal = all(always == except_last for _, except_last, always in peaks.values())
-    gain = [peaks[2][2] / peaks[2][1], seconds["always"] / seconds["except_last"]]
-    (size,) = {each.bytes_per_parameter for modes in held.values() for each in modes.values()}
-    default = "the least of m = 2, 4, 8, the default mode, without the batch (inputs and targets)"
-    others = f"m = 2, one device; equal peaks at m = 4 and 8 too: {equal}"
-    counted = "counted in real training with plain SGD"
-    return [
-        Finding.measured("torchgpipe-memory-factor-m", least, default, picture),
-        Finding.measured("torchgpipe-last-microbatch-no-memory-gain", gain, others, picture),
-        Finding.exact("torchgpipe-bytes-per-param-8", size, counted),
-    ]

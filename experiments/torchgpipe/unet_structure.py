@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from experiments.torchgpipe.memory.unets import PIXELS
+from experiments.torchgpipe.unets import PIXELS
 from pipekit.layers.skips import Skippable
 from pipekit.models.unet import DEPTH, unet
 

@@ -1,24 +1,39 @@
-"""U-Nets of any depth in the memory model: torchgpipe's Table 3 is a search (section 4.2.2)."""
+"""U-Nets of any depth in the memory model, and beside it really trained (torchgpipe, 4.2.2)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import accumulate
-from typing import NamedTuple
+
+import pandas as pd
+import torch
+from torch import nn
 
 from experiments.study.costs import estimated, images
 from experiments.study.search import largest_that_fits
 from experiments.study.traces import memory_of
 from experiments.torchgpipe.as_drawn import as_drawn
-from experiments.torchgpipe.settings import Benchmark
+from experiments.torchgpipe.settings import Benchmark, plain_sgd
+from experiments.torchgpipe.trained import pipeline
 from pipekit.clusters import P40
-from pipekit.models import PUBLISHED, unet
+from pipekit.engine import measure_memory
+from pipekit.models import unet
 from pipekit.planning import balance
-from pipekit.plans import Plan
+from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
 from pipekit.simulation import simulate
 
-GIB = 2**30
 PIXELS = 192
+
+LOSS = nn.BCEWithLogitsLoss()
+TRIED: Sequence[tuple[int, int, Recompute]] = (
+    (1, 1, "never"),
+    (1, 4, "except_last"),
+    (2, 4, "never"),
+    (2, 4, "except_last"),
+    (4, 8, "except_last"),
+)
+"""(stages, microbatches, recomputed) of the small U-Nets that are trained."""
 
 SHALLOW = 3
 """From so many convolutions a cell on, those between the first and the last are all alike."""
@@ -66,42 +81,10 @@ def peak_bytes(profile: Profile, plan: Plan, microbatches: int) -> list[int]:
     return list(memory_of(simulate(table, profile, plan)).peak_bytes)
 
 
-class Row(NamedTuple):
-    """A row of Table 3, simulated."""
-
-    name: str  # "pipeline-2"
-    size: tuple[int, int]  # (B, C)
-    parameters: int  # counted
-    total: float  # GiB of all devices
-    fullest: float  # of the fullest device
-    weights: float  # of weights and gradients, all devices
-    by_size: float  # GiB of all devices with the partition by :func:`by_size`
-    as_published: bool  # whether that is the published partition
-
-
 def size_of(network: str) -> tuple[int, int]:
     """Return (B, C) of a U-Net's name: "unet-24-128"."""
     _, convolutions, channels = network.split("-")
     return int(convolutions), int(channels)
-
-
-def table3_row(cell: Benchmark) -> Row:
-    """Simulate a row of Table 3 with the published partition."""
-    size = size_of(cell.network)
-    profile = profile_of(*size)
-    own = cell.plan(by_size(profile, cell.stages))
-    published, ours = (peak_bytes(profile, each, cell.microbatches) for each in (cell.plan(), own))
-    parameters = PUBLISHED[cell.network].build(device="meta").parameters()
-    return Row(
-        cell.name,
-        size,
-        sum(p.numel() for p in parameters),
-        sum(published) / GIB,
-        max(published) / GIB,
-        2 * profile.parameter_bytes / GIB,
-        sum(ours) / GIB,
-        own.balance == list(cell.balance),
-    )
 
 
 def most_convolutions(cell: Benchmark) -> int:
@@ -117,6 +100,27 @@ def most_convolutions(cell: Benchmark) -> int:
         return max(peak_bytes(profile, plan, cell.microbatches)) <= P40.memory_bytes
 
     return largest_that_fits(fits)
+
+
+def beside_simulated(
+    size: Sequence[int], rows: int, pixels: int, tried: Sequence[tuple[int, int, Recompute]] = TRIED
+) -> pd.DataFrame:
+    """Really train a U-Net (B, C) on a batch of square images in some ways, and simulate that.
+
+    It is cut by :func:`by_size`.  Returns a row a worker: what ("n = 2"), and its peak bytes,
+    measured and simulated.
+    """
+    network = unet(*size)
+    batch = torch.rand(rows, 3, pixels, pixels), torch.rand(rows, 1, pixels, pixels)
+    found = []
+    for stages, m, recompute in tried:
+        profile = Profile.analytic(network, batch[0][: rows // m], P40)
+        plan = Plan.by_hand(by_size(profile, stages), rows=rows // m, recompute=recompute)
+        trained = pipeline(network, stages, m, balance=plan, optimizer=plain_sgd, loss=LOSS)
+        measured = measure_memory(trained.train([batch], memory=True)).peak_bytes
+        simulated = peak_bytes(profile, plan, m)
+        found += [(f"n = {stages}", *peaks) for peaks in zip(measured, simulated, strict=True)]
+    return pd.DataFrame(found, columns=["what", "measured", "simulated"])
 
 
 def gpt2_parameters(layers: int, hidden: int, vocabulary: int, positions: int) -> int:
