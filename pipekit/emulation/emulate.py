@@ -27,7 +27,8 @@ from pipekit.engine.work import WorkerAssignment
 from pipekit.partition.ties import Tie, tie_ends, tie_ways
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
-from pipekit.schedules import FIRST_TIE, Schedule
+from pipekit.schedules import Schedule
+from pipekit.schedules.lowering.steps import FIRST_TIE
 from pipekit.simulation.costs import StageCosts, skips_of, stage_costs, ties_of
 
 _CPU = torch.device("cpu")

@@ -13,7 +13,8 @@ from pipekit.engine.transport import FlatBucket
 from pipekit.engine.updates.buckets import Bucket, Gradients
 from pipekit.engine.updates.weights import Saved
 from pipekit.plans import Recompute
-from pipekit.schedules import Op, Recurring
+from pipekit.schedules import Op
+from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.simulation.costs import StageCosts
 
 _FLOAT_BYTES = 4

@@ -14,7 +14,9 @@ from pipekit.engine.ending import Ends
 from pipekit.engine.observers.observer import Watchers
 from pipekit.losses.mean_over import MeanOver
 from pipekit.partition.ties import Tie
-from pipekit.schedules import Boundary, Recurring, Sum, Turn
+from pipekit.schedules.lowering.boundaries import Boundary
+from pipekit.schedules.lowering.recurring import Recurring
+from pipekit.schedules.lowering.sums import Sum, Turn
 
 Loss = Callable[[Any, Any], Tensor]
 """``loss(output, target)`` of a microbatch, one number."""

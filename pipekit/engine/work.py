@@ -31,7 +31,8 @@ from pipekit.engine.observers.trace_recorder import TraceRecorder
 from pipekit.engine.observers.traffic_counter import TrafficCounter
 from pipekit.engine.transport import EndingTransport, Transport
 from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
-from pipekit.schedules import OPS, Message, Op, Step, Steps, Task, slot_count
+from pipekit.schedules import OPS, Message, Op, Step, Steps, Task
+from pipekit.schedules.lowering.lower import slot_count
 from pipekit.schedules.lowering.validation import Validation
 from pipekit.trees import tree_map
 

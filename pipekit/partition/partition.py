@@ -11,7 +11,7 @@ from pipekit.layers.skips import Name, Skip, between, links
 from pipekit.partition.cut import cut
 from pipekit.partition.probe import Probe
 from pipekit.partition.ties import Tie, find_ties, parameter_numbers, separated, tie_ends, tie_ways
-from pipekit.schedules import FIRST_TIE
+from pipekit.schedules.lowering.steps import FIRST_TIE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,17 +3,8 @@
 from pipekit.schedules.check import Report, check
 from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.formats.text import draw
-from pipekit.schedules.lowering.boundaries import (
-    Boundary,
-    boundaries,
-    older_versions,
-    steps_after,
-    updates_before,
-)
-from pipekit.schedules.lowering.lower import Skips, loss_versions, lower, slot_count
-from pipekit.schedules.lowering.recurring import Recurring
-from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN, Message, Step, Steps
-from pipekit.schedules.lowering.sums import Sum, Turn, stops, sum_order, sums
+from pipekit.schedules.lowering.lower import lower
+from pipekit.schedules.lowering.steps import Message, Step, Steps
 from pipekit.schedules.methods.asynchronous.asp import asp
 from pipekit.schedules.methods.asynchronous.paci import paci
 from pipekit.schedules.methods.asynchronous.pipedream import optimal_in_flight, pipedream
@@ -36,36 +27,24 @@ from pipekit.schedules.methods.zero_bubble.v_min import v_min
 from pipekit.schedules.methods.zero_bubble.zb_h1 import zb_h1
 from pipekit.schedules.methods.zero_bubble.zb_h2 import zb_h2
 from pipekit.schedules.methods.zero_bubble.zb_v import zb_v
-from pipekit.schedules.ops import ADDING, OPS, PASSES, RECEIVERS, SENDERS, Op, OpRule, Payload
+from pipekit.schedules.ops import OPS, Op, OpRule, Payload
 from pipekit.schedules.schedule import Schedule, parse, read_csv
 from pipekit.schedules.task import Task
 from pipekit.schedules.time_slots import slots
 
 __all__ = [
-    "ADDING",
-    "FIRST_TIE",
-    "MAIN",
     "OPS",
-    "PASSES",
-    "RECEIVERS",
-    "SENDERS",
-    "Boundary",
     "Message",
     "Op",
     "OpRule",
     "Payload",
-    "Recurring",
     "Report",
     "Schedule",
     "ScheduleError",
-    "Skips",
     "Step",
     "Steps",
-    "Sum",
     "Task",
-    "Turn",
     "asp",
-    "boundaries",
     "check",
     "chimera",
     "draw",
@@ -79,24 +58,16 @@ __all__ = [
     "interleaved",
     "interleaved_zero_bubble",
     "looped_bfs",
-    "loss_versions",
     "lower",
     "model_parallel",
-    "older_versions",
     "optimal_in_flight",
     "paci",
     "parse",
     "pipedream",
     "read_csv",
     "replicate",
-    "slot_count",
     "slots",
-    "steps_after",
-    "stops",
-    "sum_order",
-    "sums",
     "two_bw",
-    "updates_before",
     "v_half",
     "v_min",
     "zb_h1",

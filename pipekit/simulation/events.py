@@ -17,9 +17,10 @@ import pandas as pd
 
 from pipekit.clusters import Cluster, flat
 from pipekit.clusters.traffic import Flow, Traffic
-from pipekit.schedules import OPS, Op, Schedule, sums
+from pipekit.schedules import OPS, Op, Schedule
 from pipekit.schedules.dependencies import NOBODY, NOTHING
 from pipekit.schedules.lowering.lower import update_ends
+from pipekit.schedules.lowering.sums import sums
 from pipekit.simulation.costs import StageCosts
 from pipekit.simulation.sums_in_order import SumsInOrder
 from pipekit.simulation.tied_sums import TiedSums

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from pipekit.schedules import OPS, RECEIVERS, SENDERS, Op, Payload, Schedule
+from pipekit.schedules import OPS, Op, Payload, Schedule
 from pipekit.schedules.lowering.lower import batch_ends
 from pipekit.schedules.lowering.steps import runs_again
 from pipekit.schedules.lowering.weight_slots import weight_slots
+from pipekit.schedules.ops import RECEIVERS, SENDERS
 from pipekit.simulation.costs import StageCosts, skips_of, ties_of
 
 _ACTIVATION, _GRADIENT = Payload.ACTIVATION.value, Payload.GRADIENT.value

@@ -3,7 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from pipekit.schedules import OPS, PASSES
+from pipekit.schedules import OPS
+from pipekit.schedules.ops import PASSES
 from pipekit.traces.event_graph import Times, event_graph
 from pipekit.traces.record import RECOMPUTE
 

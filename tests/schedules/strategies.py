@@ -6,7 +6,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.schedules import PASSES, Op, Schedule, Task
+from pipekit.schedules import Op, Schedule, Task
+from pipekit.schedules.ops import PASSES
 
 Lists = list[list[Task]]
 Slip = Callable[[st.DataObject, Lists], None]

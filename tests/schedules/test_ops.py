@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipekit.schedules import ADDING, OPS, PASSES, SENDERS, Op, Payload
+from pipekit.schedules import OPS, Op, Payload
+from pipekit.schedules.ops import ADDING, PASSES, SENDERS
 
 F, B, BI, BW, U = Op
 

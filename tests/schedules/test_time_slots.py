@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipekit.schedules import PASSES, Op, Schedule, ScheduleError, gpipe, parse, slots
+from pipekit.schedules import Op, Schedule, ScheduleError, gpipe, parse, slots
+from pipekit.schedules.ops import PASSES
 from tests.schedules.reference import halves, needs, ticking
 from tests.schedules.strategies import methods
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from pipekit.engine import PipelinedModule
 from pipekit.layers.autograd_graph import nodes
-from pipekit.schedules import Payload, Skips, gpipe, lower
+from pipekit.schedules import Payload, gpipe, lower
+from pipekit.schedules.lowering.lower import Skips
 from pipekit.traces import RECOMPUTE, Trace
 
 

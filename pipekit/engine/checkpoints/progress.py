@@ -13,7 +13,8 @@ from pipekit.engine.checkpoints import files as checkpoints
 from pipekit.engine.checkpoints.folder_lock import FolderLock
 from pipekit.engine.checkpoints.resume_point import Position, ResumePoint, Start, table_id
 from pipekit.engine.config import CheckpointConfig
-from pipekit.schedules import Schedule, boundaries
+from pipekit.schedules import Schedule
+from pipekit.schedules.lowering.boundaries import boundaries
 
 T = TypeVar("T")
 

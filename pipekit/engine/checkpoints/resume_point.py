@@ -20,7 +20,8 @@ from pipekit.engine.execution.stage import StageConfig
 from pipekit.engine.updates.sums.running_statistics import merged
 from pipekit.layers.buffers import named_buffers, set_buffers
 from pipekit.partition.recorded.extra_state import owners, set_extra_states
-from pipekit.schedules import Boundary, Schedule
+from pipekit.schedules import Schedule
+from pipekit.schedules.lowering.boundaries import Boundary
 
 
 class Position(NamedTuple):

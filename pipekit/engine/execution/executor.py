@@ -13,7 +13,8 @@ from pipekit.engine.execution.stage_runtime import StageRuntime
 from pipekit.engine.observers.observer import Observer, listeners
 from pipekit.engine.transport import Transport
 from pipekit.plans import Recompute
-from pipekit.schedules import MAIN, Op, Step
+from pipekit.schedules import Op, Step
+from pipekit.schedules.lowering.steps import MAIN
 from pipekit.traces import RECOMPUTE
 from pipekit.trees import Tree, tree_bytes
 

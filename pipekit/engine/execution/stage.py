@@ -23,7 +23,7 @@ from pipekit.engine.updates.weights import UpdatedStage
 from pipekit.losses.loss_scale import LossScale
 from pipekit.partition.partition import PartitionStage
 from pipekit.plans import Recompute
-from pipekit.schedules import Recurring
+from pipekit.schedules.lowering.recurring import Recurring
 
 
 class TrainedStage(StageRuntime, UpdatedStage, Protocol):

@@ -34,7 +34,8 @@ from pipekit.partition.partition import partition, sequence_of
 from pipekit.partition.probe import probe
 from pipekit.partition.ties import Tie, find_ties, tie_ends
 from pipekit.plans import Recompute
-from pipekit.schedules import Op, Skips, Step, gpipe, lower
+from pipekit.schedules import Op, Step, gpipe, lower
+from pipekit.schedules.lowering.lower import Skips
 from pipekit.traces import Trace
 from pipekit.trees import Tree, differentiable, leaves, refill, tree_map
 

@@ -7,7 +7,8 @@ from typing import Protocol
 from typing_extensions import Buffer
 
 from pipekit.engine.observers.observer import Observer, WorkerView
-from pipekit.schedules import FIRST_TIE, MAIN, OPS, Message, Op, Step, Steps
+from pipekit.schedules import OPS, Message, Op, Step, Steps
+from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN
 from pipekit.trees import Tree
 
 STARTING, WAITING, COMPUTING, SENDING, DONE = range(5)

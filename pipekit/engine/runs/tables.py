@@ -8,28 +8,12 @@ from itertools import chain
 
 from pipekit.engine.ending import Ends
 from pipekit.host.garbage import not_collected
-from pipekit.schedules import (
-    Boundary,
-    Op,
-    Recurring,
-    Schedule,
-    ScheduleError,
-    Skips,
-    Steps,
-    Sum,
-    Turn,
-    boundaries,
-    check,
-    inference,
-    loss_versions,
-    lower,
-    steps_after,
-    stops,
-    sum_order,
-    sums,
-    updates_before,
-)
+from pipekit.schedules import Op, Schedule, ScheduleError, Steps, check, inference, lower
 from pipekit.schedules.beginning import periods_under_way
+from pipekit.schedules.lowering.boundaries import Boundary, boundaries, steps_after, updates_before
+from pipekit.schedules.lowering.lower import Skips, loss_versions
+from pipekit.schedules.lowering.recurring import Recurring
+from pipekit.schedules.lowering.sums import Sum, Turn, stops, sum_order, sums
 from pipekit.schedules.lowering.validation import Validation, validations
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from pipekit.losses.loss_scale import LossScale
-from pipekit.schedules import Recurring
+from pipekit.schedules.lowering.recurring import Recurring
 
 _FLOAT32 = torch.finfo(torch.float32)
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import NamedTuple
 
-from pipekit.schedules import PASSES, ScheduleError
+from pipekit.schedules import ScheduleError
+from pipekit.schedules.ops import PASSES
 
 _ROW = re.compile(r"\s*worker (\d+)(?: stage (\d+))?\s*\|")
 _PASS = re.compile(rf"([{''.join(op.value for op in PASSES)}])(\d+)(?:@(\d+))?(?::\d+)?")

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from pipekit import LossScale, Pipeline, Run, Schedule, oracle
-from pipekit.schedules import ADDING, replicate
+from pipekit.schedules import replicate
+from pipekit.schedules.ops import ADDING
 from tests.engine.examples import data, different, nesterov
 from tests.engine.updates.sums.test_ties import tied
 from tests.schedules.formats.torch_tables import torchs

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipekit import LossScale
 from pipekit.engine.updates.loss_scaler import LossScaler
-from pipekit.schedules import Recurring
+from pipekit.schedules.lowering.recurring import Recurring
 
 
 def scaler(rule: LossScale, versions: list[int]) -> LossScaler:

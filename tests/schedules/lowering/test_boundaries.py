@@ -8,17 +8,15 @@ from pipekit.schedules import (
     Op,
     Schedule,
     Task,
-    boundaries,
     check,
     flush,
     gpipe,
     lower,
-    older_versions,
     pipedream,
     replicate,
-    steps_after,
     two_bw,
 )
+from pipekit.schedules.lowering.boundaries import boundaries, older_versions, steps_after
 
 
 def places(schedule: Schedule, every: int | None) -> list[int]:

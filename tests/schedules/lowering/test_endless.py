@@ -10,17 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.schedules import (
-    OPS,
-    Schedule,
-    Step,
-    check,
-    loss_versions,
-    lower,
-    stops,
-    sum_order,
-    sums,
-)
+from pipekit.schedules import OPS, Schedule, Step, check, lower
+from pipekit.schedules.lowering.lower import loss_versions
+from pipekit.schedules.lowering.sums import stops, sum_order, sums
 
 SCHEDULES: dict[str, Schedule] = {
     "pipedream": schedules.pipedream(3),

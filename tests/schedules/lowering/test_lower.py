@@ -7,14 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit.schedules import (
-    MAIN,
     Message,
     Op,
     Payload,
     Schedule,
-    Skips,
     Step,
-    Sum,
     asp,
     check,
     flush,
@@ -23,10 +20,11 @@ from pipekit.schedules import (
     parse,
     pipedream,
     replicate,
-    slot_count,
-    sums,
     two_bw,
 )
+from pipekit.schedules.lowering.lower import Skips, slot_count
+from pipekit.schedules.lowering.steps import MAIN
+from pipekit.schedules.lowering.sums import Sum, sums
 from tests.schedules.strategies import methods, minibatches, taken
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipekit.schedules import flush, interleaved, parse, pipedream, replicate, sum_order
+from pipekit.schedules import flush, interleaved, parse, pipedream, replicate
+from pipekit.schedules.lowering.sums import sum_order
 from tests.engine.replicas.shared_tables import at_random, down_then_up, two_directions
 
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipekit import schedules
-from pipekit.schedules import ADDING, OPS, Op, Schedule, check, parse, read_csv, replicate, slots
+from pipekit.schedules import OPS, Op, Schedule, check, parse, read_csv, replicate, slots
+from pipekit.schedules.ops import ADDING
 from tests.schedules.reference import finishes, in_flight, ticking
 
 p = st.integers(1, 4)

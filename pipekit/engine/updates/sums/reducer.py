@@ -16,7 +16,8 @@ from pipekit.engine.updates.buckets import Bucket, Gradients
 from pipekit.engine.updates.sums.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.sums.comm_thread import CommThread
 from pipekit.engine.updates.weights import Weights
-from pipekit.schedules import Recurring, Sum
+from pipekit.schedules.lowering.recurring import Recurring
+from pipekit.schedules.lowering.sums import Sum
 
 
 class Reducer:

@@ -11,7 +11,7 @@ class SumTurns:
 
     Args:
         order: the sums over several workers as (stage, update), as
-            :func:`pipekit.schedules.sum_order` gives them; maybe without end.
+            :func:`pipekit.schedules.lowering.sums.sum_order` gives them; maybe without end.
     """
 
     def __init__(self, order: Iterable[tuple[int, int]]) -> None:

@@ -20,7 +20,8 @@ from pipekit.engine.updates.sums.comm_thread import CommThread
 from pipekit.engine.updates.sums.reducer import Reducer
 from pipekit.engine.updates.sums.sum_turns import SumTurns
 from pipekit.engine.updates.weight_versions import WeightVersions
-from pipekit.schedules import Recurring, Sum
+from pipekit.schedules.lowering.recurring import Recurring
+from pipekit.schedules.lowering.sums import Sum
 from tests.engine.examples import mlp, sgd
 
 CPU = torch.device("cpu")
