@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipekit.schedules import Op, Schedule, ScheduleError, Task, gpipe, inference, parse
 from pipekit.schedules.dependencies import NOTHING
-from pipekit.schedules.replay import replay
+from pipekit.schedules.replay import replay, settles
 from tests.schedules.reference import Key, halves, key, needs
 from tests.schedules.strategies import methods
 
@@ -71,3 +71,20 @@ def test_replays_are_lazy_and_independent() -> None:
     one, other = replay(schedule), replay(schedule)
     assert list(one) == list(other)
     assert next(replay(inference(1).take(1))) == (0, 0, Task(F, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([(1, 1), (2, 2), (3, 3)], True),  # behind each period nobody has a task left
+        ([(1, 1), (1, 2), (1, 3), (1, 4)], False),  # worker 1 waits for ever more forwards
+        ([(1, 1), (1, 2), (2, 3)], True),  # for one forward, and again for one
+        ([(1, 2)], False),  # a single period says nothing of the next
+    ],
+)
+def test_workers_settle_once_they_wait_for_no_more_than_a_period_before(
+    counts: list[tuple[int, int]], expected: bool
+) -> None:
+    graph = gpipe(2, 4).take(1).dependencies
+    ends = [[first + n for first, n in zip(graph.first, each, strict=False)] for each in counts]
+    assert settles(graph, ends) == expected
