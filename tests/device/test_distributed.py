@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.engine.transports import by_name
+from pipekit.engine.transports import runner
 from tests.device.in_order import InOrder, InOrderRunner
 from tests.device.kind import on
 from tests.device.test_pipeline import REPLICATED, build, by_method, skipping, tied
@@ -53,12 +53,12 @@ def compare(model: Callable[[], nn.Sequential], schedule: pk.Schedule, **how: An
     """Train in one thread a rank, and as ever on the CPU."""
     workers = schedule.worker_count
     cpu_losses, cpu_state = trained(model(), schedule, ["cpu"] * workers, **how)
-    original = by_name.runner
-    by_name.runner = lambda *_: InOrderRunner()
+    original = runner.over_processes
+    runner.over_processes = lambda *_: InOrderRunner()
     try:
         losses, state = trained(model(), schedule, on(4, workers), transport="distributed", **how)
     finally:
-        by_name.runner = original
+        runner.over_processes = original
     assert different(cpu_state, state) == []
     assert losses == cpu_losses
 
