@@ -213,7 +213,7 @@ def draw(edges: Edges, title: str) -> go.Figure:
     rows = {"tickvals": [1 - (i - 0.4) / m for i in range(1, m + 1)]}
     figure.update_yaxes(range=[0, 1], showgrid=False, ticktext=list(range(1, m + 1)), **rows)
     figure.update_xaxes(range=[0, 1], showgrid=False, showticklabels=False)
-    return figure.update_layout(height=70 * m + 116)
+    return figure.update_layout(height=70 * m + 116, margin={"r": 180})  # for the legend
 
 
 def _reduced(edges: Edges) -> Edges:
