@@ -9,11 +9,13 @@ import torch
 
 from experiments.recorded.drawing import named_rows
 from experiments.recorded.findings import Finding
+from experiments.study.differences import largest_difference
+from experiments.torchgpipe import graph
 from experiments.torchgpipe.ablation import checkpointing
 from experiments.torchgpipe.ablation.components import ROWS, live_bytes
 from experiments.torchgpipe.ablation.streams import copies_of
 from experiments.torchgpipe.ablation.table1 import ALL, NAMES, Table1
-from experiments.torchgpipe.graph import edges, equality
+from experiments.torchgpipe.minibatch import step
 from experiments.torchgpipe.settings import TABLE1, printed_cell
 from pipekit import PipelinedModule, models
 
@@ -61,9 +63,9 @@ class SmallUNet:
             module = PipelinedModule(
                 model, TABLE1.balance, chunks=8, without=has.missing, trace=True
             )
-            steps[name] = equality.step(module, x, seed)
-            orders[name] = edges.follows_the_order(edges.device_orders(module.trace), 8)
-        differences = [equality.largest_difference(steps[name], steps[ALL]) for name in ROWS]
+            steps[name] = step(module, x, seed)
+            orders[name] = graph.follows_the_order(graph.device_orders(module.trace), 8)
+        differences = [largest_difference(steps[name], steps[ALL]) for name in ROWS]
         return pd.DataFrame(
             {
                 "components": NAMES,

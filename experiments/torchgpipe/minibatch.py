@@ -1,0 +1,153 @@
+"""A minibatch: what it gives, what each device does in it, and what crosses each link."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from experiments.torchgpipe.graph import KINDS
+from pipekit.engine import Observer, Pipeline, PipelinedModule
+from pipekit.layers import skips
+from pipekit.schedules import Message, Step, gpipe
+from pipekit.trees import Tree
+
+Link = tuple[int, int]
+"""From a device to another, counted from 0."""
+
+
+def step(model: nn.Module, x: Tensor, seed: int = 0) -> dict[str, Tensor]:
+    """Return a minibatch's "output", and by name the gradients of the "input" and all parameters.
+
+    The loss is a mean of squares.
+    """
+    torch.manual_seed(seed)
+    x = x.clone().requires_grad_()
+    model.zero_grad()
+    y = model(x)
+    y.square().mean().backward()
+    leaves = {"input": x, **dict(model.named_parameters())}
+    gradients = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+    return {"output": y.detach(), **gradients}
+
+
+class Journal(Observer):
+    """Notes what each device does: "receive", "F", "F'", "B" and "send", as soon as it is over.
+
+    Every backward of the last device waits for ``late_s`` seconds.
+    """
+
+    def __init__(self, devices: int, late_s: float = 0.0) -> None:
+        self.devices: list[list[str]] = [[] for _ in range(devices)]
+        self.late_s = late_s
+
+    def received(self, worker: int, step: Step, message: Message, source: int, tree: Tree) -> None:
+        self.devices[worker].append("receive")
+
+    def before_compute(self, worker: int, step: Step, activity: str, inputs: Tree) -> None:
+        if worker == len(self.devices) - 1 and activity == "BACKWARD":
+            time.sleep(self.late_s)
+
+    def after_compute(self, worker: int, step: Step, activity: str, outputs: Tree) -> None:
+        self.devices[worker].append(KINDS[activity])
+
+    def sent(
+        self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
+    ) -> None:
+        self.devices[worker].append("send")
+
+
+def journals(n: int, m: int, *, stock: bool = False, late_s: float = 0.0) -> list[list[str]]:
+    """Run a minibatch of m on n devices and return what each did; see :class:`Journal`.
+
+    All microbatches but the last are recomputed, by the engine, or (``stock``) all of them by
+    ``torch.utils.checkpoint``.
+    """
+    journal = Journal(n, late_s)
+    layers = (_Stock(each) if stock else nn.Linear(4, 4) for each in journal.devices)
+    mode: Any = "never" if stock else "except_last"
+    model = PipelinedModule(
+        nn.Sequential(*layers), [1] * n, chunks=m, checkpoint=mode, observers=[journal]
+    )
+    model(torch.randn(m, 4)).sum().backward()
+    return journal.devices
+
+
+def figure3(device: int, n: int, m: int) -> list[str]:
+    """Return Figure 3's order: devices from 1; the first and the last lack a neighbour."""
+    before, behind = device > 1, device < n
+    forward = ["receive"] * before + ["F"] + ["send"] * behind
+    backward = ["receive"] * behind + ["B"] + ["send"] * before
+    return forward * m + backward + ["F'", *backward] * (m - 1)
+
+
+def recomputes_before_the_gradient(journal: Sequence[str]) -> list[bool]:
+    """Return, for each recomputation of a device, whether it was over before its gradient came."""
+    return [after == "receive" for what, after in pairwise(journal) if what == "F'"]
+
+
+def counted(model: nn.Sequential, x: Tensor, balance: Sequence[int], chunks: int) -> Counter[Link]:
+    """Train on a minibatch and return the bytes over each link; backward links go down.
+
+    The model gives a tensor of rows; ``balance`` has the layers of each device.
+    """
+    pipeline = Pipeline(
+        model,
+        gpipe(len(balance), chunks),
+        balance=list(balance),
+        optimizer=partial(torch.optim.SGD, lr=0.0),
+        loss=lambda output, target: output.square().mean(),
+        devices=["cpu"] * len(balance),
+    )
+    traffic = pipeline.train([(x, torch.zeros(len(x)))], trace=False).traffic
+    return Counter(traffic.groupby(["source", "destination"])["bytes"].sum().to_dict())
+
+
+def closed_form(
+    model: nn.Sequential, x: Tensor, balance: Sequence[int], portals: bool
+) -> Counter[Link]:
+    """Return the bytes over each link by the sizes of the tensors alone.
+
+    The main tensor crosses every boundary.  A skip from device j' to device j goes once from j' to
+    j by a portal, and else over all the boundaries between, j - j' of them (Figure 6).  Gradients
+    go back the same ways.
+    """
+    main, stashed, under_way = list[int](), dict[str, int](), dict[str, Tree]()
+    y: Any = x
+    with torch.no_grad():
+        for layer in model:
+            y, under_way = skips.call(layer, y, under_way)
+            main.append(y.nbytes)
+            stashed |= {name: tensor.nbytes for name, tensor in under_way.items()}
+    found: Counter[Link] = Counter()
+    for boundary, behind in enumerate(list(accumulate(balance))[:-1]):
+        found[boundary, boundary + 1] += main[behind - 1]
+    for name, source, destination in skips.between(skips.links(model), balance):
+        stops = [source, destination] if portals else list(range(source, destination + 1))
+        for stop, after in pairwise(stops):
+            found[stop, after] += stashed[name]
+    return found + Counter({(b, a): size for (a, b), size in found.items()})
+
+
+class _Stock(nn.Linear):
+    """A layer that PyTorch itself computes again, within its backward, and then notes "F'"."""
+
+    def __init__(self, journal: list[str]) -> None:
+        super().__init__(4, 4)
+        self.journal = journal
+
+    def forward(self, x: Tensor) -> Any:
+        how: Any = {"use_reentrant": False, "preserve_rng_state": False}
+        return checkpoint(super().forward, x, context_fn=self._contexts, **how)
+
+    def _contexts(self) -> tuple[ExitStack, ExitStack]:
+        """Return the contexts of the forward, and of its recomputation."""
+        again = ExitStack()
+        again.callback(self.journal.append, "F'")
+        return ExitStack(), again
