@@ -1,58 +1,55 @@
 """A claim of a paper, as printed and as found here."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from experiments.study.found import Found
+from experiments.study.rounds import settled
 from pipekit.ledger import claims
 from pipekit.ledger.claims import Cause
-from pipekit.ledger.spread import Error
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, kw_only=True)
+class Finding(Found):
     """Our value of a claim, ready for :meth:`experiments.recorded.notebook.Notebook.record_all`.
 
-    The claim is an id of ``data/claims.csv``; the value a number, a truth value, a text, or a list
-    of these; the label "measured", "emulated", "simulated" or "exact"; the note what a reader must
-    know beside the value; the figure the name of the file that shows it, if not its neighbours';
-    repeats all values that the value is the mean or median of; invalid why it says nothing,
-    shown_only why it is not to be judged; causes the experiments made to explain a miss;
-    contradiction both numbers where the paper has two that exclude each other;
-    known_error by what part of itself a number may be wrong because of how it was found.
+    Attributes:
+        claim: an id of ``data/claims.csv``.
+        figure: the name of the file that shows it, if not its neighbours'.
+        causes: the experiments made to explain a miss.
     """
 
     claim: str
-    value: Any
-    label: str
-    note: str = ""
     figure: str | None = None
-    repeats: tuple[Any, ...] = ()
-    invalid: str = ""
-    shown_only: str = ""
     causes: tuple[Cause, ...] = ()
-    contradiction: str = ""
-    known_error: Error = 0.0
+
+    @classmethod
+    def of(
+        cls, claim: str, value: Any, label: str, note: str = "", figure: str | None = None
+    ) -> Self:
+        """Return a value of the kind that a label says."""
+        return cls(claim=claim, value=value, label=label, note=note, figure=figure)
 
     @classmethod
     def exact(cls, claim: str, value: Any, note: str = "", figure: str | None = None) -> Self:
         """Return a value that was counted or proved, not timed."""
-        return cls(claim, value, "exact", note, figure)
+        return cls.of(claim, value, "exact", note, figure)
 
     @classmethod
     def simulated(cls, claim: str, value: Any, note: str = "", figure: str | None = None) -> Self:
         """Return a value that the simulator computed."""
-        return cls(claim, value, "simulated", note, figure)
+        return cls.of(claim, value, "simulated", note, figure)
 
     @classmethod
     def emulated(cls, claim: str, value: Any, note: str = "", figure: str | None = None) -> Self:
         """Return a value of the real engine whose layers wait instead of computing."""
-        return cls(claim, value, "emulated", note, figure)
+        return cls.of(claim, value, "emulated", note, figure)
 
     @classmethod
     def measured(cls, claim: str, value: Any, note: str = "", figure: str | None = None) -> Self:
         """Return a value of real computing on this machine."""
-        return cls(claim, value, "measured", note, figure)
+        return cls.of(claim, value, "measured", note, figure)
 
     def over(self, repeats: Iterable[Any]) -> Self:
         """Return the same with all values that its value is the mean or median of."""
@@ -80,15 +77,31 @@ class Finding:
         return replace(self, contradiction=both)
 
 
-def printed(claim: str) -> str:
-    """Return the value that a paper prints for a claim, as text.
-
-    Raises:
-        KeyError: the ledger has no such claim.
-    """
-    return claims.load()[claim].value
-
-
 def printed_number(claim: str) -> float | None:
     """Return the number that a paper prints for a claim; None if the ledger has no such claim."""
-    return float(printed(claim)) if claim in claims.load() else None
+    known = claims.load().get(claim)
+    return None if known is None else float(known.value)
+
+
+def merged(rounds: Sequence[Sequence[Finding]], simulated: Sequence[Finding] = ()) -> list[Finding]:
+    """Return findings that were made several times as one each; see
+    :func:`experiments.study.rounds.settled`.
+
+    Args:
+        rounds: the same claims in the same order, found in each round.
+        simulated: the same once more, with nothing emulated.
+
+    Raises:
+        ValueError: they are not of the same claims, or rounds not of the same labels.
+    """
+    beside: Sequence[Finding | None] = simulated or [None] * len(rounds[0])
+    return [_settled(*each) for each in zip(zip(*rounds, strict=True), beside, strict=True)]
+
+
+def _settled(rounds: Sequence[Finding], simulated: Finding | None) -> Finding:
+    claim = rounds[0].claim
+    if any(other.claim != claim for other in rounds):
+        raise ValueError(f"the rounds differ in what they found of {claim}")
+    if simulated is not None and simulated.claim != claim:
+        raise ValueError(f"{claim} stands beside the simulation of {simulated.claim}")
+    return settled(claim, rounds, simulated)

@@ -1,20 +1,13 @@
 """Many trainings, side by side, each kept on disk as soon as it is done."""
 
 import json
-import multiprocessing
-import os
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import torch
-
-from pipekit.engine.transports.processes.forkserver import forkserver
-from pipekit.host.cores import available_cores
+from experiments.study.trainings import side_by_side
 from pipekit.host.provenance import write
-from pipekit.progress import progress_bar
 
 
 class Named(Protocol):
@@ -40,30 +33,8 @@ def train_or_load(configs: Sequence[N], train: Callable[[N], Record], folder: Pa
     """
     folder.mkdir(parents=True, exist_ok=True)
     missing = [config for config in configs if not _file(config, folder).exists()]
-    with (
-        ProcessPoolExecutor(
-            min(available_cores(), max(1, len(missing))), forkserver(), initializer=_begin
-        ) as pool,
-        progress_bar(total=len(missing), desc="training", unit="run") as bar,
-    ):
-        for done in as_completed([pool.submit(_keep, each, train, folder) for each in missing]):
-            done.result()
-            bar.update()
+    side_by_side([partial(_keep, each, train, folder) for each in missing])
     return [json.loads(_file(config, folder).read_text(encoding="utf-8")) for config in configs]
-
-
-def _begin() -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"  # the engine's limit for each worker
-    torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    # A kernel that is killed cannot stop its trainings, and its successor would train them again.
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _keep(config: N, train: Callable[[N], Record], folder: Path) -> None:

@@ -39,6 +39,7 @@ from pipekit.ledger.report import scoreboard
 from pipekit.traces import Memory, Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
+N = TypeVar("N", bound="Notebook")
 
 _BOARD, _FIGURE = "pipekit-scoreboard", "pipekit-figure"
 """Jupyter's names of the outputs that :meth:`Notebook.scoreboard` makes, one each a notebook."""
@@ -119,9 +120,12 @@ class Notebook:
 
         ``more`` are arguments of :func:`pipekit.claims.record`, say ``repeats``; see :meth:`claim`.
         """
-        more |= {"note": note, "figure": figure, **self.origin}
-        print(claims.record(id, value, label, results_dir=self.folder, **more))
+        self._record(id, value, label, {"note": note, "figure": figure, **more})
         self._update_scoreboard()
+
+    def _record(self, id: str, value: object, label: str, kept: Mapping[str, Any]) -> None:
+        kept = {**self.origin, **kept}
+        print(claims.record(id, value, label, results_dir=self.folder, **kept))
 
     def show(self, figure: go.Figure, name: str, numbers: pd.DataFrame) -> str:
         """Display a figure, and save it as ``<name>.svg`` with its numbers as ``<name>.csv``.
@@ -234,7 +238,13 @@ def begin(
     Raises:
         ValueError: a parameter is out of its range; the sentence names both.
     """
-    given = parameters(namespace)
+    return opened(Notebook, parameters(namespace), name, label, threads)
+
+
+def opened(
+    kind: type[N], given: dict[str, Any], name: str, label: str, threads: int | None = None
+) -> N:
+    """Make the folder of a notebook of some kind, ``given`` its parameters; see :func:`begin`."""
     folder = Path(given.pop("results_dir")).resolve()
     scale, seed = given.pop("scale"), given.pop("seed", None)
     if threads is not None:
@@ -242,7 +252,7 @@ def begin(
         torch.set_num_threads(threads)
     record = provenance(label, seed=seed, notebook=name, scale=scale, parameters=given)
     write(folder / "provenance.json", record)
-    return Notebook(folder, {"scale": scale} | ({} if seed is None else {"seed": seed}))
+    return kind(folder, {"scale": scale} | ({} if seed is None else {"seed": seed}))
 
 
 def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:

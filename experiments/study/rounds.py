@@ -35,6 +35,7 @@ AGAIN = 1
 take most of a run's time, on a machine that cannot keep the pace."""
 
 T = TypeVar("T")
+V = TypeVar("V", bound=Found)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def emulated(run: Callable[[float], float], simulated_s: float, repeats: int) ->
     return Emulated(simulated_s, tuple(counted) if enough else (), tuple(parted))
 
 
-def unless_parted(found: Found, seconds: float, simulated_s: float) -> Found:
+def unless_parted(found: V, seconds: float, simulated_s: float) -> V:
     """Return what was emulated, invalid if its seconds part from the simulated ones."""
     beyond = seconds / simulated_s - 1
     if abs(beyond) <= BOUND:
@@ -119,7 +120,7 @@ def unless_parted(found: Found, seconds: float, simulated_s: float) -> Found:
     return replace(found, invalid=why)
 
 
-def settled(claim: str, rounds: Sequence[Found], simulated: Found | None) -> Found:
+def settled(claim: str, rounds: Sequence[V], simulated: V | None) -> V:
     """Return what rounds have found of a claim as one value with its repeats.
 
     A number is the median of its rounds, each number of a list by itself; a truth value or a text
@@ -131,15 +132,16 @@ def settled(claim: str, rounds: Sequence[Found], simulated: Found | None) -> Fou
         rounds: the value found in each round.
         simulated: the same with nothing emulated.  It stands in where not all emulations count or
             confirm it, or where it is within :data:`KNOWN_ERROR` of the criterion: what a host adds
-            to emulations never turns an outcome.
+            to emulations never turns an outcome.  What is labelled emulated even so has no clock in
+            it, say the engine's bytes, and stays.
     """
     own = _merged(claim, rounds)
-    known = claims.load()[claim]
     if simulated is None or own.invalid or own.shown_only or simulated.label != "simulated":
         return own
+    known = claims.load()[claim]
     if known.label == "simulated":
         return simulated
-    ran = f"the middle of {len(rounds)} emulations is {show(own.value)}"
+    ran = f"the middle of {len(own.repeats) or 1} emulations is {show(own.value)}"
     if own.label == "simulated":
         ran = "some seconds are simulated, as their emulations do not count"
     simulated = replace(simulated, note="; ".join(filter(None, [simulated.note, ran])))
@@ -151,7 +153,7 @@ def settled(claim: str, rounds: Sequence[Found], simulated: Found | None) -> Fou
     return own if own.label == "emulated" and clear and len(set(both)) == 1 else simulated
 
 
-def _merged(claim: str, rounds: Sequence[Found]) -> Found:
+def _merged(claim: str, rounds: Sequence[V]) -> V:
     if len({each.label for each in rounds}) > 1:
         raise ValueError(f"the rounds differ in what they found of {claim}")
     valid = [each for each in rounds if not each.invalid] or list(rounds)

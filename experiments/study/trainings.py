@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -75,15 +76,7 @@ class Trainings(Generic[S]):
         """Return the course of each training; see :meth:`run`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         missing = [each for each in settings if not self.file(each).exists()]
-        cores = min(available_cores(), max(1, len(missing)))
-        with (
-            ProcessPoolExecutor(cores, forkserver(), initializer=_begin) as pool,
-            progress_bar(total=len(missing), desc="training", unit="run") as bar,
-        ):
-            jobs = [pool.submit(_keep, self.train, each, self.file(each)) for each in missing]
-            for done in as_completed(jobs):
-                done.result()
-                bar.update()
+        side_by_side([partial(_keep, self.train, each, self.file(each)) for each in missing])
         return [read_json(self.file(each), Course, "a training") for each in settings]
 
     def file(self, settings: S) -> Path:
@@ -91,6 +84,21 @@ class Trainings(Generic[S]):
         words = (str(value) for value in _columns(settings).values())
         plain = "_".join("".join(c if c.isalnum() or c in ".-" else "-" for c in w) for w in words)
         return self.folder / f"{plain[:150]}_{zlib.crc32(repr(settings).encode()):08x}.json"
+
+
+def side_by_side(trainings: Sequence[Callable[[], None]]) -> None:
+    """Run trainings, each in a process on one core, under a progress bar.
+
+    One that fails raises once those under way have ended.
+    """
+    cores = min(available_cores(), max(1, len(trainings)))
+    with (
+        ProcessPoolExecutor(cores, forkserver(), initializer=_begin) as pool,
+        progress_bar(total=len(trainings), desc="training", unit="run") as bar,
+    ):
+        for done in as_completed([pool.submit(each) for each in trainings]):
+            done.result()
+            bar.update()
 
 
 def reached(values: Sequence[float], target: float, times: Sequence[float]) -> float:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pandas as pd
@@ -19,8 +19,9 @@ from experiments.pipedream.convergence.time_to_accuracy import (
 )
 from experiments.pipedream.convergence.trainings import ASP, ASP_LATER, BSP
 from experiments.pipedream.table1.changes import INSTEAD, over_bsp_otherwise
-from experiments.recorded.drawing import accuracies
-from experiments.recorded.findings import Finding, printed
+from experiments.recorded.findings import Finding
+from experiments.study.figures import accuracies
+from experiments.study.tables import printed
 
 EIGHT_MACHINES: Mapping[str, tuple[str, str]] = {
     "10a": ("2.99", "pipedream-fig10a-vgg16-8A"),
@@ -135,10 +136,11 @@ class TimeToAccuracy:
             nearer = [statistics.distance_in_std(needed[0], half), one.seconds]
             if all(map(math.isfinite, [*value, *nearer])):  # else a seed missed the target
                 errors = statistics.error_of_distance(value[0], len(half)), 0.0
-                made = Finding(
-                    claim, value, "simulated", note, f"figure{number}.svg", known_error=errors
+                picture = f"figure{number}.svg"
+                made = Finding.simulated(claim, value, note, picture)
+                made = replace(made, known_error=errors).because(
+                    FEW_UPDATES, nearer, changed=HALF_AS_LARGE
                 )
-                made = made.because(FEW_UPDATES, nearer, changed=HALF_AS_LARGE)
                 # Epochs and seconds are two numbers, and may miss for two reasons.
                 for cause, over_bsp in over_bsp_otherwise(ours.setting).items():
                     both = f"{FEW_UPDATES}; and {cause}"

@@ -23,9 +23,9 @@ from experiments.pipedream.convergence.trainings import (
     DigitsTraining,
     training,
 )
-from experiments.recorded.drawing import accuracies
 from experiments.recorded.findings import Finding
 from experiments.study.differences import bit_equal, relative_difference
+from experiments.study.figures import accuracies
 
 
 @dataclass(frozen=True)

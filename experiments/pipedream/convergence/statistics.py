@@ -6,25 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from experiments.study.trainings import reached
+
 SETTING = ["method", "lr", "depth", "width"]
 """The columns that are equal for trainings which differ by their seed alone."""
 
 
-def first_reached(accuracies: Sequence[float], target: float, times: Sequence[float]) -> float:
-    """Return when a target is first reached, between two times by a straight line, or infinity."""
-    reached = np.flatnonzero(np.asarray(accuracies) >= target)
-    if not len(reached):
-        return math.inf
-    if not (after := int(reached[0])):
-        return times[0]
-    below, above = accuracies[after - 1 : after + 1]
-    before, then = times[after - 1 : after + 1]
-    return before + (target - below) / (above - below) * (then - before)
-
-
 def epochs_to(accuracies: Sequence[float], target: float) -> float:
     """Return after how many epochs a target is first reached; from 0, the untrained network's."""
-    return first_reached(accuracies, target, range(len(accuracies)))
+    return reached(accuracies, target, range(len(accuracies)))
 
 
 def each_seed(frame: pd.DataFrame, target: float) -> pd.DataFrame:

@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from experiments.pipedream.convergence.statistics import epochs_to, first_reached
+from experiments.pipedream.convergence.statistics import epochs_to
 from experiments.pipedream.convergence.trainings import ASP, ASP_LATER, METHODS
 from experiments.pipedream.settings import DATA
 from experiments.pipedream.table1.best_cut import best_cut
 from experiments.pipedream.table1.calibration import calibrated, profile_of
 from experiments.pipedream.table1.rows import Setting
 from experiments.pipedream.table1.speeds import compute_seconds, simulated_seconds
+from experiments.study.trainings import reached
 from pipekit.clusters import Cluster
 from pipekit.profiling import Profile
 
@@ -154,7 +155,7 @@ def is_product(frame: pd.DataFrame, arm: Arm, target: float) -> bool:
     """
     return all(
         math.isclose(
-            first_reached(run["accuracy"].tolist(), target, run["hours"].tolist()),
+            reached(run["accuracy"].tolist(), target, run["hours"].tolist()),
             epochs_to(run["accuracy"].tolist(), target) * epoch_hours(arm),
             rel_tol=1e-9,
         )

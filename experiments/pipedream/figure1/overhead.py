@@ -15,9 +15,9 @@ from plotly.subplots import make_subplots
 
 from experiments.pipedream.settings import ROWS
 from experiments.pipedream.table1.speeds import data_parallel
-from experiments.recorded.drawing import with_line
 from experiments.recorded.findings import Finding
 from experiments.study.costs import published
+from experiments.study.figures import with_line
 from experiments.study.traces import mean_interval
 from pipekit import plots
 from pipekit.clusters import Cluster

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from experiments.pipedream.table1.speeds import data_parallel
 from experiments.recorded.findings import Finding
-from experiments.recorded.repeats import unless_parted
+from experiments.study.rounds import unless_parted
 from pipekit.clusters import Cluster
 from pipekit.clusters.paths import all_reduce_bytes
 from pipekit.emulation import emulate

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from experiments.pipedream.settings import ROWS
-from experiments.recorded.drawing import named_rows, with_line
 from experiments.recorded.findings import Finding
 from experiments.study.costs import published
+from experiments.study.figures import named_rows, with_line
 from pipekit.clusters import V100
 from pipekit.models import PUBLISHED
 

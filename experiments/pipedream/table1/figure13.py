@@ -14,8 +14,8 @@ from experiments.pipedream.table1.predictions import Prediction
 from experiments.pipedream.table1.rows import TABLE1, Setting
 from experiments.pipedream.table1.runs import Emulator, Runs, weakest
 from experiments.pipedream.table1.speeds import Result
-from experiments.recorded.drawing import named_rows
 from experiments.recorded.findings import Finding
+from experiments.study.figures import named_rows
 
 ROWS = TABLE1[:2]
 """VGG16 on 4 and on 8 machines of Cluster-A."""
@@ -137,10 +137,12 @@ class Figure13:
         straight = {row.workers: self.results["straight pipeline"][row] for row in ROWS}
         four, eight = weakest(straight[4]), weakest(straight[8])
         mp = weakest(*self.results["model parallel"].values())
-        bars = Finding("pipedream-fig13-bars", bars_of_paper, self.label, note, "figure13_bars.svg")
-        four_found = Finding("pipedream-sec53-straight-4", line[0], four, note)
-        eight_found = Finding("pipedream-sec53-straight-8", line[1], eight, note)
-        ordered = Finding("pipedream-sec53-ordering", self.least_step(), self.label, note)
+        bars = Finding.of(
+            "pipedream-fig13-bars", bars_of_paper, self.label, note, "figure13_bars.svg"
+        )
+        four_found = Finding.of("pipedream-sec53-straight-4", line[0], four, note)
+        eight_found = Finding.of("pipedream-sec53-straight-8", line[1], eight, note)
+        ordered = Finding.of("pipedream-sec53-ordering", self.least_step(), self.label, note)
         for cause, column in {TOO_FEW_IN_FLIGHT: "2 x NOAM", NOMINAL: "simulated, nominal"}.items():
             each = _bars(table, column)
             changed = INSTEAD[cause]
@@ -150,7 +152,7 @@ class Figure13:
             ordered = ordered.because(cause, _least_step(table, column), changed=changed)
         return [
             bars,
-            Finding("pipedream-sec53-mp-below-1", alone, mp),
+            Finding.of("pipedream-sec53-mp-below-1", alone, mp),
             four_found,
             eight_found,
             ordered,

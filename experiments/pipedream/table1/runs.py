@@ -10,7 +10,7 @@ from experiments.pipedream.table1 import speeds, traffic
 from experiments.pipedream.table1.predictions import Prediction
 from experiments.pipedream.table1.rows import FITTED, TABLE1, Setting, printed_number
 from experiments.pipedream.table1.speeds import Result
-from experiments.recorded.drawing import named_rows
+from experiments.study.figures import named_rows
 from pipekit.plans import Plan
 from pipekit.progress import progress_bar
 

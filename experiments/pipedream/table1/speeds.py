@@ -7,8 +7,8 @@ import pandas as pd
 
 from experiments.pipedream.steady_state import seconds_a_minibatch, window
 from experiments.pipedream.table1.traffic import Sent, sent
-from experiments.recorded.repeats import Emulated, emulated
 from experiments.study.costs import emulate_at_pace
+from experiments.study.rounds import Emulated, emulated
 from pipekit.clusters import Cluster
 from pipekit.engine import Run
 from pipekit.plans import Plan

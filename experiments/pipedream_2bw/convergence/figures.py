@@ -19,8 +19,9 @@ from experiments.pipedream_2bw.convergence.pretraining import (
     Network,
 )
 from experiments.pipedream_2bw.convergence.recipe import AdamRecipe
-from experiments.recorded.findings import Finding, printed
+from experiments.recorded.findings import Finding
 from experiments.study.differences import bit_equal, relative_difference
+from experiments.study.tables import printed
 from pipekit import models, plots
 
 SEEDS = 5

@@ -29,8 +29,8 @@ from experiments.pipedream_2bw.systems import (
     Pipelines,
 )
 from experiments.pipedream_2bw.throughput.panels import panels
-from experiments.recorded.drawing import named_rows, with_line
 from experiments.recorded.findings import Finding
+from experiments.study.figures import named_rows, with_line
 from experiments.study.search import largest_that_fits
 from pipekit.clusters import V100
 from pipekit.clusters.papers import two_bw_v100

@@ -16,8 +16,8 @@ from experiments.pipedream_2bw.memory.footprint import CAPACITY, GIB, MEGATRON_C
 from experiments.pipedream_2bw.profiles import gpt_profile
 from experiments.pipedream_2bw.settings import STATE_BYTES, WEIGHT_BYTES
 from experiments.pipedream_2bw.systems import TWO_BW, Pipelines
-from experiments.recorded.drawing import with_line
 from experiments.recorded.findings import Finding
+from experiments.study.figures import with_line
 from experiments.study.search import largest_that_fits
 from pipekit import plots
 from pipekit.clusters.papers import two_bw_v100

@@ -81,7 +81,7 @@ def tensor_findings(found: Figure6) -> list[Finding]:
     return [
         Finding.simulated("2bw-abstract-20x", two, network, "figure6c.svg"),
         Finding.simulated("2bw-sec52-tensor-mp-20x", two, network),
-        Finding("2bw-sec52-tensor-mp-1-3x", one_server, found.label, why).because(LOGITS, even),
+        Finding.of("2bw-sec52-tensor-mp-1-3x", one_server, found.label, why).because(LOGITS, even),
         Finding.simulated("2bw-intro-speedup-range", spread, why).because(
             LOGITS, [even, spread[-1]]
         ),
@@ -104,13 +104,13 @@ def inter_layer_findings(found: Figure6) -> list[Finding]:
     best = max(found.over(TWO_BW, INTER_LAYER, "a"))
     best_why = why(max(found.balanced(TWO_BW, INTER_LAYER)))
     return [
-        Finding("2bw-sec52-flush-4-1x", ratio[SMALL], found.label, why(even[SMALL]))
+        Finding.of("2bw-sec52-flush-4-1x", ratio[SMALL], found.label, why(even[SMALL]))
         .because(LOGITS, even[SMALL])
         .because(EARLY, inter / flush),
-        Finding("2bw-sec52-flush-5-3x", ratio[LARGE], found.label, why(even[LARGE])).because(
+        Finding.of("2bw-sec52-flush-5-3x", ratio[LARGE], found.label, why(even[LARGE])).because(
             LOGITS, even[LARGE]
         ),
-        Finding("2bw-sec52-2bw-6-1x", best, found.label, best_why, "ratios.svg").because(
+        Finding.of("2bw-sec52-2bw-6-1x", best, found.label, best_why, "ratios.svg").because(
             LOGITS, max(found.balanced(TWO_BW, INTER_LAYER))
         ),
     ]
@@ -156,7 +156,7 @@ def panel_findings(found: Figure6) -> list[Finding]:
     }
     least = {p: [min(found.over(*pair, p)) for pair in own] for p, (_, _, own) in pairs.items()}
     figures = [
-        Finding(f"2bw-fig6{p}", least[p], label, why, f"figure6{p}.svg")
+        Finding.of(f"2bw-fig6{p}", least[p], label, why, f"figure6{p}.svg")
         for p, (label, why, _) in pairs.items()
     ]
     even = [min(found.balanced(*pair)) for pair in pairs["a"][2]]

@@ -19,8 +19,8 @@ from experiments.pipedream_2bw.systems import (
     Pipelines,
 )
 from experiments.pipedream_2bw.throughput import rates
-from experiments.recorded.drawing import named_rows
-from experiments.recorded.repeats import Emulated, emulated
+from experiments.study.figures import named_rows
+from experiments.study.rounds import Emulated, emulated
 from pipekit.progress import progress_bar
 
 SMALL, LARGE = 0, 1

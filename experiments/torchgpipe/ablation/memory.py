@@ -7,9 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 import torch
 
-from experiments.recorded.drawing import named_rows
 from experiments.recorded.findings import Finding
 from experiments.study.differences import largest_difference
+from experiments.study.figures import named_rows
 from experiments.torchgpipe import graph
 from experiments.torchgpipe.ablation import checkpointing
 from experiments.torchgpipe.ablation.components import ROWS, live_bytes

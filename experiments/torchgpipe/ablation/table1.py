@@ -8,8 +8,8 @@ from itertools import pairwise
 import pandas as pd
 import plotly.graph_objects as go
 
-from experiments.recorded.drawing import rows_figure
 from experiments.recorded.findings import Finding
+from experiments.study.figures import rows_figure
 from experiments.torchgpipe.ablation import components
 from experiments.torchgpipe.ablation.components import ROWS
 from experiments.torchgpipe.ablation.streams import overlap

@@ -12,8 +12,8 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from experiments.recorded.repeats import emulated
 from experiments.study.costs import emulate_at_pace, published, recomputed_late
+from experiments.study.rounds import emulated
 from experiments.study.traces import memory_of
 from experiments.torchgpipe.as_drawn import as_drawn
 from experiments.torchgpipe.settings import Benchmark

@@ -9,7 +9,8 @@ import plotly.graph_objects as go
 import torch
 from torch import nn
 
-from experiments.recorded.findings import Finding, printed
+from experiments.recorded.findings import Finding
+from experiments.study.tables import printed
 from experiments.torchgpipe.settings import (
     TABLE2,
     TABLE4,
@@ -153,12 +154,12 @@ def findings2(second: pd.DataFrame, picture: str, late: Mapping[str, float]) -> 
             )
         if (m, n) != BASELINE:
             name = f"torchgpipe-table2-ours-{cell.name}"
-            cell_found = Finding(name, found[m, n], rows[m, n]["label"], note, picture)
+            cell_found = Finding.of(name, found[m, n], rows[m, n]["label"], note, picture)
             if cell.name in late:
                 cell_found = cell_found.because(EARLY, late[cell.name], changed=LATE)
             made.append(cell_found)
     kind = _weakest(row["label"] for row in rows.values())
-    trend = Finding("torchgpipe-table2-trend", rates.grows(found), kind, "", picture)
+    trend = Finding.of("torchgpipe-table2-trend", rates.grows(found), kind, "", picture)
     return [*made, trend]
 
 
@@ -175,7 +176,7 @@ def findings4(fourth: pd.DataFrame, picture: str) -> list[Finding]:
         )
         claim = f"torchgpipe-table4-{cell.name}-speedup"
         kind = _weakest(rows["label"][each.name] for each in (before, cell))
-        made.append(Finding(claim, pair, kind, note, picture))
+        made.append(Finding.of(claim, pair, kind, note, picture))
     for cell in TABLE4:
         naive = float(rows["rows/s (simulated)"]["naive-1"]) / (printed_cell(4, _NAIVE) or 1)
         estimate = (

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from experiments.pipedream.settings import CLUSTER_A, CLUSTER_B, DATA, TRAININGS
+from experiments.study.training import learning_rates
 from pipekit.clusters.papers import pipedream_a, pipedream_b, two_bw_v100
 from pipekit.ledger.claims import load
-from tests.experiments.rates import learning_rates
 
 
 def test_inceptions_learning_rate_falls_by_six_percent_every_two_epochs() -> None:

@@ -138,13 +138,15 @@ def test_a_figure_is_saved_and_shown_live_and_as_a_picture(
     assert len(shown[0]["application/vnd.plotly.v1+json"]["data"]) == 1
 
 
-def test_traces_are_shown_one_under_another(nb: Notebook) -> None:
-    two = [Trace.from_schedule(method(2, 2)) for method in (schedules.gpipe, schedules.flush)]
+@pytest.mark.parametrize(
+    ("finite", "names"),
+    [(True, {"GPipe", "PipeDream-Flush"}), (False, {"GPipe, 1 batch", "PipeDream-Flush, 1 batch"})],
+)
+def test_traces_are_shown_one_under_another(nb: Notebook, finite: bool, names: set[str]) -> None:
+    both = [method(2, 2) for method in (schedules.gpipe, schedules.flush)]
+    two = [Trace.from_schedule(each.take(1) if finite else each) for each in both]
     assert nb.show_traces("both", *two, titles=["one", "other"]) == "both.svg"
-    assert set(pd.read_csv(nb.folder / "both.csv")["name"]) == {
-        "GPipe, 1 batch",
-        "PipeDream-Flush, 1 batch",
-    }
+    assert set(pd.read_csv(nb.folder / "both.csv")["name"]) == names
     assert "other" in (nb.folder / "both.svg").read_text()
 
 
@@ -179,6 +181,11 @@ def test_the_scoreboard_is_kept_up_to_date_with_the_figure_of_most_claims(
     assert [board["text/html"].count("<article") for board in boards] == [0, 1, 2, 3, 3]
     a, b = ({"image/svg+xml": f"<svg>{name}</svg>"} for name in "ab")
     assert figures == [{"text/html": ""}, a, b]
+
+
+def test_parameters_are_the_scalars_that_a_notebook_begins_with() -> None:
+    given = {"rows": 2, "scale": "quick", "_i1": "rows = 2", "In": ["rows = 2"], "pd": pd}
+    assert parameters(given) == {"rows": 2, "scale": "quick"}
 
 
 CELL = """

@@ -45,7 +45,7 @@ def finding(
     claim: str, value: Any, note: str = "", figure: str | None = None, label: str = "emulated"
 ) -> Finding:
     """Return a finding of a claim of this paper."""
-    return Finding(f"pipedream-{claim}", value, label, note, figure)
+    return Finding.of(f"pipedream-{claim}", value, label, note, figure)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from experiments.pipedream.convergence.trainings import (
     STASHING,
     VERTICAL_SYNC,
 )
-from experiments.recorded.drawing import accuracies
+from experiments.study.figures import accuracies
 from pipekit.plots import save
 
 SEEDS = 5

@@ -40,7 +40,7 @@ from experiments.pipedream.table1.rows import TABLE1, THROUGHPUT, Setting
 from experiments.pipedream.table1.runs import Runs
 from experiments.pipedream.table1.speeds import Result
 from experiments.pipedream.table1.traffic import Sent
-from experiments.recorded.repeats import Emulated
+from experiments.study.rounds import Emulated
 from pipekit import Profile
 from pipekit.clusters import flat
 from pipekit.ledger.claims import load

@@ -2,8 +2,8 @@ import pytest
 from torch import nn
 
 from experiments.pipedream_2bw.convergence.recipe import PRE_TRAINING, AdamRecipe, describe
+from experiments.study.training import learning_rates
 from pipekit.ledger import claims
-from tests.experiments.rates import learning_rates
 
 
 def test_the_papers_training_is_that_of_the_ledger() -> None:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from experiments.recorded.drawing import named_rows
+from experiments.study.figures import named_rows
 
 
 def test_rows_stand_in_the_tables_order_from_the_top() -> None:
