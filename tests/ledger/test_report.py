@@ -16,11 +16,10 @@ import pytest
 import pipekit
 from pipekit.ledger import claims
 from pipekit.ledger.ledger import load
-from pipekit.ledger.outcomes import Outcome, Status
+from pipekit.ledger.outcomes import Outcome, Status, judge
 from pipekit.ledger.report import destination, frame, links, scoreboard, write
 from pipekit.ledger.report.page import Figure, telling
 from pipekit.ledger.report.scoreboard import NOTHING, sentences
-from pipekit.ledger.report.words import in_words
 
 SPEEDUP = "pipedream-table1-vgg16-8A-pp-speedup"
 RATIO = "pipedream-table1-vgg16-8A-pp-over-bsp"
@@ -253,12 +252,12 @@ def test_the_first_figures_decide_most_and_are_of_all_papers_in_turn() -> None:
     ],
 )
 def test_criteria_in_words(check: str, words: str) -> None:
-    assert in_words(replace(load()[SPEEDUP], check=check)) == words
+    assert judge(replace(load()[SPEEDUP], check=check), None).passes_if == words
 
 
 def test_a_target_of_its_own_is_named() -> None:
     claim = replace(load()[SPEEDUP], check="within [7, 0.5]", target=[95, 0])
-    assert in_words(claim) == "value 1 within 7 of 95, 0, value 2 within 0.5 of 95, 0"
+    assert judge(claim, None).passes_if == "value 1 within 7 of 95, 0, value 2 within 0.5 of 95, 0"
 
 
 def unreached(paper: str) -> tuple[int, int]:

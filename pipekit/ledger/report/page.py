@@ -17,7 +17,6 @@ from pipekit.ledger.report.links import links, named_at
 from pipekit.ledger.report.scoreboard import SYMBOLS
 from pipekit.ledger.report.table import frame, scores
 from pipekit.ledger.report.templates import template
-from pipekit.ledger.report.words import in_words
 
 TITLES = {
     "pipedream": "PipeDream",
@@ -105,7 +104,6 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
         counts={status: sum(o.status is status for o in outcomes) for status in Status},
         runs=_runs(outcomes),
         links={o.claim.id: links(o.record, folder) for o in outcomes if o.record is not None},
-        words={o.claim.id: in_words(o.claim) for o in outcomes},
         meaning=MEANING,
         symbols=SYMBOLS,
         labels={label: what for label, what in LABELS.items() if label != "paper"},
