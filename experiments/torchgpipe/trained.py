@@ -7,7 +7,7 @@ import pandas as pd
 from torch import nn
 
 from experiments.study.traces import fastest_interval
-from experiments.torchgpipe.as_drawn import as_drawn
+from experiments.torchgpipe.cells import as_drawn
 from pipekit.datasets import Batch
 from pipekit.engine import Pipeline
 

@@ -12,7 +12,7 @@ from torch import nn
 from experiments.study.costs import estimated, images
 from experiments.study.search import largest_that_fits
 from experiments.study.traces import memory_of
-from experiments.torchgpipe.as_drawn import as_drawn
+from experiments.torchgpipe.cells import as_drawn
 from experiments.torchgpipe.settings import Benchmark, plain_sgd
 from experiments.torchgpipe.trained import pipeline
 from pipekit.clusters import P40

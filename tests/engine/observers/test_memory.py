@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.torchgpipe.as_drawn import as_drawn
+from experiments.torchgpipe.cells import as_drawn
 from pipekit import (
     Pipeline,
     PipelinedModule,

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.torchgpipe.ablation import components
-from experiments.torchgpipe.ablation.components import ROWS, Components
+from experiments.torchgpipe import cells, host
+from experiments.torchgpipe.host import ROWS, Components
 from experiments.torchgpipe.settings import Benchmark
-from experiments.torchgpipe.speed import rates
 from pipekit.clusters import flat
 from pipekit.profiling import LayerProfile, Profile, SkipProfile
 from pipekit.traces import Trace
@@ -29,7 +28,7 @@ def costs(*seconds: tuple[float, float], output_bytes: float = 0.5) -> Profile:
 
 
 def row(stages: int, m: int, has: Components, **more: Any) -> Trace:
-    return components.simulated(cell(stages, m), costs(*[(1, 2)] * stages, **more), LINKS, has)
+    return host.simulated(cell(stages, m), costs(*[(1, 2)] * stages, **more), LINKS, has)
 
 
 def events(trace: Trace, device: int) -> list[str]:
@@ -46,8 +45,8 @@ def test_with_order_and_streams_it_is_what_workers_do(
     seconds: list[tuple[float, float]], m: int, size: float
 ) -> None:
     profile, one = costs(*seconds, output_bytes=size), cell(len(seconds), m)
-    expected = rates.simulated(one, profile, LINKS).makespan_s
-    assert components.simulated(one, profile, LINKS, ALL).makespan_s == expected
+    expected = cells.simulated(one, profile, LINKS).makespan_s
+    assert host.simulated(one, profile, LINKS, ALL).makespan_s == expected
 
 
 def test_copies_in_computing_streams_hold_up_both_devices() -> None:
@@ -56,7 +55,7 @@ def test_copies_in_computing_streams_hold_up_both_devices() -> None:
     trace = row(2, 2, ROWS["dep"])
     forward = 1 + 0.5 + 1 + 0.5 + 1
     assert trace.makespan_s == forward + 2 + 0.5 + (1 + 2) + 0.5 + (1 + 2)
-    assert components.in_order(trace, 2)
+    assert host.in_order(trace, 2)
     assert row(2, 2, ROWS["dep-streams"]).makespan_s < trace.makespan_s
 
 
@@ -64,7 +63,7 @@ def test_without_order_devices_go_backward_one_after_the_other() -> None:
     trace = row(3, 3, ROWS["baseline"])
     assert events(trace, 2) == ["F0", "F1", "F2", "R1", "R0", "B2", "B1", "B0"]
     assert events(trace, 1) == ["F0", "F1", "F2", "B2", "R1", "R0", "B1", "B0"]
-    assert not components.in_order(trace, 3)
+    assert not host.in_order(trace, 3)
     last = trace.frame.query("op == 'BACKWARD' and microbatch == 0").set_index("worker")
     recomputed = trace.frame.query("op == 'BACKWARD' and microbatch == 1").set_index("worker")
     assert recomputed["start_s"][1] >= last["end_s"][2]
@@ -72,16 +71,14 @@ def test_without_order_devices_go_backward_one_after_the_other() -> None:
 
 def test_a_skip_without_portal_is_copied_over_every_boundary() -> None:
     profile = replace(costs(*[(1, 2)] * 3), skips=(SkipProfile("skip", 0, 2, 2.0, True),))
-    assert [
-        layer.output_bytes for layer in components.carried(profile, ROWS["baseline"]).layers
-    ] == [
+    assert [layer.output_bytes for layer in host.carried(profile, ROWS["baseline"]).layers] == [
         2.5,
         2.5,
         0.5,
     ]
     sizes = {}
     for name in "dep-streams", "dep-streams-portals":
-        found = components.simulated(cell(3, 1), profile, LINKS, ROWS[name]).transfers
+        found = host.simulated(cell(3, 1), profile, LINKS, ROWS[name]).transfers
         assert found is not None
         forward = found[found["purpose"] == "activation"]
         sizes[name] = forward.set_index(["source", "destination"])["bytes"].to_dict()
@@ -89,16 +86,9 @@ def test_a_skip_without_portal_is_copied_over_every_boundary() -> None:
     assert sizes["dep-streams-portals"] == {(0, 1): 0.5, (1, 2): 0.5, (0, 2): 2.0}
 
 
-def test_patterns_are_those_of_their_own_panels() -> None:
-    profile = replace(costs(*[(1, 2)] * 3), skips=(SkipProfile("skip", 0, 2, 2.0, True),))
-    a, b, c, d = (components.simulated(cell(3, 3), profile, LINKS, has) for has in ROWS.values())
-    assert components.patterns(a, b, c, d, 3) == [True] * 4
-    assert components.patterns(d, c, b, a, 3) == [False] * 4
-
-
 def test_a_figure_has_two_rows_a_device() -> None:
     trace = row(2, 1, ROWS["dep"])
-    drawn = components.with_copies(trace)
+    drawn = host.with_copies(trace)
     assert drawn.workers == 4
     assert drawn.frame.groupby("worker").size().tolist() == [2, 2, 2, 2]
 
@@ -108,11 +98,11 @@ def test_components_have_the_names_of_the_modules_own() -> None:
     assert ROWS["dep-streams"].missing == ("portals",)
 
 
-def test_without_order_all_graphs_are_alive() -> None:
-    layers = (LayerProfile("0", 1, 2, 1.0, saved_bytes=10.0), LayerProfile("1", 1, 2, 1.0))
-    profile, one = Profile(layers, input_bytes=1.0), cell(2, 3)
-    bound, free = (
-        sum(components.live_bytes(one, profile, ALL._replace(order=order)))
-        for order in (True, False)
-    )
-    assert free - bound == pytest.approx(2 * 10, abs=6)
+def test_copies_overlap_with_what_their_devices_compute() -> None:
+    # A copy of 1 s: device 0 computes its second forward for 0.5 s of it, device 1 nothing.
+    profile = costs((0.5, 1), (0.5, 1), output_bytes=1)
+    trace = host.simulated(cell(2, 2), profile, LINKS, ALL)
+    forwards = host.copies_of(trace).query("purpose == 'activation' and microbatch == 0")
+    first = replace(trace, transfers=forwards)
+    assert host.copying(first) == 1
+    assert host.overlap(first) == pytest.approx(0.25)

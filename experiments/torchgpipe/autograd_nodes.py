@@ -2,12 +2,9 @@
 
 Of the nodes that are ready, PyTorch's autograd takes the one with the highest number, and numbers
 are given thread by thread.  torchgpipe runs the forwards of a device in a thread of its own, where
-a microbatch's Checkpoint gets its number; its Recompute gets one in the main thread, which makes
-several nodes for every pass of every device, and so is far ahead.  Hence all recomputations come
-before all backwards, unless edges forbid it.
-
-pipekit's engine has no such nodes: it recomputes right before the backward, whatever comes first.
-Here they are made once more, in autograd itself and around real layers, to see what that costs.
+a microbatch's Checkpoint gets its number; its Recompute gets one in the main thread, which is far
+ahead.  Hence all recomputations come before all backwards, unless edges forbid it.  pipekit's
+engine has no such nodes; here they are made once more, around real layers.
 """
 
 from collections.abc import Sequence
@@ -20,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from experiments.torchgpipe.settings import Benchmark
 from pipekit.engine.observers import StageMemory
 from pipekit.layers import skips
 from pipekit.trees import leaves, refill, tree_map
@@ -175,6 +173,22 @@ class _Join(torch.autograd.Function):
         return gradient, torch.empty(0)
 
 
+def total_peak(
+    model: nn.Sequential, x: Tensor, cell: Benchmark, *, in_order: bool, portals: bool
+) -> int:
+    """Return the most bytes of each device together, each run alone by :func:`one_device`.
+
+    All of the cell's microbatches are ``x``; the model's parameters get new gradients.
+    """
+    model.zero_grad()
+    parts = pairwise([0, *accumulate(cell.balance)])
+    flows = received(model, x, cell.balance, portals)
+    return sum(
+        one_device(model[first:behind], [flow] * cell.microbatches, in_order).peak_bytes
+        for (first, behind), flow in zip(parts, flows, strict=True)
+    )
+
+
 def received(model: nn.Sequential, x: Tensor, balance: Sequence[int], portals: bool) -> list[Flow]:
     """Return what each stage receives for a microbatch.
 
@@ -192,25 +206,3 @@ def received(model: nn.Sequential, x: Tensor, balance: Sequence[int], portals: b
                 x = model[first:behind](x)
             under_way = carried.under_way
     return flows
-
-
-def total_peak(
-    model: nn.Sequential,
-    x: Tensor,
-    balance: Sequence[int],
-    microbatches: int,
-    *,
-    in_order: bool,
-    portals: bool,
-) -> int:
-    """Return the most bytes of each device together, each run alone by :func:`one_device`.
-
-    All microbatches are ``x``; the model's parameters get new gradients.
-    """
-    model.zero_grad()
-    parts = pairwise([0, *accumulate(balance)])
-    flows = received(model, x, balance, portals)
-    return sum(
-        one_device(model[first:behind], [flow] * microbatches, in_order).peak_bytes
-        for (first, behind), flow in zip(parts, flows, strict=True)
-    )
