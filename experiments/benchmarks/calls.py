@@ -21,7 +21,7 @@ from outcome import conclude, wide_console
 from rich.table import Table
 from torch import nn
 
-from pipekit import Pipeline, models, schedules
+from pipekit import Pipeline, Watch, models, schedules
 from pipekit.host.provenance import provenance
 
 METHODS: dict[str, schedules.Schedule] = {
@@ -55,7 +55,7 @@ def took(pipeline: Pipeline, calls: Iterable[list[Any]]) -> float:
     """Return the processor time of some calls, in s."""
     start = cpu_seconds()
     for batches in calls:
-        pipeline.train(batches, trace=False)
+        pipeline.train(batches, watch=Watch(trace=False))
     return cpu_seconds() - start
 
 

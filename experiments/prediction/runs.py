@@ -16,7 +16,7 @@ from experiments.study.traces import memory_of
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster, flat
 from pipekit.emulation import emulate
-from pipekit.engine import Loss, OptimizerFactory, Pipeline, Run
+from pipekit.engine import Execution, Loss, OptimizerFactory, Pipeline, Run, Watch
 from pipekit.host.memory import keep_freed_memory
 from pipekit.planning import plan
 from pipekit.plans import Plan, Recompute
@@ -160,7 +160,7 @@ def memory_traces(
     split = _equal_stages(costs, case.stages, recompute)
     states, batches = model.optimizer_states, model.batches(case.microbatches, case.batches)
     simulated = simulate(case.table, costs, split, optimizer_states=states)
-    return simulated, pipeline_of(model, case, split).train(batches, memory=True).trace
+    return simulated, pipeline_of(model, case, split).train(batches, watch=Watch(memory=True)).trace
 
 
 def memory_row(
@@ -260,7 +260,7 @@ def pipeline_of(
         balance=split,
         optimizer=model.optimizer,
         loss=model.loss,
-        devices=["cpu"] * case.stages,
+        execution=Execution(devices=["cpu"] * case.stages),
         transport=transport,
     )
 

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from pipekit import Pipeline, Plan, Profile, Schedule, Trace, measure_memory, simulate
+from pipekit import Pipeline, Plan, Profile, Schedule, Trace, Watch, measure_memory, simulate
 from pipekit.clusters import Cluster
 from pipekit.engine import Loss, OptimizerFactory, Run
 from pipekit.traces import Memory
@@ -78,7 +78,7 @@ def train(
         table = method.schedule.take(len(batches))
         simulated = simulate(table, profile, sized, cluster, optimizer_states=optimizer_states)
         pipeline = Pipeline(layers, table, balance=plan, optimizer=optimizer, loss=loss)
-        run = pipeline.train(batches, memory=True, progress=True)
+        run = pipeline.train(batches, watch=Watch(memory=True, progress=True))
         found[name] = Compared(run, simulated, pipeline.state_dict())
     return found
 

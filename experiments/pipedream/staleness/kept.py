@@ -8,7 +8,7 @@ from experiments.pipedream.staleness.study import Study
 from experiments.pipedream.staleness.versions import LONG, METHODS, STAGES, STASHING, SYNCED
 from experiments.recorded.findings import Finding
 from experiments.study.traces import EQUAL_SLOTS, memory_of
-from pipekit.engine import Run
+from pipekit.engine import Run, Watch
 from pipekit.schedules import Op, Schedule, Task, check
 from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.traces import Trace
@@ -151,7 +151,9 @@ def lifetime_findings() -> list[Finding]:
 def followed(study: Study, minibatches: int) -> Memory:
     """Train by PipeDream for so many minibatches at least, and return the bytes over time."""
     batches = [*study.batches] * -(-minibatches // len(study.batches))
-    return memory_of(study.pipeline(METHODS[STASHING]).train(batches, memory=True).trace)
+    return memory_of(
+        study.pipeline(METHODS[STASHING]).train(batches, watch=Watch(memory=True)).trace
+    )
 
 
 def allocation_finding(memory: Memory) -> Finding:

@@ -13,7 +13,7 @@ from pipekit.clusters import Cluster, flat
 from pipekit.datasets import Batch
 from pipekit.devices import CPU, Clock
 from pipekit.emulation import emulate
-from pipekit.engine import Observer, Pipeline
+from pipekit.engine import Observer, Pipeline, Watch
 from pipekit.engine.transport import SCATTER, FlatBucket, PartKey
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
@@ -36,7 +36,9 @@ def misplaced_parameters(model: nn.Sequential, batches: Sequence[Batch], replica
     """
     shards, schedule = _Shards(), pipedream([replicas])
     how: dict[str, Any] = {"optimizer": partial(torch.optim.SGD, lr=0.01), "balance": [len(model)]}
-    Pipeline(model, schedule, loss=nn.MSELoss(), **how).train(batches, observers=[shards])
+    Pipeline(model, schedule, loss=nn.MSELoss(), **how).train(
+        batches, watch=Watch(observers=[shards])
+    )
     misplaced = 0
     for number, size in shards.sizes.items():
         if len(shards.senders[number]) < replicas:

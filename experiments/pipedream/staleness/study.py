@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from experiments.pipedream.staleness.versions import STAGES
 from experiments.study.differences import Tensors, relative_difference
 from pipekit.datasets import Batch
-from pipekit.engine import Pipeline
+from pipekit.engine import Pipeline, Watch
 from pipekit.schedules import Schedule
 
 
@@ -58,7 +58,7 @@ class Study:
         history: list[Tensors] = [_copy(self.model)]
         for count in range(1, len(self.batches) + 1):
             pipeline = self.pipeline(schedule)
-            pipeline.train(self.batches[:count], trace=False)
+            pipeline.train(self.batches[:count], watch=Watch(trace=False))
             history.append(dict(pipeline.state_dict()))
         return history
 

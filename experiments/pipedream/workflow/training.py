@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from experiments.pipedream.steady_state import replica_vectors
 from experiments.recorded.findings import Finding
 from experiments.recorded.judged import judged
-from pipekit import plots
+from pipekit import Execution, plots
 from pipekit.clusters import Cluster
 from pipekit.datasets import mnist
 from pipekit.engine import OptimizerFactory, Pipeline, Run
@@ -80,7 +80,7 @@ def profile_plan_train(
         costs = measure(model, inputs, repeats=repeats, target=targets, **how)
     plan = best_plan(costs, cluster)
     method = pipedream(plan.replicas)
-    pipeline = Pipeline(model, method, balance=plan, cluster=cluster, **how)
+    pipeline = Pipeline(model, method, balance=plan, execution=Execution(cluster=cluster), **how)
     return Trained(costs, plan, pipeline.balance or [], pipeline.train(batches))
 
 

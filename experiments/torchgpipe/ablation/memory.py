@@ -17,7 +17,7 @@ from experiments.torchgpipe.ablation.streams import copies_of
 from experiments.torchgpipe.ablation.table1 import ALL, NAMES, Table1
 from experiments.torchgpipe.minibatch import step
 from experiments.torchgpipe.settings import TABLE1, printed_cell
-from pipekit import PipelinedModule, models
+from pipekit import PipelinedModule, Watch, models
 
 PAPER, LIVE = "GiB (paper, reserved)", "GiB (simulated, live)"
 SMALL = "MB (measured, live, small U-Net)"
@@ -61,7 +61,7 @@ class SmallUNet:
         steps, orders = {}, {}
         for name, has in ROWS.items():
             module = PipelinedModule(
-                model, TABLE1.balance, chunks=8, without=has.missing, trace=True
+                model, TABLE1.balance, chunks=8, without=has.missing, watch=Watch(trace=True)
             )
             steps[name] = step(module, x, seed)
             orders[name] = graph.follows_the_order(graph.device_orders(module.trace), 8)

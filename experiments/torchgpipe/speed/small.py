@@ -52,9 +52,9 @@ def measured(
     costs, pairs = Profile.analytic(model, image, P40), {}
     for name, cell in cells.items():
         batch = _rows(image, cell.batch), _rows(target, cell.batch)
-        balance, recompute = blocks(costs, cell.stages), cell.recompute
-        how = {"balance": balance, "recompute": recompute, "optimizer": plain_sgd, "loss": loss}
-        pairs[name] = pipeline(model, cell.stages, cell.microbatches, **how), batch
+        how = {"balance": blocks(costs, cell.stages), "optimizer": plain_sgd, "loss": loss}
+        made = pipeline(model, cell.stages, cell.microbatches, cell.recompute, **how)
+        pairs[name] = made, batch
         pairs[name][0].train([batch])  # to warm up
     seconds = batch_seconds(pairs, rounds)
     own = own_seconds(
