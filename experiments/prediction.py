@@ -19,7 +19,7 @@ from torch.optim import SGD, Adam
 from pipekit.choices import require_choice
 from pipekit.clusters import flat
 from pipekit.datasets import Batch, mnist
-from pipekit.engine import Loss, OptimizerFactory, Pipeline, Run
+from pipekit.engine import Execution, Loss, OptimizerFactory, Pipeline, Run, Watch
 from pipekit.host.memory import keep_freed_memory
 from pipekit.models import convnet, gpt, token_loss
 from pipekit.planning import plan
@@ -79,7 +79,7 @@ class TrainedModel:
             balance=split,
             optimizer=self.optimizer,
             loss=self.loss,
-            devices=["cpu"] * case.stages,
+            execution=Execution(devices=["cpu"] * case.stages),
             transport=transport,
         )
 
@@ -179,7 +179,9 @@ def memory_traces(
     """Return a simulated and a measured trace of a case, both with their memory."""
     split, states = equal_stages(costs, case.stages, recompute), model.optimizer_states
     simulated = simulate(case.table, costs, split, optimizer_states=states)
-    return simulated, model.pipeline(case, split).train(model.batches(case), memory=True).trace
+    return simulated, model.pipeline(case, split).train(
+        model.batches(case), watch=Watch(memory=True)
+    ).trace
 
 
 def every_split(model: TrainedModel, case: MethodCase, host: Host, repeats: int) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from experiments.staleness.methods import METHODS
 from experiments.staleness.optimizers import OPTIMIZERS, scheduler
 from experiments.staleness.proxies import Proxy, evaluate
 from experiments.staleness.weights_after import WeightsAfter
-from pipekit import oracle
+from pipekit import Updates, Watch, oracle
 from pipekit.datasets import Batch
 from pipekit.devices import accelerators
 from pipekit.engine import Pipeline
@@ -143,14 +143,20 @@ def _by_engine(
     model, method = case.proxy.build(case.seed), METHODS[case.method]
     pieces = _pieces(len(batches))
     past = WeightsAfter({end for _, end in pieces}, dict(model.named_parameters()))
+    how = _updates(case)
     pipeline = Pipeline(
         model,
         method.trained(case.stages, len(batches)),
         balance=case.proxy.balance(case.stages),
-        mitigation=method.mitigation and method.mitigation(len(batches)),
-        **_updates(case),
+        optimizer=how["optimizer"],
+        loss=how["loss"],
+        seed=how["seed"],
+        updates=Updates(
+            lr_scheduler=how["lr_scheduler"],
+            mitigation=method.mitigation and method.mitigation(len(batches)),
+        ),
     )
-    losses = pipeline.train(batches, trace=False, observers=[past]).losses
+    losses = pipeline.train(batches, watch=Watch(trace=False, observers=[past])).losses
     for device in accelerators()[:1]:  # where the pipeline has trained, too
         model.to(device)
     for start, end in pieces:

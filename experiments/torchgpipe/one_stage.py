@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from experiments.study.timing import own_seconds
 from experiments.torchgpipe.trained import pipeline
-from pipekit.engine import Loss, OptimizerFactory, Pipeline, measure_memory
+from pipekit.engine import Loss, OptimizerFactory, Pipeline, Watch, measure_memory
 from pipekit.plans import Recompute
 
 MODES: tuple[Recompute, ...] = "never", "except_last", "always"
@@ -61,7 +61,9 @@ class OneStage:
         return {mode: float(found[mode].min()) for mode in self._pipelines}
 
     def _held(self, pipeline: Pipeline) -> Kept:
-        memory = measure_memory(pipeline.train([(self.inputs, self.targets)], memory=True))
+        memory = measure_memory(
+            pipeline.train([(self.inputs, self.targets)], watch=Watch(memory=True))
+        )
         frame = memory.frame
         kept = frame["activations"] + frame["recompute"]
         parameters = sum(p.numel() for p in self.model.parameters())

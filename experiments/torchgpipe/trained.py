@@ -9,7 +9,8 @@ from torch import nn
 from experiments.study.traces import fastest_interval
 from experiments.torchgpipe.cells import as_drawn
 from pipekit.datasets import Batch
-from pipekit.engine import Pipeline
+from pipekit.engine import Execution, Pipeline
+from pipekit.plans import Recompute
 
 BATCHES = 3
 """Of a run that is timed."""
@@ -17,10 +18,17 @@ BATCHES = 3
 K = TypeVar("K", bound=str)
 
 
-def pipeline(model: nn.Sequential, stages: int, microbatches: int, **how: Any) -> Pipeline:
+def pipeline(
+    model: nn.Sequential,
+    stages: int,
+    microbatches: int,
+    recompute: Recompute | None = None,
+    **how: Any,
+) -> Pipeline:
     """Return a pipeline of m microbatches on n workers; ``how`` are its further arguments."""
     schedule = as_drawn(stages, microbatches).repeat()
-    return Pipeline(model, schedule, devices=["cpu"] * stages, **how)
+    execution = Execution(devices=["cpu"] * stages, recompute=recompute)
+    return Pipeline(model, schedule, execution=execution, **how)
 
 
 def batch_seconds(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from pipekit.engine import Pipeline
+from pipekit.engine import Execution, Pipeline
 from pipekit.host.memory import keep_freed_memory
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
@@ -120,7 +120,7 @@ def _measured(model: nn.Sequential, split: Plan, transport: str, repeats: int) -
         balance=split,
         optimizer=optimizer,
         loss=loss,
-        devices=["cpu"] * 2,
+        execution=Execution(devices=["cpu"] * 2),
         transport=transport,
     )
     whole = torch.cat([rows] * _MICROBATCHES)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from pydantic import BaseModel, Field, model_validator
 from pydantic.dataclasses import dataclass as checked_dataclass
@@ -13,8 +13,8 @@ from pipekit.ledger.criteria import evaluate, is_number, parse
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.spread import Error, decided, same_shape, spread
 
-Kind = Literal["measured", "emulated", "simulated", "exact"]
-"""Of a value of ours."""
+OURS = ("measured", "emulated", "simulated", "exact")
+"""The labels that a value of ours may have."""
 _STRENGTH = ("simulated", "emulated", "measured")
 
 
@@ -62,7 +62,7 @@ class Cause:
 
     name: str
     value: Any
-    label: Kind
+    label: str
     changed: str = ""
 
 
@@ -88,13 +88,15 @@ class Record(BaseModel, frozen=True):
     note: str = ""
     figure: str | None = None
     provenance: dict[str, Any]
-    folder: Path = Field(Path(), exclude=True)
+    folder: Path = Field(default=Path(), exclude=True)
 
     @model_validator(mode="after")
     def _is_whole(self) -> "Record":
-        origin = self.provenance
-        if origin.get("label") not in get_args(Kind) or not isinstance(origin.get("utc"), str):
-            raise ValueError(f"provenance needs a time and a label of {', '.join(get_args(Kind))}")
+        labels = [self.provenance.get("label"), *(cause.label for cause in self.causes)]
+        if not {*labels} <= {*OURS}:
+            raise ValueError(f"each label must be one of {', '.join(OURS)}, not {labels}")
+        if not isinstance(self.provenance.get("utc"), str):
+            raise ValueError("its provenance says no time, 'utc'")
         values = (self.value, *self.repeats, *(cause.value for cause in self.causes))
         if not all(map(_is_plain, values)):
             raise ValueError("a value is not a finite number, a truth value, a text or a list")

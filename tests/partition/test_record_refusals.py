@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from pipekit import Pipeline, schedules
+from pipekit import Execution, Pipeline, schedules
 from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.stages import stages
 
@@ -238,7 +238,7 @@ def test_a_reentrant_checkpoint_in_a_block_trains_as_in_a_plain_loop() -> None:
         schedules.flush(2, 2),
         optimizer=how,
         loss=nn.MSELoss(),
-        recompute="always",
+        execution=Execution(recompute="always"),
     )
     target = torch.randn(6, 1, 4)
     pipeline.train([(words, target)])

@@ -17,6 +17,7 @@ from pipekit.partition.recording.refusal import NotRecordable
 from pipekit.partition.recording.templates import tensors
 from pipekit.partition.stages import stages
 from pipekit.trees import tree_map
+from tests.engine.examples import values
 from tests.partition.networks import FAST, NETWORKS, build
 
 OPTIMIZER = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
@@ -147,7 +148,7 @@ def test_every_method_trains_its_stages_as_the_oracle_does(
     rows = len(tensors(batch)[0])
     batches = [(batch, torch.full((rows,), 0.1 * number)) for number in range(4)]
     how: dict[str, Any] = {"optimizer": partial(torch.optim.SGD, lr=0.01), "loss": loss}
-    pipeline = Pipeline(layers, schedule, **how)
+    pipeline = Pipeline(layers, schedule, **values(**how))
     pipeline.train(batches)
     assert pipeline.balance is not None
     judge = oracle.train(
