@@ -89,7 +89,12 @@ class Updates:
 
     @cached_property
     def rule(self) -> Mitigation | None:
-        """The mitigation that ``mitigation`` is or names."""
+        """The mitigation that ``mitigation`` is or names.
+
+        Raises:
+            TypeError: it is neither a rule nor a name.
+            ValueError: there is no rule of that name.
+        """
         rule = named(self.mitigation) if isinstance(self.mitigation, str) else self.mitigation
         if rule is not None and not isinstance(rule, Mitigation):
             raise TypeError(

@@ -12,8 +12,7 @@ from pipekit.host.provenance import LABELS
 from pipekit.ledger import what_if
 from pipekit.ledger.ledger import Claim
 from pipekit.ledger.outcomes import CAUSE_UNKNOWN, MEANING, Outcome, Status, summaries
-from pipekit.ledger.report import source
-from pipekit.ledger.report.links import links, named_at
+from pipekit.ledger.report.links import links
 from pipekit.ledger.report.scoreboard import SYMBOLS
 from pipekit.ledger.report.table import frame, scores
 from pipekit.ledger.report.templates import template
@@ -91,8 +90,7 @@ def destination(folder: Path) -> Path:
 def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     """Write ``report.html``, ``report.csv``, ``scores.csv`` and ``what_if.csv``; return the first.
 
-    The page loads neither from a network nor a file; its links lead to the run's own files, and to
-    the pages of the code that it names, which are written as well.
+    The page loads neither from a network nor a file; its links lead to the run's own files.
     """
     figures, tried = _figures(outcomes), what_if.experiments(outcomes)
     page = template("page.html.j2").render(
@@ -114,9 +112,6 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> Path:
     )
     html = folder / "report.html"
     html.write_text(page, encoding="utf-8")
-    recorded = (named_at(o.claim.id) for o in outcomes if o.record is not None)
-    for path in {place[0] for place in recorded if place is not None}:
-        source.write(path, folder)
     frame(outcomes).to_csv(folder / "report.csv", index=False)
     scores(outcomes).to_csv(folder / "scores.csv", index=False)
     tried.to_csv(folder / "what_if.csv", index=False)
