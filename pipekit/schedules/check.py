@@ -1,6 +1,6 @@
 """The proof that a schedule can be executed, and what it keeps alive while it is."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
+from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOBODY, Dependencies
-from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.schedules.ops import OPS, Op, Payload
-from pipekit.schedules.replay import order, settles
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import ScheduleError, Task
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
     """Prove a schedule executable, or say what is wrong with it.
 
     Proved: every forward stands in the table once, and every backward too if there is any, whole or
-    in its two parts; no worker waits for ever (see :mod:`pipekit.schedules.replay`), also if a send
+    in its two parts; no worker waits for ever (see :mod:`pipekit.schedules.clock`), also if a send
     blocks while ``capacity`` messages are under way on its link; every update comes once on each
     worker that has the stage, in order, after the backwards that it sums; a version is read only
     where and after it is produced; all passes of a microbatch on a stage are on one worker, and
@@ -62,7 +61,7 @@ def check(schedule: Schedule, capacity: int | None = None, joint_updates: bool =
 
     Args:
         schedule: finite, or without end.
-        capacity: see :func:`pipekit.schedules.replay.replay`.
+        capacity: see :class:`pipekit.schedules.clock.Replay`.
         joint_updates: whether updates wait for one another's gradients, likewise.
 
     Raises:
@@ -91,7 +90,7 @@ def _proved_endless(schedule: Schedule, capacity: int | None, joint_updates: boo
             [first + each[period] for first, each in zip(graph.first, begins, strict=False)]
             for period in range(1, periods + 1)
         ]
-        if settles(graph, ends, capacity, joint_updates):
+        if Replay(graph, capacity, joint_updates).settles(ends):
             return report
         if periods > 8 * (periods_under_way(schedule) + schedule.worker_count):
             raise ScheduleError(
@@ -131,8 +130,7 @@ def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
 def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
-    for _ in order(graph, capacity, joint_updates):
-        pass
+    deque(Replay(graph, capacity, joint_updates).order(), maxlen=0)
     reports = [_check_worker(schedule, worker) for worker in range(len(schedule.workers))]
     return Report(tuple(r[0] for r in reports), tuple(r[1] for r in reports))
 

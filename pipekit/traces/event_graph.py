@@ -10,8 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import OPS, Op, Schedule, Task
+from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOTHING
-from pipekit.schedules.replay import order
 from pipekit.traces.record import RECOMPUTE
 
 Times = NDArray[np.float64]
@@ -107,7 +107,7 @@ def _ordered(
         last[worker] = [len(events)]
         events.append(row)
 
-    for number in order(graph):
+    for number in Replay(graph).order():
         op, stage, microbatch, _ = graph.tasks[number]
         worker, sources = graph.worker_of[number], [graph.source[number]]
         if OPS[op].own is Op.FORWARD and (worker, stage, microbatch) in again:

@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOBODY, Dependencies
-from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.lowering.steps import Message, Step, Steps
 from pipekit.schedules.ops import OPS, Op
-from pipekit.schedules.replay import order
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import ScheduleError, Task
 
 
 class Validation(NamedTuple):
@@ -88,7 +87,7 @@ def validation_waits(schedule: Schedule, later: bool) -> dict[int, int]:
 def _newest(graph: Dependencies) -> list[int]:
     """Return for each task the newest version on which its result depends, on whatever stage."""
     newest = [0] * (len(graph.tasks) + 1)  # the last is found at NOTHING, -1
-    for number in order(graph):
+    for number in Replay(graph).order():
         version = graph.tasks[number].version
         newest[number] = max(version, newest[graph.own[number]], newest[graph.source[number]])
     return newest

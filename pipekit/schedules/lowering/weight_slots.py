@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.ops import OPS
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import ScheduleError, Task
 
 
 class WeightSlots(NamedTuple):
