@@ -20,8 +20,7 @@ from pipekit.planning import plan
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.profiling.layer_runs.background_load import background_load
-from pipekit.simulation import simulate
-from pipekit.simulation.one_host import Host
+from pipekit.simulation import Host, simulate
 from pipekit.traces import Trace
 
 LOOPS_WITHIN = 0.03

@@ -28,7 +28,7 @@ from pipekit.models import convnet, gpt, token_loss
 from pipekit.plans import Recompute
 from pipekit.profiling import Profile
 from pipekit.progress import progress_bar
-from pipekit.simulation.one_host import Host
+from pipekit.simulation import Host
 
 ROWS = {"vgg16": 32}
 """Of a published network's microbatch; the others have 2."""

@@ -131,8 +131,13 @@ def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Re
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
     deque(Replay(graph, capacity, joint_updates).order(), maxlen=0)
-    reports = [_check_worker(schedule, worker) for worker in range(len(schedule.workers))]
-    return Report(tuple(r[0] for r in reports), tuple(r[1] for r in reports))
+    in_flight, slots = [], []
+    for worker, tasks in enumerate(schedule.workers):
+        in_flight.append(_check_worker(schedule, worker))
+        slots.append(weight_slots(tasks))
+    schedule.known["slots"] = tuple(slots)
+    versions = (np.array(each.alive, dtype=np.int32) for each in slots)
+    return Report(tuple(versions), tuple(in_flight))
 
 
 def _every_task_once(schedule: Schedule, graph: Dependencies) -> None:
@@ -164,8 +169,8 @@ def _lacking(op: Op, stage: int, microbatch: int, schedule: Schedule) -> Schedul
     )
 
 
-def _check_worker(schedule: Schedule, worker: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Check one worker's versions; return how many are alive, and in flight, after each task."""
+def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
+    """Check one worker's versions; return how many microbatches are in flight after each task."""
     graph, tasks = schedule.dependencies, schedule.workers[worker]
     newest = {task.stage: 0 for task in tasks if OPS[task.op].is_pass}
     producer: dict[int, Task] = {}
@@ -204,7 +209,7 @@ def _check_worker(schedule: Schedule, worker: int) -> tuple[NDArray[np.int32], N
                 f"have that update",
                 [(missing, None)],
             )
-    return np.array(weight_slots(tasks).alive, dtype=np.int32), in_flight
+    return in_flight
 
 
 def _check_own(schedule: Schedule, worker: int, number: int) -> None:

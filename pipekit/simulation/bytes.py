@@ -8,9 +8,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipekit.schedules import OPS, Op, Schedule
-from pipekit.simulation.columns import OPS_IN_ORDER, Columns, Numbers, columns, slot_counts
+from pipekit.schedules.dependencies import Columns
+from pipekit.schedules.lowering.weight_slots import slots_of
 from pipekit.simulation.costs import StageCosts
-from pipekit.simulation.work import Times
+from pipekit.simulation.loads import Numbers, Times
 from pipekit.staleness.mitigation import Mitigation
 from pipekit.traces.memory import PARTS, Memory
 
@@ -65,7 +66,7 @@ def memory(
     what it keeps counts with the optimizer's state.
     """
     rule = mitigation or Mitigation()
-    task = columns(schedule)
+    task = schedule.dependencies.columns
     found = [
         _constant(schedule, costs, rule),
         *(_changes(schedule, task, costs, times) if schedule.trains else ()),
@@ -93,8 +94,11 @@ def _starts(worker: Numbers) -> NDArray[np.intp]:
 
 def _constant(schedule: Schedule, costs: Sequence[StageCosts], rule: Mitigation) -> _Changes:
     rows = []
-    for worker, stages in enumerate(slot_counts(schedule)):
-        for stage, slots in stages.items():
+    for worker, (tasks, each) in enumerate(zip(schedule.workers, slots_of(schedule), strict=True)):
+        most: dict[int, int] = {}  # slots of each stage
+        for (_, stage, *_), slot in zip(tasks, each.slots, strict=True):
+            most[stage] = max(slot + 1, most.get(stage, 1))
+        for stage, slots in sorted(most.items()):
             whole, count = costs[stage].whole, rule.slots(slots, schedule.stashing)
             size = count * whole.parameter_bytes + whole.buffer_bytes
             rows.append((worker, _BEFORE, _WEIGHTS, 0.0, size))
@@ -109,7 +113,7 @@ def _optimizer(task: Columns, costs: Sequence[StageCosts], times: Times, states:
         task.worker[first],
         np.full(len(first), _AFTER),
         np.full(len(first), _OPTIMIZER),
-        np.concatenate(times.starts)[first],
+        times.starts[first],
         sizes[task.stage[first]],
     )
 
@@ -118,15 +122,14 @@ def _changes(
     schedule: Schedule, task: Columns, costs: Sequence[StageCosts], times: Times
 ) -> Iterator[_Changes]:
     """Yield what activations, recomputation and gradients add and free."""
-    starts, ends = np.concatenate(times.starts), np.concatenate(times.ends)
-    again = np.concatenate([np.array(each, dtype=float) for each in times.recomputed])
+    starts, ends, again = times.starts, times.ends, times.again
 
     def change(
         which: NDArray[np.bool_], place: int, part: int, when: NDArray[np.float64], size: _Size
     ) -> _Changes:
         """Return one of some tasks' changes, each task's at this place among its own."""
         tasks = np.flatnonzero(which)
-        sizes = np.array([[float(size(op, cost)) for cost in costs] for op in OPS_IN_ORDER])
+        sizes = np.array([[float(size(op, cost)) for cost in costs] for op in OPS])
         return _Changes(
             task.worker[tasks],
             _EACH * tasks + place,

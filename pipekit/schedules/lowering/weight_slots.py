@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipekit.schedules.ops import OPS
+from pipekit.schedules.table import Table
 from pipekit.schedules.task import ScheduleError, Task
 
 
@@ -87,3 +88,11 @@ def weight_slots(tasks: Sequence[Task], cut_every: int | None = None) -> WeightS
         result.slots.append(slot)
         result.alive.append(len(slot_of))
     return result
+
+
+def slots_of(schedule: Table) -> tuple[WeightSlots, ...]:
+    """Return the weight slots of each worker of a finite schedule, which are found once."""
+    if "slots" not in schedule.known:
+        schedule.known["slots"] = tuple(map(weight_slots, schedule.workers))
+    found: tuple[WeightSlots, ...] = schedule.known["slots"]
+    return found

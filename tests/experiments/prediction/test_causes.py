@@ -10,7 +10,7 @@ from experiments.prediction.runs import MethodCase, TrainedModel
 from pipekit import Profile, schedules, simulate
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile
-from pipekit.simulation.one_host import Host
+from pipekit.simulation import Host
 
 
 def test_a_run_whose_passes_are_known_is_simulated_as_it_was() -> None:

@@ -10,7 +10,7 @@ from experiments.prediction.runs import MethodCase, TrainedModel, cases
 from pipekit.clusters import flat
 from pipekit.models import convnet
 from pipekit.profiling import Profile
-from pipekit.simulation.one_host import Host
+from pipekit.simulation import Host
 from tests.emulation.own_time import own_time
 
 
