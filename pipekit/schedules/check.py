@@ -4,10 +4,12 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipekit.host.garbage import not_collected
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
 from pipekit.schedules.clock import Replay
 from pipekit.schedules.dependencies import NOBODY, Dependencies
@@ -127,6 +129,7 @@ def _require_same_batches(schedule: Schedule, some: Schedule) -> None:
             )
 
 
+@not_collected()
 def _proved(schedule: Schedule, capacity: int | None, joint_updates: bool) -> Report:
     graph = schedule.dependencies
     _every_task_once(schedule, graph)
@@ -171,8 +174,9 @@ def _lacking(op: Op, stage: int, microbatch: int, schedule: Schedule) -> Schedul
 
 def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
     """Check one worker's versions; return how many microbatches are in flight after each task."""
-    graph, tasks = schedule.dependencies, schedule.workers[worker]
-    newest = {task.stage: 0 for task in tasks if OPS[task.op].is_pass}
+    graph, tasks, stashing = schedule.dependencies, schedule.workers[worker], schedule.stashing
+    first, stop = graph.first[worker : worker + 2]
+    newest = {stage: 0 for op, stage, _, _ in tasks if OPS[op].is_pass}
     producer: dict[int, Task] = {}
     in_flight = np.zeros(len(tasks), dtype=np.int32)
     flying = 0
@@ -195,7 +199,9 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
                 [(task, worker), (Task(Op.UPDATE, stage, 0, version), worker)],
             )
         elif rule.own:
-            _check_own(schedule, worker, graph.first[worker] + position)
+            own = graph.own[first + position]
+            if not first <= own < stop or (stashing and graph.tasks[own][3] != version):
+                _refuse_own(graph, worker, first + position)
             flying -= rule.adds_gradient
         else:
             flying += schedule.trains
@@ -212,9 +218,8 @@ def _check_worker(schedule: Schedule, worker: int) -> NDArray[np.int32]:
     return in_flight
 
 
-def _check_own(schedule: Schedule, worker: int, number: int) -> None:
-    """Check that a backward is where its forward is, and reads the version that that has read."""
-    graph = schedule.dependencies
+def _refuse_own(graph: Dependencies, worker: int, number: int) -> NoReturn:
+    """Raise for a backward that is not where its forward is, or does not read what that reads."""
     own = graph.own[number]
     task, before = graph.tasks[number], graph.tasks[own]
     at_fault = graph.placed(own, number)
@@ -225,12 +230,11 @@ def _check_own(schedule: Schedule, worker: int, number: int) -> None:
             f"forward ran",
             at_fault,
         )
-    if schedule.stashing and before.version != task.version:
-        raise ScheduleError(
-            f"worker {worker}: {before} reads version {before.version} and {task} version "
-            f"{task.version}; they must be the same, or declare stashing=False",
-            at_fault,
-        )
+    raise ScheduleError(
+        f"worker {worker}: {before} reads version {before.version} and {task} version "
+        f"{task.version}; they must be the same, or declare stashing=False",
+        at_fault,
+    )
 
 
 def _check_update(

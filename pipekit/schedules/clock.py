@@ -9,7 +9,7 @@ known.  Links are workers, too, where messages follow one another on them.
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from operator import sub
 from types import MappingProxyType
 from typing import Self
@@ -116,13 +116,27 @@ class Clock:
 
 
 def graph_needs(graph: Dependencies) -> list[Need]:
-    """Return what each task needs: passes two others or NOTHING, updates the passes they sum."""
-    over = [(number, 0.0) for number in (*range(len(graph.tasks)), NOBODY, NOTHING)]
-    needs = [
-        *zip(map(over.__getitem__, graph.own), map(over.__getitem__, graph.source), strict=True)
-    ]
+    """Return what each task needs of what is not before it in its own worker's list.
+
+    A pass needs at most two others, and an update the passes that it sums.
+    """
+    size, worker = len(graph.tasks), graph.columns.worker
+    over = [*zip(range(size), repeat(0.0)), (NOBODY, 0.0), (NOTHING, 0.0)]
+
+    def still(needed: list[int]) -> list[int]:
+        each = np.array(needed, dtype=np.int64)
+        before = (each >= 0) & (each < np.arange(size)) & (worker[each] == worker)
+        found: list[int] = np.where(before, NOTHING, each).tolist()
+        return found
+
+    source, own = still(graph.source), still(graph.own)
+    needs: list[Need] = [*zip(map(over.__getitem__, source))]
+    for number, need in enumerate(own):
+        if need != NOTHING:
+            needs[number] += (over[need],)
     for number in np.flatnonzero(~graph.columns.whose(lambda rule: rule.is_pass)).tolist():
-        needs[number] = tuple(over[each] for each in graph.summed(number))
+        first = graph.first[graph.worker_of[number]]
+        needs[number] = tuple(over[n] for n in graph.summed(number) if not first <= n < number)
     return needs
 
 
@@ -150,7 +164,7 @@ class Replay(Clock):
         lists = [[*range(first, stop)] for first, stop in pairwise(graph.first)]
         for number, partner in enumerate(graph.partner):
             if partner > number:
-                needs[number] += needs[partner]
+                needs[number] = _of_both(graph, needs, number)
         if capacity is not None:
             for number, other in _blocked_by(graph, capacity):
                 needs[number] += ((other, 0.0),)
@@ -205,7 +219,10 @@ class Replay(Clock):
         behind: dict[int, int] = {}  # the update behind each meeting
         for worker, tasks in enumerate(lists):
             stages = sorted({graph.tasks[number].stage for number in tasks})
-            made = {(graph.tasks[n].stage, due): n for n in tasks if (due := self._due(n))}
+            made: dict[int, list[int]] = {stage: [] for stage in stages}
+            for number in tasks:
+                if self._due(number):
+                    made[graph.tasks[number].stage].append(number)
             lists[worker] = []
             for number in tasks:
                 due = self._due(number)
@@ -216,7 +233,8 @@ class Replay(Clock):
                     for stage in stages:
                         if due > 1:
                             update = Task(Op.UPDATE, stage, graph.tasks[number].microbatch, due - 1)
-                            waits.append((made.get((stage, due - 1), NOBODY), update))
+                            before = made[stage][due - 2 : due - 1] or [NOBODY]
+                            waits.append((before[0], update))
                         waits += self._summed(stage, due)
                     needs.append(tuple((need, 0.0) for need, _ in waits))
                     behind[meeting] = number
@@ -386,7 +404,14 @@ def together(
         if partner != NOTHING:
             seconds[number] *= overlap
         if partner > number:
-            needs[number], needs[partner] = (*needs[number], *needs[partner]), ()
+            needs[number], needs[partner] = _of_both(graph, needs, number), ()
+
+
+def _of_both(graph: Dependencies, needs: Sequence[Need], first: int) -> Need:
+    """Return what both tasks of a pair need, which can be neither of them."""
+    second = graph.partner[first]
+    is_circle = first in (graph.own[second], graph.source[second])
+    return (*needs[first], *needs[second], *([(NOBODY, 0.0)] if is_circle else []))
 
 
 def _blocked_by(graph: Dependencies, capacity: int) -> Iterator[tuple[int, int]]:

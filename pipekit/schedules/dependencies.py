@@ -186,7 +186,7 @@ class Dependencies:
         rows[at] = passes
         double = passes[rows[at] != passes]
         if len(double):
-            known: dict[tuple[int, ...], int] = {}
+            known: dict[tuple[Op, int, int], int] = {}
             for number in passes.tolist():
                 before = known.setdefault(self.tasks[number][:3], number)
                 if before != number:

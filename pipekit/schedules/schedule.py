@@ -4,6 +4,7 @@ import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from pipekit.host.garbage import not_collected
 from pipekit.schedules.formats import csv, text, torch_csv
 from pipekit.schedules.ops import ADDING, Op
 from pipekit.schedules.table import Table
@@ -37,6 +38,7 @@ class Schedule(Table):
     """
 
     @classmethod
+    @not_collected()
     def one_batch(
         cls,
         name: str,
@@ -53,9 +55,9 @@ class Schedule(Table):
             overlaps: passes that run together, as :attr:`overlaps` has them.
         """
         lists = [[Task(*each, 0) for each in passes] for passes in workers]
-        last = max((task.microbatch for tasks in lists for task in tasks), default=0)
+        last = max((microbatch for tasks in lists for _, _, microbatch, _ in tasks), default=0)
         for tasks in lists:
-            complete = {task.stage: n for n, task in enumerate(tasks) if task.op in ADDING}
+            complete = {stage: n for n, (op, stage, *_) in enumerate(tasks) if op in ADDING}
             for stage in sorted(complete, key=complete.__getitem__):
                 tasks.append(Task(Op.UPDATE, stage, last, 1))
         pairs = frozenset((Task(*one, 0), Task(*other, 0)) for one, other in overlaps)

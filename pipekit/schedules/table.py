@@ -5,8 +5,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain, count
+from operator import itemgetter
 from typing import Any, Self
 
+from pipekit.host.garbage import not_collected
 from pipekit.schedules.dependencies import Dependencies
 from pipekit.schedules.ops import OPS, Op
 from pipekit.schedules.task import ScheduleError, Task
@@ -43,14 +45,14 @@ class Table:
     @cached_property
     def stages(self) -> int:
         """How many stages the model is cut into."""
-        return 1 + max((task.stage for task in self._written()), default=-1)
+        return 1 + max((stage for each in self._counts for _, stage in each), default=-1)
 
     @cached_property
     def stage_workers(self) -> tuple[tuple[int, ...], ...]:
         """The workers that have each stage."""
         found: list[list[int]] = [[] for _ in range(self.stages)]
-        for worker, lists in enumerate(zip(self.head, self.period or self.head, strict=True)):
-            for stage in {task.stage for tasks in lists for task in tasks}:
+        for worker in range(self.worker_count):
+            for stage in {s for each in self._counts[worker :: self.worker_count] for _, s in each}:
                 found[stage].append(worker)
         return tuple(map(tuple, found))
 
@@ -62,7 +64,7 @@ class Table:
     @cached_property
     def trains(self) -> bool:
         """Whether there is any backward pass: without one, the schedule is inference."""
-        return any(OPS[task.op].own for task in self._written())
+        return any(OPS[op].own for each in self._counts for op, _ in each)
 
     @cached_property
     def known(self) -> dict[Any, Any]:
@@ -74,17 +76,20 @@ class Table:
     @cached_property
     def period_microbatches(self) -> int:
         """By how many microbatches each repetition of the period is later than the one before."""
-        forwards = Counter(t.stage for t in chain(*self.period) if t.op is Op.FORWARD)
+        forwards: Counter[int] = Counter()
+        for each in self._counts[self.worker_count :]:
+            forwards.update({stage: n for (op, stage), n in each.items() if op is Op.FORWARD})
         return max(forwards.values(), default=0)
 
     @cached_property
     def period_versions(self) -> tuple[int, ...]:
         """By how many weight versions of each stage likewise: its updates in a period."""
         made = [0] * self.stages
-        for tasks in self.period:  # each worker that has a stage makes all of its updates
-            found = Counter(task.stage for task in tasks if not OPS[task.op].is_pass)
-            for stage, updates in found.items():
-                made[stage] = max(made[stage], updates)
+        # Each worker that has a stage makes all of its updates.
+        for each in self._counts[self.worker_count :]:
+            for (op, stage), updates in each.items():
+                if not OPS[op].is_pass:
+                    made[stage] = max(made[stage], updates)
         return tuple(made)
 
     @cached_property
@@ -96,12 +101,10 @@ class Table:
         """
         if any(self.head):
             return False
-        last = self.period_microbatches - 1
-        made = self.period_versions
-        return all(
-            task.microbatch <= last and task.version <= made[task.stage]
-            for task in chain(*self.period)
-        )
+        tasks, made = [*chain(*self.period)], self.period_versions
+        last = max(map(itemgetter(2), tasks), default=-1)
+        read = set(map(itemgetter(1, 3), tasks))
+        return last < self.period_microbatches and all(v <= made[stage] for stage, v in read)
 
     @cached_property
     def batch_stops(self) -> tuple[int, ...]:
@@ -112,7 +115,7 @@ class Table:
         size = self.period_microbatches
         if self.batch_size:
             return tuple(range(self.batch_size, size + 1, self.batch_size))
-        ends = (task.microbatch for task in chain(*self.period) if not OPS[task.op].is_pass)
+        ends = (k for op, _, k, _ in chain(*self.period) if not OPS[op].is_pass)
         return tuple(sorted({1 + end % size for end in ends})) or tuple(range(1, size + 1))
 
     def later(self, task: Task, periods: int) -> Task:
@@ -145,6 +148,7 @@ class Table:
             )
         return self.before(self.batches[batches - 1].stop)
 
+    @not_collected()
     def before(self, microbatch: int) -> Self:
         """Return the finite schedule of the microbatches before one; see :meth:`take`."""
         if not self.period and microbatch >= self.microbatches:
@@ -203,12 +207,12 @@ class Table:
         """
         if self.period:
             raise ScheduleError(f"{self.title} has no end: there is nothing to repeat() behind it")
-        last = max((task.microbatch for task in self._written()), default=-1)
+        last = max(map(itemgetter(2), self._written()), default=-1)
         if last < 0:
             raise ScheduleError("the schedule is empty: there is nothing to repeat()")
         for worker, tasks in enumerate(self.head):
-            ends = {task.stage: -1 for task in tasks} if self.trains else {}
-            ends |= {t.stage: t.microbatch for t in tasks if not OPS[t.op].is_pass}
+            ends = dict.fromkeys(map(itemgetter(1), tasks), -1) if self.trains else {}
+            ends |= {stage: k for op, stage, k, _ in tasks if not OPS[op].is_pass}
             for stage, end in ends.items():
                 if end != last:
                     missing = f"up to microbatch {end}" if end >= 0 else "nothing"
@@ -237,9 +241,10 @@ class Table:
         Raises:
             ScheduleError: there is no end to them.
         """
-        return 1 + max((task.microbatch for tasks in self.workers for task in tasks), default=-1)
+        return 1 + max(map(itemgetter(2), chain(*self.workers)), default=-1)
 
     @cached_property
+    @not_collected()
     def dependencies(self) -> Dependencies:
         """Which task needs which.
 
@@ -305,6 +310,11 @@ class Table:
                 f"batches"
             )
 
+    @cached_property
+    def _counts(self) -> list[Counter[tuple[Op, int]]]:
+        """How many tasks of each op and stage are in each worker's head, and then in its period."""
+        return [Counter(map(itemgetter(0, 1), tasks)) for tasks in (*self.head, *self.period)]
+
     def _written(self) -> Iterator[Task]:
         """Yield the tasks of heads and periods, each once."""
         return chain(*self.head, *self.period)
@@ -316,18 +326,15 @@ class Table:
 
     def _until(self, worker: int, microbatch: int) -> Iterator[Task]:
         """Yield a worker's tasks up to the last period that has any before a microbatch."""
-        yield from self.head[worker]
         if not self.period:
-            return
+            return iter(self.head[worker])
         period, size = self.period[worker], self.period_microbatches
         # An update behind the microbatch may sum some before it, less than a period's: those of
         # other workers too, where a stage is on several.
         first = 0 if self.is_closed else min((task.microbatch for task in period), default=0)
         periods = -(-(microbatch - first) // size) + (not self.is_closed)
-        for times in range(periods):
-            later, versions = times * size, [times * made for made in self.period_versions]
-            for op, stage, number, version in period:
-                yield Task(op, stage, number + later, version + versions[stage])
+        again = (self.later(task, times) for times in range(1, periods) for task in period)
+        return chain(self.head[worker], period if periods else (), again)
 
     def _overlaps_before(self, microbatch: int) -> Iterator[tuple[Task, Task]]:
         """Yield the pairs that run together before a microbatch."""

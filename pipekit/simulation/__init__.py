@@ -2,6 +2,7 @@
 
 from pipekit.simulation.alone import Host
 from pipekit.simulation.costs import Costs
+from pipekit.simulation.long_run import LongRun, long_run
 from pipekit.simulation.simulate import simulate
 
-__all__ = ["Costs", "Host", "simulate"]
+__all__ = ["Costs", "Host", "LongRun", "long_run", "simulate"]

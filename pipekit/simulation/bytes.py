@@ -93,15 +93,14 @@ def _starts(worker: Numbers) -> NDArray[np.intp]:
 
 
 def _constant(schedule: Schedule, costs: Sequence[StageCosts], rule: Mitigation) -> _Changes:
-    rows = []
-    for worker, (tasks, each) in enumerate(zip(schedule.workers, slots_of(schedule), strict=True)):
-        most: dict[int, int] = {}  # slots of each stage
-        for (_, stage, *_), slot in zip(tasks, each.slots, strict=True):
-            most[stage] = max(slot + 1, most.get(stage, 1))
-        for stage, slots in sorted(most.items()):
-            whole, count = costs[stage].whole, rule.slots(slots, schedule.stashing)
-            size = count * whole.parameter_bytes + whole.buffer_bytes
-            rows.append((worker, _BEFORE, _WEIGHTS, 0.0, size))
+    rows, task = [], schedule.dependencies.columns
+    slots = np.zeros((schedule.worker_count, schedule.stages), np.int64)
+    each = np.concatenate([each.slots for each in slots_of(schedule)]).astype(np.int64)
+    np.maximum.at(slots, (task.worker, task.stage), each + 1)
+    for worker, stage in np.argwhere(slots).tolist():
+        count = rule.slots(int(slots[worker, stage]), schedule.stashing)
+        size = count * costs[stage].whole.parameter_bytes + costs[stage].whole.buffer_bytes
+        rows.append((worker, _BEFORE, _WEIGHTS, 0.0, size))
     whose, order, part, when, sizes = map(np.array, zip(*rows, strict=True))
     return _Changes(whose, order, part, when, sizes.astype(float))
 

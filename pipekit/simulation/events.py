@@ -133,8 +133,8 @@ class _Run:
             self._advance(worker)
         columns = zip(*self.transfers, strict=True) if self.transfers else [()] * len(TRANSFERS)
         transfers = pd.DataFrame(dict(zip(TRANSFERS, columns, strict=True)))
-        times = map(np.array, (self.starts, self.ends, self.repeated))
-        return Times(*times, transfers)
+        starts, ends, again = map(np.array, (self.starts, self.ends, self.repeated))
+        return Times(starts, ends, again, transfers)
 
     def _advance(self, worker: int) -> None:
         """Start a worker's next task, if it is idle and knows when its data arrives."""

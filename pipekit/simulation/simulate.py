@@ -7,6 +7,7 @@ import pandas as pd
 
 from pipekit.choices import require_choice
 from pipekit.clusters import Cluster
+from pipekit.host.garbage import not_collected
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.schedules import OPS, Op, Payload, Schedule, check
@@ -71,8 +72,34 @@ def simulate(
         ScheduleError: the schedule cannot be executed.
         ValueError: schedule, profile, plan and cluster do not fit together.
     """
+    return simulated(
+        schedule.excerpt(batches),
+        profile,
+        plan,
+        cluster,
+        optimizer_states=optimizer_states,
+        overlap=overlap,
+        validate=validate,
+        mitigation=mitigation,
+        host=host,
+    )[0]
+
+
+@not_collected()
+def simulated(
+    schedule: Schedule,
+    profile: Profile | Costs,
+    plan: Plan | None = None,
+    cluster: Cluster | None = None,
+    *,
+    optimizer_states: float = 0.0,
+    overlap: float | None = None,
+    validate: str | None = None,
+    mitigation: Mitigation | str | None = None,
+    host: Host | None = None,
+) -> tuple[Trace, bool]:
+    """Return the trace of a finite schedule, and whether messages or sums shared links."""
     require_choice("validate", validate, (None, "first", "later"))
-    schedule = schedule.excerpt(batches)
     check(schedule, joint_updates=validate is not None)
     rule = _named(mitigation) if isinstance(mitigation, str) else mitigation
     given = profile if isinstance(profile, Costs) else Costs(profile)
@@ -83,7 +110,7 @@ def simulate(
     overlap = overlap if schedule.overlaps else None
     waits = validation_waits(schedule, validate == "later") if validate else {}
     together = any(cost.buckets or cost.ties for cost in costs)
-    times = None
+    times, is_shared = None, False
     if host is not None:
         if cluster is not None or overlap is not None or waits:
             raise ValueError("host says what one host takes: leave cluster, overlap, validate out")
@@ -92,7 +119,8 @@ def simulate(
         times = alone.run(schedule, costs, load, cluster)
     if times is None:
         times = events.run(schedule, costs, load, cluster, overlap, waits)
-    return Trace(
+        is_shared = cluster is not None or together
+    trace = Trace(
         _events(schedule, costs, load, times),
         "simulated",
         schedule.name,
@@ -100,6 +128,7 @@ def simulate(
         transfers=times.transfers,
         memory=memory(schedule, costs, times, optimizer_states, rule),
     )
+    return trace, is_shared
 
 
 def _events(

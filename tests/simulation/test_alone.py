@@ -27,13 +27,12 @@ def slowed(profile: Profile) -> st.SearchStrategy[Costs]:
     """Some workers, microbatches and tasks take other times than the profile says."""
     number, factors = st.integers(0, 3), st.floats(0, 3)
     tasks = st.tuples(number, st.sampled_from(Op), number, number)
-    few = {"max_size": 3}
     return st.builds(
         Costs,
         st.just(profile),
-        st.dictionaries(number, factors, **few),
-        st.dictionaries(number, factors, **few),
-        st.dictionaries(tasks, seconds, **few),
+        st.dictionaries(number, factors, max_size=3),
+        st.dictionaries(number, factors, max_size=3),
+        st.dictionaries(tasks, seconds, max_size=3),
     )
 
 

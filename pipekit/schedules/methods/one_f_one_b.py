@@ -114,12 +114,13 @@ def _in_flight(
         waiting: parts for the weights that wait on a worker; None: backwards are whole.
     """
     require_positive(stages=stages, microbatches=microbatches)
-    workers = []
-    for worker in range(stages):
+
+    def passes(worker: int) -> Iterator[Pass]:
         turns = alternate(range(microbatches), in_flight(worker))
-        passes = [(op, worker, k) for op, k in turns]
-        workers.append([*split_backwards(passes, waiting(worker))] if waiting else passes)
-    return flushed(name, workers)
+        whole = ((op, worker, k) for op, k in turns)
+        return split_backwards(whole, waiting(worker)) if waiting else whole
+
+    return flushed(name, map(passes, range(stages)))
 
 
 def alternate(microbatches: range, in_flight: int) -> Iterator[tuple[Op, int]]:
