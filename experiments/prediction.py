@@ -30,8 +30,7 @@ from pipekit.profiling.measured import profile
 from pipekit.progress import progress_bar
 from pipekit.schedules import Schedule, check
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
-from pipekit.simulation import simulate
-from pipekit.simulation.one_host import Host
+from pipekit.simulation import Host, simulate
 from pipekit.traces import Trace
 
 LOOPS_WITHIN = 0.03

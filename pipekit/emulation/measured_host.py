@@ -18,7 +18,7 @@ from pipekit.plans import Plan
 from pipekit.profiling import Profile
 from pipekit.profiling.measured import profile
 from pipekit.schedules import gpipe
-from pipekit.simulation.one_host import Host
+from pipekit.simulation import Host
 
 _WIDTH, _ROWS = 640, 16  # weights that fill caches, in passes of about a millisecond
 _FIRST, _LAST = 3, 5  # linear layers of each stage: the last never waits for another forward

@@ -7,13 +7,12 @@ from itertools import chain
 from math import gcd
 
 from pipekit.schedules.beginning import beginning, periods_under_way, starts
-from pipekit.schedules.errors import ScheduleError
 from pipekit.schedules.lowering.recurring import Recurring, plus
 from pipekit.schedules.lowering.steps import FIRST_TIE, MAIN, Ends, Message, Step, Steps
 from pipekit.schedules.lowering.weight_slots import weight_slots
 from pipekit.schedules.ops import OPS, RECEIVERS, SENDERS, Op, Payload
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import ScheduleError, Task
 
 Skips = Sequence[tuple[int, int]]
 """Skip connections, each from a stage to a later one."""

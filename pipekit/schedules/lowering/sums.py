@@ -5,11 +5,11 @@ from functools import partial
 from typing import NamedTuple
 
 from pipekit.schedules.beginning import beginning, periods_under_way
-from pipekit.schedules.errors import ScheduleError
+from pipekit.schedules.clock import Replay
 from pipekit.schedules.lowering.recurring import Recurring, plus
 from pipekit.schedules.ops import OPS
-from pipekit.schedules.replay import order
 from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.task import ScheduleError
 
 Turn = tuple[int, int]
 """A sum over several workers: the stage and the update."""
@@ -82,7 +82,7 @@ def sum_order(schedule: Schedule, joint_updates: bool = False) -> Recurring[Turn
     Args:
         schedule: one that :func:`pipekit.schedules.check` has accepted.
         joint_updates: whether updates wait for one another, as in
-            :func:`pipekit.schedules.replay.replay`.
+            :class:`pipekit.schedules.clock.Replay`.
 
     Raises:
         ScheduleError: the workers would wait for one another for ever.
@@ -114,7 +114,7 @@ def _sum_order(schedule: Schedule, shared: set[int], joint_updates: bool) -> tup
     left = [Counter(stage) for stage in graph.update_of]  # gradients to come, by update
     made = dict.fromkeys(shared, 0)
     found: list[tuple[int, int]] = []
-    for number in order(graph, joint_updates=joint_updates):
+    for number in Replay(graph, joint_updates=joint_updates).order():
         op, stage, microbatch, _ = graph.tasks[number]
         if not OPS[op].adds_gradient or stage not in shared:
             continue

@@ -29,7 +29,7 @@ from pipekit.engine.combinations import conflict, of_pipeline
 from pipekit.engine.options import VALIDATE
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Op, ScheduleError, replicate, zb_h1, zb_h2, zb_v
-from pipekit.schedules.flushed import flushed
+from pipekit.schedules.methods.flushed import flushed
 from tests.emulation.own_time import own_time
 from tests.engine.examples import OPTIMIZERS, data, different, mixed, mlp, pipeline, values
 from tests.engine.methods.test_methods import BATCHES, NAMES, SEVERAL, both, made, network
@@ -193,16 +193,14 @@ def test_another_word_is_refused() -> None:
 
 
 F, B = Op.FORWARD, Op.BACKWARD
-STUCK = Schedule(
-    *flushed(
-        "stuck",
-        [
-            [(F, 0, 0), (F, 0, 1), (F, 2, 0), (F, 0, 2), (F, 2, 2), (F, 2, 1)]
-            + [(B, stage, k) for stage in (2, 0) for k in range(3)],
-            [(F, 1, 0), (F, 1, 1), (F, 3, 0), (F, 1, 2), (F, 3, 2), (F, 3, 1)]
-            + [(B, stage, k) for stage in (3, 1) for k in range(3)],
-        ],
-    )
+STUCK = flushed(
+    "stuck",
+    [
+        [(F, 0, 0), (F, 0, 1), (F, 2, 0), (F, 0, 2), (F, 2, 2), (F, 2, 1)]
+        + [(B, stage, k) for stage in (2, 0) for k in range(3)],
+        [(F, 1, 0), (F, 1, 1), (F, 3, 0), (F, 1, 2), (F, 3, 2), (F, 3, 1)]
+        + [(B, stage, k) for stage in (3, 1) for k in range(3)],
+    ],
 )
 
 

@@ -3,12 +3,11 @@
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 
-from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.methods.arguments import require_positive
+from pipekit.schedules.methods.flushed import require_positive
 from pipekit.schedules.methods.one_f_one_b import alternate, without_end
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import ScheduleError, Task
 
 
 def two_bw(stages: int, microbatches: int, flush_after: Collection[int] = ()) -> Schedule:

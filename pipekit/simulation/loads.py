@@ -4,33 +4,50 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from pipekit.schedules import OPS, Op, Payload, Schedule
 from pipekit.schedules.lowering.lower import batch_ends
 from pipekit.schedules.lowering.steps import runs_again
-from pipekit.schedules.lowering.weight_slots import weight_slots
-from pipekit.schedules.ops import RECEIVERS, SENDERS
-from pipekit.simulation.costs import StageCosts, skips_of, ties_of
+from pipekit.schedules.lowering.weight_slots import slots_of
+from pipekit.simulation.costs import Costs, StageCosts, skips_of, ties_of
 
+Numbers = NDArray[np.int64]
+Seconds = NDArray[np.float64]
 _ACTIVATION, _GRADIENT = Payload.ACTIVATION.value, Payload.GRADIENT.value
 WEIGHTS = "weights"
 """The purpose of what is sent of the weights' gradients."""
+
+
+class Loads(NamedTuple):
+    """Of each task, by its number in the schedule's graph.
+
+    Attributes:
+        seconds: that it computes; a forward that runs again before it is not in them.
+        again: those of a forward that runs again before it; NaN if none does.
+        times: how many times the seconds of the profile those are.
+    """
+
+    seconds: Seconds
+    again: Seconds
+    times: Seconds
 
 
 class Times(NamedTuple):
     """What happened when, in seconds.
 
     Attributes:
-        starts: ``starts[w][i]``: when task ``i`` of worker ``w`` began to compute.
+        starts: of each task, by its number, when it began to compute.
         ends: likewise, when it had computed.
-        recomputed: likewise, when the recomputation before it began, or None.
+        again: likewise, when the forward that runs again before it began, or NaN.
         transfers: as in :attr:`pipekit.traces.Trace.transfers`.
     """
 
-    starts: list[list[float]]
-    ends: list[list[float]]
-    recomputed: list[list[float | None]]
+    starts: Seconds
+    ends: Seconds
+    again: Seconds
     transfers: pd.DataFrame
 
 
@@ -52,31 +69,46 @@ class Route(NamedTuple):
     purpose: str
 
 
-def seconds(schedule: Schedule, costs: Sequence[StageCosts]) -> list[float]:
-    """Return what each task computes, by its number; a recomputed forward is not in it.
+def loads(schedule: Schedule, costs: Sequence[StageCosts], given: Costs) -> Loads:
+    """Return what every task takes.
 
     An update that writes another weight slot than the newest version's copies the weights first.
     """
-    graph = schedule.dependencies
-    table = {op: [cost.seconds(op) for cost in costs] for op in Op}
-    found = [table[op][stage] for op, stage, _, _ in graph.tasks]
+    graph, task = schedule.dependencies, schedule.dependencies.columns
+    times = np.ones(len(graph.tasks))
+    for worker, factor in given.workers.items():
+        times[task.worker == worker] *= factor
+    for microbatch, factor in given.microbatches.items():
+        times[(task.microbatch == microbatch) & task.whose(lambda rule: rule.is_pass)] *= factor
+    profiled = np.array([[cost.whole.seconds(op) for cost in costs] for op in OPS], dtype=float)
+    seconds = profiled[task.op, task.stage] * times
+    if given.tasks:
+        for number, (op, stage, microbatch, _) in enumerate(graph.tasks):
+            key = graph.worker_of[number], op, stage, microbatch
+            if key in given.tasks:
+                took = profiled[task.op[number], stage]
+                seconds[number] = given.tasks[key]
+                times[number] = seconds[number] / took if took else 1.0
+    again = np.where(_run_again(schedule, costs), seconds[graph.own], np.nan)
     if any(cost.whole.copy_s for cost in costs):
-        for first, tasks in zip(graph.first, schedule.workers, strict=False):
+        for first, tasks, each in zip(
+            graph.first, schedule.workers, slots_of(schedule), strict=False
+        ):
             newest: dict[int, int] = {}
-            for position, slot in enumerate(weight_slots(tasks).slots):
-                op, stage, _, _ = tasks[position]
-                if OPS[op].is_pass:
-                    continue
-                if slot != newest.get(stage, 0):
-                    found[first + position] += costs[stage].whole.copy_s
-                newest[stage] = slot
-    return found
+            for number, ((op, stage, *_), slot) in enumerate(
+                zip(tasks, each.slots, strict=True), first
+            ):
+                if not OPS[op].is_pass:
+                    if slot != newest.get(stage, 0):
+                        seconds[number] += costs[stage].whole.copy_s
+                    newest[stage] = slot
+    return Loads(seconds, again, times)
 
 
-def recomputed(schedule: Schedule, costs: Sequence[StageCosts]) -> bytearray:
-    """Return for each task, by its number, whether its forward runs again before it."""
+def _run_again(schedule: Schedule, costs: Sequence[StageCosts]) -> NDArray[np.bool_]:
+    """Return for each task whether its forward runs again before it."""
     graph = schedule.dependencies
-    found = bytearray(len(graph.tasks))
+    found = np.zeros(len(graph.tasks), np.bool_)
     if all(cost.recompute == "never" for cost in costs):
         return found
     for first, tasks in zip(graph.first, schedule.workers, strict=False):
@@ -105,17 +137,3 @@ def routes(schedule: Schedule, costs: Sequence[StageCosts]) -> list[Route]:
         for early, late in pairwise(tie.layers):
             found.append(Route(Payload.GRADIENT, late, early, tie.bytes, WEIGHTS))
     return found
-
-
-def routes_of_tasks(
-    schedule: Schedule, costs: Sequence[StageCosts]
-) -> tuple[dict[Op, list[list[Route]]], dict[Op, list[int]]]:
-    """Return, by op and stage, what a task sends, and how many messages it receives."""
-    sent: dict[Op, list[list[Route]]] = {op: [[] for _ in costs] for op in Op}
-    received = {op: [0] * len(costs) for op in Op}
-    for route in routes(schedule, costs):
-        for op in SENDERS[route.payload]:
-            sent[op][route.source].append(route)
-        for op in RECEIVERS[route.payload]:
-            received[op][route.destination] += 1
-    return sent, received

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.flushed import Pass, flushed
-from pipekit.schedules.methods.arguments import require_positive
+from pipekit.schedules.methods.flushed import flushed, require_positive
 from pipekit.schedules.ops import Op
-from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.schedule import Pass, Schedule
+from pipekit.schedules.task import ScheduleError
 
 
 def chimera(stages: int, microbatches: int) -> Schedule:
@@ -45,9 +44,5 @@ def chimera(stages: int, microbatches: int) -> Schedule:
                     yield first + stage, (Op.FORWARD, stage, k)
                     yield first + 2 * stages - 1 - stage, (Op.BACKWARD, stage, k)
 
-    return Schedule(
-        *flushed(
-            "Chimera",
-            ([each for _, each in sorted(slots(w), key=lambda s: s[0])] for w in range(stages)),
-        )
-    )
+    by_slot = (sorted(slots(worker), key=lambda s: s[0]) for worker in range(stages))
+    return flushed("Chimera", ([each for _, each in placed] for placed in by_slot))

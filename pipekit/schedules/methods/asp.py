@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.methods.arguments import require_positive
+from pipekit.schedules.methods.flushed import require_positive
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import ScheduleError, Task
 
 
 def asp(workers: int, delay: int | None = None) -> Schedule:

@@ -1,9 +1,11 @@
-"""A worker's passes of a batch, written down phase by phase."""
+"""A worker's passes of a batch, written down phase by phase, and the V of stages."""
 
 from collections import Counter
 
-from pipekit.schedules.flushed import Pass
+from pipekit.schedules.methods.flushed import require_positive
 from pipekit.schedules.ops import Op
+from pipekit.schedules.schedule import Pass
+from pipekit.schedules.task import ScheduleError
 
 _COUNTED = {
     Op.FORWARD: (Op.FORWARD,),
@@ -59,3 +61,29 @@ class Turns:
         self.add(Op.FORWARD, forward)
         self.add(Op.BACKWARD, backward)
         self.overlaps.append((self.passes[-2], self.passes[-1]))
+
+
+def v_workers(stages: int, microbatches: int, method: str, straight: str) -> int:
+    """Return how many workers share the stages, two each.
+
+    Args:
+        stages: how many stages.
+        microbatches: microbatches in each batch.
+        method: its name, for the message.
+        straight: what to use with one stage a worker.
+
+    Raises:
+        ScheduleError: a count is below 1, or the number of stages is odd.
+    """
+    require_positive(stages=stages, microbatches=microbatches)
+    if stages % 2:
+        raise ScheduleError(
+            f"{method} has two stages a worker: use an even number of stages, not {stages} "
+            f"(one stage a worker is {straight})"
+        )
+    return stages // 2
+
+
+def v_stages(worker: int, workers: int) -> tuple[int, int]:
+    """Return a worker's stages: the last worker has two in a row, and the first the ends."""
+    return worker, 2 * workers - 1 - worker

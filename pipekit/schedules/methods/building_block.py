@@ -1,7 +1,7 @@
 """A batch from a building block: one microbatch's slots, repeated (Qi et al., 2024, section 3).
 
 Pipeline Parallelism with Controllable Memory (NeurIPS 2024) makes a schedule of three things: the
-slots of one microbatch's passes on every worker; their repetition, one microbatch each ``PERIOD``
+slots of one microbatch's passes on every worker; their repetition, one microbatch each ``_PERIOD``
 slots, which decides the memory of the steady state by how long an activation lives; and a
 reordering of the warm-up and the drain, where slots stay empty.
 """
@@ -11,18 +11,19 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from pipekit.schedules.flushed import Pass
-from pipekit.schedules.methods.zero_bubble.v_placement import v_stages
+from pipekit.schedules.methods.flushed import flushed
+from pipekit.schedules.methods.phases import v_stages, v_workers
 from pipekit.schedules.ops import Op
+from pipekit.schedules.schedule import Pass, Schedule
 
-PERIOD = 6
+_PERIOD = 6
 """Slots of a microbatch on a worker: a forward and both parts of a backward on two stages."""
 
 _Row = dict[int, Pass]
 """A worker's passes by slot."""
 
 
-class Block(NamedTuple):
+class _Block(NamedTuple):
     """The slots of the first microbatch's passes on a worker of a V.
 
     Its parts for the weights go where slots are left.
@@ -34,7 +35,52 @@ class Block(NamedTuple):
     backward_down: int
 
 
-def repeated(blocks: Sequence[Block], microbatches: int) -> list[list[Pass]]:
+def v_half(stages: int, microbatches: int) -> Schedule:
+    """Return V-Half's schedule: half of 1F1B's activations, by a V of two stages a worker.
+
+    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.  On the way down a microbatch
+    comes to the next worker every other slot, on the way back every slot, so that the workers'
+    activations are equally many: at most floor((p + 2) / 2) whole microbatches' (section 3.2 and
+    Table 1).  The slots are those of the authors' code
+    (github.com/sail-sg/zero-bubble-pipeline-parallelism, zbv_greedy.py).
+
+    Args:
+        stages: how many stages, two a worker.
+        microbatches: microbatches in each batch.
+
+    Raises:
+        ScheduleError: a count is below 1, or the number of stages is odd.
+    """
+    p = v_workers(stages, microbatches, "V-Half", "zb_h1")
+    gap = 0 if p % 2 else 3  # so that no two passes of a worker want one slot
+    blocks = [
+        _Block(2 * w, 3 * p - w - 2, 3 * p + gap + 2 * w - 1, 6 * p + gap - w - 2) for w in range(p)
+    ]
+    return flushed("V-Half", _repeated(blocks, microbatches))
+
+
+def v_min(stages: int, microbatches: int) -> Schedule:
+    """Return V-Min's schedule: a third of 1F1B's activations, by a V of two stages a worker.
+
+    Worker ``w`` of ``p`` has the stages ``w`` and ``2 p - 1 - w``.  A microbatch comes to the next
+    worker in the next slot, both ways, so that its activations live as shortly as they can: at most
+    floor((p + 4) / 3) whole microbatches' at once (section 3.2 and Table 1).  In return, passes
+    that do not take equally long make workers wait.  The slots are those of the authors' code.
+
+    Args:
+        stages: how many stages, two a worker.
+        microbatches: microbatches in each batch.
+
+    Raises:
+        ScheduleError: a count is below 1, or the number of stages is odd.
+    """
+    p = v_workers(stages, microbatches, "V-Min", "zb_h1")
+    gap = 0 if p % 3 else 2  # so that no two passes of a worker want one slot
+    blocks = [_Block(w, 2 * p - w - 1, 2 * p + gap + w, 4 * p + gap - w - 1) for w in range(p)]
+    return flushed("V-Min", _repeated(blocks, microbatches))
+
+
+def _repeated(blocks: Sequence[_Block], microbatches: int) -> list[list[Pass]]:
     """Return every worker's passes of a batch.
 
     Each is where its repeated block has it.  Before the first microbatch's backward ends, and after
@@ -59,7 +105,7 @@ def repeated(blocks: Sequence[Block], microbatches: int) -> list[list[Pass]]:
     return [[each for _, each in sorted(_with_weights(row)[0].items())] for row in rows]
 
 
-def _row(block: Block, stages: tuple[int, int], microbatches: int) -> _Row:
+def _row(block: _Block, stages: tuple[int, int], microbatches: int) -> _Row:
     """Return a worker's forwards and parts for the input, repeated."""
     down, back = stages
     first = {
@@ -69,7 +115,7 @@ def _row(block: Block, stages: tuple[int, int], microbatches: int) -> _Row:
         block.backward_down: (Op.BACKWARD_INPUT, down),
     }
     return {
-        slot + PERIOD * k: (op, stage, k)
+        slot + _PERIOD * k: (op, stage, k)
         for k in range(microbatches)
         for slot, (op, stage) in first.items()
     }

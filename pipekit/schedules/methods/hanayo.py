@@ -1,10 +1,12 @@
 """Hanayo: 1F1B in waves, each worker with a stage on the way there and back (Liu et al., 2023)."""
 
-from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.flushed import Pass, flushed
-from pipekit.schedules.methods.arguments import require_positive
+import math
+
+from pipekit.schedules.list_scheduler import Policy, choose, in_slots
+from pipekit.schedules.methods.flushed import flushed, require_positive
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.task import ScheduleError
 
 
 def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
@@ -35,34 +37,15 @@ def hanayo(stages: int, microbatches: int, *, workers: int) -> Schedule:
             f"{stages} stages are no whole number of waves over {workers} workers: use a multiple "
             f"of {2 * workers}"
         )
-    home = [*range(workers), *reversed(range(workers))] * (stages // (2 * workers))
-    return Schedule(*flushed("Hanayo", _in_time(home, workers, microbatches)))
-
-
-def _in_time(home: list[int], workers: int, microbatches: int) -> list[list[Pass]]:
-    """Return every worker's passes, as they come slot by slot; ``home`` has each stage's worker."""
-    last, admitted = len(home) - 1, 0
-    ready: list[set[Pass]] = [set() for _ in range(workers)]
-    rows: list[list[Pass]] = [[] for _ in range(workers)]
-    running: list[Pass] = []
-    finished = 0
-    while finished < microbatches:
-        for op, stage, k in running:
-            if op is Op.FORWARD and stage < last:
-                ready[home[stage + 1]].add((op, stage + 1, k))
-            elif op is Op.FORWARD or stage:
-                behind = stage if op is Op.FORWARD else stage - 1
-                ready[home[behind]].add((Op.BACKWARD, behind, k))
-            else:
-                finished += 1
-        running = []
-        for k in range(admitted, min(finished + workers, microbatches)):
-            ready[0].add((Op.FORWARD, 0, k))
-            admitted += 1
-        for worker, able in enumerate(ready):
-            if able:
-                chosen = max(able, key=lambda each: (each[0] is Op.BACKWARD, -each[2], each[1]))
-                able.remove(chosen)
-                rows[worker].append(chosen)
-                running.append(chosen)
-    return rows
+    homes = [*range(workers), *reversed(range(workers))] * (stages // (2 * workers))
+    policy = Policy(
+        depth=(workers, *[math.inf] * (stages - 1)),
+        waiting=(0,) * workers,
+        patience=(0,) * workers,
+        forwards_first=(False,) * workers,
+    )
+    rows = choose(in_slots(homes, microbatches), policy)
+    # A backward stands in its two parts there, the second of which takes no time.
+    whole = {Op.FORWARD: Op.FORWARD, Op.BACKWARD_INPUT: Op.BACKWARD}
+    each = ([(whole[op], stage, k) for op, stage, k in row if op in whole] for row in rows)
+    return flushed("Hanayo", each)

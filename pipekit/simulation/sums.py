@@ -1,6 +1,6 @@
-"""When workers share the gradients of weights that their stages have in common, at an update.
+"""When workers sum gradients: a stage's over its copies, and of weights that stages share.
 
-As the engine does it (:mod:`pipekit.engine.updates.sums.tied_gradients`): every worker of a tie
+As the engine does it (:mod:`pipekit.engine.updates.sums.tied_gradients`), every worker of a tie
 waits, before its first update of a version, until all of them have come to theirs, and has its ties
 one after the other.
 """
@@ -11,6 +11,34 @@ from itertools import permutations
 from typing import NamedTuple
 
 from pipekit.simulation.costs import StageCosts, ties_of
+
+
+class SumsInOrder:
+    """The sums of one stage's gradients: one at a time, in an order that its workers agree on.
+
+    Attributes:
+        ready: (update, bucket) of those that can be summed.
+        running: likewise, that is being summed.
+        done: when each update's were all summed; version 0 needs none.
+    """
+
+    def __init__(self, cost: StageCosts) -> None:
+        self._buckets = len(cost.buckets)
+        self.ready: set[tuple[int, int]] = set()
+        self.running: tuple[int, int] | None = None
+        self.done = [0.0]
+        self._bucket = 0
+
+    def following(self) -> tuple[int, int]:
+        """Return (update, bucket) of the next sum."""
+        return len(self.done), self._bucket
+
+    def finished(self, now: float) -> None:
+        """Note that a sum is done."""
+        self._bucket += 1
+        if self._bucket == self._buckets:
+            self._bucket = 0
+            self.done.append(now)
 
 
 class SharedSum(NamedTuple):
@@ -67,7 +95,7 @@ class TiedSums:
             self._place[worker, update] = 0
             yield from self._next(worker, update, now)
 
-    def end(self, number: int, update: int, now: float) -> Iterator[int]:
+    def shared(self, number: int, update: int, now: float) -> Iterator[int]:
         """Note that all members have a tie's gradients; yield the ties that can be shared now."""
         for worker in self.ties[number].members:
             self._place[worker, update] += 1

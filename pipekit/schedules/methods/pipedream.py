@@ -1,15 +1,14 @@
-"""PipeDream: 1F1B without flushes, an update a minibatch (PipeDream, sections 3.3 and 3.4)."""
+"""1F1B without flushes: PipeDream, an update a minibatch (sections 3.3 and 3.4), and PACI."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import lcm
 
-from pipekit.schedules.errors import ScheduleError
-from pipekit.schedules.methods.arguments import require_positive
+from pipekit.schedules.methods.flushed import require_positive
 from pipekit.schedules.methods.one_f_one_b import without_end
 from pipekit.schedules.ops import Op
 from pipekit.schedules.schedule import Schedule
-from pipekit.schedules.task import Task
+from pipekit.schedules.task import ScheduleError, Task
 
 
 def pipedream(
@@ -95,6 +94,42 @@ def pipedream(
         batch_size=1 if replicated else None,
         period=period,
     )
+
+
+def paci(stages: int, microbatches: int) -> Schedule:
+    """Return PACI's schedule: each stage sums m microbatches and then updates in place.
+
+    Elam et al., "Breaking the Bubble: Asynchronous Pipeline Parallel Training with Bounded Weight
+    Inconsistency" (arXiv 2606.07881), section 3: 1F1B without flushes, stashing or prediction.
+
+    Every pass reads the newest weights, so that a stage has one version.  Microbatch ``k`` (from 0)
+    comes forward on stage ``s`` of ``n`` (from 0) when ``k - (n - s) + 1`` have come back, and so
+    reads version ``max(0, k - (n - s) + 1) // m``; its backward reads ``k // m``.  They are at most
+    ``ceil((n - 1) / m)`` updates apart, the paper's bound.  With ``m = 1`` this is PipeDream
+    without stashing.
+
+    Args:
+        stages: pipeline depth n, one worker each.
+        microbatches: m, the paper's accumulation factor a; each batch of the data has as many.
+
+    Raises:
+        ScheduleError: a count is below 1.
+    """
+    require_positive(stages=stages, microbatches=microbatches)
+
+    def worker(stage: int) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
+        in_flight = stages - stage
+
+        def tasks(op: Op, k: int) -> Iterator[Task]:
+            seen = k if op is Op.BACKWARD else max(0, k - in_flight + 1)
+            yield Task(op, stage, k, seen // microbatches)
+            if op is Op.BACKWARD and (k + 1) % microbatches == 0:
+                yield Task(Op.UPDATE, stage, k, k // microbatches + 1)
+
+        return without_end(tasks, in_flight, settled=0, period=microbatches)
+
+    head, period = zip(*map(worker, range(stages)), strict=True)
+    return Schedule(head, "PACI", stashing=False, period=period)
 
 
 def optimal_in_flight(replicas: Sequence[int]) -> list[int]:

@@ -1,10 +1,9 @@
 """ZB-V: no bubble in a worker's span within 1F1B's memory (Qi et al., 2023, section 6)."""
 
-from pipekit.schedules.flushed import Pass, flushed
-from pipekit.schedules.methods.zero_bubble.turns import Turns
-from pipekit.schedules.methods.zero_bubble.v_placement import v_stages, v_workers
+from pipekit.schedules.methods.flushed import flushed
+from pipekit.schedules.methods.phases import Turns, v_stages, v_workers
 from pipekit.schedules.ops import Op
-from pipekit.schedules.schedule import Schedule
+from pipekit.schedules.schedule import Pass, Schedule
 
 
 def zb_v(stages: int, microbatches: int) -> Schedule:
@@ -27,12 +26,8 @@ def zb_v(stages: int, microbatches: int) -> Schedule:
         ScheduleError: a count is below 1, or the number of stages is odd.
     """
     workers = v_workers(stages, microbatches, "ZB-V", "zb_h1")
-    return Schedule(
-        *flushed(
-            "ZB-V",
-            (_passes(worker, workers, microbatches) for worker in range(workers)),
-        )
-    )
+    each = (_passes(worker, workers, microbatches) for worker in range(workers))
+    return flushed("ZB-V", each)
 
 
 def _passes(worker: int, workers: int, microbatches: int) -> list[Pass]:
