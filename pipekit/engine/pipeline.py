@@ -39,7 +39,7 @@ from pipekit.losses.loss_scale import LossScale
 from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
 from pipekit.partition.partition import sequence_of
-from pipekit.partition.reordered import in_plan_order
+from pipekit.partition.stages import in_plan_order
 from pipekit.plans import Plan, Recompute
 from pipekit.schedules import Schedule
 from pipekit.staleness import Mitigation, named

@@ -14,7 +14,7 @@ from pipekit.clusters import Device
 from pipekit.host.provenance import provenance
 from pipekit.layers.modes import as_trained
 from pipekit.partition.partition import sequence_of
-from pipekit.partition.recorded.stage import input_of
+from pipekit.partition.recording.stage import input_of
 from pipekit.profiling.layer_profile import Contents
 from pipekit.profiling.layer_runs.sizes import dtype_of, rows_of, sizes
 from pipekit.profiling.layer_runs.work import Work

@@ -18,7 +18,7 @@ from pipekit.layers.twin import copied
 from pipekit.losses.default_loss import default_loss, made_up_target
 from pipekit.partition.checks import require_data
 from pipekit.partition.partition import sequence_of
-from pipekit.partition.recorded.stage import input_of
+from pipekit.partition.recording.stage import input_of
 from pipekit.profiling.layer_profile import LayerProfile
 from pipekit.profiling.layer_runs.background_load import background_load
 from pipekit.profiling.layer_runs.layer_times import (

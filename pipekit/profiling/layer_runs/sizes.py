@@ -11,9 +11,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pipekit.layers.skips import Name, Skip, call, links, require_matched
-from pipekit.partition.recorded.graph import Passed
-from pipekit.partition.recorded.sequence import RecordedSequence
-from pipekit.partition.recorded.stage import gives
+from pipekit.partition.recording.recorded_model import Passed
+from pipekit.partition.recording.sequence import RecordedSequence
+from pipekit.partition.recording.stage import gives
 from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, TieProfile
 from pipekit.profiling.layer_runs.layer_passes import Input, layer_name, run_backward, run_forward
 from pipekit.profiling.layer_runs.storages import Storages, storage_of

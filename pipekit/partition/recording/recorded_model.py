@@ -1,18 +1,22 @@
 """A module as a row of layers, between which it can be cut into stages."""
 
+import copy
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
+from typing import Any, NamedTuple, Self
 
 from torch import nn
 
 from pipekit.layers.modes import exceptions, in_evaluation
-from pipekit.partition.recorded.boundaries import Boundary, boundaries
-from pipekit.partition.recorded.model_input import ModelInput
-from pipekit.partition.recorded.part import Part
-from pipekit.partition.recorded.stage import Names, RecordedStage
+from pipekit.partition.recording.boundaries import Boundary, boundaries
+from pipekit.partition.recording.model_input import ModelInput
+from pipekit.partition.recording.names import Names
+from pipekit.partition.recording.part import Part
 from pipekit.partition.recording.program import Program, Step
+from pipekit.partition.recording.stage import RecordedStage
+from pipekit.partition.recording.templates import values
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,20 @@ class Crossing:
     shape: tuple[int, ...]
     nbytes: int
     requires_grad: bool
+
+
+class Passed(NamedTuple):
+    """A value that goes from one layer of a recorded model to others, in training.
+
+    Attributes:
+        number: of the value.
+        source: the layer that makes it; None if it is of the batch.
+        users: the other layers that read it; what the model returns, the last layer reads.
+    """
+
+    number: int
+    source: int | None
+    users: tuple[int, ...]
 
 
 class Trial(NamedTuple):
@@ -50,13 +68,11 @@ class RecordedModel:
     Args:
         model: the unsplit model; its modules and tensors are used, not copied.
         training, evaluation: its programs.
-        rows: of the example.
-        trials: what it is to be verified with.
+        trial: what it is to be verified with.
         frozen: what Python read from tensors, which is held to be as in the example.
-        advice: what to do if it is not the unsplit model.
 
     Attributes:
-        model, training, evaluation, rows, trials, frozen, advice: as given.
+        model, training, evaluation, trial, frozen: as given.
         kept: the modules that stay in evaluation mode.
         boundaries: where the model may be cut, one fewer than there are layers.
     """
@@ -66,14 +82,12 @@ class RecordedModel:
         model: nn.Module,
         training: Program,
         evaluation: Program,
-        rows: int,
-        trials: Sequence[Trial],
+        *,
+        trial: Trial,
         frozen: Sequence[str] = (),
-        advice: str = "",
     ) -> None:
         self.model, self.training, self.evaluation = model, training, evaluation
-        self.rows, self.trials, self.frozen = rows, tuple(trials), tuple(frozen)
-        self.advice = advice
+        self.trial, self.frozen = trial, tuple(frozen)
         self.kept, self._exceptions = in_evaluation(model), exceptions(model)
         self._names = Names(model)
         self.boundaries = boundaries(training, evaluation, *_tensors(model))
@@ -83,9 +97,20 @@ class RecordedModel:
         return len(self.boundaries) + 1
 
     @property
+    def rows(self) -> int:
+        """How many rows the example had."""
+        return self.training.sizes["rows"]
+
+    @property
     def ties(self) -> list[list[str]]:
         """The names of each parameter that has several."""
         return self._names.aliases()
+
+    @property
+    def _ranges(self) -> list[tuple[Boundary, Boundary]]:
+        """The first step of each layer, and the step behind its last, in both programs."""
+        behind = Boundary(len(self.training.steps), len(self.evaluation.steps))
+        return list(pairwise([Boundary(0, 0), *self.boundaries, behind]))
 
     def stages(self, balance: Sequence[int]) -> list[RecordedStage]:
         """Return stages of so many layers each, one after another.
@@ -101,26 +126,24 @@ class RecordedModel:
                 f"balance {list(balance)} must sum to {len(self)}, the number of layers, with at "
                 f"least one in every stage"
             )
-        ends = [Boundary(0, 0), *self.boundaries]
-        ends.append(Boundary(len(self.training.steps), len(self.evaluation.steps)))
         stages = []
         for first, behind in pairwise([0, *accumulate(balance)]):
-            begin, end = ends[first], ends[behind]
+            begin, stop = self._ranges[first][0], self._ranges[behind - 1][1]
             stage = RecordedStage(
-                Part.of(self.training, begin.training, end.training),
-                Part.of(self.evaluation, begin.evaluation, end.evaluation),
+                Part.of(self.training, begin.training, stop.training),
+                Part.of(self.evaluation, begin.evaluation, stop.evaluation),
                 self._exceptions,
                 None if first else ModelInput.of(self.training.batch, self.model),
             )
             steps = [
-                *self.training.steps[begin.training : end.training],
-                *self.evaluation.steps[begin.evaluation : end.evaluation],
+                *self.training.steps[begin.training : stop.training],
+                *self.evaluation.steps[begin.evaluation : stop.evaluation],
             ]
             modules = dict.fromkeys(step.module for step in steps if step.module is not None)
             weights = dict.fromkeys(name for step in steps for name in sorted(step.weights))
             self._names.fill(stage, modules, weights)
             stages.append(stage)
-        for home, name in list(self._names.homes(list(stages))):
+        for home, name in list(self._names.homes(stages)):
             self._names.fill(stages[home], (), [name])
         for stage in stages:
             stage.training = self.model.training  # its modules are the model's, and keep theirs
@@ -128,8 +151,8 @@ class RecordedModel:
 
     def steps(self, layer: int) -> tuple[Step, ...]:
         """Return what a layer does in training."""
-        ends = [0, *(b.training for b in self.boundaries), len(self.training.steps)]
-        return self.training.steps[ends[layer] : ends[layer + 1]]
+        first, behind = self._ranges[layer]
+        return self.training.steps[first.training : behind.training]
 
     def crossing(self, layer: int) -> list[Crossing]:
         """Return what goes from the layers before ``layer`` to it and later ones in training."""
@@ -144,6 +167,50 @@ class RecordedModel:
             )
             for number in self.training.alive(self.boundaries[layer - 1].training)
         ]
+
+    def passed_values(self) -> tuple[Passed, ...]:
+        """Return the values that some layer reads and does not make, as they are made."""
+        stops = [behind.training for _, behind in self._ranges]
+        source: dict[int, int | None] = dict.fromkeys(values(self.training.batch))
+        users: dict[int, set[int]] = {}
+        for position, step in enumerate(self.training.steps):
+            layer = bisect_right(stops, position)
+            for number in step.reads:
+                users.setdefault(number, set()).add(layer)
+            source.update((number, layer) for number in step.results)
+        for number in values(self.training.output):
+            users.setdefault(number, set()).add(len(stops) - 1)
+        found = (
+            Passed(number, made, tuple(sorted(users.get(number, set()) - {made})))
+            for number, made in source.items()
+        )
+        return tuple(passed for passed in found if passed.users)
+
+    def in_order(self, order: Sequence[int]) -> Self:
+        """Return the model with its layers in another order: layer ``order[0]`` first.
+
+        Whether they can run in it, and do the same, is for :func:`pipekit.partition.verify.verify`
+        to find out: gradients of a value that three layers read are summed in the order of these.
+        """
+        ranges = [self._ranges[layer] for layer in order]
+        training = [(first.training, behind.training) for first, behind in ranges]
+        evaluation = [(first.evaluation, behind.evaluation) for first, behind in ranges]
+        made = copy.copy(self)
+        made.training = _joined(self.training, training)
+        made.evaluation = _joined(self.evaluation, evaluation)
+        lengths = zip(_lengths(training), _lengths(evaluation), strict=True)
+        made.boundaries = [Boundary(*places) for places in lengths][:-1]
+        return made
+
+
+def _joined(program: Program, runs: Sequence[tuple[int, int]]) -> Program:
+    """Return a program with runs of its steps one after another."""
+    steps = chain.from_iterable(program.steps[first:stop] for first, stop in runs)
+    return replace(program, steps=tuple(steps))
+
+
+def _lengths(runs: Sequence[tuple[int, int]]) -> list[int]:
+    return list(accumulate(stop - first for first, stop in runs))
 
 
 def _tensors(model: nn.Module) -> tuple[dict[str, set[str]], set[str]]:

@@ -1,6 +1,7 @@
 """Between which steps of a recorded model a stage may end."""
 
 from collections.abc import Iterable, Mapping, Set
+from itertools import pairwise
 from typing import NamedTuple
 
 from pipekit.partition.recording.program import Growth, Program, Step
@@ -51,16 +52,13 @@ def boundaries(
     closed, other_closed = (_closed(p, tensors, buffers) for p in (training, evaluation))
     calls, other_calls = training.calls(), evaluation.calls()
     found = []
-    for count in range(1, len(calls)):
-        done = {(call.block, call.before) for call in calls[:count]}
-        last_done, first_todo = -1, len(evaluation.steps)
-        for call in other_calls:
-            if (call.block, call.before) in done:
-                last_done = max(last_done, call.last)
-            else:
-                first_todo = min(first_todo, call.first)
-        gap = range(max(call.last for call in calls[:count]) + 1, calls[count].first + 1)
-        position = _narrowest(training, gap, closed)
+    positions = list(calls.values())
+    for count, (before, behind) in enumerate(pairwise(positions), start=1):
+        done = set(list(calls)[:count])
+        last_done = max((at for call, at in other_calls.items() if call in done), default=-1)
+        todo = (at for call, at in other_calls.items() if call not in done)
+        first_todo = min(todo, default=len(evaluation.steps))
+        position = _narrowest(training, range(before + 1, behind + 1), closed)
         # Empty if evaluation calls the modules in another order.
         other = _narrowest(evaluation, range(last_done + 1, first_todo + 1), other_closed)
         if position is not None and other is not None:

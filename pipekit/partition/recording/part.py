@@ -7,9 +7,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from pipekit.partition.recorded.boundaries import SizeSource, size_sources
-from pipekit.partition.recorded.model_input import matched
-from pipekit.partition.recording.operations import function
+from pipekit.partition.recording.boundaries import SizeSource, size_sources
+from pipekit.partition.recording.model_input import matched
+from pipekit.partition.recording.operators import function
 from pipekit.partition.recording.program import Growth, Program, Step
 from pipekit.partition.recording.templates import (
     Size,
@@ -151,12 +151,12 @@ class Part:
                 raise ValueError(
                     f"the model was recorded for tensors [{', '.join(map(str, shape))}] and the "
                     f"batch has {list(found)}: pad the batches to one size, give an example of "
-                    f"theirs, or let lengths vary by pipekit.stages(..., way='export')"
+                    f"theirs"
                 )
         for limit in self.limits:
             if not limit.at(sizes):
                 here = ", ".join(f"{name} = {sizes[name]}" for name in limit.names)
                 raise ValueError(
-                    f"the model was exported for batches with {limit.expression}, and this one has "
+                    f"the model was recorded for batches with {limit.expression}, and this one has "
                     f"{here}: pad it, or give an example of its sizes"
                 )

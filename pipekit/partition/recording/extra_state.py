@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from pipekit.partition.recorded.stage import RecordedStage
+from pipekit.partition.recording.stage import RecordedStage
 
 
 def owners(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:

@@ -8,9 +8,8 @@ from typing import Any, Self
 import pandas as pd
 from torch import nn
 
-from pipekit.partition.recorded.graph import Passed, passed_values
-from pipekit.partition.recorded.recorded_model import Crossing, RecordedModel
-from pipekit.partition.recorded.stage import RecordedStage, span
+from pipekit.partition.recording.recorded_model import Crossing, Passed, RecordedModel
+from pipekit.partition.recording.stage import RecordedStage, span
 from pipekit.units import bytes_text
 
 
@@ -46,14 +45,14 @@ class Summary:
     Attributes:
         layers: one entry each.
         rows: of the example, to which bytes and shapes belong.
-        verified: sizes of the batches with which the layers were compared with the unsplit model.
+        verified: sizes of the batch with which the layers were compared with the unsplit model.
         ties: the names of each parameter that has several.
         frozen: what Python read from tensors, which is held to be as in the example.
     """
 
     layers: tuple[LayerSummary, ...]
     rows: int
-    verified: tuple[str, ...]
+    verified: str
     ties: tuple[tuple[str, ...], ...]
     frozen: tuple[str, ...]
 
@@ -78,8 +77,7 @@ class Summary:
         """What holds for the layers together, a line each."""
         return [
             f"{len(self.layers)} layers; bytes that cross are those of {self.rows} rows; outputs, "
-            f"buffers and all gradients equal the unsplit model's, with "
-            f"{' and '.join(self.verified)}",
+            f"buffers and all gradients equal the unsplit model's, with {self.verified}",
             *(f"tied: {' = '.join(names)}" for names in self.ties),
             *(f"held to be as in the example: {read}" for read in self.frozen),
         ]
@@ -122,7 +120,7 @@ class RecordedSequence(nn.Sequential):
         """Return the layers of a recorded model, whose forwards took so long."""
         layers = recorded.stages([1] * len(recorded))
         sequence = cls(*layers)
-        sequence.passed = passed_values(recorded)
+        sequence.passed = recorded.passed_values()
         sequence.origin = Origin(recorded)
         sequence.summary = Summary(
             layers=tuple(
@@ -130,7 +128,7 @@ class RecordedSequence(nn.Sequential):
                 for number, layer in enumerate(layers)
             ),
             rows=recorded.rows,
-            verified=tuple(trial.sizes for trial in recorded.trials),
+            verified=recorded.trial.sizes,
             ties=tuple(map(tuple, recorded.ties)),
             frozen=recorded.frozen,
         )
@@ -173,7 +171,7 @@ def _summary(
     steps = recorded.steps(number)
     last = number == len(recorded) - 1
     return LayerSummary(
-        modules=tuple(dict.fromkeys(s.block[0] for s in steps if s.block is not None)),
+        modules=tuple(dict.fromkeys(s.module for s in steps if s.module is not None)),
         operations=sum(step.operation is not None for step in steps),
         parameters=sum(p.numel() for p in layer.parameters()),
         nbytes=sum(p.nbytes for p in layer.parameters()),
