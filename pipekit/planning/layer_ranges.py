@@ -13,8 +13,6 @@ from pipekit.profiling import Profile
 from pipekit.units import BYTES, written
 
 Floats = NDArray[np.float64]
-Members = int | Floats
-"""How many, or an array of such numbers."""
 Index = Any
 """A cut's number, or an array of them; ``first`` and ``stop`` broadcast against each other."""
 SUMS = ("forward_s", "backward_s", "update_s", "parameter_bytes", "buffer_bytes", "saved_bytes")
@@ -117,7 +115,7 @@ class LayerRanges:
 
     Args:
         costs: a profile, whose layers run in the order of their numbers; or a graph's tables
-            (:func:`pipekit.planning.dynamic_program.graph_tables.graph_tables`).
+            (:func:`pipekit.planning.graph_tables.graph_tables`).
 
     Attributes:
         layers: the number of the last cut; in a chain, how many layers there are.

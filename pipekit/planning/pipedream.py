@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pipekit.clusters import Cluster, Level
-from pipekit.planning.dynamic_program.bottleneck import TIE, BottleneckProgram, Node
-from pipekit.planning.dynamic_program.objectives import (
+from pipekit.planning.bottleneck import TIE, BottleneckProgram, Node
+from pipekit.planning.layer_ranges import LayerRanges, bytes_text
+from pipekit.planning.objectives import (
     Bytes,
     Cost,
     Links,
@@ -15,9 +16,8 @@ from pipekit.planning.dynamic_program.objectives import (
     stage_seconds,
     sync_seconds,
 )
-from pipekit.planning.dynamic_program.search_space import SearchSpace, Settled
-from pipekit.planning.dynamic_program.timing import Timed, Timing, milliseconds
-from pipekit.planning.layer_ranges import LayerRanges, bytes_text
+from pipekit.planning.search_space import SearchSpace, Settled
+from pipekit.planning.timing import Timed, Timing, milliseconds
 from pipekit.plans import Plan, StagePlan
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
@@ -58,7 +58,7 @@ def pipedream(
     hold, with a layer, also what it reads, as in the released optimizer; every value that crosses a
     cut counts once.  The plan's stages then name layers in the plan's order, which is the profile's
     own within each stage if that fits.  Of a graph with too many states
-    (:data:`pipekit.planning.dynamic_program.states.MOST_STATES`) only those in the profile's own
+    (:data:`pipekit.planning.states.MOST_STATES`) only those in the profile's own
     order are looked at, and the plan says so.  A chain made of the graph (:func:`merged`) has no
     better plan; but its memory, of which a merged layer shows only both ends, may seem less.
 

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pipekit.clusters import Cluster
-from pipekit.planning.balanced import balanced
+from pipekit.planning.balance import balanced
 from pipekit.planning.parallel_pipelines import parallel_pipelines
 from pipekit.planning.pipedream import pipedream
 from pipekit.plans import Plan

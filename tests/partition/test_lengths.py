@@ -65,7 +65,7 @@ class OwnMask(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         for block in self.blocks:
-            x = mask @ block(x)
+            x = (x @ x.mT + mask) @ block(x)
         return x
 
 
@@ -138,7 +138,7 @@ class Text(nn.Module):
         x = self.embedding(text)
         for block in self.blocks:
             x = block(self.function(x))
-        return x
+        return x  # type: ignore[no-any-return]
 
 
 def pools(x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from experiments.pipedream.table1.rows import (
 )
 from pipekit.clusters import Cluster
 from pipekit.planning import plan
-from pipekit.planning.dynamic_program.objectives import Cost
+from pipekit.planning.objectives import Cost
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
 

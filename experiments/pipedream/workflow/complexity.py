@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 from experiments.recorded.findings import Finding
 from pipekit import plots
 from pipekit.clusters import Level
-from pipekit.planning.dynamic_program.bottleneck import BottleneckProgram
-from pipekit.planning.dynamic_program.objectives import Bytes, Seconds
+from pipekit.planning.bottleneck import BottleneckProgram
 from pipekit.planning.layer_ranges import LayerRanges
+from pipekit.planning.objectives import Bytes, Seconds
 from pipekit.profiling import Profile
 
 SIZES = [16, 32, 64, 128]

@@ -7,14 +7,14 @@ from typing import Literal
 import numpy as np
 
 from pipekit.clusters import Level
-from pipekit.planning.layer_ranges import Floats, LayerRanges, Members
+from pipekit.planning.layer_ranges import Floats, LayerRanges
 
 Cost = Literal["paper", "released"]
 Links = Literal["one", "each"]
 
 
 def stage_seconds(
-    cost: Cost, compute: Floats | float, sync: Floats | float, replicas: Members
+    cost: Cost, compute: Floats | float, sync: Floats | float, replicas: int
 ) -> Floats:
     """Return the seconds a minibatch of a stage whose replicas take turns with minibatches.
 
@@ -27,9 +27,7 @@ def stage_seconds(
     return np.asarray(together / replicas)
 
 
-def sync_seconds(
-    parameter_bytes: Floats | float, replicas: Members, level: Level
-) -> Floats | float:
+def sync_seconds(parameter_bytes: Floats | float, replicas: int, level: Level) -> Floats | float:
     """Return W of PipeDream, section 3.2: 4 (m - 1) / m |w| / bandwidth.
 
     The 4 (m - 1) / m |w| bytes are what a worker sends and receives in a round together: the
@@ -39,7 +37,7 @@ def sync_seconds(
 
 
 def transfer_seconds(
-    boundary_bytes: Floats | float, level: Level, links: Members = 1
+    boundary_bytes: Floats | float, level: Level, links: int = 1
 ) -> Floats | float:
     """Return 2 C of PipeDream, section 3.2: an activation and its gradient, one after the other.
 
@@ -85,12 +83,12 @@ class Seconds:
         fits = self._memory.worker(in_flight) <= self._limit
         return np.where(fits, self._ranges.every_compute_s, np.inf)
 
-    def replicated(self, inner: Floats, level: int, members: Members) -> Floats:
+    def replicated(self, inner: Floats, level: int, members: int) -> Floats:
         """Return the matrix of a stage on so many members of a level."""
         sync = sync_seconds(self._ranges.every_parameter_bytes, members, self._levels[level])
         return stage_seconds(self._cost, inner, sync, members)
 
-    def transfer(self, level: int, members: Members = 1) -> Floats:
+    def transfer(self, level: int, members: int = 1) -> Floats:
         """Return seconds to pass each cut, there and back, for so many members of a level."""
         links = members if self.receivers_count else 1
         return np.asarray(transfer_seconds(self._ranges.boundary_bytes, self._levels[level], links))
@@ -130,10 +128,10 @@ class Bytes:
             gradients=self._ranges.first_gradient_bytes(first, stop),
         )
 
-    def replicated(self, inner: Floats, level: int, members: Members) -> Floats:
+    def replicated(self, inner: Floats, level: int, members: int) -> Floats:
         """Return the matrix of one member: replicas are alike."""
         return inner
 
-    def transfer(self, level: int, members: Members) -> Floats:
+    def transfer(self, level: int, members: int) -> Floats:
         """Return zeros: links hold nothing."""
         return np.zeros(self._ranges.layers + 1)

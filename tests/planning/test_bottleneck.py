@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipekit.clusters import Cluster, Device, Level
-from pipekit.planning import pipedream
-from pipekit.planning.dynamic_program import bottleneck
-from pipekit.planning.dynamic_program.objectives import Cost, Links
+from pipekit.planning import bottleneck, pipedream
+from pipekit.planning.objectives import Cost, Links
 from pipekit.profiling import Profile
 from tests.planning.graphs import graphs
 from tests.planning.profiles import profiles

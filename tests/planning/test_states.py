@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipekit.planning.dynamic_program.states import States
+from pipekit.planning.states import States
 from pipekit.profiling import LayerProfile, Profile, ValueProfile
 from tests.planning.graphs import closed_sets, graphs
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.planning.dynamic_program.states import States
 from pipekit.planning.layer_ranges import SUMS, Floats, PairTables, Tables, layer_costs
+from pipekit.planning.states import States
 from pipekit.profiling import Profile, ValueProfile
 
 

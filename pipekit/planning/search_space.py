@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipekit.planning.dynamic_program.bottleneck import Node
-from pipekit.planning.dynamic_program.graph_tables import graph_tables
-from pipekit.planning.dynamic_program.objectives import Bytes
-from pipekit.planning.dynamic_program.states import States, TooManyStates
+from pipekit.planning.bottleneck import Node
+from pipekit.planning.graph_tables import graph_tables
 from pipekit.planning.layer_ranges import LayerRanges, chain_tables
+from pipekit.planning.objectives import Bytes
+from pipekit.planning.states import States, TooManyStates
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
 

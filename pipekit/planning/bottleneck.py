@@ -10,8 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pipekit.planning.dynamic_program.outermost import Outermost
-from pipekit.planning.layer_ranges import Floats, Members
+from pipekit.planning.layer_ranges import Floats
 from pipekit.planning.progress import planning_bar
 
 TIE = 1e-9
@@ -21,7 +20,7 @@ _MOST_KEPT = 16
 _ROWS = 128
 """Rows of a matrix that are looked at together."""
 _FEW_CUTS = 64
-"""Fewer cuts are looked at together, at the outermost level for all numbers of replicas."""
+"""Fewer cuts are looked at together."""
 
 Workers = Fraction | int
 """A number of them, for each of a group of members."""
@@ -63,17 +62,11 @@ class Objective(Protocol):
     def worker(self, in_flight: int) -> Floats:
         """Return the matrix of one worker, for the microbatches that it has in flight."""
 
-    def replicated(self, inner: Floats, level: int, members: Members) -> Floats:
-        """Return the matrix of so many members of a level that share the minibatches.
+    def replicated(self, inner: Floats, level: int, members: int) -> Floats:
+        """Return the matrix of so many members of a level that share the minibatches."""
 
-        For an array of numbers, of shape ``(n, 1, 1)``, it returns as many matrices.
-        """
-
-    def transfer(self, level: int, members: Members) -> Floats:
-        """Return, for each cut, the value of what passes it to or from so many members.
-
-        For an array of numbers, of shape ``(n, 1)``, it returns a row for each, or one for all.
-        """
+    def transfer(self, level: int, members: int) -> Floats:
+        """Return, for each cut, the value of what passes it to or from so many members."""
 
 
 class Node(NamedTuple):
@@ -111,6 +104,9 @@ class BottleneckProgram:
         widths: members that each level joins, innermost first.
         replicate: whether stages may be replicated.
         bound: a value that some plan is known to have: worse ones are passed over.
+
+    Attributes:
+        candidates: how many were compared: a first stage, its members, and what is behind it.
     """
 
     def __init__(
@@ -130,14 +126,8 @@ class BottleneckProgram:
         # What takes so long on a member may be shared by all members of the levels outside it.
         self._bounds = [finite * prod(widths[level + 1 :]) for level in range(len(widths))]
         self._known: dict[tuple[int, int, Workers, bool], Floats] = {}
-        self._candidates = 0
         self._values: list[float] = []
-        self._outermost = Outermost(layers + 1, widths[-1]) if layers < _FEW_CUTS else None
-
-    @property
-    def candidates(self) -> int:
-        """How many were compared: a first stage, its members, and what is behind it."""
-        return self._candidates + (self._outermost.candidates if self._outermost else 0)
+        self.candidates = 0
 
     def least(self, progress: bool = False) -> float:
         """Return the least value for all layers; infinite if none fits.
@@ -147,7 +137,7 @@ class BottleneckProgram:
         """
         if not self._values:
             sizes = planning_bar(range(1, self._widths[-1] + 1), progress)
-            self._values = [self._value(members) for members in sizes]
+            self._values = [float(self._best(self._top, m, 0, False)[0, -1]) for m in sizes]
         return min(self._values)
 
     def plan(self) -> tuple[Node, ...]:
@@ -162,12 +152,6 @@ class BottleneckProgram:
             return ()
         members = next(m for m, value in enumerate(self._values, start=1) if value <= limit)
         return self._choose(self._top, members, 0, 0, self._layers, limit, after=False)
-
-    def _value(self, members: int) -> float:
-        """Return the best of all layers on exactly so many members of the outermost level."""
-        if self._outermost is not None:
-            return self._outermost.least(members, self._all_stages(members))
-        return float(self._best(self._top, members, 0, False)[0, -1])
 
     def _best(self, level: int, members: int, behind: Workers, after: bool) -> Floats:
         """Return what :meth:`_solve` returns, which is done once."""
@@ -201,7 +185,11 @@ class BottleneckProgram:
             sent = transfer if after or not self._objective.receivers_count else received
             if self._layers < _FEW_CUTS:  # [first, middle, stop]
                 joined = np.maximum(stages.values[:, :, None], np.maximum(sent[:, None], rest))
-                self._candidates += sum(middle**2 for middle in range(self._layers))
+                self.candidates += (
+                    (self._layers - 1) ** 2
+                    if level == self._top
+                    else sum(middle**2 for middle in range(self._layers))
+                )
                 np.minimum(best, np.maximum(joined.min(axis=1), received[:, None]), out=best)
                 continue
             for column, stop in enumerate(stops):
@@ -210,34 +198,6 @@ class BottleneckProgram:
                 joined = np.maximum(joined, received[:stop])
                 np.minimum(best[:stop, column], joined, out=best[:stop, column])
         return best
-
-    def _all_stages(self, members: int) -> Floats:
-        """Return the outermost level's stages on 1, 2, ... of so many members, or of more."""
-        if self._objective.in_flight_matters:
-            return self._stages_at_once(members)
-        return self._same_stages
-
-    @cached_property
-    def _same_stages(self) -> Floats:
-        return self._stages_at_once(self._widths[-1])
-
-    def _stages_at_once(self, members: int) -> Floats:
-        """Return ``[replicas - 1, stop, first]``, with what each stage receives and sends."""
-        replicas = self._replicas(members)
-        inner = [self._inner(self._top, members, each, 0) for each in replicas]
-        if not self._objective.in_flight_matters:  # the same for all
-            inner = inner[:1]
-        alone = np.array([self._best(*each, False) for each in inner])
-        numbers = np.array(replicas, float)[:, None]
-        values = self._objective.replicated(alone, self._top, numbers[:, :, None])
-        transfers = self._objective.transfer(self._top, numbers).reshape(-1, self._layers + 1)
-        stages = values.transpose(0, 2, 1).copy()
-        sent, received = stages[:, :-1], stages[:, :, 1:]
-        if self._objective.receivers_count:
-            np.maximum(received, transfers[:, None, 1:], out=received)
-            sent = sent[:, :, 1:]
-        np.maximum(sent, transfers[:, :-1, None], out=sent)
-        return stages
 
     def _stops(self, level: int) -> range:
         """Return the cuts at which runs of layers end that matter at a level."""
@@ -257,11 +217,7 @@ class BottleneckProgram:
         """Return a plan for the layers between two cuts of which nothing exceeds the limit."""
         if level < 0:
             return ()
-        if level == self._top and self._outermost is not None:
-            stages = self._all_stages(members)
-            end, replicas = self._outermost.first_stage(members, stages, first, limit)
-        else:
-            end, replicas = self._first_stage(level, members, behind, first, stop, limit, after)
+        end, replicas = self._first_stage(level, members, behind, first, stop, limit, after)
         inner_level, inner_members, inner_behind = self._inner(level, members, replicas, behind)
         inner_limit = self._best(inner_level, inner_members, inner_behind, False)[first, end]
         inside = self._choose(
@@ -363,6 +319,6 @@ class BottleneckProgram:
             columns = slice(max(low, first + 1), min(high, stages.reach[block].max()))
             if columns.start < columns.stop:
                 joined = np.maximum(stages.values[block, columns], behind[columns])
-                self._candidates += joined.size
+                self.candidates += joined.size
                 joined.min(axis=1, out=best[block])
         return best

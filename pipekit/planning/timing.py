@@ -6,15 +6,15 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pipekit.clusters import Level
-from pipekit.planning.dynamic_program.bottleneck import Node
-from pipekit.planning.dynamic_program.objectives import (
+from pipekit.planning.bottleneck import Node
+from pipekit.planning.layer_ranges import LayerRanges
+from pipekit.planning.objectives import (
     Cost,
     Links,
     stage_seconds,
     sync_seconds,
     transfer_seconds,
 )
-from pipekit.planning.layer_ranges import LayerRanges
 from pipekit.plans import StagePlan, layers_text
 from pipekit.units import plural
 
