@@ -19,7 +19,7 @@ from pipekit.engine import Run
 from pipekit.planning import plan
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.profiling.layer_runs.background_load import background_load
+from pipekit.profiling.layer_times import background_load
 from pipekit.simulation import simulate
 from pipekit.simulation.one_host import Host
 from pipekit.traces import Trace

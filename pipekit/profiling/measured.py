@@ -20,16 +20,16 @@ from pipekit.partition.checks import require_data
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.recording.stage import input_of
 from pipekit.profiling.layer_profile import LayerProfile
-from pipekit.profiling.layer_runs.background_load import background_load
-from pipekit.profiling.layer_runs.layer_times import (
+from pipekit.profiling.layer_times import (
     OptimizerFactory,
+    Stopwatch,
+    background_load,
     time_parts,
     time_step,
     time_updates,
 )
-from pipekit.profiling.layer_runs.sizes import dtype_of, rows_of, sizes
-from pipekit.profiling.layer_runs.stopwatch import Stopwatch
 from pipekit.profiling.profile import Profile
+from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.progress import progress_bar
 from pipekit.schedules import Op
 from pipekit.trees import Tree, tree_bytes, tree_map

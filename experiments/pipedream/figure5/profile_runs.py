@@ -21,7 +21,7 @@ from experiments.recorded.findings import Finding
 from pipekit.choices import require_choice
 from pipekit.models import PUBLISHED
 from pipekit.profiling import Profile
-from pipekit.profiling.layer_runs.layer_passes import Input, layer_name, run_backward, run_forward
+from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
 from pipekit.profiling.measured import profile
 from pipekit.trees import Tree, differentiable, leaves
 

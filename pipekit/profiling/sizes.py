@@ -1,6 +1,7 @@
 """What each layer of a model holds, saves and does, found by one forward and backward."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -14,12 +15,66 @@ from pipekit.layers.skips import Name, Skip, call, links, require_matched
 from pipekit.partition.recording.recorded_model import Passed
 from pipekit.partition.recording.sequence import RecordedSequence
 from pipekit.partition.recording.stage import gives
-from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, TieProfile
-from pipekit.profiling.layer_runs.layer_passes import Input, layer_name, run_backward, run_forward
-from pipekit.profiling.layer_runs.storages import Storages, storage_of
-from pipekit.profiling.layer_runs.work import CountWork, Work
-from pipekit.profiling.values import ValueProfile
+from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
+from pipekit.profiling.layer_profile import LayerProfile, SkipProfile, TieProfile, ValueProfile
+from pipekit.profiling.work import CountWork, Work
 from pipekit.trees import Tree, differentiable, leaves, tree_bytes
+
+
+class _Made(NamedTuple):
+    layer: int
+    size: int
+
+
+class SavedStorages:
+    """Counts each storage once, in the layer that made it, whatever views and layers save of it.
+
+    Call :meth:`pack` for every tensor saved, and :meth:`end_layer` after each layer's forward,
+    while its graph is alive.  A weak reference keeps a storage's identity, not its memory: no later
+    one is taken for it.
+
+    Args:
+        apart: tensors that do not count, because they are there anyway: parameters, buffers and the
+            model's input.
+
+    Attributes:
+        saved_bytes: by layer, bytes of what it made that a backward needs.
+    """
+
+    def __init__(self, apart: Iterable[Tensor]) -> None:
+        self._apart = {storage_of(t) for t in apart}
+        self._made: dict[StorageWeakRef, _Made] = {}
+        self._packed: dict[StorageWeakRef, int] = {}
+        self._needed: set[StorageWeakRef] = set()
+        self.saved_bytes: Counter[int] = Counter()
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        """Note a tensor that autograd saves; a pack hook of ``saved_tensors_hooks``."""
+        self._packed[storage_of(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    def end_layer(self, number: int, outputs: Iterable[Tensor]) -> None:
+        """Say that layer ``number`` has run, and what it passes on."""
+        for storage, size in self._packed.items():
+            # A part of the graph that leads to no output is gone by now, with what it saved.
+            if storage not in self._apart and not storage.expired():
+                made = self._made.setdefault(storage, _Made(number, size))
+                if storage not in self._needed:
+                    self._needed.add(storage)
+                    self.saved_bytes[made.layer] += made.size
+        self._packed.clear()
+        for tensor in outputs:
+            made = _Made(number, tensor.untyped_storage().nbytes())
+            self._made.setdefault(storage_of(tensor), made)
+
+    def live_on(self, storages: Iterable[StorageWeakRef]) -> bool:
+        """Return whether all of them live until a backward, or are there anyway."""
+        return all(storage in self._needed or storage in self._apart for storage in storages)
+
+
+def storage_of(tensor: Tensor) -> StorageWeakRef:
+    """Return a weak reference to a tensor's memory."""
+    return StorageWeakRef(tensor.untyped_storage())
 
 
 @dataclass(frozen=True)
@@ -85,7 +140,7 @@ def sizes(model: nn.Sequential, x: Tree, dtype: torch.dtype | None = None) -> Si
     skips = crossing(model)
     under_way: dict[Name, Tensor] = {}
     stashed: dict[Name, _Passed] = {}
-    storages = Storages([*model.parameters(), *model.buffers(), *leaves(x)])
+    storages = SavedStorages([*model.parameters(), *model.buffers(), *leaves(x)])
     found: list[_Found] = []
     handed: dict[int, _Passed] = {}
     names = [layer_name(layer, number) for number, layer in enumerate(model)]
@@ -139,7 +194,7 @@ def _values(
     passed: Sequence[Passed],
     found: Sequence[_Found],
     handed: Mapping[int, _Passed],
-    storages: Storages,
+    storages: SavedStorages,
 ) -> tuple[ValueProfile, ...]:
     """Return what a recorded model's layers hand to which others, if they can run otherwise.
 

@@ -1,27 +1,85 @@
 """The seconds of each layer's passes, updates and copies: what is run, and what is timed of it."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pipekit.devices import Clock
+from pipekit.host.operator_threads import SWITCH_INTERVAL_S, share_cores
 from pipekit.layers.skips import Name, call
-from pipekit.profiling.layer_runs.layer_passes import (
+from pipekit.profiling.layer_passes import (
     Input,
     run_backward,
     run_backward_input,
     run_forward,
 )
-from pipekit.profiling.layer_runs.sizes import LayerSizes, crossing
-from pipekit.profiling.layer_runs.stopwatch import Stopwatch
+from pipekit.profiling.sizes import LayerSizes, crossing
 from pipekit.trees import Tree, differentiable, tree_map
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 _Pending = tuple[int, Input, Any]
 """A layer's number, its input, and its output with the skips that it stashed."""
+
+
+class Stopwatch:
+    """Times regions by name, without holding up a GPU that computes them.
+
+    Args:
+        device: where the work runs.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._clock = Clock(device)
+        self._seconds: dict[Hashable, list[float]] = defaultdict(list)
+        self._marks: list[tuple[Hashable, object, object]] = []
+
+    @contextmanager
+    def time(self, name: Hashable) -> Iterator[None]:
+        """Time the block; its seconds count as those of ``name`` once they are collected."""
+        start = self._clock.now()
+        yield
+        self._marks.append((name, start, self._clock.now()))
+
+    def collect(self) -> None:
+        """Count what was timed, once a GPU has computed it; call this between two repeats."""
+        for name, start, end in self._marks:
+            start_s = self._clock.seconds(start)
+            self._seconds[name].append(self._clock.seconds(end) - start_s)
+        self._marks.clear()
+
+    def reset(self) -> None:
+        """Forget what was timed, which was to warm up."""
+        self.collect()
+        self._seconds.clear()
+
+    def has(self, name: Hashable) -> bool:
+        """Return whether the region was timed."""
+        return name in self._seconds
+
+    def median(self, *names: Hashable) -> float:
+        """Return the median of the seconds of some regions together."""
+        return float(np.median(self._together(names)))
+
+    def mean(self, name: Hashable) -> float:
+        """Return the mean of a region's seconds."""
+        return float(np.mean(self._seconds[name]))
+
+    def spread(self, *names: Hashable) -> float:
+        """Return the interquartile range of some regions' seconds together over their median."""
+        low, middle, high = np.percentile(self._together(names), [25, 50, 75])
+        return float((high - low) / middle)
+
+    def _together(self, names: tuple[Hashable, ...]) -> Any:
+        return np.sum([self._seconds[name] for name in names], axis=0)  # one number a repeat
 
 
 def time_step(
@@ -145,3 +203,46 @@ def time_updates(
                 for twin, parameter in zip(twins, model[number].parameters(), strict=True):
                     twin.copy_(parameter)
     watch.collect()
+
+
+@contextmanager
+def background_load(
+    model: nn.Sequential, x: Tree, others: int, dtype: torch.dtype | None = None
+) -> Iterator[None]:
+    """Have ``others`` threads train copies of a model, as the engine's other workers would.
+
+    The cores are shared out, and the interpreter's turns are as short, as in a run over threads.
+    """
+    if not others:
+        yield
+        return
+    over = threading.Event()
+    threads = [
+        threading.Thread(
+            target=_train, args=(copy.deepcopy(model), x, others, dtype, over), daemon=True
+        )
+        for _ in range(others)
+    ]
+    cores, interval = torch.get_num_threads(), sys.getswitchinterval()
+    share_cores(others + 1)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        torch.set_num_threads(cores)
+        sys.setswitchinterval(interval)
+
+
+def _train(
+    model: nn.Sequential, x: Tree, others: int, dtype: torch.dtype | None, over: threading.Event
+) -> None:
+    share_cores(others + 1)
+    while not over.is_set():
+        model.zero_grad()
+        y = run_forward(model, "the whole model", tree_map(torch.clone, x), dtype)
+        run_backward("the whole model", y, [torch.ones_like(t) for t in differentiable(y)])
