@@ -69,13 +69,7 @@ def require_own_buffers(model: nn.Sequential, balance: Sequence[int]) -> None:
 def require_own_edits(
     model: nn.Sequential, balance: Sequence[int], edited: Iterable[tuple[int, str]]
 ) -> None:
-    """Raise ValueError if two stages share a weight that a forward edits: copies would differ.
-
-    Args:
-        model: layers.
-        balance: how many each stage has.
-        edited: layers, and names of weights in them.
-    """
+    """Raise ValueError if two stages share a weight that a forward edits: copies would differ."""
     weights: set[Tensor] = {model[layer].get_parameter(name) for layer, name in edited}
     _require_own(model, balance, weights, "weight, which a forward edits,")
 

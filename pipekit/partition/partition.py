@@ -86,13 +86,7 @@ class Partition:
 
 
 def partition(model: nn.Sequential, balance: Sequence[int], tried: Probe) -> Partition:
-    """Cut a model; the layers are its own.
-
-    Args:
-        model: layers in order, possibly with skip connections (:mod:`pipekit.layers.skips`).
-        balance: how many layers each stage gets.
-        tried: what one microbatch told of the layers.
-    """
+    """Cut a model; the layers are its own."""
     skips = between(links(model), balance)
     modules = cut(model, balance)
     places = enumerate(zip(pairwise([0, *accumulate(balance)]), modules, strict=True))

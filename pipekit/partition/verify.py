@@ -118,10 +118,7 @@ def _said(what: str, mode: str) -> Iterator[None]:
 def _outcome(
     model: nn.Module, parts: Sequence[nn.Module], batch: Any, case: _Case, forward: _Forward
 ) -> _Outcome:
-    """Return what a forward of the model's parts leaves, and in training a backward.
-
-    Generators are seeded and no gradients are there; whatever is edited is put back.
-    """
+    """Return what a forward of the model's parts leaves, and in training a backward."""
     kept = {parameter: parameter.grad for parameter in model.parameters()}
     for parameter in kept:
         parameter.grad = None

@@ -48,16 +48,7 @@ def transfer_seconds(
 
 
 class Seconds:
-    """Seconds a minibatch in steady state, as an objective of the dynamic program.
-
-    Args:
-        ranges: costs of a minibatch on one worker.
-        levels: links, innermost first.
-        cost: see :func:`stage_seconds`.
-        memory: bytes by layers and minibatches in flight.
-        limit: bytes of one worker.
-        links: see :func:`pipekit.planning.pipedream.pipedream`.
-    """
+    """Seconds a minibatch in steady state, as an objective of the dynamic program."""
 
     def __init__(
         self,

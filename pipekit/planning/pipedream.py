@@ -158,10 +158,7 @@ class _Planner:
         )
 
     def _programs(self, replicate: bool) -> list[tuple[BottleneckProgram, Sequence[Level]]]:
-        """Return the programs of the hierarchies that may have the best plan.
-
-        A plan takes no less than if its workers shared all the compute evenly.
-        """
+        """Return the programs of the hierarchies that may have the best plan."""
         programs = []
         compute, least = self._ranges.compute_s(0, self._ranges.layers), math.inf
         for levels in self._hierarchies():

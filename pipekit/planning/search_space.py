@@ -77,10 +77,6 @@ class SearchSpace:
         """Return a nested plan with its layers in one order.
 
         Within a stage they run in the profile's order, unless only another fits the memory.
-
-        Args:
-            nodes: of the dynamic program.
-            limit: bytes of a worker.
         """
         if self._states is None:
             return Settled(tuple(nodes), (), self.ranges, self.memory)

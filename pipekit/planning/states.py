@@ -102,9 +102,6 @@ class States:
         The layers between two states may run in several orders.  Each passes some states; its
         peak is the largest height among them, both ends included, and the lowest peak counts.
 
-        Args:
-            height: of each state.
-
         Returns:
             ``[first, stop]``, infinite where ``first`` is no part of ``stop``.
         """

@@ -139,11 +139,7 @@ def _layer(found: re.Match[str]) -> LayerProfile:
 
 
 def _order(graph: _Graph, path: str) -> list[str]:
-    """Return the layers in an order in which they can run, as the file has them where it can.
-
-    Raises:
-        ValueError: the graph has a cycle.
-    """
+    """Return the layers in an order in which they can run, as the file has them where it can."""
     import networkx as nx  # here, since few profiles are such files
 
     edges = nx.DiGraph()

@@ -88,11 +88,6 @@ def run_forward(
 def run_backward(name: str, y: Tree, gradients: Sequence[Tensor | None]) -> None:
     """Run the backward of a layer with output ``y``; without graph or gradient it does nothing.
 
-    Args:
-        name: of the layer.
-        y: its output.
-        gradients: of the output's differentiable tensors, in order.
-
     Raises:
         ValueError: the layer fails.
     """
@@ -106,12 +101,6 @@ def run_backward_input(
     name: str, y: Tree, gradients: Sequence[Tensor | None], entered: Input
 ) -> WeightBackward | None:
     """Run the part of a layer's backward for its input; return the part for its weights.
-
-    Args:
-        name: of the layer.
-        y: its output.
-        gradients: of the output's differentiable tensors, in order.
-        entered: its input.
 
     Raises:
         ValueError: the layer fails.

@@ -233,12 +233,7 @@ def hops(values: Sequence[ValueProfile], relayed: bool = False) -> Iterator[Hop]
 
 
 def renumbered(ties: Iterable[TieProfile], number: Sequence[int]) -> tuple[TieProfile, ...]:
-    """Return what layers share once they have other numbers, which several may have in common.
-
-    Args:
-        ties: between them.
-        number: of each.
-    """
+    """Return what layers share once they have other numbers, which several may have in common."""
     places = ((tie, {number[layer] for layer in tie.layers}) for tie in ties)
     return tuple(TieProfile(tuple(at), tie.bytes) for tie, at in places if len(at) > 1)
 

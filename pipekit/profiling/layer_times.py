@@ -31,11 +31,7 @@ _Pending = tuple[int, Input, Any]
 
 
 class Stopwatch:
-    """Times regions by name, without holding up a GPU that computes them.
-
-    Args:
-        device: where the work runs.
-    """
+    """Times regions by name, without holding up a GPU that computes them."""
 
     def __init__(self, device: torch.device) -> None:
         self._clock = Clock(device)
@@ -158,10 +154,7 @@ def _forwards(
 def _backwards(
     pending: list[_Pending],
 ) -> Iterator[tuple[int, Input, Tree, Sequence[Tensor | None]]]:
-    """Yield the layers from the last on: number, input, output, and the output's gradients.
-
-    Whoever takes one runs its backward before taking the next.
-    """
+    """Yield the layers from the last on: number, input, output, and the output's gradients."""
     gradients: list[Tensor | None] = [torch.ones_like(t) for t in differentiable(pending[-1][2][0])]
     of_skips: dict[Name, Tensor | None] = {}
     while pending:

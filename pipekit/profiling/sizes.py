@@ -196,14 +196,7 @@ def _values(
     handed: Mapping[int, _Passed],
     storages: SavedStorages,
 ) -> tuple[ValueProfile, ...]:
-    """Return what a recorded model's layers hand to which others, if they can run otherwise.
-
-    Args:
-        passed: its values.
-        found: its layers; perhaps a loss comes behind them.
-        handed: what each value was, by its number.
-        storages: which of it a backward needs.
-    """
+    """Return what a recorded model's layers hand to which others, if they can run otherwise."""
     last = max((user for value in passed for user in value.users), default=0)
     edges = {(value.source, user) for value in passed for user in value.users}
     if all((layer, layer + 1) in edges for layer in range(last)):

@@ -43,13 +43,7 @@ class Work(tuple[Operator, ...]):
         return sum(operator.flops for operator in self)
 
     def seconds(self, flops: float, bandwidth: float, winograd: bool = False) -> float:
-        """Return how long they take one after another, each by the roofline.
-
-        Args:
-            flops: that a device attains a second.
-            bandwidth: of its memory, in bytes a second.
-            winograd: whether Winograd's algorithm is used where it can be.
-        """
+        """Return how long they take one after another, each by the roofline."""
         return sum(
             max(
                 each.flops / (WINOGRAD_SAVES if winograd and each.winograd else 1) / flops,

@@ -66,12 +66,7 @@ def _drawn_so_far() -> dict[str, bytes]:
 
 @contextmanager
 def stateless(outer: Iterable[nn.Module], model: nn.Module) -> Iterator[None]:
-    """Refuse a forward that keeps something in its module, where stages would not find it.
-
-    Args:
-        outer: the modules whose forward is recorded.
-        model: which names them.
-    """
+    """Refuse a forward that keeps something in its module, where stages would not find it."""
     names = module_names(model)
     recorded = set(outer)
     before = {module: _tensors(module) for module in names if module in recorded}

@@ -11,12 +11,7 @@ from pipekit.partition.recording.stage import RecordedStage
 
 
 def owners(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules within one that have extra state, by its names in ``state_dict()``.
-
-    Args:
-        module: layers, a stage or an unsplit model.
-        prefix: of the names.
-    """
+    """Yield the modules within one that have extra state, by its names in ``state_dict()``."""
     if isinstance(module, RecordedStage):  # has the unsplit model's names wherever it stands
         prefix = ""
     if type(module).get_extra_state is not nn.Module.get_extra_state:

@@ -65,9 +65,6 @@ def last_name(func: Callable[..., Any]) -> str:
 class OperatorKinds(TorchDispatchMode):
     """Notes, while it is entered, what kinds of operators run; whoever asks resets the notes.
 
-    Args:
-        device: where the model computes.
-
     Attributes:
         drew: whether a generator's state has changed.  An operator's tag alone would not say so:
             attention has it also where nothing is dropped.
