@@ -21,7 +21,7 @@ from tests.partition.networks import InPlace, Tied, Twice, UNet, build
 def modules_of(model: nn.Module, batch: Any) -> list[tuple[str, ...]]:
     layers = stages(model, batch)
     assert layers.summary is not None
-    return [layer.modules for layer in layers.summary.layers]
+    return list(layers.summary.modules)
 
 
 def test_blocks_are_the_outermost_repeated_modules() -> None:
@@ -263,7 +263,7 @@ def test_a_table_says_what_there_is() -> None:
         nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2)), torch.ones(3, 4)
     )
     assert layers.summary is not None
-    assert [layer.random for layer in layers.summary.layers] == [False, True, False]
+    assert list(layers.summary.table["random"]) == ["", "yes", ""]
 
 
 def test_only_what_draws_numbers_counts_as_random() -> None:
@@ -274,7 +274,7 @@ def test_only_what_draws_numbers_counts_as_random() -> None:
     )
     layers = stages(model, torch.randn(3, 4, 8))
     assert layers.summary is not None
-    assert [layer.random for layer in layers.summary.layers] == [False, True, False]
+    assert list(layers.summary.table["random"]) == ["", "yes", ""]
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import copy
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple, Self
 
@@ -19,15 +19,10 @@ from pipekit.partition.recording.stage import RecordedStage
 from pipekit.partition.recording.templates import values
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """A tensor that goes from a layer to later ones.
+class Crossing(NamedTuple):
+    """A tensor that goes from a layer to later ones, as it is in the example.
 
-    Attributes:
-        source: what makes it: a module's name, an operation with its place, or "the batch".
-        shape: in the example.
-        nbytes: in the example.
-        requires_grad: whether a gradient comes back for it.
+    ``source`` makes it: a module's name, an operation with its place, or "the batch".
     """
 
     source: str

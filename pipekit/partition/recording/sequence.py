@@ -1,41 +1,17 @@
 """A recorded model as the sequence of layers that pipelines, profiles and planners take."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import pandas as pd
 from torch import nn
 
-from pipekit.partition.recording.recorded_model import Crossing, Passed, RecordedModel
+from pipekit.partition.recording.program import Step
+from pipekit.partition.recording.recorded_model import Passed, RecordedModel
 from pipekit.partition.recording.stage import RecordedStage, span
 from pipekit.units import bytes_text
-
-
-@dataclass(frozen=True)
-class LayerSummary:
-    """What a table says of one layer.
-
-    Attributes:
-        modules: the modules that it calls, by name.
-        operations: how many recorded operations run beside these.
-        parameters: numbers in its parameters.
-        nbytes: of these.
-        seconds: of one forward in training, measured when the layers were verified.
-        random: whether it draws random numbers in training.
-        buffers: how many tensors it keeps that are no parameters.
-        crossing: what it hands to the next layer, for itself and for later ones.
-    """
-
-    modules: tuple[str, ...]
-    operations: int
-    parameters: int
-    nbytes: int
-    seconds: float
-    random: bool
-    buffers: int
-    crossing: tuple[Crossing, ...]
 
 
 @dataclass(frozen=True)
@@ -43,44 +19,42 @@ class Summary:
     """What is known of a model's layers; it holds no tensors.
 
     Attributes:
-        layers: one entry each.
-        rows: of the example, to which bytes and shapes belong.
+        table: one row a layer: modules, parameters, bytes, milliseconds of one forward in training
+            when the layers were verified, what crosses behind it.
+        remarks: what holds for the layers together, a line each.
+        modules: names of those that each layer calls.
         verified: sizes of the batch with which the layers were compared with the unsplit model.
-        ties: the names of each parameter that has several.
-        frozen: what Python read from tensors, which is held to be as in the example.
     """
 
-    layers: tuple[LayerSummary, ...]
-    rows: int
+    table: pd.DataFrame
+    remarks: tuple[str, ...]
+    modules: tuple[tuple[str, ...], ...]
     verified: str
-    ties: tuple[tuple[str, ...], ...]
-    frozen: tuple[str, ...]
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """One row a layer: modules, parameters, bytes, milliseconds, what crosses behind it."""
-        return pd.DataFrame(
-            {
-                "modules": [span(layer.modules) for layer in self.layers],
-                "operations": [layer.operations for layer in self.layers],
-                "parameters": [layer.parameters for layer in self.layers],
-                "MB": [round(layer.nbytes / 1e6, 3) for layer in self.layers],
-                "ms (measured)": [round(layer.seconds * 1e3, 2) for layer in self.layers],
-                "random": ["yes" if layer.random else "" for layer in self.layers],
-                "buffers": [layer.buffers or "" for layer in self.layers],
-                "crosses behind": [_crosses(layer.crossing) for layer in self.layers],
-            }
+    @classmethod
+    def of(cls, recorded: RecordedModel, layers: list[RecordedStage], seconds: list[float]) -> Self:
+        """Return what is known of the layers of a recorded model, whose forwards took so long."""
+        steps = [recorded.steps(number) for number in range(len(layers))]
+        modules = tuple(_modules(each) for each in steps)
+        sizes = [sum(p.nbytes for p in layer.parameters()) for layer in layers]
+        buffers = [sum(1 for _ in layer.buffers()) for layer in layers]
+        table = {
+            "modules": [span(names) for names in modules],
+            "operations": [sum(s.operation is not None for s in each) for each in steps],
+            "parameters": [sum(p.numel() for p in layer.parameters()) for layer in layers],
+            "MB": [round(size / 1e6, 3) for size in sizes],
+            "ms (measured)": [round(each * 1e3, 2) for each in seconds],
+            "random": ["yes" if any(s.random for s in each) else "" for each in steps],
+            "buffers": [count or "" for count in buffers],
+            "crosses behind": [_crosses(recorded, layer + 1) for layer in range(len(layers))],
+        }
+        remarks = (
+            f"{len(layers)} layers; bytes that cross are those of {recorded.rows} rows; outputs, "
+            f"buffers and all gradients equal the unsplit model's, with {recorded.trial.sizes}",
+            *(f"tied: {' = '.join(names)}" for names in recorded.ties),
+            *(f"held to be as in the example: {read}" for read in recorded.frozen),
         )
-
-    @property
-    def remarks(self) -> list[str]:
-        """What holds for the layers together, a line each."""
-        return [
-            f"{len(self.layers)} layers; bytes that cross are those of {self.rows} rows; outputs, "
-            f"buffers and all gradients equal the unsplit model's, with {self.verified}",
-            *(f"tied: {' = '.join(names)}" for names in self.ties),
-            *(f"held to be as in the example: {read}" for read in self.frozen),
-        ]
+        return cls(pd.DataFrame(table), remarks, modules, recorded.trial.sizes)
 
     def __str__(self) -> str:
         return "\n".join([self.table.to_string(max_colwidth=60), *self.remarks])
@@ -122,16 +96,7 @@ class RecordedSequence(nn.Sequential):
         sequence = cls(*layers)
         sequence.passed = recorded.passed_values()
         sequence.origin = Origin(recorded)
-        sequence.summary = Summary(
-            layers=tuple(
-                _summary(recorded, number, layer, seconds[number])
-                for number, layer in enumerate(layers)
-            ),
-            rows=recorded.rows,
-            verified=recorded.trial.sizes,
-            ties=tuple(map(tuple, recorded.ties)),
-            frozen=recorded.frozen,
-        )
+        sequence.summary = Summary.of(recorded, layers, seconds)
         return sequence
 
     def __repr__(self) -> str:
@@ -165,24 +130,13 @@ class RecordedSequence(nn.Sequential):
             layer.load_state_dict(own, strict=strict, assign=assign)
 
 
-def _summary(
-    recorded: RecordedModel, number: int, layer: RecordedStage, seconds: float
-) -> LayerSummary:
-    steps = recorded.steps(number)
-    last = number == len(recorded) - 1
-    return LayerSummary(
-        modules=tuple(dict.fromkeys(s.module for s in steps if s.module is not None)),
-        operations=sum(step.operation is not None for step in steps),
-        parameters=sum(p.numel() for p in layer.parameters()),
-        nbytes=sum(p.nbytes for p in layer.parameters()),
-        seconds=seconds,
-        random=any(step.random for step in steps),
-        buffers=sum(1 for _ in layer.buffers()),
-        crossing=() if last else tuple(recorded.crossing(number + 1)),
-    )
+def _modules(steps: Iterable[Step]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(step.module for step in steps if step.module is not None))
 
 
-def _crosses(crossing: tuple[Crossing, ...]) -> str:
+def _crosses(recorded: RecordedModel, layer: int) -> str:
+    """Return what goes from the layers before one to it and later ones."""
+    crossing = recorded.crossing(layer) if layer < len(recorded) else []
     if not crossing:
         return ""
     size = sum(each.nbytes for each in crossing)
