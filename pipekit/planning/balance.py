@@ -113,12 +113,11 @@ def balanced(
 ) -> Plan:
     """Return stages of about equal cost, stage i on worker i.
 
-    These methods look at no link and no memory: the plan is refused if it does not fit.  Its
-    predicted seconds a microbatch are those of the slowest stage's passes, recomputation counted,
-    or of the slowest transfer there and back: a batch of m microbatches takes m times as long, and
-    the bubble, which a flush costs.  A worker keeps one weight version, gradients, the optimizer's
-    state, buffers, and the activations of all microbatches, as in GPipe; with recomputation all
-    inputs, and the activations of one microbatch (and of the last, if that is not recomputed).
+    These methods look at no link and no memory: the plan is refused if it does not fit.  A
+    microbatch takes the seconds of the slowest stage's passes, recomputation counted, or of the
+    slowest transfer there and back.  A worker keeps one weight version, gradients, the optimizer's
+    state, buffers, and the activations of all microbatches; with recomputation all inputs, and the
+    activations of one microbatch (and of the last, if that is not recomputed).
 
     Args:
         profile: costs of a microbatch.
