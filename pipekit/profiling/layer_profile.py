@@ -123,10 +123,7 @@ class SkipProfile:
     saved: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.bytes < math.inf:
-            raise ValueError(
-                f"skip {self.name!r}: bytes must be 0 or a positive number, not {self.bytes}"
-            )
+        _require_bytes(f"skip {self.name!r}", self.bytes)
 
 
 @dataclass(frozen=True)
@@ -148,10 +145,7 @@ class TieProfile:
         object.__setattr__(self, "layers", tuple(sorted(set(self.layers))))
         if len(self.layers) < 2:
             raise ValueError(f"weights are shared by two layers or more, not by {self.layers}")
-        if not 0 <= self.bytes < math.inf:
-            raise ValueError(
-                f"shared weights: bytes must be 0 or a positive number, not {self.bytes}"
-            )
+        _require_bytes("shared weights", self.bytes)
 
 
 @dataclass(frozen=True)
@@ -179,8 +173,7 @@ class ValueProfile:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "users", tuple(sorted(set(self.users))))
-        if not 0 <= self.bytes < math.inf:
-            raise ValueError(f"{self}: bytes must be 0 or a positive number, not {self.bytes}")
+        _require_bytes(str(self), self.bytes)
         if self.source is not None and self.source < 0:
             raise ValueError(f"{self}: there is no such layer")
         if self.users and self.users[0] <= (-1 if self.source is None else self.source):
@@ -230,6 +223,11 @@ def hops(values: Sequence[ValueProfile], relayed: bool = False) -> Iterator[Hop]
             if user != place:
                 yield Hop(number, place, user, own=place == value.source)
                 place = user
+
+
+def _require_bytes(what: str, size: float) -> None:
+    if not 0 <= size < math.inf:
+        raise ValueError(f"{what}: bytes must be 0 or a positive number, not {size}")
 
 
 def renumbered(ties: Iterable[TieProfile], number: Sequence[int]) -> tuple[TieProfile, ...]:

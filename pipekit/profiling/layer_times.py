@@ -117,12 +117,12 @@ def time_parts(
         heard = watch if repeat else unheard
         pending = _forwards(model, tree_map(torch.clone, x), found, dtype, unheard)
         for number, entered, passed, gradients in _backwards(pending):
-            with heard.time(("backward input", number)):
+            with heard.time(("backward_input", number)):
                 name = found[number].profile.name
                 rest = run_backward_input(name, passed, gradients, entered)
             if rest and number not in by_branches:
                 by_branches[number] = rest.is_exact()
-            with heard.time(("backward weight", number)):
+            with heard.time(("backward_weight", number)):
                 if rest:
                     rest.run(by_branches[number])
     watch.collect()
