@@ -25,7 +25,7 @@ from pipekit.models import convnet, gpt, token_loss
 from pipekit.planning import plan
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.profiling.layer_runs.background_load import background_load
+from pipekit.profiling.layer_times import background_load
 from pipekit.profiling.measured import profile
 from pipekit.progress import progress_bar
 from pipekit.schedules import Schedule, check

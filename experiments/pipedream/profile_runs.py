@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from pipekit.profiling.layer_runs.layer_passes import Input, layer_name, run_backward, run_forward
+from pipekit.profiling.layer_passes import Input, layer_name, run_backward, run_forward
 from pipekit.trees import Tree, differentiable
 
 WARM_UP = 5

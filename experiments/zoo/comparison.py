@@ -122,14 +122,7 @@ def validated(
     batches: int = 4,
     names: Iterable[str] = ("flush", "zb-h1", "zb-h2", "zb-v"),
 ) -> pd.DataFrame:
-    """Return what a global stop before each update costs, and validating it later instead.
-
-    Args:
-        setting: its passes take so many slots.
-        slot_s: seconds of a slot.
-        batches: how many are run, one after another.
-        names: of the methods.
-    """
+    """Return what a global stop before each update costs, and validating it later instead."""
     rows = []
     for name in names:
         made, costs = schedule(name, setting).take(batches), _profile(name, setting, slot_s)

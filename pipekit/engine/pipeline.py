@@ -43,7 +43,7 @@ from pipekit.layers.twin import copied
 from pipekit.names import TRANSPORTS
 from pipekit.partition.checks import require_balance, require_data, require_no_tensor_hooks
 from pipekit.partition.partition import sequence_of
-from pipekit.partition.reordered import in_plan_order
+from pipekit.partition.stages import in_plan_order
 from pipekit.plans import Plan
 from pipekit.schedules import Schedule
 from pipekit.staleness import Mitigation

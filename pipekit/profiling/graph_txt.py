@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from pipekit.profiling.layer_profile import Contents, LayerProfile
-from pipekit.profiling.values import ValueProfile
+from pipekit.profiling.layer_profile import LayerProfile, ValueProfile
+from pipekit.profiling.profile import Profile
 from pipekit.reading import read_text
 
 _NUMBER = r"[-+.\deE]+"
@@ -36,7 +36,7 @@ class _Graph(NamedTuple):
     edges: list[tuple[str, str]]
 
 
-def read(path: str | os.PathLike[str], rows: int = 1) -> Contents:
+def read(path: str | os.PathLike[str], rows: int = 1) -> Profile:
     """Read a profile that PipeDream's profiler wrote.
 
     A node's output is one value, however many nodes read it.  Input nodes stand for the loading of
@@ -72,7 +72,7 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> Contents:
     input_bytes = sum(graph.inputs.values())
     if _is_chain(values, len(order)):
         values = []
-    return Contents(layers, rows, input_bytes, provenance, values=tuple(values))
+    return Profile(layers, rows, input_bytes, provenance, values=tuple(values))
 
 
 def _parse(path: Path) -> _Graph:
@@ -139,11 +139,7 @@ def _layer(found: re.Match[str]) -> LayerProfile:
 
 
 def _order(graph: _Graph, path: str) -> list[str]:
-    """Return the layers in an order in which they can run, as the file has them where it can.
-
-    Raises:
-        ValueError: the graph has a cycle.
-    """
+    """Return the layers in an order in which they can run, as the file has them where it can."""
     import networkx as nx  # here, since few profiles are such files
 
     edges = nx.DiGraph()

@@ -147,7 +147,7 @@ def test_no_cut_parts_what_is_edited_from_what_edits_it() -> None:
     """The momentum encoder is edited before the first block and read in its own."""
     layers = stages(made(partial(Momentum, follow_in_place)), X)
     assert layers.summary is not None
-    assert [layer.modules for layer in layers.summary.layers] == [
+    assert list(layers.summary.modules) == [
         ("key.0", "key.1", "key.2"), ("query.0",), ("query.1",), ("query.2",),
     ]  # fmt: skip
 

@@ -29,8 +29,7 @@ from pipekit.partition.checks import (
     require_data,
     require_ties_on_one_device,
 )
-from pipekit.partition.cut import cut
-from pipekit.partition.partition import partition, sequence_of
+from pipekit.partition.partition import cut, partition, sequence_of
 from pipekit.partition.probe import probe
 from pipekit.partition.ties import Tie, find_ties, tie_ends
 from pipekit.plans import Recompute

@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader
 
 from pipekit.engine.batches import Batch
-from pipekit.partition.recorded.stage import RecordedStage
+from pipekit.partition.recording.stage import RecordedStage
 from pipekit.trees import Tree, leaves
 
 Inputs = str | Sequence[str] | Callable[[Any], Any] | None

@@ -15,7 +15,7 @@ from torch import nn
 from pipekit import LossScale, Pipeline, PipelinedModule, Updates, models, oracle, schedules
 from pipekit.clusters import flat
 from pipekit.partition.checks import require_ties_on_one_device
-from pipekit.partition.cut import cut as cut_into
+from pipekit.partition.partition import cut as cut_into
 from tests.engine.examples import (
     METHODS,
     OPTIMIZERS,
