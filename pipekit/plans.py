@@ -110,7 +110,7 @@ class Plan:
         replicas: Sequence[int] | None = None,
         recompute: Recompute = "never",
     ) -> "Plan":
-        """Return a plan that nobody computed: layers and workers of each stage, rows a microbatch."""
+        """Return a plan by hand: layers and workers of each stage, rows of a microbatch."""
         stops = list(accumulate(balance))
         stages = tuple(
             StagePlan(first, stop, copies, recompute)
