@@ -65,12 +65,7 @@ def emulated(
 ) -> pd.DataFrame:
     """Return simulated and emulated seconds of each method, once.
 
-    Args:
-        block: the costs of one block.
-        setting: workers and microbatches; the rest of it does not count.
-        batches: how many are run.
-        overlap: what overlapped passes take, as a share; None: they run one after the other.
-        names: of the methods.
+    ``overlap`` is what overlapped passes take, as a share; None: they run one after the other.
     """
     rows = []
     for name in names:

@@ -5,12 +5,13 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import ceil, prod
 from sys import float_info
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipekit.planning.layer_ranges import Floats
+from pipekit.planning.objectives import Bytes, Seconds
 from pipekit.planning.progress import planning_bar
 
 TIE = 1e-9
@@ -44,29 +45,8 @@ class _Stages:
         return np.where(within.any(axis=1), len(within) - within.argmax(axis=1), 0)
 
 
-class Objective(Protocol):
-    """What the slowest (or fullest) stage is to have least of.
-
-    Matrices hold, at ``[i, j]``, the value for the layers between the cuts i and j (in a chain,
-    layers i to j - 1), infinite where there are none or where a worker's memory does not hold them.
-
-    Attributes:
-        in_flight_matters: whether the values depend on the minibatches in flight.
-        receivers_count: whether a transfer counts for the stage that receives and, unless it is
-            the first, for the one that sends; otherwise only for the one that sends.
-    """
-
-    in_flight_matters: bool
-    receivers_count: bool
-
-    def worker(self, in_flight: int) -> Floats:
-        """Return the matrix of one worker, for the microbatches that it has in flight."""
-
-    def replicated(self, inner: Floats, level: int, members: int) -> Floats:
-        """Return the matrix of so many members of a level that share the minibatches."""
-
-    def transfer(self, level: int, members: int) -> Floats:
-        """Return, for each cut, the value of what passes it to or from so many members."""
+Objective = Seconds | Bytes
+"""What the slowest (or fullest) stage is to have least of."""
 
 
 class Node(NamedTuple):

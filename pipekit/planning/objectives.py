@@ -48,7 +48,16 @@ def transfer_seconds(
 
 
 class Seconds:
-    """Seconds a minibatch in steady state, as an objective of the dynamic program."""
+    """Seconds a minibatch in steady state, as an objective of the dynamic program.
+
+    Matrices hold, at ``[i, j]``, the value for the layers between the cuts i and j (in a chain,
+    layers i to j - 1), infinite where there are none or where a worker's memory does not hold them.
+
+    Attributes:
+        in_flight_matters: whether the values depend on the minibatches in flight.
+        receivers_count: whether a transfer counts for the stage that receives and, unless it is
+            the first, for the one that sends; otherwise only for the one that sends.
+    """
 
     def __init__(
         self,
@@ -68,7 +77,7 @@ class Seconds:
             self.in_flight_matters = bool((fullest[fullest < np.inf] > limit).any())
 
     def worker(self, in_flight: int) -> Floats:
-        """Return the matrix of one worker: compute, or infinite if its memory does not hold it."""
+        """Return the matrix of one worker, for the microbatches that it has in flight."""
         if self._limit == np.inf:
             return self._ranges.every_compute_s
         fits = self._memory.worker(in_flight) <= self._limit
@@ -86,7 +95,7 @@ class Seconds:
 
 
 class Bytes:
-    """Bytes on the fullest worker, as an objective of the dynamic program.
+    """Bytes on the fullest worker, as an objective of the dynamic program like :class:`Seconds`.
 
     A minibatch in flight holds a weight version of its own (weight stashing) and its activations.
     Each minibatch ends with an update, which frees its gradients.

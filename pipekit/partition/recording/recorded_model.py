@@ -13,9 +13,8 @@ from pipekit.layers.modes import exceptions, in_evaluation
 from pipekit.partition.recording.boundaries import Boundary, boundaries
 from pipekit.partition.recording.model_input import ModelInput
 from pipekit.partition.recording.names import Names
-from pipekit.partition.recording.part import Part
 from pipekit.partition.recording.program import Program, Step
-from pipekit.partition.recording.stage import RecordedStage
+from pipekit.partition.recording.stage import Part, RecordedStage
 from pipekit.partition.recording.templates import values
 
 
