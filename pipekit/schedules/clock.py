@@ -209,10 +209,9 @@ class Replay(Clock):
         return False
 
     def _let_meet(self, lists: list[list[int]], needs: list[Need]) -> None:
-        """Put a meeting before each worker's first update of a batch, which waits for all of them.
+        """Put a meeting before each worker's first update of a batch, which waits for them all.
 
-        A worker comes to its meeting when all gradients of its stages are there, and it has made
-        the updates before.
+        A worker comes to it when all gradients of its stages are there, and their updates made.
         """
         graph = self.graph
         meetings: dict[int, dict[int, int]] = defaultdict(dict)  # by update and worker

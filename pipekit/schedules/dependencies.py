@@ -198,11 +198,7 @@ class Dependencies:
         return rows
 
     def _one_of(self, rows: Numbers, ops: tuple[Op, ...]) -> Numbers:
-        """Return for each stage and microbatch the number of the pass that is of one of the ops.
-
-        Raises:
-            ScheduleError: a microbatch has several of them.
-        """
+        """Return for each stage and microbatch the number of the pass that is of one of the ops."""
         some = rows[[PLACES[op] for op in ops]]
         both = np.argwhere((some != NOBODY).sum(axis=0) > 1)
         if len(both):

@@ -115,10 +115,7 @@ class Judge:
 
 
 def _peaks(frame: pd.DataFrame) -> tuple[float, ...]:
-    """Return the most bytes of each worker, as if the optimizer's state were there all the time.
-
-    It is from the second batch on.
-    """
+    """Return the most bytes of each worker, as if the optimizer's state were there all the time."""
     states = frame.groupby("worker")["optimizer"].transform("max")
     total = frame.assign(optimizer=states)[PARTS].sum(axis=1)
     return tuple(map(float, total.groupby(frame["worker"]).max()))

@@ -245,14 +245,7 @@ def _transfers(
 
 
 def _meet(paths: Sequence[Path], line: Numbers, left: Seconds, came: Seconds) -> bool:
-    """Return whether messages of two connections were on one port at once.
-
-    Args:
-        paths: of each connection.
-        line: of each message, its connection.
-        left: likewise, when it set out.
-        came: likewise, when its last byte left.
-    """
+    """Return whether messages of two connections were on one port at once."""
     users = defaultdict(list)
     for number, path in enumerate(paths):
         for port, _ in path.ports:

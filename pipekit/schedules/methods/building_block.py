@@ -45,11 +45,7 @@ def v_half(stages: int, microbatches: int) -> Schedule:
     (github.com/sail-sg/zero-bubble-pipeline-parallelism, zbv_greedy.py).
 
     Args:
-        stages: how many stages, two a worker.
-        microbatches: microbatches in each batch.
-
-    Raises:
-        ScheduleError: a count is below 1, or the number of stages is odd.
+        stages, microbatches: how many stages, two a worker, and microbatches a batch.
     """
     p = v_workers(stages, microbatches, "V-Half", "zb_h1")
     gap = 0 if p % 2 else 3  # so that no two passes of a worker want one slot
@@ -68,11 +64,7 @@ def v_min(stages: int, microbatches: int) -> Schedule:
     that do not take equally long make workers wait.  The slots are those of the authors' code.
 
     Args:
-        stages: how many stages, two a worker.
-        microbatches: microbatches in each batch.
-
-    Raises:
-        ScheduleError: a count is below 1, or the number of stages is odd.
+        stages, microbatches: how many stages, two a worker, and microbatches a batch.
     """
     p = v_workers(stages, microbatches, "V-Min", "zb_h1")
     gap = 0 if p % 3 else 2  # so that no two passes of a worker want one slot
@@ -83,9 +75,9 @@ def v_min(stages: int, microbatches: int) -> Schedule:
 def _repeated(blocks: Sequence[_Block], microbatches: int) -> list[list[Pass]]:
     """Return every worker's passes of a batch.
 
-    Each is where its repeated block has it.  Before the first microbatch's backward ends, and after
-    the last one's forward has begun, a pass is then moved to the first slot that is empty, if its
-    data is there and its worker keeps no more activations than the repeated block's worst worker.
+    Each is where its repeated block has it.  Before the first microbatch's backward is done, and
+    after the last one's forward has begun, a pass is then moved to the first slot that is empty, if
+    its data is there and its worker keeps no more activations than the block's worst worker.
     """
     rows = [_row(block, v_stages(w, len(blocks)), microbatches) for w, block in enumerate(blocks)]
     most = max(_with_weights(row)[1] for row in rows)
@@ -122,11 +114,7 @@ def _row(block: _Block, stages: tuple[int, int], microbatches: int) -> _Row:
 
 
 def _with_weights(row: Mapping[int, Pass]) -> tuple[_Row, int]:
-    """Return a worker's passes with parts for the weights in the first slots that are empty.
-
-    Returns:
-        The passes, and the most activations that the worker keeps, in those of a pass.
-    """
+    """Return a worker's passes with parts for the weights in the first slots that are empty."""
     passes, waiting = dict(row), deque[Pass]()
     last, kept, most = max(row), 0, 0
     for slot in count():

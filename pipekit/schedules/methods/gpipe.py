@@ -17,11 +17,7 @@ def gpipe(stages: int, microbatches: int) -> Schedule:
     which idles no less and sums the same gradients.
 
     Args:
-        stages: how many stages, one worker each.
-        microbatches: microbatches in each batch.
-
-    Raises:
-        ScheduleError: a count is below 1.
+        stages, microbatches: how many stages, one worker each, and microbatches a batch.
     """
     require_positive(stages=stages, microbatches=microbatches)
     order = [(op, k) for op in (Op.FORWARD, Op.BACKWARD) for k in range(microbatches)]
@@ -33,9 +29,6 @@ def model_parallel(stages: int) -> Schedule:
 
     Args:
         stages: how many stages, one worker each.
-
-    Raises:
-        ScheduleError: a count is below 1.
     """
     return replace(gpipe(stages, microbatches=1), name="model parallel")
 
@@ -47,9 +40,6 @@ def inference(stages: int, homes: Sequence[int] | None = None, workers: int = 0)
         stages: how many stages.
         homes: the worker of each stage; by default one each.
         workers: how many there are, if more than that; the others are idle.
-
-    Raises:
-        ScheduleError: a count is below 1.
     """
     require_positive(stages=stages)
     homes = homes or range(stages)

@@ -25,12 +25,8 @@ def interleaved(stages: int, microbatches: int, *, workers: int) -> Schedule:
     number is cut into even rounds of so many or more.
 
     Args:
-        stages: how many stages; a multiple of ``workers``, at least twice as many.
-        microbatches: microbatches in each batch.
-        workers: how many workers share the stages.
-
-    Raises:
-        ScheduleError: a count is below 1, or the workers cannot share the stages equally.
+        stages, microbatches: how many stages, and microbatches a batch.
+        workers: how many share the stages, each two or more.
     """
     loop = _loop(stages, microbatches, workers, "interleaved", "flush")
     # Each worker behind needs one forward to have work at once, and one more so that messages have
@@ -53,12 +49,8 @@ def interleaved_zero_bubble(stages: int, microbatches: int, *, workers: int) -> 
     - drain: I W, and ``w`` times W.
 
     Args:
-        stages: how many stages; a multiple of ``workers``, at least twice as many.
-        microbatches: microbatches in each batch.
-        workers: how many workers share the stages.
-
-    Raises:
-        ScheduleError: a count is below 1, or the workers cannot share the stages equally.
+        stages, microbatches: how many stages, and microbatches a batch.
+        workers: how many share the stages, each two or more.
     """
     loop = _loop(stages, microbatches, workers, "interleaved", "zb_h1")
     each = (_interleaved(own, microbatches, workers, ahead=1) for own in loop)
@@ -78,12 +70,8 @@ def looped_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
     less, and sums gradients in that order.
 
     Args:
-        stages: how many stages; a multiple of ``workers``, at least twice as many.
-        microbatches: microbatches in each batch.
-        workers: how many workers share the stages.
-
-    Raises:
-        ScheduleError: a count is below 1, or the workers cannot share the stages equally.
+        stages, microbatches: how many stages, and microbatches a batch.
+        workers: how many share the stages, each two or more.
     """
 
     def passes(own: range) -> list[Pass]:
@@ -97,16 +85,7 @@ def looped_bfs(stages: int, microbatches: int, *, workers: int) -> Schedule:
 def _loop(
     stages: int, microbatches: int, workers: int, method: str, straight: str
 ) -> Iterator[range]:
-    """Return each worker's stages in a loop.
-
-    Args:
-        stages, microbatches, workers: the counts.
-        method: what cannot be done with other counts.
-        straight: the method for one stage a worker.
-
-    Raises:
-        ScheduleError: a count is below 1, or the workers do not have equally many, two or more.
-    """
+    """Return each worker's stages in a loop."""
     require_positive(stages=stages, workers=workers)
     if stages % workers or stages == workers:
         raise ScheduleError(
@@ -118,10 +97,9 @@ def _loop(
 
 
 def _interleaved(own: range, microbatches: int, workers: int, *, ahead: int) -> Iterator[Pass]:
-    """Yield the passes of a batch on the worker that has the stages ``own``.
+    """Yield a worker's passes of a batch: all its stages but one for a round of microbatches.
 
-    Before it alternates, it runs all but one of its stages for a round of microbatches, and
-    ``ahead`` forwards for each worker behind.
+    Then come ``ahead`` forwards for each worker behind, before it alternates.
     """
     # A batch in parts of ``workers`` microbatches or more, the larger ones first.
     parts = np.array_split(range(microbatches), max(1, microbatches // workers))

@@ -17,11 +17,7 @@ def flush(stages: int, microbatches: int) -> Schedule:
     ``stages`` microbatches in flight instead of ``microbatches``.
 
     Args:
-        stages: how many stages, one worker each.
-        microbatches: microbatches in each batch.
-
-    Raises:
-        ScheduleError: a count is below 1.
+        stages, microbatches: how many stages, one worker each, and microbatches a batch.
     """
     return _in_flight("PipeDream-Flush", stages, microbatches, lambda w: stages - w)
 
@@ -37,11 +33,7 @@ def eager(stages: int, microbatches: int) -> Schedule:
     ``w`` has ``2 (p - w) - 1`` microbatches in flight.
 
     Args:
-        stages: how many stages, one worker each.
-        microbatches: microbatches in each batch.
-
-    Raises:
-        ScheduleError: a count is below 1.
+        stages, microbatches: how many stages, one worker each, and microbatches a batch.
     """
     return _in_flight("eager 1F1B", stages, microbatches, lambda w: 2 * (stages - w) - 1)
 
@@ -61,11 +53,7 @@ def zb_h1(stages: int, microbatches: int) -> Schedule:
     is not longer than F or I; else more.
 
     Args:
-        stages: how many stages, one worker each.
-        microbatches: microbatches in each batch.
-
-    Raises:
-        ScheduleError: a count is below 1.
+        stages, microbatches: how many stages, one worker each, and microbatches a batch.
     """
     return _in_flight("ZB-H1", stages, microbatches, lambda w: stages - w, lambda w: w)
 
@@ -87,11 +75,7 @@ def zb_h2(stages: int, microbatches: int) -> Schedule:
     workers.
 
     Args:
-        stages: how many stages, one worker each.
-        microbatches: microbatches in each batch.
-
-    Raises:
-        ScheduleError: a count is below 1.
+        stages, microbatches: how many stages, one worker each, and microbatches a batch.
     """
     in_flight = (lambda w: 2 * (stages - w) - 1), (lambda w: 2 * w)
     return _in_flight("ZB-H2", stages, microbatches, *in_flight)
@@ -104,15 +88,7 @@ def _in_flight(
     in_flight: Callable[[int], int],
     waiting: Callable[[int], int] | None = None,
 ) -> Schedule:
-    """Return batches of 1F1B, by what each worker has in flight and waiting.
-
-    Args:
-        name: the method's.
-        stages: one worker each.
-        microbatches: of a batch.
-        in_flight: most microbatches of a worker.
-        waiting: parts for the weights that wait on a worker; None: backwards are whole.
-    """
+    """Return batches of 1F1B, by what each worker has in flight and waiting."""
     require_positive(stages=stages, microbatches=microbatches)
 
     def passes(worker: int) -> Iterator[Pass]:

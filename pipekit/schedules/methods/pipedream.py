@@ -111,9 +111,6 @@ def paci(stages: int, microbatches: int) -> Schedule:
     Args:
         stages: pipeline depth n, one worker each.
         microbatches: m, the paper's accumulation factor a; each batch of the data has as many.
-
-    Raises:
-        ScheduleError: a count is below 1.
     """
     require_positive(stages=stages, microbatches=microbatches)
 

@@ -19,11 +19,7 @@ def zb_v(stages: int, microbatches: int) -> Schedule:
     measured costs, greedily.)
 
     Args:
-        stages: how many stages, two a worker.
-        microbatches: microbatches in each batch.
-
-    Raises:
-        ScheduleError: a count is below 1, or the number of stages is odd.
+        stages, microbatches: how many stages, two a worker, and microbatches a batch.
     """
     workers = v_workers(stages, microbatches, "ZB-V", "zb_h1")
     each = (_passes(worker, workers, microbatches) for worker in range(workers))
