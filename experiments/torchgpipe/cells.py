@@ -7,11 +7,15 @@ repository's.
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
+
+from torch import nn
 
 from experiments import study
 from experiments.study.rounds import Emulated
 from experiments.torchgpipe.settings import Benchmark
 from pipekit.clusters import P40, Cluster, torchgpipe_p40
+from pipekit.engine import Execution, Pipeline
 from pipekit.planning import balance
 from pipekit.profiling import Profile
 from pipekit.schedules import Op, Schedule, Task
@@ -35,6 +39,12 @@ def as_drawn(stages: int, microbatches: int) -> Schedule:
         yield Task(Op.UPDATE, stage, batch[-1], 1)
 
     return Schedule(tuple(tuple(worker(s)) for s in range(stages)), "GPipe as drawn")
+
+
+def pipeline(model: nn.Sequential, stages: int, microbatches: int, **how: Any) -> Pipeline:
+    """Return a pipeline of m microbatches on n CPU workers; ``how`` are its further arguments."""
+    schedule = as_drawn(stages, microbatches).repeat()
+    return Pipeline(model, schedule, execution=Execution(devices=["cpu"] * stages), **how)
 
 
 def profiles_of(cells: Sequence[Benchmark]) -> dict[str, Profile]:

@@ -7,11 +7,11 @@ another order (section 3.2.2).  Simulated only.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -49,145 +49,116 @@ ROWS: Mapping[str, Components] = MappingProxyType(
 )
 """Table 1, by what the ledger calls its rows."""
 
-Stream = tuple[str, int]
-"""What it is for, and whose: ("compute", device)."""
+Kernel = tuple[str, int, int] | tuple[str, int, int, int]
+"""A pass ("FORWARD", stage, microbatch), or a copy ("activation", from, to, microbatch)."""
 
 
-class Pass(NamedTuple):
-    """A kernel that computes: op is FORWARD, RECOMPUTE or BACKWARD."""
-
-    op: str
-    stage: int
-    microbatch: int
-
-
-class Copy(NamedTuple):
-    """A kernel that copies from device to device: purpose is "activation" or "gradient"."""
-
-    purpose: str
-    source: int
-    destination: int
-    microbatch: int
-
-
-class Issue(NamedTuple):
-    """A kernel as the host issues it: it begins as the first in each of its streams."""
-
-    kernel: Pass | Copy
-    seconds: float
-    streams: tuple[Stream, ...]
-    needs: tuple[Pass | Copy, ...] = ()  # these must be over, if they were issued
-    size: float = 0.0  # bytes that a copy moves
-
-
-def run(issues: Iterable[Issue], name: str, devices: int) -> Trace:
-    """Return when every kernel runs; the host is never late, and each device has a stage."""
-    free: dict[Stream, float] = defaultdict(float)
-    ends: dict[Pass | Copy, float] = {}
-    passes, copies = [], []
-    for kernel, seconds, streams, needs, size in issues:
-        earliest = [free[stream] for stream in streams]
-        start = max(earliest + [ends[before] for before in needs if before in ends])
-        end = ends[kernel] = start + seconds
-        free.update(dict.fromkeys(streams, end))
-        if isinstance(kernel, Pass):
-            op, stage, microbatch = kernel
-            passes.append((stage, stage, op, microbatch, 0, start, end, 0))
-        else:
-            purpose, source, destination, microbatch = kernel
-            copies.append((source, destination, purpose, source, microbatch, start, end, size))
-    frame = pd.DataFrame(passes, columns=COLUMNS).sort_values(["worker", "start_s"])
-    transfers = pd.DataFrame(copies, columns=TRANSFERS)
-    return Trace(frame, "simulated", name, devices, transfers=transfers)
-
-
-@dataclass(frozen=True)
 class Host:
-    """Issues a batch: forwards in clock cycles (Algorithm 1), backwards in their mirror image.
+    """Issues a batch; in each stream kernels run one by one, and the host is never late.
 
-    Without order, autograd goes by the numbers of its nodes (:mod:`.autograd_nodes`): a device
-    recomputes every microbatch as soon as its gradient is there, and goes backward through none of
-    them before it has all.
+    Forwards are issued in clock cycles (Algorithm 1), backwards in their mirror image.  Without
+    order, autograd goes by the numbers of its nodes (:mod:`.autograd_nodes`): a device recomputes
+    every microbatch as soon as its gradient is there, and goes backward through none of them before
+    it has all.
+
+    Args:
+        costs: of each stage; their skips decide what is copied where.
+        microbatches: m; all but the last are recomputed.
+        links: between the devices.
+        has: which components.
     """
 
-    costs: Sequence[StageCosts]  # of each stage; their skips decide what is copied where
-    microbatches: int  # m; all but the last are recomputed
-    links: Cluster
-    has: Components
+    def __init__(
+        self, costs: Sequence[StageCosts], microbatches: int, links: Cluster, has: Components
+    ) -> None:
+        self.costs, self.links, self.has = costs, links, has
+        self.last, self.stages = microbatches - 1, range(len(costs))
+        self.passes, self.copies = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+        self._free: dict[tuple[str, int], float] = defaultdict(float)  # by stream: for what, whose
+        self._ends: dict[Kernel, float] = {}
+        # From which stage to which go how many bytes a microbatch; gradients go back.
+        self._bytes: dict[tuple[int, int], float] = defaultdict(float)
+        for stage in self.stages[:-1]:
+            self._bytes[stage, stage + 1] += costs[stage].whole.output_bytes
+        for skip in skips_of(costs):
+            self._bytes[skip.source, skip.destination] += skip.bytes
 
-    @cached_property
-    def _ways(self) -> list[tuple[int, int, float]]:
-        """From which stage to which go how many bytes a microbatch; gradients go back."""
-        sizes: dict[tuple[int, int], float] = defaultdict(float)
-        for stage, cost in enumerate(self.costs[:-1]):
-            sizes[stage, stage + 1] += cost.whole.output_bytes
-        for skip in skips_of(self.costs):
-            sizes[skip.source, skip.destination] += skip.bytes
-        return [(*ends, size) for ends, size in sizes.items()]
-
-    def issues(self) -> Iterator[Issue]:
-        """Yield everything in the order of issue."""
-        for cycle in self._cycles():
+    def issue(self) -> None:
+        """Issue the batch, and note when its :attr:`passes` and :attr:`copies` run."""
+        times = range(self.last + len(self.stages))
+        cycles = [[(s, t - s) for s in self.stages if 0 <= t - s <= self.last] for t in times]
+        for cycle in cycles:
             for stage, k in cycle:
-                yield from self._copies("activation", stage, k)
+                self._copy("activation", stage, k)
             for stage, k in cycle:
-                yield self._pass(FORWARD, stage, k)
-        for op, stage, k in self._ordered() if self.has.order else self._unordered():
-            yield self._pass(op, stage, k)
+                self._compute(FORWARD, stage, k)
+        for op, stage, k in self._ordered(cycles) if self.has.order else self._unordered():
+            self._compute(op, stage, k)
             if op == BACKWARD:
-                yield from self._copies("gradient", stage, k)
+                self._copy("gradient", stage, k)
 
-    def _cycles(self) -> list[list[tuple[int, int]]]:
-        """Return (stage, microbatch) of each clock cycle."""
-        m, n = self.microbatches, len(self.costs)
-        return [[(s, t - s) for s in range(n) if 0 <= t - s < m] for t in range(m + n - 1)]
-
-    def _ordered(self) -> Iterator[Pass]:
-        for cycle in reversed(self._cycles()):
+    def _ordered(self, cycles: list[list[tuple[int, int]]]) -> Iterator[tuple[str, int, int]]:
+        for cycle in reversed(cycles):
             for stage, k in cycle:
-                if k < self.microbatches - 1:
-                    yield Pass(RECOMPUTE, stage, k)
-                yield Pass(BACKWARD, stage, k)
+                if k < self.last:
+                    yield RECOMPUTE, stage, k
+                yield BACKWARD, stage, k
 
-    def _unordered(self) -> Iterator[Pass]:
+    def _unordered(self) -> Iterator[tuple[str, int, int]]:
         """Yield the passes as they are issued when nothing but data binds them.
 
         The loss gives the last device all its gradients at once; to the others they come one by
         one.  The last microbatch is not recomputed: nothing holds it back.
         """
-        last, stages = self.microbatches - 1, list(reversed(range(len(self.costs))))
-        yield from (Pass(RECOMPUTE, stages[0], k) for k in reversed(range(last)))
-        yield from (Pass(BACKWARD, stage, last) for stage in stages)
-        for stage in stages:
-            for k in reversed(range(last)):
-                yield Pass(BACKWARD, stage, k)
-                if stage:
-                    yield Pass(RECOMPUTE, stage - 1, k)
+        stages, others = self.stages[::-1], range(self.last)[::-1]
+        yield from ((RECOMPUTE, stages[0], k) for k in others)
+        yield from ((BACKWARD, stage, self.last) for stage in stages)
+        for stage, k in product(stages, others):
+            yield BACKWARD, stage, k
+            if stage:
+                yield RECOMPUTE, stage - 1, k
 
-    def _pass(self, op: str, stage: int, k: int) -> Issue:
-        whole = self.costs[stage].whole
+    def _compute(self, op: str, stage: int, k: int) -> None:
+        whole, purpose = self.costs[stage].whole, "activation"
+        senders = [source for source, end in self._bytes if end == stage]
+        seconds = whole.forward_s
         if op == BACKWARD:
             seconds, purpose = whole.backward_s, "gradient"
-            senders = [end for source, end, _ in self._ways if source == stage]
-        else:
-            seconds, purpose = whole.forward_s, "activation"
-            senders = [source for source, end, _ in self._ways if end == stage]
-        needs = tuple(Copy(purpose, sender, stage, k) for sender in senders)
-        return Issue(Pass(op, stage, k), seconds, (("compute", stage),), needs)
+            senders = [end for source, end in self._bytes if source == stage]
+        needs = [(purpose, sender, stage, k) for sender in senders]
+        span = self._run((op, stage, k), seconds, [("compute", stage)], needs)
+        self.passes.append((stage, stage, op, k, 0, *span, 0))
 
-    def _copies(self, purpose: str, stage: int, k: int) -> Iterator[Issue]:
-        """Yield the copies into a stage before its forward, or back from it after its backward."""
-        for source, destination, size in self._ways:
-            if destination == stage:
-                made = Pass(FORWARD, source, k)
+    def _copy(self, purpose: str, stage: int, k: int) -> None:
+        """Copy into a stage before its forward, or back from it after its backward."""
+        for (source, end), size in self._bytes.items():
+            if end == stage:
+                made = FORWARD, source, k
                 if purpose == "gradient":
-                    made = Pass(BACKWARD, stage, k)
-                    source, destination = stage, source
-                seconds = size / self.links.bandwidth(source, destination)
-                streams: tuple[Stream, ...] = ("out", source), ("in", destination)
-                if not self.has.streams:
-                    streams = ("compute", source), ("compute", destination)
-                yield Issue(Copy(purpose, source, destination, k), seconds, streams, (made,), size)
+                    source, end, made = end, source, (BACKWARD, stage, k)
+                seconds = size / self.links.bandwidth(source, end)
+                streams = [("out", source), ("in", end)]
+                if not self.has.streams:  # both devices wait (section 3.1: two-way synchronization)
+                    streams = [("compute", source), ("compute", end)]
+                span = self._run((purpose, source, end, k), seconds, streams, [made])
+                self.copies.append((source, end, purpose, source, k, *span, size))
+
+    def _run(
+        self,
+        kernel: Kernel,
+        seconds: float,
+        streams: Sequence[tuple[str, int]],
+        needs: Sequence[Kernel],
+    ) -> tuple[float, float]:
+        """Return when a kernel begins, as the first in its streams, and when it is over.
+
+        What it needs must be over; what was never issued is not needed.
+        """
+        before = [self._ends[need] for need in needs if need in self._ends]
+        start = max([self._free[stream] for stream in streams] + before)
+        end = self._ends[kernel] = start + seconds
+        self._free.update(dict.fromkeys(streams, end))
+        return start, end
 
 
 def simulated(
@@ -204,7 +175,11 @@ def simulated(
     table = as_drawn(cell.stages, cell.microbatches)
     costs = stage_costs(table, carried(profile, has), cell.plan(balance))
     name = "without " + " and ".join(has.missing or ("nothing",))
-    return run(Host(costs, cell.microbatches, links, has).issues(), name, cell.stages)
+    host = Host(costs, cell.microbatches, links, has)
+    host.issue()
+    frame = pd.DataFrame(host.passes, columns=COLUMNS).sort_values(["worker", "start_s"])
+    transfers = pd.DataFrame(host.copies, columns=TRANSFERS)
+    return Trace(frame, "simulated", name, cell.stages, transfers=transfers)
 
 
 def carried(profile: Profile, has: Components) -> Profile:
@@ -236,7 +211,7 @@ def in_order(trace: Trace, microbatches: int) -> bool:
 
 
 def copies_of(trace: Trace) -> pd.DataFrame:
-    """Return the copies of a trace that :func:`run` made."""
+    """Return the copies of a trace of :func:`simulated`."""
     assert trace.transfers is not None
     return trace.transfers
 

@@ -12,9 +12,8 @@ from torch import nn
 from experiments.study.costs import estimated, images
 from experiments.study.search import largest_that_fits
 from experiments.study.traces import memory_of
-from experiments.torchgpipe.cells import as_drawn
+from experiments.torchgpipe.cells import as_drawn, pipeline
 from experiments.torchgpipe.settings import Benchmark, plain_sgd
-from experiments.torchgpipe.trained import pipeline
 from pipekit.clusters import P40
 from pipekit.engine import Watch, measure_memory
 from pipekit.models import unet
@@ -121,11 +120,3 @@ def beside_simulated(
         simulated = peak_bytes(profile, plan, m)
         found += [(f"n = {stages}", *peaks) for peaks in zip(measured, simulated, strict=True)]
     return pd.DataFrame(found, columns=["what", "measured", "simulated"])
-
-
-def gpt2_parameters(layers: int, hidden: int, vocabulary: int, positions: int) -> int:
-    """Return the parameters of GPT-2: blocks of 12 h^2 + 13 h, embeddings, and the last norm.
-
-    The head has the weights of the embedding.
-    """
-    return layers * (12 * hidden**2 + 13 * hidden) + (vocabulary + positions + 2) * hidden
