@@ -6,11 +6,11 @@ import statistics
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,6 @@ from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.profiling.layer_times import background_load
 from pipekit.profiling.measured import profile
-from pipekit.progress import progress_bar
 from pipekit.schedules import Schedule, check
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
 from pipekit.simulation import Host, simulate
@@ -183,49 +182,6 @@ def memory_traces(
     ).trace
 
 
-def every_split(model: TrainedModel, case: MethodCase, host: Host, repeats: int) -> pd.DataFrame:
-    """Return a measured row for every cut of the model in two, the planner's choice marked.
-
-    The planner is PipeDream's, without replication and with free links: threads of one process
-    hand tensors over by reference.  The cuts take turns, so that all of them meet the machine's
-    moods; seconds are medians over the repeats, and ``spread`` is what lies between the quartiles
-    of those found, over their median.  ``host`` is what this one takes beside passes, over threads.
-    """
-    layers, rows = len(model.module), len(model.inputs)
-    splits = [Plan.by_hand([n, layers - n], rows=rows) for n in range(1, layers)]
-    pipelines = [model.pipeline(case, split) for split in splits]
-    batches = model.batches(case)
-    for pipeline in pipelines:
-        pipeline.train(batches)  # to warm up
-    profiles, runs = [], []
-    for _ in range(repeats):
-        profiles.append(model.profiled(2, passes=10))
-        runs.append([pipeline.train(batches) for pipeline in pipelines])
-    costs = middle(profiles)
-    choice = plan(costs, flat(2, math.inf), method="pipedream", replicate=False)
-    table = []
-    for split, repeated in zip(splits, zip(*runs, strict=True), strict=True):
-        seconds = [run.trace.makespan_s for run in repeated]
-        low, found, high = np.percentile(seconds, [25, 50, 75])
-        predicted = simulate(case.table, costs, split, host=host).makespan_s
-        row = {"model": model.name, **asdict(case), **beside(predicted, float(found))}
-        row |= {"spread": float((high - low) / found), "balance": "-".join(map(str, split.balance))}
-        row |= {"counts agree": case.has_the_counts_of(repeated[-1]), "label": "measured"}
-        table.append(row | {"chosen": split.balance == choice.balance})
-    return pd.DataFrame(table)
-
-
-def middle(profiles: Sequence[Profile]) -> Profile:
-    """Return the first of several profiles of a model, with the median of all of their seconds."""
-    names = [item.name for item in fields(LayerProfile) if item.name.endswith("_s")]
-    layers = []
-    for each in zip(*(costs.layers for costs in profiles), strict=True):
-        seconds = {name: [getattr(layer, name) for layer in each] for name in names}
-        medians = {name: statistics.median(s) for name, s in seconds.items() if None not in s}
-        layers.append(replace(each[0], **medians))
-    return replace(profiles[0], layers=tuple(layers))
-
-
 def beside(predicted: float, found: float, unit: str = "s") -> dict[str, float]:
     """Return a prediction beside what was found, and its error."""
     error = predicted / found - 1
@@ -233,20 +189,21 @@ def beside(predicted: float, found: float, unit: str = "s") -> dict[str, float]:
 
 
 def compared(
-    models: Sequence[TrainedModel],
+    model: TrainedModel,
     cases: Sequence[MethodCase],
     hosts: Mapping[str, Host],
     repeats: int,
     passes: int,
+    splits: Sequence[Plan] = (),
 ) -> pd.DataFrame:
-    """Predict and train models by several methods again and again; return a row for each.
+    """Predict and train a model by several methods again and again; return a row for each.
 
     A repeat is a profile and a run of each case over each transport, with a plain loop before and
     after each of them.  A case is decided if the median of the loops beside its runs and that of
     the loops beside the profiles differ by 3 % at most: else the machine was not as fast here as
     there, and nobody could have predicted it.  Beside the loops the other cores compute, as in a
     run: a loop alone would not notice another program on these.  Numbers are medians over the
-    repeats.
+    repeats; ``spread`` is what lies between the quartiles of the seconds found, over their median.
 
     - ``error``: of the prediction from the profile and what the host takes beside passes.
     - ``error without host``: of one from the profile alone.
@@ -256,58 +213,44 @@ def compared(
     - ``outcome``: "decided" or "undecided".
 
     Args:
-        models: what is trained, cut in stages of equal time.
+        model: what is trained.
         cases: by which methods, all on as many stages.
         hosts: what this one takes beside passes, by transport: "threads", "distributed".
         repeats: at least 1.
         passes: of a profile.
+        splits: the stages, one after another; by default stages of equal time.
     """
-    bar = progress_bar(models, desc="measuring", unit="model")
-    rows = [row for model in bar for row in _compared(model, cases, hosts, repeats, passes)]
-    return pd.DataFrame(rows)
-
-
-def _compared(
-    model: TrainedModel,
-    cases: Sequence[MethodCase],
-    hosts: Mapping[str, Host],
-    repeats: int,
-    passes: int,
-) -> Iterable[dict[str, Any]]:
     stages, loop_s = cases[0].stages, partial(model.plain_loop_s, cases[0])
-    split = equal_stages(model.profiled(stages, passes), stages)
-    keys = [(transport, case) for transport in hosts for case in cases]
-    pipelines = {(t, case): model.pipeline(case, split, t) for t, case in keys}
-    for (_, case), pipeline in pipelines.items():
+    splits = splits or [equal_stages(model.profiled(stages, passes), stages)]
+    each = list(product(hosts, cases, splits))
+    pipelines = [model.pipeline(case, split, transport) for transport, case, split in each]
+    for pipeline, (_, case, _) in zip(pipelines, each, strict=True):
         pipeline.train(model.batches(case))  # to warm up
-    beside_profiles: list[float] = []  # seconds of the loops
-    beside_runs: dict[tuple[str, MethodCase], list[float]] = {key: [] for key in keys}
-    found: dict[tuple[str, MethodCase], list[dict[str, float]]] = {key: [] for key in keys}
+    beside_profiles = list[float]()  # seconds of the loops
+    rows = []
     for _ in range(repeats):
         before, costs, after = loop_s(), model.profiled(stages, passes), loop_s()
         beside_profiles += [before, after]
-        for (transport, case), pipeline in pipelines.items():
-            run = pipeline.train(model.batches(case))
+        for number, (transport, case, split) in enumerate(each):
+            run = pipelines[number].train(model.batches(case))
             before, after = after, loop_s()
-            beside_runs[transport, case] += [before, after]
-            found[transport, case].append(_errors(case, split, hosts[transport], costs, run))
-    for pipeline in pipelines.values():
+            errors = _errors(case, split, hosts[transport], costs, run)
+            balance = "-".join(map(str, split.balance))
+            row = {"model": model.name, **asdict(case), "transport": transport, "balance": balance}
+            rows.append(row | errors | {"loops": [before, after]})
+    for pipeline in pipelines:
         pipeline.close()
-    plain_s = statistics.median(beside_profiles)
-    for (transport, case), each in found.items():
-        slower = statistics.median(beside_runs[transport, case]) / plain_s - 1
-        yield {
-            "model": model.name,
-            **asdict(case),
-            "transport": transport,
-            **{name: statistics.median(row[name] for row in each) for name in each[0]},
-            "counts agree": all(row["counts agree"] for row in each),
-            "balance": "-".join(map(str, split.balance)),
-            "plain loop (s)": plain_s,
-            "loops": slower,
-            "outcome": "decided" if abs(slower) <= LOOPS_WITHIN else "undecided",
-            "label": "measured",
-        }
+    runs, keys = pd.DataFrame(rows), list(row)
+    groups = runs.groupby(keys, sort=False)
+    seconds, plain_s = groups["found (s)"], statistics.median(beside_profiles)
+    loops = runs.explode("loops").astype({"loops": float}).groupby(keys, sort=False)["loops"]
+    table = groups.median(numeric_only=True)
+    table["spread"] = (seconds.quantile(0.75) - seconds.quantile(0.25)) / table["found (s)"]
+    table["counts agree"] = groups["counts agree"].all()
+    table["plain loop (s)"], table["loops"] = plain_s, loops.median() / plain_s - 1
+    decided = table["loops"].abs() <= LOOPS_WITHIN
+    table["outcome"] = decided.map({True: "decided", False: "undecided"})
+    return table.reset_index().assign(label="measured")
 
 
 def _errors(
@@ -315,10 +258,8 @@ def _errors(
 ) -> dict[str, float]:
     schedule, found = case.table, run.trace.makespan_s
     predicted, bare = (simulate(schedule, costs, split, host=h).makespan_s for h in (host, Host()))
-    by_stage, passes = (
-        Plan.by_hand([1] * case.stages, rows=costs.rows),
-        as_it_ran(run.trace, costs, split),
-    )
+    by_stage = Plan.by_hand([1] * case.stages, rows=costs.rows)
+    passes = as_it_ran(run.trace, costs, split)
     own = simulate(schedule, passes, by_stage, host=replace(host, pass_s=0.0)).makespan_s
     return {
         **beside(predicted, found),
@@ -332,10 +273,7 @@ def _errors(
 def as_it_ran(trace: Trace, costs: Profile, split: Plan) -> Profile:
     """Return a layer for each stage that takes what its passes took on average in a run.
 
-    Args:
-        trace: of the run.
-        costs: of the layers, which say what stages send.
-        split: which layers each stage has.
+    The layers' ``costs`` say what stages send, ``split`` which layers each stage has.
     """
     frame = trace.frame.assign(seconds=trace.frame["end_s"] - trace.frame["start_s"])
     mean = frame.groupby(["stage", "op"])["seconds"].mean()

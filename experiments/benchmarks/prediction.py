@@ -15,6 +15,7 @@ from typing import Annotated
 import pandas as pd
 import typer
 from outcome import conclude, wide_console
+from tqdm import tqdm
 
 from experiments.prediction import cases, compared, trained_models
 from pipekit.emulation import measured_host
@@ -39,7 +40,8 @@ def main(
     record["hosts"] = {name: asdict(host) for name, host in hosts.items()}
     grid = cases(METHODS, [2], [4], batches)
     models = [each for each in trained_models() if each.name.startswith(model)]
-    table = compared(models, grid, hosts, repeats, passes)
+    each = [compared(x, grid, hosts, repeats, passes) for x in tqdm(models, unit="network")]
+    table = pd.concat(each, ignore_index=True)
     console.print(table.to_string(index=False, float_format="%.3g"))
     console.print(summary(table))
     conclude(console, "prediction", table, record, output)

@@ -192,11 +192,9 @@ def epoch_hours(arm: Arm) -> float:
 
 
 class Ratio(NamedTuple):
-    """How many times less one curve of a figure takes than another.
+    """How many times less one curve takes than another: in epochs (measured) and seconds of one.
 
-    ``epochs`` (measured) is the statistical efficiency, ``seconds`` an epoch (simulated) the
-    hardware efficiency; if the other never got there, ``epochs`` is a ``bound``, the least that it
-    can be.
+    If the other never got there, ``epochs`` is a ``bound``, the least that it can be.
     """
 
     epochs: float
@@ -205,7 +203,7 @@ class Ratio(NamedTuple):
 
     @property
     def time(self) -> float:
-        """In time to accuracy, the product."""
+        """In time to accuracy."""
         return self.epochs * self.seconds
 
     def __str__(self) -> str:

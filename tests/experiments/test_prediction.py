@@ -65,7 +65,7 @@ def test_the_two_parts_make_up_the_error(
     costs = Profile(tuple(LayerProfile(str(n), *both) for n, both in enumerate(layers)))
     monkeypatch.setattr(TrainedModel, "profiled", lambda *_: costs)
     hosts = {"threads": Host(task_s=1e-3)}
-    table = compared([small], [MethodCase("flush", 2, 2, 2)], hosts, repeats, passes=1)
+    table = compared(small, [MethodCase("flush", 2, 2, 2)], hosts, repeats, passes=1)
     (row,) = table.to_dict("records")
     assert next(seconds, None) is None
     assert row["loops"] == pytest.approx(slower - 1)
@@ -89,18 +89,11 @@ def test_peak_bytes_of_a_real_run_are_predicted() -> None:
     assert simulated.peak_bytes == pytest.approx(found.peak_bytes, rel=0.05)
 
 
-def test_of_several_profiles_each_number_of_seconds_is_the_median() -> None:
-    costs = [Profile.uniform(2, *seconds) for seconds in ((1, 9), (3, 5), (2, 4))]
-    middle = prediction.middle(costs)
-    assert [(x.forward_s, x.backward_s, x.backward_input_s) for x in middle.layers] == [
-        (2, 5, None)
-    ] * 2
-
-
-def test_every_cut_is_run_and_one_is_the_planners(small: TrainedModel) -> None:
-    table = prediction.every_split(small, MethodCase("pipedream", 2, 1, 2), Host(), repeats=1)
+def test_every_cut_is_run(small: TrainedModel) -> None:
+    cuts, hosts = [Plan.by_hand([1, 2]), Plan.by_hand([2, 1])], {"threads": Host()}
+    table = compared(small, [MethodCase("pipedream", 2, 1, 2)], hosts, 2, passes=1, splits=cuts)
     assert table["balance"].tolist() == ["1-2", "2-1"]
-    assert table["chosen"].sum() == 1
+    assert table["spread"].between(0, 2).all()
 
 
 def test_the_models_train() -> None:
