@@ -9,13 +9,15 @@ One line a node and one an edge, times in milliseconds a minibatch, sizes in byt
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pipekit.profiling.layer_profile import LayerProfile, ValueProfile
-from pipekit.profiling.profile import Profile
 from pipekit.reading import read_text
 
+P = TypeVar("P")
+"""A profile."""
 _NUMBER = r"[-+.\deE]+"
 _NODE = re.compile(
     r"(?P<node>\S+) -- (?P<name>.*) -- "
@@ -36,7 +38,7 @@ class _Graph(NamedTuple):
     edges: list[tuple[str, str]]
 
 
-def read(path: str | os.PathLike[str], rows: int = 1) -> Profile:
+def read(make: Callable[..., P], path: str | os.PathLike[str], rows: int = 1) -> P:
     """Read a profile that PipeDream's profiler wrote.
 
     A node's output is one value, however many nodes read it.  Input nodes stand for the loading of
@@ -48,6 +50,7 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> Profile:
     PipeDream's optimizer takes it.
 
     Args:
+        make: :class:`pipekit.Profile`, which imports this when it is asked to read one.
         path: the file.
         rows: rows of the minibatch that it was profiled with, which it does not say.
 
@@ -72,7 +75,7 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> Profile:
     input_bytes = sum(graph.inputs.values())
     if _is_chain(values, len(order)):
         values = []
-    return Profile(layers, rows, input_bytes, provenance, values=tuple(values))
+    return make(layers, rows, input_bytes, provenance, values=tuple(values))
 
 
 def _parse(path: Path) -> _Graph:

@@ -165,14 +165,14 @@ class Profile:
         from pipekit.profiling.analytic import analytic  # here, since torch takes seconds
 
         how: Any = {"efficiency": efficiency, "memory_efficiency": memory_efficiency}
-        return analytic(model, sample, device, dtype=dtype, **how)
+        return analytic(cls, model, sample, device, dtype=dtype, **how)
 
     @classmethod
     def from_pipedream_graph(cls, path: str | os.PathLike[str], rows: int = 1) -> "Profile":
         """Read PipeDream's ``graph.txt``: see :func:`pipekit.profiling.graph_txt.read`."""
-        from pipekit.profiling.graph_txt import read  # here, since it makes profiles
+        from pipekit.profiling.graph_txt import read
 
-        return read(path, rows)
+        return read(cls, path, rows)
 
     def in_order(self, order: Sequence[int]) -> "Profile":
         """Return the layers of a graph in another order in which they can run.
