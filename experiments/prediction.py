@@ -19,18 +19,17 @@ from torch.optim import SGD, Adam
 from pipekit.choices import require_choice
 from pipekit.clusters import flat
 from pipekit.datasets import Batch, mnist
-from pipekit.engine import Loss, OptimizerFactory, Pipeline, Run
+from pipekit.engine import Execution, Loss, OptimizerFactory, Pipeline, Run, Watch
 from pipekit.host.memory import keep_freed_memory
 from pipekit.models import convnet, gpt, token_loss
 from pipekit.planning import plan
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import LayerProfile, Profile
-from pipekit.profiling.layer_runs.background_load import background_load
+from pipekit.profiling.layer_times import background_load
 from pipekit.profiling.measured import profile
 from pipekit.schedules import Schedule, check
 from pipekit.schedules.methods.by_name import METHODS, PER_MINIBATCH
-from pipekit.simulation import simulate
-from pipekit.simulation.one_host import Host
+from pipekit.simulation import Host, simulate
 from pipekit.traces import Trace
 
 LOOPS_WITHIN = 0.03
@@ -78,7 +77,7 @@ class TrainedModel:
             balance=split,
             optimizer=self.optimizer,
             loss=self.loss,
-            devices=["cpu"] * case.stages,
+            execution=Execution(devices=["cpu"] * case.stages),
             transport=transport,
         )
 
@@ -178,7 +177,9 @@ def memory_traces(
     """Return a simulated and a measured trace of a case, both with their memory."""
     split, states = equal_stages(costs, case.stages, recompute), model.optimizer_states
     simulated = simulate(case.table, costs, split, optimizer_states=states)
-    return simulated, model.pipeline(case, split).train(model.batches(case), memory=True).trace
+    return simulated, model.pipeline(case, split).train(
+        model.batches(case), watch=Watch(memory=True)
+    ).trace
 
 
 def beside(predicted: float, found: float, unit: str = "s") -> dict[str, float]:

@@ -9,14 +9,15 @@ what each mitigation earns (mitigations.csv), when each is at a loss on the pape
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import pandas as pd
 
 from experiments.staleness import claims, comparison, figures, findings, speed
 from experiments.staleness.sweep import ARM, VALIDATIONS, table
+from experiments.study.trainings import Course
 from pipekit.host.provenance import provenance, write
+from pipekit.reading import read_json
 
 DIGITS = 6
 """Of a loss; what differs less is no difference between seeds."""
@@ -27,16 +28,17 @@ def main() -> None:
     parser.add_argument("trainings", type=Path, help="the folder of the records")
     parser.add_argument("--output", type=Path, default=Path("results/reference/staleness"))
     given = parser.parse_args()
-    records = [json.loads(file.read_text()) for file in sorted(given.trainings.glob("*.json"))]
-    if not records:
+    files = sorted(given.trainings.glob("*.json"))
+    courses = [read_json(file, Course, "a training") for file in files]
+    if not courses:
         parser.error(f"{given.trainings} has no trainings: run experiments/staleness.yaml first")
-    trainings = table(records).sort_values([*ARM, "rate", "seed"], kind="stable")
-    origins = [record["provenance"] for record in records]
+    trainings = table(courses).sort_values([*ARM, "rate", "seed"], kind="stable")
+    origins = [course.provenance for course in courses]
     write(
         given.output / "provenance.json",
         provenance(
             "measured",
-            trainings=len(records),
+            trainings=len(courses),
             cpu_hours=round(float(trainings["cpu_s"].sum()) / 3600, 3),
             first_utc=min(origin["utc"] for origin in origins),
             last_utc=max(origin["utc"] for origin in origins),
@@ -48,21 +50,25 @@ def main() -> None:
     trainings[losses] = trainings[losses].round(DIGITS)
     trainings.drop(columns="commit").to_csv(given.output / "trainings.csv", index=False)
     kept = comparison.load(given.output / "trainings.csv")
-    summary = comparison.summary(kept)
+    said = tables(kept)
+    for name, each in said.items():
+        each.round(DIGITS).to_csv(given.output / f"{name}.csv", index=False)
+    print(findings.counts(kept), *said["findings"]["text"], sep="\n")
+
+
+def tables(trainings: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return what is told of the trainings, by the file's name."""
+    summary = comparison.summary(trainings)
     names = summary[["proxy", "optimizer", "arm", "at"]].agg(" ".join, axis=1)
     summary.insert(0, "name", names.str.replace(",", ""))
-    said = findings.sentences(kept)
-    seconds = speed.update_seconds(speed.on_paper_cluster, kept)
-    tables: dict[str, pd.DataFrame] = {
+    seconds = speed.update_seconds(speed.on_paper_cluster, trainings)
+    return {
         "summary": summary,
-        "claims": claims.verdicts(kept),
-        "mitigations": findings.mitigations(kept),
-        "time_to_loss": figures.time_to_loss(kept, seconds),
-        "findings": said,
+        "claims": claims.verdicts(trainings),
+        "mitigations": claims.mitigations(trainings),
+        "time_to_loss": figures.time_to_loss(trainings, seconds),
+        "findings": findings.sentences(trainings),
     }
-    for name, each in tables.items():
-        each.round(DIGITS).to_csv(given.output / f"{name}.csv", index=False)
-    print(findings.counts(kept), *said["text"], sep="\n")
 
 
 if __name__ == "__main__":

@@ -110,14 +110,7 @@ class Plan:
         replicas: Sequence[int] | None = None,
         recompute: Recompute = "never",
     ) -> "Plan":
-        """Return a plan that nobody computed.
-
-        Args:
-            balance: layers of each stage.
-            rows: of a microbatch.
-            replicas: workers of each stage; by default one each.
-            recompute: which microbatches of a batch are recomputed, on every stage.
-        """
+        """Return a plan by hand: layers and workers of each stage, rows of a microbatch."""
         stops = list(accumulate(balance))
         stages = tuple(
             StagePlan(first, stop, copies, recompute)
@@ -131,13 +124,9 @@ class Plan:
     def from_megatron_layout(cls, layout: str, workers: int | None = None) -> "Plan":
         """Return the plan of a string for Megatron-LM's ``--pipeline-model-parallel-layout``.
 
-        Every letter is a layer, so that "E,t*3|t*4|t*3,L" is ``Plan.by_hand([4, 4, 4])``.  Where
-        ranks have several stages these go round in a loop, as in
-        ``schedules.interleaved(stages, microbatches, workers=workers)``.
-
-        Args:
-            layout: the string; see :mod:`pipekit.megatron_layout`.
-            workers: the pipeline-parallel size; None: as many as there are stages.
+        Every letter is a layer: "E,t*3|t*4|t*3,L" is ``Plan.by_hand([4, 4, 4])``.  ``workers`` is
+        the pipeline-parallel size, by default as many as there are stages; ranks with several
+        stages go round in a loop, as in ``schedules.interleaved``.
 
         Raises:
             ValueError: Megatron-LM would not take it; the message gives the position.
@@ -148,10 +137,8 @@ class Plan:
     def to_megatron_layout(self, predictors: int = 0) -> str:
         """Return the string for Megatron-LM's ``--pipeline-model-parallel-layout``.
 
-        The first layer is taken for the embedding, the last one for the output with the loss.
-
-        Args:
-            predictors: MTP layers right before the output.
+        The first layer is taken for the embedding, the last one for the output with the loss, and
+        ``predictors`` MTP layers come right before the output.
 
         Raises:
             ValueError: there are fewer layers than that, a stage has replicas (Megatron-LM's data

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from experiments.pipedream.links import MessageCounter
-from pipekit.engine import Pipeline, WorkerDied
+from pipekit.engine import Pipeline, Watch, WorkerDied
 from pipekit.engine.checkpoints import files as checkpoints
 
 Epoch = Sequence[tuple[Tensor, Tensor]]
@@ -72,7 +72,7 @@ def _messages(pipeline: Pipeline, epochs: Sequence[Epoch], folder: Path | None) 
     """Train, and return how many messages the workers sent."""
     counter = MessageCounter()
     for batches in epochs:
-        pipeline.train(batches, trace=False, checkpoints=folder, observers=[counter])
+        pipeline.train(batches, watch=Watch(trace=False, observers=[counter]), checkpoints=folder)
     return counter.seen.total()
 
 
@@ -102,7 +102,7 @@ def restart(
             batches: Epoch | Struck = epochs[number]
             if strike and number + 1 == len(epochs):
                 batches = Struck(epochs[number], len(batches) // 2, strike)
-            pipeline.train(batches, trace=False, checkpoints=where)
+            pipeline.train(batches, watch=Watch(trace=False), checkpoints=where)
 
     train(build("threads"), folder / "whole")
     killed = folder / "killed"

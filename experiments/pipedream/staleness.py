@@ -18,7 +18,7 @@ from pipekit.clusters import Cluster
 from pipekit.datasets import Batch
 from pipekit.devices import CPU, Clock
 from pipekit.emulation import emulate
-from pipekit.engine import Observer, Pipeline
+from pipekit.engine import Observer, Pipeline, Watch
 from pipekit.engine.transport import SCATTER, FlatBucket, PartKey
 from pipekit.plans import Plan
 from pipekit.profiling import Profile
@@ -77,7 +77,7 @@ class SmallTraining:
         history: list[Tensors] = [self.model.state_dict()]
         for count in range(1, len(self.batches) + 1):
             pipeline = Pipeline(self.model, schedule, **self.how)
-            pipeline.train(self.batches[:count], trace=False)
+            pipeline.train(self.batches[:count], watch=Watch(trace=False))
             history.append(dict(pipeline.state_dict()))
         return history
 
@@ -142,7 +142,7 @@ def misplaced_parameters(model: nn.Sequential, batches: Sequence[Batch], replica
     shards, sgd = _Shards(), partial(torch.optim.SGD, lr=0.01)
     schedule, loss = pipedream([replicas]), nn.MSELoss()
     pipeline = Pipeline(model, schedule, balance=[len(model)], optimizer=sgd, loss=loss)
-    pipeline.train(batches, observers=[shards])
+    pipeline.train(batches, watch=Watch(observers=[shards]))
     misplaced = 0
     for number, size in shards.sizes.items():
         if len(shards.senders[number]) < replicas:

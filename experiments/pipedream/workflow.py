@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from pipekit.clusters import Level, flat
 from pipekit.planning import pipedream
-from pipekit.planning.dynamic_program.bottleneck import BottleneckProgram
-from pipekit.planning.dynamic_program.objectives import Bytes, Seconds
+from pipekit.planning.bottleneck import BottleneckProgram
 from pipekit.planning.layer_ranges import LayerRanges
+from pipekit.planning.objectives import Bytes, Seconds
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 

@@ -1,48 +1,36 @@
 """What papers say of stale weights, and whether the sweep agrees: each claim in each setting.
 
-A claim is judged by the paired differences of the final validation losses (:mod:`.paired`), and by
-a margin: the standard deviation over seeds of the other method's loss.  A difference within it is
-negligible, since another seed would make as much.
+A claim is judged by the paired differences of the final validation losses
+(:class:`.comparison.Excess`), and by a margin: the standard deviation over seeds of the other
+method's loss.  A difference within it is negligible, since another seed would make as much.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 
 from experiments.staleness import comparison
-from experiments.staleness.comparison import OWN, SYNCS
-from experiments.staleness.methods import SYNC
-from experiments.staleness.paired import LEVEL, holm
+from experiments.staleness.comparison import LEVEL, OWN, SYNCS, holm, plain
+from experiments.staleness.methods import METHODS, SYNC
 
 CONTRADICTS, AGREES, UNDECIDED = "contradicts", "agrees", "undecided"
+ORDER = [CONTRADICTS, UNDECIDED, AGREES]
 HIGHER, LOWER, NOT_HIGHER, SAME = "higher", "lower", "not higher", "same"
+HELPS, HARMS = "helps", "harms"
 
 
-@dataclass(frozen=True)
-class PaperClaim:
-    """What a paper says of a method beside another one, as a sign of its excess in loss.
+class PaperClaim(NamedTuple):
+    """What a paper says of a method beside another one, as a sign of its excess in loss."""
 
-    Attributes:
-        name: ours.
-        source: paper and section.
-        text: what it says, with what was put in or left out in brackets.
-        method: whose loss.
-        other: beside which.
-        expected: what follows for the loss: one of :data:`HIGHER`, :data:`LOWER`,
-            :data:`NOT_HIGHER`, :data:`SAME`.
-        optimizer: the only one that it is about; empty: any.
-        other_optimizer: that of the other method, if it is not the same.
-    """
-
-    name: str
-    source: str
-    text: str
-    method: str
-    other: str
-    expected: str
-    optimizer: str = ""
-    other_optimizer: str = ""
+    name: str  # ours
+    source: str  # paper and section
+    text: str  # with what was put in or left out in brackets
+    method: str  # whose loss
+    other: str  # beside which
+    expected: str  # of the loss: HIGHER, LOWER, NOT_HIGHER or SAME
+    optimizer: str = ""  # the only one that it is about; empty: any
+    other_optimizer: str = ""  # that of the other method, if it is not the same
 
     def verdict(self, told: float, above: bool, below: bool) -> str:
         """Return whether a comparison agrees with the paper.
@@ -63,100 +51,33 @@ class PaperClaim:
 
 
 _ONE_STEP = "Zmushko et al. (2026), abstract"
+_SIMILAR = "[2BW] has empirically similar model convergence to vanilla weight updates"
+_BETWEEN = "PipeDream's default semantics (weight stashing but no vertical sync) are between "
+_BETWEEN += "regular minibatched SGD on a single machine, and data parallelism with BSP "
+_BETWEEN += "synchronization"
+_CRITICAL = "weight stashing is critical for meaningful learning"
+_NEGLIGIBLE = "the impact of vertical sync is negligible"
+_ADAMW = "AdamW [...] indeed suffers from severe degradation [under one-step delay]"
+_MUON = "recent methods like Muon exhibit strong robustness under a one-step delay"
+_FEEDBACK = "an [...] Error Feedback-inspired correction to further mitigate delay effects"
+_PIPEMARE = "similar model quality, when compared to state-of-the-art synchronous PP training"
+_NESTEROV = "[NAdam on PipeDream is] even surpassing the synchronous baseline"
+_PACI = "PACI matches the stability and final perplexity of synchronous 1F1B-flush"
+_SECTION, _NOTE = "PipeDream, section 3.4", "PipeDream, section 3.4, footnote 4"
+_AJANTHAN, _SPECTRAIN = "Ajanthan et al. (2025), abstract", "maintains comparable model accuracy"
+_1_AND_5_1 = "PipeDream-2BW, sections 1 and 5.1"
 CLAIMS = (
-    PaperClaim(
-        "2bw",
-        "PipeDream-2BW, sections 1 and 5.1",
-        "[2BW] has empirically similar model convergence to vanilla weight updates",
-        "2bw",
-        SYNC,
-        NOT_HIGHER,
-    ),
-    PaperClaim(
-        "pipedream",
-        "PipeDream, section 3.4",
-        "PipeDream's default semantics (weight stashing but no vertical sync) are between regular "
-        "minibatched SGD on a single machine, and data parallelism with BSP synchronization",
-        "pipedream",
-        SYNC,
-        NOT_HIGHER,
-    ),
-    PaperClaim(
-        "stashing",
-        "PipeDream, section 3.4",
-        "weight stashing is critical for meaningful learning",
-        "no-stashing",
-        "pipedream",
-        HIGHER,
-    ),
-    PaperClaim(
-        "vertical-sync",
-        "PipeDream, section 3.4, footnote 4",
-        "the impact of vertical sync is negligible",
-        "vertical-sync",
-        "pipedream",
-        SAME,
-    ),
-    PaperClaim(
-        "adamw",
-        _ONE_STEP,
-        "AdamW [...] indeed suffers from severe degradation [under one-step delay]",
-        "2bw",
-        SYNC,
-        HIGHER,
-        optimizer="adamw",
-    ),
-    PaperClaim(
-        "muon",
-        _ONE_STEP,
-        "recent methods like Muon exhibit strong robustness under a one-step delay",
-        "2bw",
-        SYNC,
-        NOT_HIGHER,
-        optimizer="muon",
-    ),
-    PaperClaim(
-        "error-feedback",
-        _ONE_STEP,
-        "an [...] Error Feedback-inspired correction to further mitigate delay effects",
-        "2bw-feedback",
-        "2bw",
-        LOWER,
-    ),
-    PaperClaim(
-        "spectrain",
-        "SpecTrain, abstract",
-        "maintains comparable model accuracy",
-        "spectrain",
-        SYNC,
-        NOT_HIGHER,
-    ),
-    PaperClaim(
-        "pipemare",
-        "PipeMare, abstract",
-        "similar model quality, when compared to state-of-the-art synchronous PP training",
-        "pipemare",
-        SYNC,
-        NOT_HIGHER,
-    ),
-    PaperClaim(
-        "nesterov",
-        "Ajanthan et al. (2025), abstract",
-        "[NAdam on PipeDream is] even surpassing the synchronous baseline",
-        "pipedream",
-        SYNC,
-        LOWER,
-        optimizer="nadam",
-        other_optimizer="adamw",
-    ),
-    PaperClaim(
-        "paci",
-        "PACI, abstract",
-        "PACI matches the stability and final perplexity of synchronous 1F1B-flush",
-        "paci",
-        SYNC,
-        NOT_HIGHER,
-    ),
+    PaperClaim("2bw", _1_AND_5_1, _SIMILAR, "2bw", SYNC, NOT_HIGHER),
+    PaperClaim("pipedream", _SECTION, _BETWEEN, "pipedream", SYNC, NOT_HIGHER),
+    PaperClaim("stashing", _SECTION, _CRITICAL, "no-stashing", "pipedream", HIGHER),
+    PaperClaim("vertical-sync", _NOTE, _NEGLIGIBLE, "vertical-sync", "pipedream", SAME),
+    PaperClaim("adamw", _ONE_STEP, _ADAMW, "2bw", SYNC, HIGHER, "adamw"),
+    PaperClaim("muon", _ONE_STEP, _MUON, "2bw", SYNC, NOT_HIGHER, "muon"),
+    PaperClaim("error-feedback", _ONE_STEP, _FEEDBACK, "2bw-feedback", "2bw", LOWER),
+    PaperClaim("spectrain", "SpecTrain, abstract", _SPECTRAIN, "spectrain", SYNC, NOT_HIGHER),
+    PaperClaim("pipemare", "PipeMare, abstract", _PIPEMARE, "pipemare", SYNC, NOT_HIGHER),
+    PaperClaim("nesterov", _AJANTHAN, _NESTEROV, "pipedream", SYNC, LOWER, "nadam", "adamw"),
+    PaperClaim("paci", "PACI, abstract", _PACI, "paci", SYNC, NOT_HIGHER),
 )
 
 COLUMNS = ["verdict", "name", "claim", "source", "proxy", "optimizer", "stages", "rates", "seeds"]
@@ -187,14 +108,13 @@ def verdicts(trainings: pd.DataFrame) -> pd.DataFrame:
     for claim, key, (*setting, found, spread) in asked:
         told = corrected.loc[[key]].iloc[0] < LEVEL
         verdict = claim.verdict(found.mean * told["p"], told["above"], told["below"])
-        values = (found.seeds, found.mean, found.low, found.high, spread, found.mean / spread)
+        values = (found.seeds, found.mean, *found.interval, spread, found.mean / spread)
         p = found.p, corrected.loc[[key], "p"].item()
         rows.append((verdict, claim.name, claim.text, claim.source, *setting, key[-1], *values, *p))
     table = pd.DataFrame(rows, columns=COLUMNS)
-    order = [CONTRADICTS, UNDECIDED, AGREES]
-    return table.sort_values(
-        "verdict", key=lambda verdict: verdict.map(order.index), kind="stable", ignore_index=True
-    )
+    place = {verdict: number for number, verdict in enumerate(ORDER)}
+    by = table["verdict"].map(place)
+    return table.loc[by.sort_values(kind="stable").index].reset_index(drop=True)
 
 
 def _pairs(
@@ -209,3 +129,31 @@ def _pairs(
             if pair.optimizer == (claim.optimizer or pair.optimizer):
                 beside = claim.method, claim.other, claim.other_optimizer
                 yield (*beside, pair.proxy, pair.optimizer, pair.stages, at), pair
+
+
+def mitigations(trainings: pd.DataFrame) -> pd.DataFrame:
+    """Return what each mitigation earns over the method that it was added to: a row a setting.
+
+    Columns: ``verdict`` (:data:`HELPS`, :data:`HARMS` or undecided, by ``p_holm``), proxy,
+    optimizer, ``method``, ``of`` (the method without it), stages, ``seeds``, ``excess`` over that
+    (nats, mean over seeds; below 0 it helps) with its interval ``low`` to ``high``, ``saved`` (the
+    share of the cost of that one's delay; 1: as good as no delay), ``p``, ``p_holm``.
+    """
+    costs = comparison.summary(trainings)
+    costs = costs[costs["at"] == OWN].set_index([*comparison.SETTING, "method", "stages"])["cost"]
+    rows = []
+    for method in [name for name in METHODS if plain(name) != name]:
+        of = plain(method)
+        for proxy, optimizer, stages, found, _ in comparison.against(trainings, method, of):
+            cost = costs.get((proxy, optimizer, of, METHODS[method].depth(stages)), float("nan"))
+            saved = -found.mean / cost if cost > 0 else float("nan")
+            numbers = found.seeds, found.mean, *found.interval, saved, found.p
+            rows.append((proxy, optimizer, method, of, stages, *numbers))
+    names = ["proxy", "optimizer", "method", "of", "stages"]
+    table = pd.DataFrame(rows, columns=[*names, "seeds", "excess", "low", "high", "saved", "p"])
+    table["p_holm"] = holm(table["p"])
+    told, better = table["p_holm"] < LEVEL, table["excess"] < 0
+    verdict = pd.Series(UNDECIDED, index=table.index)
+    verdict = verdict.mask(told & better, HELPS).mask(told & ~better, HARMS)
+    table.insert(0, "verdict", verdict)
+    return table

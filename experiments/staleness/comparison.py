@@ -1,6 +1,6 @@
 """What the sweep's trainings say of each method, beside training without delay.
 
-Every number here is computed from the table of trainings alone (:func:`.sweep.frame`).  Two methods
+Every number here is computed from the table of trainings alone (:func:`.sweep.table`).  Two methods
 with one seed have the same first weights and the same batches in the same order, so that
 differences are taken seed by seed.  A training that did not end with a finite loss counts as one
 that has learnt nothing: with the loss of its untrained network.
@@ -13,16 +13,75 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from experiments.staleness.methods import METHODS, SYNC
-from experiments.staleness.paired import Excess, compare
 from experiments.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED, VALIDATIONS, chosen
+from experiments.study.trainings import reached
 
 OWN, SYNCS = "own rate", "flush's rate"
 SETTING = ["proxy", "optimizer"]
 UNTRAINED = VALIDATIONS[0]
 ENOUGH_SEEDS = 5
 """Of a complete arm; where no arm has as many, as many as any has."""
+LEVEL = 0.05
+"""The chance, over all comparisons of a table, that any is told where there is nothing to tell."""
+COVERAGE = 0.95
+"""Of an interval, taken alone."""
+
+
+class Excess(NamedTuple):
+    """A method's loss above another's: the mean of the differences over seeds, in nats.
+
+    Attributes:
+        seeds: how many both have.
+        mean: over them.
+        error: the mean's standard error; infinite for one seed, which says nothing of others.
+    """
+
+    seeds: int
+    mean: float
+    error: float
+
+    @classmethod
+    def of(cls, differences: "pd.Series[float]") -> "Excess":
+        """Return what differences, one a seed, say of their mean."""
+        seeds = len(differences)
+        error = float(differences.std()) / math.sqrt(seeds) if seeds > 1 else math.inf
+        return cls(seeds, float(differences.mean()), error)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval of Student's t."""
+        half = math.inf
+        if self.seeds > 1:
+            half = self.error * float(stats.t.ppf((1 + COVERAGE) / 2, self.seeds - 1))
+        return self.mean - half, self.mean + half
+
+    @property
+    def p(self) -> float:
+        """That of a two-sided t-test that there is no difference."""
+        return min(1.0, 2 * min(self.p_above(0.0), self.p_below(0.0)))
+
+    def p_above(self, bound: float) -> float:
+        """Return p of a one-sided t-test that the mean is at least a bound; small: it is less."""
+        if self.error in (0.0, math.inf):
+            return float(self.error > 0 or self.mean >= bound)
+        return float(stats.t.cdf((self.mean - bound) / self.error, self.seeds - 1))
+
+    def p_below(self, bound: float) -> float:
+        """Return p of a one-sided t-test that the mean is at most a bound; small: it is more."""
+        return Excess(self.seeds, -self.mean, self.error).p_above(-bound)
+
+
+def holm(p: "pd.Series[float]") -> "pd.Series[float]":
+    """Return p-values corrected for their number by Holm's method (1979).
+
+    Of those that are then below a level, any is so by chance with that probability at most.
+    """
+    ordered = p.sort_values(kind="stable")
+    left = pd.Series(range(len(p), 0, -1), index=ordered.index, dtype=float)
+    return (ordered * left).cummax().clip(upper=1.0).reindex(p.index)
 
 
 def load(file: Path) -> pd.DataFrame:
@@ -35,10 +94,16 @@ def arm_name(method: str, stages: int) -> str:
     return method if method == SYNC or method.startswith("2bw") else f"{method}, {stages} stages"
 
 
+def plain(method: str) -> str:
+    """Return the method that a mitigation was added to, itself if it has none."""
+    equation = METHODS[method].equation
+    return next(name for name, each in METHODS.items() if each.equation == equation)
+
+
 def judged(trainings: pd.DataFrame) -> pd.DataFrame:
     """Return the judging seeds' trainings at each arm's own rate and at that of no delay.
 
-    Columns as in :func:`.sweep.frame`, and ``at`` (:data:`OWN` or :data:`SYNCS`: a training may be
+    Columns as in :func:`.sweep.table`, and ``at`` (:data:`OWN` or :data:`SYNCS`: a training may be
     both) and ``arm``.  Only complete arms: tuned, not at the border of the rates that were tried,
     and judged on enough seeds (:data:`ENOUGH_SEEDS`).
     """
@@ -46,13 +111,12 @@ def judged(trainings: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for key, own in trainings.groupby(ARM, sort=False):
         proxy, method, stages, optimizer = key
-        at_border = rates[key] in _border(own)
+        judging = own["seed"] < FIRST_TUNING_SEED
+        tried, rows = own.loc[~judging, "rate"], own[judging].assign(arm=arm_name(method, stages))
         sync = rates.get((proxy, SYNC, 1, optimizer), math.nan)
-        seeds = own[own["seed"] < FIRST_TUNING_SEED]
-        for at, rate in ((OWN, rates[key]), (SYNCS, sync)):
-            if not (at == OWN and at_border):
-                rows = seeds[seeds["rate"] == rate]
-                parts.append(rows.assign(at=at, arm=arm_name(method, stages)))
+        if rates[key] not in (tried.min(), tried.max()):
+            parts.append(rows[rows["rate"] == rates[key]].assign(at=OWN))
+        parts.append(rows[rows["rate"] == sync].assign(at=SYNCS))
     found = pd.concat(parts, ignore_index=True)
     counts = found.groupby([*ARM, "at"])["seed"].transform("nunique")
     return found[counts >= min(ENOUGH_SEEDS, counts.max())].reset_index(drop=True)
@@ -75,26 +139,14 @@ def summary(trainings: pd.DataFrame) -> pd.DataFrame:
         proxy, method, stages, optimizer = key
         final = ends(own)
         sync = bases.get((proxy, optimizer), pd.Series(dtype=float))
-        excess = compare((final - sync).dropna())
+        excess = Excess.of((final - sync).dropna())
+        names = {"proxy": proxy, "optimizer": optimizer, "arm": arm, "method": method}
         found.append(
-            {
-                "proxy": proxy,
-                "optimizer": optimizer,
-                "arm": arm,
-                "method": method,
-                "stages": stages,
-                "at": at,
-                "rate": own["rate"].iloc[0],
-                "seeds": len(final),
-                "diverged": int(own[FINAL].isna().sum()),
-                "loss": final.mean(),
-                "std": final.std(),
-                "cost": excess.mean,
-                "low": excess.low,
-                "high": excess.high,
-                "p": excess.p,
-                "effect": excess.mean / sync.std(),
-            }
+            names
+            | {"stages": stages, "at": at, "rate": own["rate"].iloc[0], "seeds": len(final)}
+            | {"diverged": own[FINAL].isna().sum(), "loss": final.mean(), "std": final.std()}
+            | dict(zip(("cost", "low", "high"), (excess.mean, *excess.interval), strict=True))
+            | {"p": excess.p, "effect": excess.mean / sync.std()}
         )
     return pd.DataFrame(found).assign(label="measured")
 
@@ -105,21 +157,13 @@ def ends(rows: pd.DataFrame) -> pd.Series:
 
 
 class Pair(NamedTuple):
-    """A method beside another one, which is at its own rate.
-
-    Attributes:
-        proxy: on what.
-        optimizer: of the method.
-        stages: of the method's pipeline.
-        found: its excess over the other, over the seeds that both have.
-        spread: the other's standard deviation over seeds, nats.
-    """
+    """A method beside another one, which is at its own rate."""
 
     proxy: str
-    optimizer: str
-    stages: int
-    found: Excess
-    spread: float
+    optimizer: str  # of the method
+    stages: int  # of the method's pipeline
+    found: Excess  # over the other, over the seeds that both have
+    spread: float  # the other's standard deviation over seeds, nats
 
 
 def against(
@@ -155,45 +199,19 @@ def against(
         theirs = arms.get((proxy, other, depth, other_optimizer or optimizer, OWN))
         if theirs is not None and (at == OWN or not at_its_own):
             base = ends(theirs)
-            found = compare((ends(own) - base).dropna())
+            found = Excess.of((ends(own) - base).dropna())
             pairs.append(Pair(proxy, optimizer, stages, found, float(base.std())))
     return pairs
 
 
-def by_rate(trainings: pd.DataFrame, method: str) -> pd.DataFrame:
-    """Return a method's excess over no delay at equal rates, on the tuning seeds.
-
-    A row for each proxy, optimizer, depth and rate that both tried: ``excess`` (nats, mean over
-    seeds; infinite where only the method diverged), ``loss`` (without delay) and whether the rate
-    is ``best`` without delay.
-    """
-    tuning = trainings[trainings["seed"] >= FIRST_TUNING_SEED]
-    rates = chosen(trainings)
-    key = [*SETTING, "rate", "seed"]
-    base = tuning[tuning["method"] == SYNC].set_index(key)[FINAL].rename("loss")
-    own = tuning[tuning["method"] == method].join(base, on=key, how="inner")
-    own = own.assign(excess=own[FINAL].fillna(math.inf) - own["loss"])
-    means = own.groupby([*SETTING, "stages", "rate"])[["excess", "loss"]].mean().reset_index()
-    best = [
-        rates[proxy, SYNC, 1, optimizer] == rate
-        for proxy, optimizer, rate in means[[*SETTING, "rate"]].itertuples(index=False)
-    ]
-    return means.assign(best=best, label="measured")
-
-
-def plain(method: str) -> str:
-    """Return the method that a mitigation was added to, itself if it has none."""
-    equation = METHODS[method].equation
-    return next(name for name, each in METHODS.items() if each.equation == equation)
-
-
-def courses(trainings: pd.DataFrame, at: str = OWN) -> pd.DataFrame:
+def courses(trainings: pd.DataFrame) -> pd.DataFrame:
     """Return the validation loss in the course of the judged trainings: a row a point and seed.
 
-    Columns: proxy, optimizer, arm, method, stages, seed, ``updates``, ``samples``, ``loss``.
+    Each arm is at its own rate.  Columns: proxy, optimizer, arm, method, stages, seed, ``updates``,
+    ``samples``, ``loss``.
     """
     rows = judged(trainings)
-    rows = rows[rows["at"] == at]
+    rows = rows[rows["at"] == OWN]
     ids = [*SETTING, "arm", "method", "stages", "seed", "batch_rows", "updates"]
     long = rows.melt(ids, VALIDATIONS, "point", "loss")
     part = long["point"].str.removeprefix("validation_").astype(int) / (len(VALIDATIONS) - 1)
@@ -202,19 +220,18 @@ def courses(trainings: pd.DataFrame, at: str = OWN) -> pd.DataFrame:
     return long.drop(columns=["point", "batch_rows"])
 
 
-def reached(course: pd.DataFrame, target: float) -> pd.Series:
+def reached_after(course: pd.DataFrame, target: float) -> "pd.Series[float]":
     """Return after how many updates the mean loss of each arm of one setting is at a target.
 
     Between two validations by a straight line; infinite if it never is.
     """
     means = course.groupby(["arm", "updates"], sort=False)["loss"].mean()
-    return pd.Series(
-        {
-            arm: _first_at(own.droplevel("arm"), target)
-            for arm, own in means.groupby("arm", sort=False)
-        },
-        name="updates",
-    )
+    found = {}
+    for arm, losses in means.groupby("arm", sort=False):
+        best = np.minimum.accumulate(losses.fillna(math.inf).to_numpy())
+        times = [float(at) for at in losses.index.get_level_values("updates")]
+        found[arm] = reached([-loss for loss in best], -target, times)
+    return pd.Series(found, name="updates")
 
 
 def settings(trainings: pd.DataFrame) -> Iterator[tuple[str, str]]:
@@ -226,21 +243,3 @@ def settings(trainings: pd.DataFrame) -> Iterator[tuple[str, str]]:
     for (proxy, optimizer), own in rows[rows["at"] == OWN].groupby(SETTING, sort=False):
         if SYNC in set(own["method"]) and own["method"].nunique() > 1:
             yield proxy, optimizer
-
-
-def _first_at(losses: pd.Series, target: float) -> float:
-    best = np.minimum.accumulate(losses.fillna(math.inf).to_numpy())
-    updates = losses.index.to_numpy(dtype=float)
-    if best[-1] > target:
-        return math.inf
-    after = int(np.argmax(best <= target))
-    if after == 0:
-        return float(updates[0])
-    high, low = best[after - 1], best[after]
-    share = (high - target) / (high - low) if math.isfinite(high) else 1.0
-    return float(updates[after - 1] + share * (updates[after] - updates[after - 1]))
-
-
-def _border(trainings: pd.DataFrame) -> tuple[float, float]:
-    rates = trainings.loc[trainings["seed"] >= FIRST_TUNING_SEED, "rate"]
-    return rates.min(), rates.max()

@@ -58,25 +58,20 @@ def see(
         )
     gib = found["memory_bytes"] / 2**30
     fits = gib <= memory_gib
-    plotted = {}
-    if fits.any():
-        hardware = f"{model} on {cluster}, {stages} stages, {rows} samples an update"
-        title = f"{hardware}, beside {proxy} with {optimizer}"
-        figure, shown = speed(found[fits], title)
-        plotted["speed_and_staleness"] = Plot(figure, shown)
+    title = f"{model} on {cluster}, {stages} stages, {rows} samples an update, "
+    title += f"beside {proxy} with {optimizer}"
+    columns = {
+        "method": found["arm"],
+        "ms a sample": 1e3 * found["seconds"],
+        "loss (nats)": found["loss"],
+        "± over seeds": found["std"],
+        "memory (GB)": found["memory_bytes"] / 1e9,
+        "fits": fits.map({True: "yes", False: "no"}),
+    }
     return View(
         text=_text(found, fits, memory_gib),
-        plots=plotted,
-        table=pd.DataFrame(
-            {
-                "method": found["arm"],
-                "ms a sample": 1e3 * found["seconds"],
-                "loss (nats)": found["loss"],
-                "± over seeds": found["std"],
-                "memory (GB)": found["memory_bytes"] / 1e9,
-                "fits": fits.map({True: "yes", False: "no"}),
-            }
-        ),
+        plots={"speed_and_staleness": Plot(*speed(found[fits], title))} if fits.any() else {},
+        table=pd.DataFrame(columns),
         caption="time and memory simulated; loss measured at proxy scale",
     )
 
@@ -119,12 +114,10 @@ def speed_against_staleness(
 
 
 def _text(found: pd.DataFrame, fits: pd.Series, memory_gib: float) -> str:
-    left_out = found["arm"][~fits]
-    if len(left_out) == len(found):
+    if not fits.any():
         return f"Nothing fits into {memory_gib:g} GiB (simulated)."
-    best = found[fits]
-    least = best.loc[best["loss"].idxmin()]
-    quickest = best["seconds"].min()
+    best, left_out = found[fits], found["arm"][~fits]
+    least, quickest = best.loc[best["loss"].idxmin()], best["seconds"].min()
     fastest = [*best["arm"][best["seconds"] <= (1 + ALIKE) * quickest]]
     others = f" and {len(fastest) - 1} more are" if len(fastest) > 1 else " is"
     out = f"  Not within {memory_gib:g} GiB: {', '.join(left_out)}." if len(left_out) else ""

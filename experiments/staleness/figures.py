@@ -1,51 +1,27 @@
-"""The sweep's figures: courses over updates, samples and simulated seconds; rates; costs."""
+"""The sweep's figures that several pages draw: courses, and speed against staleness."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from experiments.staleness import comparison
-from experiments.staleness.comparison import OWN, SYNCS
 from experiments.staleness.methods import METHODS, SYNC
-from experiments.staleness.optimizers import OPTIMIZERS
-from experiments.staleness.sweep import ARM, FINAL, FIRST_TUNING_SEED
 from pipekit import plots
 from pipekit.units import bytes_text
 
-RATES: Mapping[str, str] = {OWN: "each at its own rate", SYNCS: "all at the rate of no delay"}
 PAD = 0.05
 """Of an axis, beyond what is compared."""
 MOST = 0.75
 """Of a course's later points, which are in the picture."""
 MARKER_PX = 8, 20
 """Of the least and the greatest memory."""
-DELAYS, MITIGATED = "delays", "mitigations"
 AXES: Mapping[str, str] = {
     "updates": "updates",
     "samples": "samples",
     "seconds": "seconds on the paper's cluster (simulated)",
 }
-
-
-def panels(trainings: pd.DataFrame, proxy: str, optimizer: str) -> dict[str, list[str]]:
-    """Return the arms that are drawn together, by the panel's name: a dozen are too many.
-
-    Methods as they are, and where there are any, mitigations beside what they were added to; each
-    with no delay.
-    """
-    rows = comparison.judged(trainings)
-    own = rows[(rows["proxy"] == proxy) & (rows["optimizer"] == optimizer)]
-    arms = dict.fromkeys(own[["method", "stages"]].itertuples(index=False, name=None))
-    added = {arm: (comparison.plain(arm[0]), arm[1]) for arm in _in_order(arms)}
-    mitigated = {arm for arm, base in added.items() if arm != base}
-    found = {DELAYS: [arm for arm in added if arm not in mitigated]}
-    if mitigated:
-        bases = {added[arm] for arm in mitigated}
-        found[MITIGATED] = [a for a in added if a in mitigated | bases or a[0] == SYNC]
-    return {name: [comparison.arm_name(*arm) for arm in own] for name, own in found.items()}
 
 
 def course(
@@ -68,8 +44,7 @@ def course(
     """
     frame = comparison.courses(trainings)
     frame = frame[(frame["proxy"] == proxy) & (frame["optimizer"] == optimizer)]
-    frame = frame[frame["arm"].isin(arms or frame["arm"])]
-    frame = _by_method(frame)
+    frame = _by_method(frame[frame["arm"].isin(arms or frame["arm"])])
     label = "measured"
     if x == "seconds":
         assert seconds is not None
@@ -78,99 +53,11 @@ def course(
         frame, label = frame.dropna(subset="seconds"), "measured x simulated"
     # Where the untrained networks are, far above, nothing is to be compared.
     shown = frame[frame["updates"] > 0].assign(label=label)
-    figure = plots.bands(
-        shown,
-        x,
-        "loss",
-        "arm",
-        title=f"{proxy}, {optimizer}: validation loss, each at its own rate",
-        label=label,
-        x_title=AXES[x],
-        y_title="loss (nats)",
-    )
+    title = f"{proxy}, {optimizer}: validation loss, each at its own rate"
+    axes = {"x_title": AXES[x], "y_title": "loss (nats)"}
+    figure = plots.bands(shown, x, "loss", "arm", title=title, label=label, **axes)
     figure.update_yaxes(range=_loss_range(shown))
     return figure, shown
-
-
-def rates(trainings: pd.DataFrame, proxy: str, optimizer: str) -> tuple[go.Figure, pd.DataFrame]:
-    """Return a map of the tuning seeds' final loss over arms and rates, and its numbers."""
-    tuning = trainings[trainings["seed"] >= FIRST_TUNING_SEED]
-    own = tuning[(tuning["proxy"] == proxy) & (tuning["optimizer"] == optimizer)]
-    finals = own.assign(loss=own[FINAL].fillna(math.inf))
-    means = finals.groupby([*ARM, "rate"], sort=False)["loss"].mean().reset_index()
-    names = [
-        comparison.arm_name(m, n) for m, n in zip(means["method"], means["stages"], strict=True)
-    ]
-    powers = np.log2(means["rate"]).round().astype(int)
-    means = means.assign(arm=names, loss=means["loss"].replace(math.inf, np.nan), power=powers)
-    best = means.loc[means["loss"].idxmin()]
-    figure = plots.grid(
-        means,
-        "power",
-        "arm",
-        "loss",
-        best=(best["power"], best["arm"]),
-        title=f"{proxy}, {optimizer}: final validation loss by learning rate, tuning seeds",
-        label="measured",
-        unit="nats",
-        missing="diverged",
-        x_title="learning rate, as a power of two",
-        y_title="",
-    )
-    figure.update_yaxes(title=None)
-    return figure, means.assign(label="measured")
-
-
-def compared(table: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return the proxies, each with the :data:`RATES` at which :func:`costs` has anything to draw.
-
-    A method whose own rate is not found yet, at the border of those that were tried, is judged at
-    that of no delay alone.
-    """
-    rows = _delayed(table)
-    found = {*rows[["proxy", "at"]].itertuples(index=False, name=None)}
-    return [(p, at) for p in rows["proxy"].unique() for at in RATES if (p, at) in found]
-
-
-def costs(table: pd.DataFrame, proxy: str, at: str = OWN) -> tuple[go.Figure, pd.DataFrame]:
-    """Return what delay costs each arm on a proxy, with intervals over seeds, and its numbers."""
-    rows = _delayed(table)
-    rows = rows[(rows["proxy"] == proxy) & (rows["at"] == at)]
-    rows = rows.sort_values(["stages", "arm", "optimizer"], kind="stable")
-    figure = plots.intervals(
-        rows,
-        "arm",
-        "cost",
-        "low",
-        "high",
-        "optimizer",
-        title=f"{proxy}: what delay costs, {RATES[at]}",
-        label="measured",
-        x_title="final validation loss above that without delay (nats), mean over seeds",
-        known=[*OPTIMIZERS],
-    )
-    return figure, rows
-
-
-def earnings(table: pd.DataFrame, proxy: str) -> tuple[go.Figure, pd.DataFrame]:
-    """Return what mitigations earn on a proxy, of :func:`.findings.mitigations`; to the left is
-    better.
-    """
-    rows = table[table["proxy"] == proxy]
-    rows = rows.assign(beside=rows["method"] + " over " + rows["of"])
-    figure = plots.intervals(
-        rows,
-        "beside",
-        "excess",
-        "low",
-        "high",
-        "optimizer",
-        title=f"{proxy}: what a mitigation changes, each at its own rate",
-        label="measured",
-        x_title="final validation loss above that without it (nats), mean over seeds",
-        known=[*OPTIMIZERS],
-    )
-    return figure, rows
 
 
 def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
@@ -181,12 +68,9 @@ def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
         title: which network, machines and proxy.
     """
     shown = _by_method(points)
+    sizes = shown["memory_bytes"]
     shown = shown.assign(
-        name=[
-            f"{arm}, {bytes_text(size)}"
-            for arm, size in zip(shown["arm"], shown["memory_bytes"], strict=True)
-        ],
-        milliseconds=1e3 * shown["seconds"],
+        name=shown["arm"] + ", " + sizes.map(bytes_text), milliseconds=1e3 * shown["seconds"]
     )
     figure = plots.points(
         shown,
@@ -198,7 +82,6 @@ def speed(points: pd.DataFrame, title: str) -> tuple[go.Figure, pd.DataFrame]:
         x_title="time of a sample (ms, simulated)",
         y_title="validation loss at the end (nats, measured)",
     )
-    sizes = shown["memory_bytes"]
     least, most = MARKER_PX
     for trace, share in zip(figure.data, sizes / sizes.max(), strict=True):
         trace.marker.size = least + (most - least) * share
@@ -228,27 +111,19 @@ def time_to_loss(trainings: pd.DataFrame, seconds: pd.Series) -> pd.DataFrame:
             each, base = (times.get(key, math.nan) for key in ((method, stages), (SYNC, 1)))
             if method == SYNC or not math.isfinite(end + sync + each + base):
                 continue
-            target = max(end, sync)
-            reached = comparison.reached(own, target)
+            reached = comparison.reached_after(own, max(end, sync))
             updates = reached[arm], reached[SYNC]
             taken = updates[0] * each, updates[1] * base
-            found.append((proxy, optimizer, arm, target, *updates, *taken, taken[1] / taken[0]))
+            numbers = max(end, sync), *updates, *taken, taken[1] / taken[0]
+            found.append((proxy, optimizer, arm, *numbers))
     columns = [*comparison.SETTING, "arm", "target", "updates", "updates without delay"]
     columns += ["seconds", "seconds without delay", "speedup"]
     return pd.DataFrame(found, columns=columns).assign(label="measured x simulated")
 
 
-def _delayed(table: pd.DataFrame) -> pd.DataFrame:
-    return table[table["method"] != SYNC].dropna(subset="cost")
-
-
 def _by_method(frame: pd.DataFrame) -> pd.DataFrame:
     """Return its rows with no delay first, so that the commonest methods look alike everywhere."""
     return frame.sort_values("method", key=lambda each: each.map([*METHODS].index), kind="stable")
-
-
-def _in_order(arms: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    return sorted(arms, key=lambda arm: ([*METHODS].index(arm[0]), arm[1]))
 
 
 def _loss_range(shown: pd.DataFrame) -> list[float]:

@@ -1,7 +1,7 @@
 """The asynchronous methods of the sweep, each as the oracle's equation and as a schedule."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -23,13 +23,12 @@ class DelayedMethod:
 
     Attributes:
         equation: the oracle's name of it.
-        schedule: from stages to what the engine runs; of a method that drains, also from
-            ``flush_after``.
+        schedule: from stages to what the engine runs.
         stages: as many whatever the pipeline's depth, if its delay does not depend on that; 0: the
             depth.
         microbatches: of a batch.
+        sync_share: of the updates one in so many is synchronous at first; 0: none.
         mitigation: from the updates of a training to what is done about stale weights, or None.
-        flush_after: from the updates to the batches after which the pipeline drains.
         optimizers: it is defined for; empty: all.
     """
 
@@ -37,84 +36,52 @@ class DelayedMethod:
     schedule: Callable[..., Schedule]
     stages: int = 0
     microbatches: int = 1
+    sync_share: int = 0
     mitigation: Callable[[int], staleness.Mitigation] | None = None
-    flush_after: Callable[[int], range] = lambda updates: range(0)
     optimizers: tuple[str, ...] = ()
 
     def depth(self, stages: int) -> int:
         """Return the stages to train with, to learn what a pipeline of so many does."""
         return self.stages or stages
 
+    def flush_after(self, updates: int) -> range:
+        """Return the batches after which the pipeline drains in a training of so many updates."""
+        return range(updates // self.sync_share) if self.sync_share else range(0)
+
     def trained(self, stages: int, updates: int) -> Schedule:
         """Return the schedule of a training of so many updates."""
         flushes = self.flush_after(updates)
         return self.schedule(stages, flush_after=flushes) if flushes else self.schedule(stages)
 
+    def mitigated(self, rule: Callable[[], staleness.Mitigation], *only: str) -> "DelayedMethod":
+        """Return the method with a rule, defined ``only`` for some optimizers."""
+        return replace(self, mitigation=lambda updates: rule(), optimizers=only)
 
-def _first(updates: int) -> range:
-    return range(updates // FIRST_SHARE)
 
-
-_no_stashing = partial(schedules.pipedream, stashing=False)
-_two_bw = partial(schedules.two_bw, microbatches=2)
+_PIPEDREAM = DelayedMethod("pipedream", schedules.pipedream)
+_VERTICAL = partial(schedules.pipedream, vertical_sync=True)
+_NO_STASHING = DelayedMethod("pipedream_no_stashing", partial(schedules.pipedream, stashing=False))
+_TWO_BW = DelayedMethod("2bw", partial(schedules.two_bw, microbatches=2), 2, 2)
+_PACI = partial(schedules.paci, microbatches=PACI_MICROBATCHES)
 _PREDICTED = ("sgd", "adamw")
 
 METHODS: Mapping[str, DelayedMethod] = MappingProxyType(
     {
         SYNC: DelayedMethod("sequential", partial(schedules.flush, microbatches=1), stages=1),
-        "2bw": DelayedMethod("2bw", _two_bw, 2, 2),
-        "pipedream": DelayedMethod("pipedream", schedules.pipedream),
-        "vertical-sync": DelayedMethod(
-            "pipedream_vertical_sync", partial(schedules.pipedream, vertical_sync=True)
+        "2bw": _TWO_BW,
+        "pipedream": _PIPEDREAM,
+        "vertical-sync": DelayedMethod("pipedream_vertical_sync", _VERTICAL),
+        "no-stashing": _NO_STASHING,
+        "spectrain": _NO_STASHING.mitigated(staleness.SpecTrain, *_PREDICTED),
+        "pipeoptim": _NO_STASHING.mitigated(staleness.PipeOptim, *_PREDICTED),
+        "pipemare": replace(
+            _NO_STASHING, mitigation=lambda updates: staleness.PipeMare(updates // ANNEALED_SHARE)
         ),
-        "no-stashing": DelayedMethod("pipedream_no_stashing", _no_stashing),
-        "spectrain": DelayedMethod(
-            "pipedream_no_stashing",
-            _no_stashing,
-            mitigation=lambda updates: staleness.SpecTrain(),
-            optimizers=_PREDICTED,
-        ),
-        "pipeoptim": DelayedMethod(
-            "pipedream_no_stashing",
-            _no_stashing,
-            mitigation=lambda updates: staleness.PipeOptim(),
-            optimizers=_PREDICTED,
-        ),
-        "pipemare": DelayedMethod(
-            "pipedream_no_stashing",
-            _no_stashing,
-            mitigation=lambda updates: staleness.PipeMare(updates // ANNEALED_SHARE),
-        ),
-        "gap-aware": DelayedMethod(
-            "pipedream", schedules.pipedream, mitigation=lambda updates: staleness.GapAware()
-        ),
-        "paci": DelayedMethod(
-            "paci",
-            partial(schedules.paci, microbatches=PACI_MICROBATCHES),
-            microbatches=PACI_MICROBATCHES,
-        ),
-        "2bw-ahead": DelayedMethod(
-            "2bw",
-            _two_bw,
-            2,
-            2,
-            mitigation=lambda updates: staleness.Ahead(),
-            optimizers=_PREDICTED,
-        ),
-        "2bw-feedback": DelayedMethod(
-            "2bw",
-            _two_bw,
-            2,
-            2,
-            mitigation=lambda updates: staleness.ErrorFeedback(),
-        ),
-        "2bw-sync-first": DelayedMethod(
-            "2bw",
-            _two_bw,
-            2,
-            2,
-            flush_after=_first,
-        ),
+        "gap-aware": _PIPEDREAM.mitigated(staleness.GapAware),
+        "paci": DelayedMethod("paci", _PACI, microbatches=PACI_MICROBATCHES),
+        "2bw-ahead": _TWO_BW.mitigated(staleness.Ahead, *_PREDICTED),
+        "2bw-feedback": _TWO_BW.mitigated(staleness.ErrorFeedback),
+        "2bw-sync-first": replace(_TWO_BW, sync_share=FIRST_SHARE),
     }
 )
 """By name."""

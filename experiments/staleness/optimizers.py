@@ -61,35 +61,31 @@ class OptimizerRecipe:
 
     Attributes:
         make: from a stage's parameters, the rate, and the sizes of the network's two ends.
-        first_rates: the rates that are tried first, each twice the one before.
+        highest: of the five rates that are tried first, each twice the one before, the power of 2.
         states: tensors of a parameter's size that it keeps of each, for simulations.
     """
 
     make: Callable[[list[nn.Parameter], float, frozenset[int]], Optimizer]
-    first_rates: tuple[float, ...]
+    highest: int = -6
     states: float = 2
 
-
-def _rates(highest: int, number: int = 5) -> tuple[float, ...]:
-    return tuple(2.0**power for power in range(highest - number + 1, highest + 1))
+    @property
+    def first_rates(self) -> list[float]:
+        """The rates that are tried first."""
+        return [2.0**power for power in range(self.highest - 4, self.highest + 1)]
 
 
 OPTIMIZERS: Mapping[str, OptimizerRecipe] = MappingProxyType(
     {
-        "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), _rates(-2), 1),
-        "adamw": OptimizerRecipe(lambda own, lr, _: AdamW(own, lr, weight_decay=0.0), _rates(-6)),
-        "muon": OptimizerRecipe(MuonAndAdamW, _rates(-6), 1),
-        "nadam": OptimizerRecipe(
-            lambda own, lr, _: staleness.nesterov(lr, weight_decay=0.0)(own), _rates(-6)
-        ),
-        "rotated-adam": OptimizerRecipe(
-            lambda own, lr, _: staleness.BasisRotation(own, lr), _rates(-6)
-        ),
+        "sgd": OptimizerRecipe(lambda own, lr, _: SGD(own, lr, momentum=0.9), -2, 1),
+        "adamw": OptimizerRecipe(lambda own, lr, _: AdamW(own, lr, weight_decay=0.0)),
+        "muon": OptimizerRecipe(MuonAndAdamW, states=1),
+        "nadam": OptimizerRecipe(lambda own, lr, _: staleness.nesterov(lr, weight_decay=0.0)(own)),
+        "rotated-adam": OptimizerRecipe(lambda own, lr, _: staleness.BasisRotation(own, lr)),
     }
 )
 """By name; none has weight decay, which would be one more thing to tune.  The last two were made
-for asynchronous pipelines: :func:`pipekit.staleness.nesterov`, and
-:class:`pipekit.staleness.BasisRotation`."""
+for asynchronous pipelines."""
 
 
 def scheduler(optimizer: Optimizer, updates: int) -> LRScheduler:

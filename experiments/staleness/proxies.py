@@ -47,10 +47,11 @@ class Proxy:
             user's own.
         width: hidden features of a token, or channels of the first convolution.
         length: T, bytes of a row; or pixels of an image's side.
-        rows: of text to learn from, windows; all images are learnt from.
-        test_rows: likewise to test on.
         batch_rows: examples of an update.
         updates: of a training.
+        rows: of text to learn from, windows; all images are learnt from.
+        test_rows: likewise to test on.
+        folder: of the user's own images; empty: not chosen yet.
     """
 
     kind: str
@@ -61,11 +62,17 @@ class Proxy:
     updates: int
     rows: int = 0
     test_rows: int = 0
+    folder: str = ""
 
     @property
     def name(self) -> str:
         """As it is called in tables."""
         return f"{self.kind}-{self.size}"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it learns from images of the user's own (:func:`.datasets.image_folder`)."""
+        return self.size == "folder"
 
     @property
     def setting(self) -> str:
@@ -75,7 +82,9 @@ class Proxy:
 
     @property
     def parameters(self) -> int:
-        """How many numbers it learns."""
+        """How many numbers it learns; 0: its last layer depends on a folder that is not named."""
+        if self.is_own and not self.folder:
+            return 0
         with torch.device("meta"):
             return sum(each.numel() for each in self.build(0).parameters())
 
@@ -90,14 +99,9 @@ class Proxy:
         return f"{size}{self.updates:,} updates, {seen} seen"
 
     @property
-    def colours(self) -> int:
-        """Channels of an image."""
-        return 1
-
-    @property
     def classes(self) -> int:
         """Of images."""
-        return CLASSES
+        return int(self.data().train_targets.max()) + 1 if self.is_own else CLASSES
 
     @property
     def loss(self) -> Callable[[Any, Any], Tensor]:
@@ -116,7 +120,7 @@ class Proxy:
         torch.manual_seed(seed)
         heads = max(1, self.width // 32)
         if self.kind == "images":
-            return _convnet(self.width, self.length, self.colours, self.classes)
+            return _convnet(self.width, self.length, 3 if self.is_own else 1, self.classes)
         if self.kind == "bert":
             return bert_large(PARTS - 2, self.width, heads, MASK + 1, self.length, dropout=0.0)
         return gpt(PARTS - 2, self.width, heads, BYTES, self.length)
@@ -132,56 +136,26 @@ class Proxy:
                 f"{self.name} has {PARTS} parts: use 1 to {PARTS} stages, not {stages}"
             )
         layers = {"images": [2, 2, 2, 3, 2, 2, 2, 1], "gpt": [*[1] * 7, 2], "bert": [*[1] * 7, 4]}
-        ends = [PARTS * stage // stages for stage in range(stages + 1)]
-        return [sum(layers[self.kind][a:b]) for a, b in pairwise(ends)]
+        cuts = [PARTS * stage // stages for stage in range(stages + 1)]
+        return [sum(layers[self.kind][a:b]) for a, b in pairwise(cuts)]
 
     def data(self) -> Dataset:
-        """Return what it learns from and is tested on."""
-        return _data(self)
+        """Return what it learns from and is tested on.
+
+        Raises:
+            ValueError: it learns from the user's images, and no folder was chosen, or it has none.
+        """
+        if self.is_own and not self.folder:
+            raise ValueError(
+                f"{self.name} learns from images of your own: name their folder in the parameter "
+                f"`folder`, with cifar-10-batches-py in it, or train and val, or a folder a class"
+            )
+        return _data(replace(self, updates=0))
 
     def batches(self, data: Dataset, seed: int) -> list[Batch]:
         """Return the batches of a training, of as many epochs as it takes."""
         endless = (batch for e in count() for batch in data.batches(self.batch_rows, seed, e))
         return list(islice(endless, self.updates))
-
-
-@dataclass(frozen=True)
-class OwnImages(Proxy):
-    """The convolutional network on the user's own images (:func:`pipekit.datasets.image_folder`).
-
-    Attributes:
-        folder: of the images; empty: not chosen yet.
-    """
-
-    folder: str = ""
-
-    @property
-    def parameters(self) -> int:
-        """How many numbers it learns; 0: its last layer depends on a folder that is not named."""
-        return super().parameters if self.folder else 0
-
-    @property
-    def colours(self) -> int:
-        """Red, green and blue."""
-        return 3
-
-    @property
-    def classes(self) -> int:
-        """Of the folder."""
-        return int(self.data().train_targets.max()) + 1
-
-    def data(self) -> Dataset:
-        """Return the folder's images.
-
-        Raises:
-            ValueError: no folder was chosen, or it has no images.
-        """
-        if not self.folder:
-            raise ValueError(
-                f"{self.name} learns from images of your own: name their folder in the parameter "
-                f"`folder`, with cifar-10-batches-py in it, or train and val, or a folder a class"
-            )
-        return _own(self.folder, self.length)
 
 
 PROXIES: Mapping[str, Proxy] = MappingProxyType(
@@ -195,15 +169,11 @@ PROXIES: Mapping[str, Proxy] = MappingProxyType(
             # The large one's 7.6 million parameters, with updates that take a quarter of its rows.
             Proxy("gpt", "medium", 320, 128, batch_rows=4, updates=400, rows=64000, test_rows=128),
             Proxy("images", "large", width=64, length=28, batch_rows=64, updates=2000),
-            Proxy("gpt", "large", 320, 128, batch_rows=16, updates=4000, rows=64000, test_rows=512),
-            Proxy(
-                "bert", "large", 320, 128, batch_rows=16, updates=4000, rows=64000, test_rows=512
-            ),
+            Proxy("gpt", "large", 320, 128, 16, updates=4000, rows=64000, test_rows=512),
+            Proxy("bert", "large", 320, 128, 16, updates=4000, rows=64000, test_rows=512),
             # For a GPU: 85 million parameters.
-            Proxy(
-                "gpt", "huge", 1088, 256, batch_rows=32, updates=8000, rows=300000, test_rows=512
-            ),
-            OwnImages("images", "folder", width=64, length=32, batch_rows=64, updates=2000),
+            Proxy("gpt", "huge", 1088, 256, 32, updates=8000, rows=300000, test_rows=512),
+            Proxy("images", "folder", width=64, length=32, batch_rows=64, updates=2000),
         )
     }
 )
@@ -235,16 +205,13 @@ def evaluate(model: nn.Module, proxy: Proxy, tests: Sequence[Batch]) -> float:
 
 @cache  # a process trains many
 def _data(proxy: Proxy) -> Dataset:
+    if proxy.is_own:
+        return image_folder(proxy.folder, proxy.length)
     if proxy.kind == "images":
         return handwriting(proxy.length)
     text = python_source if proxy.size in ("small", "long") else installed_text
     windows = text(proxy.length, proxy.rows + proxy.test_rows, proxy.test_rows)
     return masked(windows) if proxy.kind == "bert" else windows
-
-
-@cache
-def _own(folder: str, pixels: int) -> Dataset:
-    return image_folder(folder, pixels)
 
 
 def _convnet(width: int, pixels: int, colours: int, classes: int) -> nn.Sequential:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -16,7 +17,7 @@ from experiments.staleness.methods import METHODS, PACI_MICROBATCHES, SYNC
 from experiments.staleness.optimizers import OPTIMIZERS
 from experiments.staleness.proxies import of_setting
 from experiments.study.costs import published
-from experiments.study.traces import mean_interval
+from experiments.study.traces import mean_interval, memory_of
 from pipekit import schedules
 from pipekit.clusters import Cluster, named
 from pipekit.planning.sweep import block_balance
@@ -29,6 +30,13 @@ BATCHES = 3
 """Of a simulated run, besides those that fill the pipeline."""
 DEPTH = 4
 """Stages of a pipeline whose method has the same delay at any depth."""
+
+
+class Taken(NamedTuple):
+    """What a method takes: seconds of an update, and bytes of the worker that needs most."""
+
+    seconds: float
+    memory_bytes: float
 
 
 @dataclass(frozen=True)
@@ -53,59 +61,56 @@ class Machines:
     optimizer_states: float = 2
     recompute: bool = True
 
-    def point(self, method: str) -> dict[str, float]:
-        """Return a method's ``seconds`` of an update, and its ``memory_bytes``.
-
-        The bytes are those of the worker that needs most.
+    def point(self, method: str) -> Taken:
+        """Return what a method takes.
 
         Raises:
             ValueError: there are too few microbatches or rows, or the cluster is too small.
         """
         return _point(self, method)
 
-    def _simulated(self, method: str) -> dict[str, float]:
-        schedule, parts = self._schedule(method)
-        if self.rows % parts:
-            raise ValueError(
-                f"{self.rows} samples an update cannot be cut into {parts} equal microbatches: "
-                f"use a multiple"
-            )
-        machines = named(self.cluster)
-        profile = _one_row(self.model, machines)
-        rows = self.rows // parts
-        plan = Plan.by_hand(
-            block_balance(profile, self.stages),
-            rows=rows,
-            recompute="always" if self.recompute else "never",
-        )
-        mitigation = METHODS[method].mitigation
-        trace = simulate(
-            schedule,
-            profile.scaled(rows),
-            plan,
-            machines,
-            optimizer_states=self.optimizer_states,
-            mitigation=mitigation and mitigation(1),
-        )
-        assert trace.memory is not None
-        ends = trace.ends("BACKWARD", stage=self.stages - 1, group=parts)
-        return {
-            "seconds": mean_interval(ends, len(ends) - BATCHES, len(ends) - 1),
-            "memory_bytes": float(max(trace.memory.peak_bytes)),
-        }
-
-    def _schedule(self, method: str) -> tuple[Schedule, int]:
+    def schedule(self, method: str) -> tuple[Schedule, int]:
         """Return a method's table, and the microbatches of its batches."""
         n, m = self.stages, self.microbatches
         if method == SYNC:
             schedule, parts = schedules.flush(n, m), m
-        elif METHODS[method].equation == "2bw":
-            # Synchronous training first is over before long.
+        elif METHODS[method].equation == "2bw":  # synchronous training first is over before long
             schedule, parts = schedules.two_bw(n, m), m
         else:
             schedule = METHODS[method].schedule(n)
             parts = PACI_MICROBATCHES if method == "paci" else 1
         return schedule.take(n + BATCHES), parts
+
+
+@cache  # explorers ask again and again
+def _point(asked: Machines, method: str) -> Taken:
+    schedule, parts = asked.schedule(method)
+    if asked.rows % parts:
+        raise ValueError(
+            f"{asked.rows} samples an update cannot be cut into {parts} equal microbatches: "
+            f"use a multiple"
+        )
+    machines, rows = named(asked.cluster), asked.rows // parts
+    profile = _one_row(asked.model, machines)
+    balance = block_balance(profile, asked.stages)
+    plan = Plan.by_hand(balance, rows=rows, recompute="always" if asked.recompute else "never")
+    mitigation = METHODS[method].mitigation
+    trace = simulate(
+        schedule,
+        profile.scaled(rows),
+        plan,
+        machines,
+        optimizer_states=asked.optimizer_states,
+        mitigation=mitigation and mitigation(1),
+    )
+    ends = trace.ends("BACKWARD", stage=asked.stages - 1, group=parts)
+    seconds = mean_interval(ends, len(ends) - BATCHES, len(ends) - 1)
+    return Taken(seconds, float(max(memory_of(trace).peak_bytes)))
+
+
+@cache
+def _one_row(model: str, cluster: Cluster) -> Profile:
+    return published(model, 1, cluster.device)
 
 
 STANDS_FOR: Mapping[str, Machines] = MappingProxyType(
@@ -137,23 +142,14 @@ def points(machines: Machines, table: pd.DataFrame, proxy: str, optimizer: str) 
         Columns: method, arm, ``seconds`` of a sample (simulated), ``loss`` at the end and ``std``
         over seeds (measured on the proxy, each at its own rate), ``memory_bytes`` (simulated).
     """
-    rows = table[
-        (table["proxy"] == proxy) & (table["optimizer"] == optimizer) & (table["at"] == OWN)
-    ]
+    own = table[(table["proxy"] == proxy) & (table["optimizer"] == optimizer)]
+    rows = own[own["at"] == OWN].itertuples()
     found = []
-    for row in rows.itertuples():
+    for row in rows:
         if METHODS[row.method].stages or row.stages == machines.stages:
-            point = machines.point(row.method)
-            found.append(
-                {
-                    "method": row.method,
-                    "arm": arm_name(row.method, row.stages),
-                    "seconds": point["seconds"] / machines.rows,
-                    "loss": row.loss,
-                    "std": row.std,
-                    "memory_bytes": point["memory_bytes"],
-                }
-            )
+            seconds, size = machines.point(row.method)
+            arm = arm_name(row.method, row.stages)
+            found.append((row.method, arm, seconds / machines.rows, row.loss, row.std, size))
     columns = ["method", "arm", "seconds", "loss", "std", "memory_bytes"]
     return pd.DataFrame(found, columns=columns).assign(label="simulated; loss measured")
 
@@ -172,16 +168,5 @@ def update_seconds(
     found = {}
     for proxy, optimizer, method, stages in arms.itertuples(index=False):
         depth = DEPTH if METHODS[method].stages else stages
-        point = machines(proxy, optimizer, depth).point(method)
-        found[proxy, optimizer, method, stages] = point["seconds"]
+        found[proxy, optimizer, method, stages] = machines(proxy, optimizer, depth).point(method)[0]
     return pd.Series(found, name="seconds").sort_index()
-
-
-@cache  # explorers ask again and again
-def _point(machines: Machines, method: str) -> dict[str, float]:
-    return machines._simulated(method)
-
-
-@cache
-def _one_row(model: str, cluster: Cluster) -> Profile:
-    return published(model, 1, cluster.device)

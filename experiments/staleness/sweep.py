@@ -4,9 +4,9 @@ Every arm (a method at a depth, with an optimizer, on a proxy) tries the same ra
 one before, on the tuning seeds, with as many updates as a judged training has.  The rate with the
 least mean validation loss at the end is chosen.  If that is, for any arm, the least or the greatest
 that was tried, all arms try one more there, until it is neither for any: a late gradient's loss may
-have two valleys over the rates, and whoever stopped in its first one would miss the deeper one that
-another arm's search has come to.  The judging seeds are others.  Besides at its own
-rate each arm is judged at that of the method without delay, as papers that "did not tune" do.
+have two valleys over the rates, and an arm that stopped in its first one would miss the deeper one.
+The judging seeds are others.  Besides at its own rate each arm is judged at that of the method
+without delay, as papers that "did not tune" do.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments.recorded import saved_trainings
+from experiments import study
 from experiments.staleness.methods import METHODS, SYNC
 from experiments.staleness.optimizers import OPTIMIZERS
-from experiments.staleness.proxies import PROXIES, OwnImages, Proxy
+from experiments.staleness.proxies import PROXIES, Proxy
 from experiments.staleness.trainings import POINTS, StaleTraining, train
 from pipekit.choices import require_choice
 
@@ -61,15 +61,14 @@ class Sweep:
         proxy: str,
         optimizer: str,
         methods: str,
-        seeds: int = 5,
-        tuning_seeds: int = 2,
-        rates: int = 5,
         updates: int = 0,
         folder: str = "",
+        **how: int,
     ) -> "Sweep":
         """Return a sweep from a notebook's parameters; 0 updates are the proxy's own number.
 
-        ``folder`` has the images of the proxy that learns from the user's own.
+        ``folder`` has the images of the proxy that learns from the user's own; ``how`` are further
+        attributes.
 
         Raises:
             ValueError: there is no such proxy, optimizer, method or folder of images.
@@ -77,36 +76,42 @@ class Sweep:
         require_choice("proxy", proxy, list(PROXIES))
         require_choice("optimizer", optimizer, list(OPTIMIZERS))
         network = PROXIES[proxy]
-        network = replace(network, updates=updates) if updates else network
-        if isinstance(network, OwnImages):
+        network = replace(network, updates=updates or network.updates)
+        if network.is_own:
             network = replace(network, folder=folder)
             network.data()  # refused before any training starts
-        return cls(network, optimizer, parse_arms(methods), seeds, tuning_seeds, rates)
+        return cls(network, optimizer, parse_arms(methods), **how)
 
     def run(self, folder: Path) -> pd.DataFrame:
-        """Train what the folder has not yet; return all as :func:`frame` does."""
+        """Train what the folder has not yet; return all as :func:`table` does."""
         templates = [
             StaleTraining(self.proxy, method, stages, self.optimizer, 0.0, 0)
             for method, stages in dict.fromkeys([(SYNC, METHODS[SYNC].depth(1)), *self.arms])
             if self.optimizer in (METHODS[method].optimizers or OPTIMIZERS)
         ]
-        tried = self._tuned(templates, folder)
-        rate = chosen(tried)
+        trainings = study.Trainings(train, folder)
+        tried = self._tuned(templates, trainings)
+        rates = chosen(tried)
+        best = [rates[t.proxy.setting, t.method, t.stages, t.optimizer] for t in templates]
         judged = [
-            template.at(lr, seed)
-            for template in templates
-            for lr in dict.fromkeys([rate[_key(template)], rate[_key(templates[0])]])
+            template.at(rate, seed)
+            for template, own in zip(templates, best, strict=True)
+            for rate in dict.fromkeys([own, best[0]])
             for seed in range(self.seeds)
         ]
-        return pd.concat([tried, frame(judged, folder)], ignore_index=True)
+        return pd.concat([tried, table(trainings.courses(judged))], ignore_index=True)
 
-    def _tuned(self, templates: Sequence[StaleTraining], folder: Path) -> pd.DataFrame:
+    def _tuned(
+        self, templates: Sequence[StaleTraining], trainings: study.Trainings[StaleTraining]
+    ) -> pd.DataFrame:
         """Return the trainings of the tuning seeds, at all the rates that it took."""
-        rates = list(_middle(OPTIMIZERS[self.optimizer].first_rates, self.rates))
+        first = OPTIMIZERS[self.optimizer].first_rates
+        start = (len(first) - self.rates) // 2
+        rates = list(first[start : start + self.rates])
         seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tuning_seeds)
         while True:
-            cases = [t.at(lr, s) for t in templates for lr in rates for s in seeds]
-            tried = frame(cases, folder)
+            cases = [t.at(rate, seed) for t in templates for rate in rates for seed in seeds]
+            tried = table(trainings.courses(cases))
             found, least, greatest = set(chosen(tried).values()), min(rates), max(rates)
             beyond = {least: least / 2, greatest: greatest * 2}
             more = [beyond[rate] for rate in (least, greatest) if rate in found]
@@ -132,33 +137,22 @@ def parse_arms(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(arms)
 
 
-def frame(cases: Sequence[StaleTraining], folder: Path) -> pd.DataFrame:
-    """Return a row for each training; those that the folder has are not run again.
+def table(courses: Iterable[study.Course]) -> pd.DataFrame:
+    """Return a row for each training.
 
     Columns: :data:`ARM` (its proxy is a :attr:`.Proxy.setting`), ``rate``, ``seed``, ``updates``,
     ``batch_rows``, :data:`VALIDATIONS` (nats; not a number where it is not finite), ``training``
     (the mean loss of the last tenth of the updates, at the weights that the method reads), ``by``
     (oracle or engine), ``cpu_s``, ``commit``.
     """
-    return table(saved_trainings.train_or_load(cases, train, folder))
-
-
-def table(records: Iterable[saved_trainings.Record]) -> pd.DataFrame:
-    """Return a row for each record of a training, as :func:`frame` does."""
-    rows = []
-    for record in records:
-        losses = np.array(record["losses"], dtype=float)
-        validations = [np.nan if loss is None else loss for _, loss in record["validations"]]
-        proxy = replace(PROXIES[record["case"]["proxy"]], updates=len(losses))
-        rows.append(
-            record["case"]
-            | {"proxy": proxy.setting, "updates": len(losses), "batch_rows": proxy.batch_rows}
-            | dict(zip(VALIDATIONS, validations, strict=True))
-            | {"training": float(losses[-len(losses) // 10 :].mean())}
-            | {name: record[name] for name in ("by", "cpu_s")}
-            | {"commit": record["provenance"]["commit"]}
-        )
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(
+        course.provenance["case"]
+        | dict(zip(VALIDATIONS, course.points["validation"], strict=True))
+        | {"training": course.points["training"][-1], "by": course.provenance["by"]}
+        | {"cpu_s": course.points["cpu_s"][-1], "commit": course.provenance["commit"]}
+        for course in courses
+    )
+    return frame.astype(dict.fromkeys([*VALIDATIONS, "training"], float))
 
 
 def chosen(trainings: pd.DataFrame) -> dict[tuple[str, str, int, str], float]:
@@ -171,12 +165,3 @@ def chosen(trainings: pd.DataFrame) -> dict[tuple[str, str, int, str], float]:
     finals = tuning.assign(**{FINAL: tuning[FINAL].fillna(np.inf)})
     means = finals.groupby([*ARM, "rate"])[FINAL].mean()
     return {arm: float(own.idxmin()[-1]) for arm, own in means.groupby(level=ARM)}
-
-
-def _key(case: StaleTraining) -> tuple[str, str, int, str]:
-    return case.proxy.setting, case.method, case.stages, case.optimizer
-
-
-def _middle(rates: Sequence[float], number: int) -> Sequence[float]:
-    start = (len(rates) - number) // 2
-    return rates[start : start + number]

@@ -1,27 +1,28 @@
 """One training of the sweep: a network, a method, an optimizer, a rate and a seed."""
 
-import math
 import time
-import zlib
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from experiments.recorded.saved_trainings import Record
 from experiments.staleness.methods import METHODS
 from experiments.staleness.optimizers import OPTIMIZERS, scheduler
 from experiments.staleness.proxies import Proxy, evaluate
-from experiments.staleness.weights_after import WeightsAfter
-from pipekit import oracle
+from experiments.study.trainings import Course
+from pipekit import Updates, Watch, oracle
 from pipekit.datasets import Batch
 from pipekit.devices import accelerators
 from pipekit.engine import Pipeline
+from pipekit.engine.observers.observer import Observer, WorkerView
 from pipekit.host.provenance import provenance
+from pipekit.schedules import Op, Step
 
 POINTS = 10
 """Validations of a training, equally far apart, besides that of the untrained network."""
@@ -31,10 +32,13 @@ ORACLE, ENGINE = "oracle", "engine"
 MOST_KEPT_BYTES = 2e9
 """The oracle keeps all weights that ever were; beyond this the engine trains."""
 
+Piece = tuple[list[float], float]
+"""The losses of some updates, and the validation loss after them."""
+
 
 @dataclass(frozen=True)
 class StaleTraining:
-    """All that a training depends on; the seed is of weights, rows and their order.
+    """All that a training depends on.
 
     Attributes:
         proxy: the network and its data.
@@ -52,15 +56,6 @@ class StaleTraining:
     rate: float
     seed: int
 
-    @property
-    def name(self) -> str:
-        """All of it, as a file is called: what is varied in words, the whole as a checksum."""
-        whole = zlib.crc32(repr(self).encode())
-        return (
-            f"{self.proxy.name}_{self.method}_{self.stages}_{self.optimizer}_"
-            f"{self.rate:g}_seed{self.seed}_{whole:08x}"
-        )
-
     def at(self, rate: float, seed: int) -> "StaleTraining":
         """Return the same with another rate and seed."""
         return replace(self, rate=rate, seed=seed)
@@ -69,9 +64,9 @@ class StaleTraining:
     def cheaper(self) -> str:
         """Who trains: the oracle, where it can keep all weights; its bits are the engine's.
 
-        The oracle takes a third of the engine's CPU time an update of the smallest networks, where
-        messages between threads are most of the work, and as much of the larger ones.  What is
-        done about stale weights it computes anew from all past weights, which takes ever longer.
+        The oracle takes a third of the engine's CPU time an update of the smallest networks, and
+        as much of the larger ones.  Mitigations it computes anew from all past weights, which takes
+        ever longer.
         """
         if METHODS[self.method].mitigation:
             return ENGINE
@@ -80,46 +75,41 @@ class StaleTraining:
         return ORACLE if kept <= MOST_KEPT_BYTES else ENGINE
 
 
-def train(case: StaleTraining, by: str | None = None) -> Record:
-    """Carry out one training here.
-
-    Each has one intra-op thread, so that oracle and engine round alike.
+def train(case: StaleTraining, by: str | None = None) -> Course:
+    """Carry out one training here, with one intra-op thread: oracle and engine round alike.
 
     Args:
         case: which.
         by: "oracle" or "engine", which give the same bits; by default :attr:`.cheaper`.
 
     Returns:
-        ``losses`` of each update at the weights that the method reads, ``validations`` as pairs of
-        updates and loss (both in nats; None: not finite), and ``cpu_s``.
+        A course of :data:`POINTS` and the untrained network: ``updates``, ``validation`` (nats),
+        ``training`` (the mean loss of the updates since the point before, at the weights that the
+        method reads), ``cpu_s`` of all.
 
     Raises:
         ValueError: the oracle is asked for a mitigation; tests/engine has it judge them all.
     """
-    by = by or case.cheaper
-    proxy = case.proxy
+    by, proxy = by or case.cheaper, case.proxy
     data = proxy.data()
     batches, tests = proxy.batches(data, case.seed), data.test_batches(TEST_ROWS)
     started = time.process_time()
-    course = (_by_oracle if by == ORACLE else _by_engine)(case, batches, tests)
-    losses: list[float] = []
-    validations: list[tuple[int, float | None]] = []
-    for some, validation in course:
-        losses += some
-        validations.append((len(losses), _finite(validation)))
-    return {
-        "case": _case(case),
-        "by": by,
-        "losses": [_finite(loss) for loss in losses],
-        "validations": validations,
-        "cpu_s": round(time.process_time() - started, 3),
-        "provenance": provenance("measured", case.seed, data=data.source),
-    }
+    pieces = list((_by_oracle if by == ORACLE else _by_engine)(case, batches, tests))
+    names = {name: getattr(case, name) for name in ("method", "stages", "optimizer", "rate")}
+    about = {"proxy": proxy.setting, **names, "seed": case.seed}
+    about |= {"updates": proxy.updates, "batch_rows": proxy.batch_rows}
+    return Course.of(
+        provenance("measured", case.seed, data=data.source, case=about, by=by),
+        updates=[end for _, end in _pieces(len(batches))],
+        validation=[validation for _, validation in pieces],
+        training=[fmean(losses) if losses else None for losses, _ in pieces],
+        cpu_s=[round(time.process_time() - started, 3)] * len(pieces),
+    )
 
 
 def _by_oracle(
     case: StaleTraining, batches: Sequence[Batch], tests: Sequence[Batch]
-) -> Iterator[tuple[list[float], float]]:
+) -> Iterator[Piece]:
     model, method = case.proxy.build(case.seed), METHODS[case.method]
     if method.mitigation:
         raise ValueError(f"{case.method} is trained by the engine only")
@@ -139,7 +129,7 @@ def _by_oracle(
 
 def _by_engine(
     case: StaleTraining, batches: Sequence[Batch], tests: Sequence[Batch]
-) -> Iterator[tuple[list[float], float]]:
+) -> Iterator[Piece]:
     model, method = case.proxy.build(case.seed), METHODS[case.method]
     pieces = _pieces(len(batches))
     past = WeightsAfter({end for _, end in pieces}, dict(model.named_parameters()))
@@ -147,10 +137,10 @@ def _by_engine(
         model,
         method.trained(case.stages, len(batches)),
         balance=case.proxy.balance(case.stages),
-        mitigation=method.mitigation and method.mitigation(len(batches)),
+        updates=Updates(mitigation=method.mitigation and method.mitigation(len(batches))),
         **_updates(case),
     )
-    losses = pipeline.train(batches, trace=False, observers=[past]).losses
+    losses = pipeline.train(batches, watch=Watch(trace=False, observers=[past])).losses
     for device in accelerators()[:1]:  # where the pipeline has trained, too
         model.to(device)
     for start, end in pieces:
@@ -159,7 +149,7 @@ def _by_engine(
 
 
 def _updates(case: StaleTraining) -> dict[str, Any]:
-    """Return what engine and oracle are told of updates."""
+    """Return the arguments of engine and oracle that say how weights are updated."""
 
     def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return OPTIMIZERS[case.optimizer].make(parameters, case.rate, case.proxy.ends)
@@ -174,14 +164,34 @@ def _updates(case: StaleTraining) -> dict[str, Any]:
 
 def _pieces(updates: int) -> list[tuple[int, int]]:
     """Return from which update to which each piece goes, the first one empty."""
-    ends = [updates * point // POINTS for point in range(POINTS + 1)]
-    return [(0, 0), *pairwise(ends)]
+    return [(0, 0), *pairwise(updates * point // POINTS for point in range(POINTS + 1))]
 
 
-def _finite(loss: float) -> float | None:
-    return loss if math.isfinite(loss) else None
+class WeightsAfter(Observer):
+    """Copies every stage's weights after some updates, while the pipeline runs on, over threads.
+
+    Validated later, they cost the pipeline no flush, and no stage waits for another.
+
+    Args:
+        updates: how many were made; 0 are the initial weights.
+        initial: those, by their names in the unsplit model.
+    """
+
+    def __init__(self, updates: Collection[int], initial: Mapping[str, Tensor]) -> None:
+        self._updates = set(updates)
+        self._views: dict[int, WorkerView] = {}
+        self.weights: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        self.weights[0] = _copied(initial)
+
+    def begin(self, worker: WorkerView) -> None:
+        self._views[worker.number] = worker
+
+    def after_step(self, worker: int, step: Step) -> None:
+        task = step.task
+        if task.op is Op.UPDATE and task.version in self._updates:
+            layers = self._views[worker].weights[task.stage].modules[step.slot]
+            self.weights[task.version] |= _copied(layers.state_dict())
 
 
-def _case(case: StaleTraining) -> dict[str, Any]:
-    names = ("method", "stages", "optimizer", "rate", "seed")
-    return {"proxy": case.proxy.name} | {name: getattr(case, name) for name in names}
+def _copied(weights: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in weights.items()}

@@ -264,12 +264,14 @@ def parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: a parameter is out of its range; the sentence names both.
     """
+    declared = _declared(namespace.get("In", ()))
     given = {
         name: value
         for name, value in namespace.items()
-        if not name.startswith("_") and isinstance(value, bool | int | float | str)
+        if (name in declared if declared else not name.startswith("_"))
+        and isinstance(value, bool | int | float | str)
     }
-    for parameter in _declared(namespace.get("In", ())).values():
+    for parameter in declared.values():
         parameter.check(given[parameter.name])
     return given
 

@@ -8,8 +8,8 @@ import pandas as pd
 from torch import Tensor, nn
 
 from experiments.study.timing import own_seconds
-from experiments.torchgpipe.trained import pipeline
-from pipekit.engine import Loss, OptimizerFactory, Pipeline, measure_memory
+from experiments.torchgpipe.cells import pipeline
+from pipekit.engine import Loss, OptimizerFactory, Pipeline, Watch, measure_memory
 from pipekit.plans import Recompute
 
 MODES: tuple[Recompute, ...] = "never", "except_last", "always"
@@ -19,9 +19,7 @@ class Kept(NamedTuple):
     """What a batch holds, really trained on one stage."""
 
     peak_bytes: int  # the most at once
-    # the most activations at once, without the batch itself, inputs and targets, which stay in all
-    # modes
-    intermediate_bytes: float
+    intermediate_bytes: float  # the most activations at once, without the batch itself
     bytes_per_parameter: float  # of weights and gradients together
 
 
@@ -50,23 +48,18 @@ class OneStage:
 
     def rounds(self, count: int) -> pd.DataFrame:
         """Return the CPU seconds of a batch, a row a round and a column a mode (measured)."""
-        pairs = {
-            mode: (each, (self.inputs, self.targets)) for mode, each in self._pipelines.items()
-        }
-        return own_seconds(pairs, count)
-
-    def seconds(self, rounds: int) -> dict[Recompute, float]:
-        """Return the CPU seconds of each mode's fastest batch, timed so many rounds (measured)."""
-        found = self.rounds(rounds)
-        return {mode: float(found[mode].min()) for mode in self._pipelines}
+        batch = self.inputs, self.targets
+        return own_seconds({mode: (each, batch) for mode, each in self._pipelines.items()}, count)
 
     def _held(self, pipeline: Pipeline) -> Kept:
-        memory = measure_memory(pipeline.train([(self.inputs, self.targets)], memory=True))
+        memory = measure_memory(
+            pipeline.train([(self.inputs, self.targets)], watch=Watch(memory=True))
+        )
         frame = memory.frame
-        kept = frame["activations"] + frame["recompute"]
+        kept = float((frame["activations"] + frame["recompute"]).max())
         parameters = sum(p.numel() for p in self.model.parameters())
         return Kept(
             memory.peak_bytes[0],
-            float(kept.max()) - self.inputs.nbytes - self.targets.nbytes,
+            kept - self.inputs.nbytes - self.targets.nbytes,
             float(frame["weights"].max() + frame["gradients"].max()) / parameters,
         )

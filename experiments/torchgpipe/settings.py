@@ -13,8 +13,8 @@ from types import MappingProxyType
 from torch.nn import Parameter
 from torch.optim import SGD
 
-from experiments.recorded.findings import printed_number
 from pipekit.clusters import torchgpipe_p40
+from pipekit.ledger import claims
 from pipekit.models.unet import DEPTH
 from pipekit.plans import Plan, Recompute
 
@@ -140,29 +140,10 @@ TABLE1 = Benchmark("table1", "unet-5-64", 8, 128, unet_balance([34, 76, 70, 61],
 """U-Net (5, 64) with and without the components (section 4.1; benchmarks/unet-timeline)."""
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """How the speed benchmarks were run (section 4.2.1)."""
+def plain_sgd(parameters: list[Parameter]) -> SGD:
+    """Return the paper's optimizer (section 4.2.1); the learning rate is the repository's."""
+    return SGD(parameters, lr=0.1)
 
-    epochs: int = 10  # of a run
-    dropped: str = "first"  # of them, the first ones that do not count
-    images: int = 10_000  # of an epoch, at random
-    image: tuple[int, int, int] = (3, 224, 224)  # channels, height and width
-
-    def optimizer(self, parameters: list[Parameter]) -> SGD:
-        """Return plain SGD; the learning rate is the repository's."""
-        return SGD(parameters, lr=0.1)
-
-    def __str__(self) -> str:
-        size = "x".join(map(str, self.image))
-        return (
-            f"plain SGD, {self.epochs} epochs, {self.dropped} dropped, {self.images:,} synthetic "
-            f"{size} images"
-        )
-
-
-plain_sgd = Protocol().optimizer
-"""Makes the paper's optimizer."""
 
 CUDA = "10.1.243"
 """Of all runs (section 4); in no model of ours."""
@@ -177,4 +158,5 @@ def hardware() -> str:
 
 def printed_cell(table: int, cell: str) -> float | None:
     """Return a number of the paper's tables, by what the ledger calls it; None if it has none."""
-    return printed_number(f"torchgpipe-table{table}-{cell}")
+    known = claims.load().get(f"torchgpipe-table{table}-{cell}")
+    return None if known is None else float(known.value)

@@ -21,16 +21,7 @@ def installed_text(
 
     A fifth of the packages is for testing, besides :func:`python_source`'s test files, so that no
     package of these is in both parts.  Another environment holds another text: ``source`` has
-    its size and a checksum.
-
-    Args:
-        sequence: T, bytes a row.
-        rows: rows in all, training and test; None: all that there are.
-        test_rows: how many of them to test on; None: all that there are.
-        seed: chooses the windows.
-
-    Raises:
-        ValueError: there is too little text, or no row is left for training.
+    its size and a checksum.  Arguments and errors are those of :func:`python_source`.
     """
     train, test, packages = _texts()
     digest = hashlib.sha256(train + test).hexdigest()[:12]

@@ -45,13 +45,6 @@ def text_file(
 ) -> Dataset:
     """Return the bytes of a file, as :func:`python_source`; its last tenth is for testing.
 
-    Args:
-        path: the file.
-        sequence: T, bytes a row.
-        rows: rows in all, training and test; None: all that there are.
-        test_rows: how many of them to test on; None: all that there are.
-        seed: chooses the windows.
-
     Raises:
         OSError: the file cannot be read.
         ValueError: it is too short, or no row is left for training.

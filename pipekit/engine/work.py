@@ -154,12 +154,12 @@ def train(
     recompute = {source.index: source.recompute for source in assignment.stages}
     errors: list[Exception] = []
     clock, ends, traffic = Clock(device), TrainingIO(config, feed), TrafficCounter()
-    trace = TraceRecorder() if config.trace else None
-    memory = MemoryTracker(recompute) if config.memory else None
+    trace = TraceRecorder() if config.watch.trace else None
+    memory = MemoryTracker(recompute) if config.watch.memory else None
     observers = [*watchers, *(each for each in (trace, traffic, memory) if each)]
     if on_news and len(config.stage_workers) - 1 in stages:
         observers.append(Reporter(on_news, config, memory.held_bytes if memory else lambda: None))
-    observers += observers_of(config.observers, index)
+    observers += observers_of(config.watch.observers, index)
     updates = UpdateSynchronizer(index, stages, config, transport, device, observers)
     weights = {number: stage.weights for number, stage in stages.items()}
     validation = assignment.validation
@@ -270,7 +270,7 @@ def evaluate(
     index, device = assignment.index, assignment.device
     stages = {each.part.index: each.build(device) for each in assignment.inference}
     ends = EvaluationIO(config, feed, device)
-    observers = [*watchers, *observers_of(config.observers, index)]
+    observers = [*watchers, *observers_of(config.watch.observers, index)]
     executor = Executor(
         index,
         stages,

@@ -5,8 +5,8 @@ auxiliary classifier, in training.  ``state_dict()`` holds the same tensors in t
 torchvision's, under other names.  ReLUs that stand alone write to a tensor of their own, so that a
 layer never edits what another has passed on.
 
-Images are ``[B, 3, H, W]``, logits ``[B, classes]``.  ``device="meta"`` makes no data: for counting
-parameters and shapes.
+Images are ``[B, 3, H, W]``, logits ``[B, classes]``; ``device`` is where the weights are made, by
+default PyTorch's, and "meta" makes shapes without data.
 """
 
 from collections.abc import Iterable
@@ -24,10 +24,6 @@ def alexnet(classes: int = 1000, device: Device = None) -> nn.Sequential:
     - 0-12: convolutions, ReLUs and pools, to ``[B, 256, 6, 6]``
     - 13-14: average pool and flattening, to ``[B, 9216]``
     - 15-21: dropouts, linear layers and ReLUs of 4096 features, to ``[B, classes]``
-
-    Args:
-        classes: how many logits.
-        device: of the parameters, "meta" for none; by default PyTorch's.
     """
     model = _torchvision("alexnet", classes, device)
     return _sequence([*model.features, model.avgpool, nn.Flatten(), *model.classifier])
@@ -41,10 +37,6 @@ def vgg16(classes: int = 1000, device: Device = None) -> nn.Sequential:
       ``[B, 512, 14, 14]`` and ``[B, 512, 7, 7]``
     - 31-32: average pool and flattening, to ``[B, 25088]``
     - 33-39: linear layers of 4096 features, ReLUs and dropouts, to ``[B, classes]``
-
-    Args:
-        classes: how many logits.
-        device: of the parameters, "meta" for none; by default PyTorch's.
     """
     model = _torchvision("vgg16", classes, device)
     return _sequence([*model.features, model.avgpool, nn.Flatten(), *model.classifier])
@@ -57,10 +49,6 @@ def resnet50(classes: int = 1000, device: Device = None) -> nn.Sequential:
     - 4-19: 3, 4, 6 and 3 bottlenecks, to ``[B, 256, H/4, W/4]``, ``[B, 512, H/8, W/8]``,
       ``[B, 1024, H/16, W/16]`` and ``[B, 2048, H/32, W/32]``
     - 20-22: average pool, flattening to ``[B, 2048]`` and linear layer, to ``[B, classes]``
-
-    Args:
-        classes: how many logits.
-        device: of the parameters, "meta" for none; by default PyTorch's.
     """
     return _resnet_sequence(_torchvision("resnet50", classes, device))
 
@@ -69,10 +57,6 @@ def resnet101(classes: int = 1000, device: Device = None) -> nn.Sequential:
     """Return ResNet-101: 44,549,160 parameters in 40 layers, 33 of them bottlenecks.
 
     As :func:`resnet50`, with 3, 4, 23 and 3 bottlenecks.
-
-    Args:
-        classes: how many logits.
-        device: of the parameters, "meta" for none; by default PyTorch's.
     """
     return _resnet_sequence(_torchvision("resnet101", classes, device))
 
@@ -90,10 +74,6 @@ def inception_v3(classes: int = 1000, device: Device = None) -> nn.Sequential:
     - 15-17: blocks 7a-7c, to ``[B, 2048, 8, 8]``
     - 18-21: average pool, dropout, flattening to ``[B, 2048]`` and linear layer, to
       ``[B, classes]``
-
-    Args:
-        classes: how many logits.
-        device: of the parameters, "meta" for none; by default PyTorch's.
     """
     # Its own initialisation is the paper's; leaving it unsaid makes torchvision warn.
     model = _torchvision("inception_v3", classes, device, aux_logits=False, init_weights=True)

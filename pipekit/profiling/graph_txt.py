@@ -9,13 +9,15 @@ One line a node and one an edge, times in milliseconds a minibatch, sizes in byt
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from pipekit.profiling.layer_profile import Contents, LayerProfile
-from pipekit.profiling.values import ValueProfile
+from pipekit.profiling.layer_profile import LayerProfile, ValueProfile
 from pipekit.reading import read_text
 
+P = TypeVar("P")
+"""A profile."""
 _NUMBER = r"[-+.\deE]+"
 _NODE = re.compile(
     r"(?P<node>\S+) -- (?P<name>.*) -- "
@@ -36,7 +38,7 @@ class _Graph(NamedTuple):
     edges: list[tuple[str, str]]
 
 
-def read(path: str | os.PathLike[str], rows: int = 1) -> Contents:
+def read(make: Callable[..., P], path: str | os.PathLike[str], rows: int = 1) -> P:
     """Read a profile that PipeDream's profiler wrote.
 
     A node's output is one value, however many nodes read it.  Input nodes stand for the loading of
@@ -48,6 +50,7 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> Contents:
     PipeDream's optimizer takes it.
 
     Args:
+        make: :class:`pipekit.Profile`, which imports this when it is asked to read one.
         path: the file.
         rows: rows of the minibatch that it was profiled with, which it does not say.
 
@@ -72,7 +75,7 @@ def read(path: str | os.PathLike[str], rows: int = 1) -> Contents:
     input_bytes = sum(graph.inputs.values())
     if _is_chain(values, len(order)):
         values = []
-    return Contents(layers, rows, input_bytes, provenance, values=tuple(values))
+    return make(layers, rows, input_bytes, provenance, values=tuple(values))
 
 
 def _parse(path: Path) -> _Graph:
@@ -139,11 +142,7 @@ def _layer(found: re.Match[str]) -> LayerProfile:
 
 
 def _order(graph: _Graph, path: str) -> list[str]:
-    """Return the layers in an order in which they can run, as the file has them where it can.
-
-    Raises:
-        ValueError: the graph has a cycle.
-    """
+    """Return the layers in an order in which they can run, as the file has them where it can."""
     import networkx as nx  # here, since few profiles are such files
 
     edges = nx.DiGraph()

@@ -229,10 +229,7 @@ class _Model:
                     self._model.add(self._starts[next_one] >= self._starts[one])
 
     def _in_flight(self) -> None:
-        """Let a forward wait for the gradients that have to leave before there is room for it.
-
-        This follows from the memory, and lets the solver see at once what it would find out late.
-        """
+        """Let a forward wait for the gradients that have to leave before there is room for it."""
         problem = self._problem
         if any(len(set(row)) > 1 for row in problem.homes):
             return
@@ -244,11 +241,7 @@ class _Model:
                 self._model.add(behind >= self._input_ends[stage][k])
 
     def _gradients(self) -> None:
-        """Keep a stage's gradients from the first pass on that adds to them.
-
-        In the course of that pass they are as high as its op has them: a part for the weights comes
-        later, and higher, than a whole backward.
-        """
+        """Keep a stage's gradients from the first pass on that adds to them."""
         model, problem = self._model, self._problem
         for (worker, stage), passes in self._adding.items():
             parts, whole = (problem.heights[place][stage] for place in (2, 3))

@@ -249,11 +249,7 @@ class _Search:
         return found
 
     def _estimate(self, move: _Move) -> float:
-        """Return how long the longest path through the passes would be that a move concerns.
-
-        Returns:
-            Infinity if there is no room, or passes would have to wait for what comes behind them.
-        """
+        """Return how long the longest path through the passes would be that a move concerns."""
         worker, source, destination = move
         order, ends, starts = self._orders[worker], self._timing.ends, self._timing.starts
         takes, tails, number = self._problem.takes, self._tails, order[source]
@@ -306,10 +302,7 @@ def _copied(orders: Orders) -> Orders:
 
 
 def _followers(problem: Problem) -> list[list[tuple[int, float]]]:
-    """Return for each pass those that need it, each with the seconds until its data is there.
-
-    A whole backward is followed by what its parts are followed by.
-    """
+    """Return for each pass those that need it, each with the seconds until its data is there."""
     found: list[list[tuple[int, float]]] = [[] for _ in problem.takes]
     for number, needs in enumerate(problem.needs):
         for need, delay in needs:

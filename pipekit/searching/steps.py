@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipekit.searching.bound import bound
-from pipekit.searching.greedy import greedy
 from pipekit.searching.judge import Found, Judge
 from pipekit.searching.local_search import improve
 from pipekit.searching.placements import Placement, improved
-from pipekit.searching.policies import policies
+from pipekit.searching.policies import greedy, policies
 from pipekit.searching.problem import Homes, Orders, Problem, homes_of
 from pipekit.searching.versions import Reads
 

@@ -11,7 +11,7 @@ from pipekit import Profile, schedules, simulate
 from pipekit.models import convnet
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile
-from pipekit.simulation.one_host import Host
+from pipekit.simulation import Host
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from experiments.benchmarks.released_optimizer import ReleasedOptimizer
 from pipekit import simulate
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.planning import pipedream
-from pipekit.planning.dynamic_program.objectives import Cost, Links
+from pipekit.planning.objectives import Cost, Links
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile, ValueProfile, merged
 from pipekit.schedules import pipedream as pipedream_schedule
@@ -294,8 +294,8 @@ def test_a_bound_that_some_plan_has_changes_nothing(
     cluster = flat(workers, bandwidth)
     plan = pipedream(profile, cluster)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("pipekit.planning.dynamic_program.search_space._MANY_CUTS", 1)
-        patched.setattr("pipekit.planning.dynamic_program.search_space._FEW_CUTS", 3)
+        patched.setattr("pipekit.planning.search_space._MANY_CUTS", 1)
+        patched.setattr("pipekit.planning.search_space._FEW_CUTS", 3)
         assert pipedream(profile, cluster) == plan
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipekit import simulate
 from pipekit.clusters import Cluster, Device, Level, flat
 from pipekit.planning import pipedream
-from pipekit.planning.dynamic_program.objectives import Cost
+from pipekit.planning.objectives import Cost
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import pipedream as pipedream_schedule

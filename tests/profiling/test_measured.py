@@ -624,7 +624,7 @@ def test_layers_give_as_many_bytes_as_a_run_sends(dtype: torch.dtype | None) -> 
         balance=[1, 1, 1],
         optimizer=torch.optim.SGD,
         loss=nn.MSELoss(),
-        autocast=dtype,
+        execution=pipekit.Execution(autocast=dtype),
     )
     ran = pipeline.train([(torch.ones(4, 8), torch.ones(4, 4))]).trace.frame
     simulated = pipekit.simulate(schedule, made).frame

@@ -12,11 +12,11 @@ from pipekit.clusters import Cluster, flat
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import Schedule, chimera, flush, interleaved, zb_h1, zb_v
+from pipekit.schedules.list_scheduler import Policy
 from pipekit.searching.bound import bound
-from pipekit.searching.greedy import greedy
 from pipekit.searching.judge import Judge
 from pipekit.searching.local_search import improve
-from pipekit.searching.policies import Policy, policies
+from pipekit.searching.policies import greedy, policies
 from pipekit.searching.problem import Problem, homes_of
 
 SCHEDULES = [

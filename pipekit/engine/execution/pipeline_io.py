@@ -61,9 +61,9 @@ class TrainingIO:
         config, loss = self._config, self._config.loss
         if plain:
             loss = partial(_compare, loss, plain)
-        if config.outputs:
+        if config.watch.outputs:
             loss = partial(self._kept, loss, microbatch)
-        if config.finite:
+        if config.updates.finite:
             loss = partial(_finite, loss)
         return Target(loss, target, weight if config.mean_loss else 1.0)
 
@@ -111,7 +111,7 @@ class EvaluationIO:
         """Compare an output with its target."""
         target, _, plain = self._feed.target(microbatch)
         there = to_device(target, self._device)
-        with autocast(self._device, self._config.autocast):
+        with autocast(self._device, self._config.execution.autocast):
             self.results.append((microbatch, _compare(self._config.loss, plain, output, there)))
 
     def output_gradients(self, microbatch: int) -> None:

@@ -186,10 +186,10 @@ class ThreadRunner:
         before = caller.record_events()
         needs = Needs.of(*(worker.steps for worker in workers))
         feed = Feed(batches, needs, caller, config.count, network.end, config.begin)
-        calendar = None if config.cluster is None else Calendar(config.cluster)
+        calendar = None if config.execution.cluster is None else Calendar(config.execution.cluster)
         standings = Standings(len(workers))
         describe = partial(standings.describe, workers, config.stage_workers)
-        watchdog = Watchdog(standings, describe, config.timeout)
+        watchdog = Watchdog(standings, describe, config.execution.timeout)
         kept, self._kept = self._kept, {}  # nothing stays if a worker fails
         stages = [_kept(kept.get(worker.index), worker.stages) for worker in workers]
 

@@ -201,7 +201,7 @@ class UpdateSynchronizer:
         made = True
         if self._global_update:
             self._global_update.begin([*chain(*sums.values())], update)
-            if self._config.validate_later:
+            if self._config.updates.validates_later:
                 self._pending = update
             else:
                 decision = self._decision(self._global_update, update)
@@ -262,14 +262,14 @@ class UpdateSynchronizer:
         """Return what settles updates with all workers, if that is to be done."""
         config = self._config
         scalers = [stage.scaler for stage in self._stages.values() if stage.scaler]
-        if config.clip_norm is None and not scalers:
+        if config.updates.clip_norm is None and not scalers:
             return None
         numbers: list[int | None] = []
         for index, stage in self._stages.items():
             first = self._worker == config.stage_workers[index][0]  # the others' are the same
             numbers += stage.numbers if first else [None] * len(stage.numbers)
         return GlobalUpdate(
-            config.clip_norm,
+            config.updates.clip_norm,
             scalers,
             config.parameters,
             numbers,

@@ -180,8 +180,12 @@ def test_sums_of_gradients_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> 
     batches = data(4)
     batches[3][0][:] = 100.0
     pipe = pk.Pipeline(
-        nn.Sequential(Half(), *mlp(6, 3)), schedules.pipedream([2]), balance=[2], optimizer=nesterov,
-        loss=nn.MSELoss(), timeout=1.0,
+        nn.Sequential(Half(), *mlp(6, 3)),
+schedules.pipedream([2]),
+balance=[2],
+optimizer=nesterov,
+loss=nn.MSELoss(),
+execution=pk.Execution(timeout=1.0),
     )  # fmt: skip
     with pytest.raises(pk.Stalled, match="the sum of gradients with workers 1"):
         pipe.train(batches)

@@ -124,19 +124,12 @@ def test_a_mitigation_was_added_to_a_method() -> None:
     assert comparison.plain("paci") == "paci"
 
 
-def test_equal_rates_are_compared_on_the_tuning_seeds(table: pd.DataFrame) -> None:
-    rows = comparison.by_rate(table, "pipedream")
-    assert rows["rate"].to_list() == [0.25, 0.5, 1.0]
-    assert rows["best"].to_list() == [False, True, False]
-    assert rows["excess"].to_list() == pytest.approx([0.4] * 3, abs=0.02)
-
-
 def test_a_course_crosses_a_target_on_a_straight_line(table: pd.DataFrame) -> None:
     course = comparison.courses(table)
     assert sorted(course["updates"].unique()) == [20 * i for i in range(11)]
     assert (course["samples"] == 32 * course["updates"]).all()
     means = course[course["updates"] == 200].groupby("arm")["loss"].mean()
-    reached = comparison.reached(course, 1.7)
+    reached = comparison.reached_after(course, 1.7)
     for arm, end in means.items():
         assert reached[arm] == pytest.approx(200 * 0.3 / (2 - end))
-    assert np.isinf(comparison.reached(course, 0.1)).all()
+    assert np.isinf(comparison.reached_after(course, 0.1)).all()

@@ -73,11 +73,11 @@ def test_a_verdict_follows_from_what_is_told_and_what_is_negligible(
 
 
 def test_mitigations_are_told_from_what_they_were_added_to(table: pd.DataFrame) -> None:
-    (row,) = findings.mitigations(table).to_dict("records")
+    (row,) = claims.mitigations(table).to_dict("records")
     assert (row["method"], row["of"], row["verdict"]) == (
         "spectrain",
         "no-stashing",
-        findings.HELPS,
+        claims.HELPS,
     )
     assert row["excess"] == pytest.approx(-0.5, abs=0.02)
     assert row["saved"] == pytest.approx(0.5 / 0.6, abs=0.05)
@@ -112,20 +112,6 @@ def test_settings_of_a_claim_are_told_apart(table: pd.DataFrame) -> None:
     said = findings.sentences(apart).set_index("name")["text"]["2bw"]
     assert "contradicted in 1 of 2 (+0.250 nats; at flush's rate: images-small by adamw)" in said
     assert "met in 1 of 2 (+0.000 nats; at own rate: images-small by adamw)" in said
-
-
-def test_a_list_in_markdown_has_a_line_a_sentence(table: pd.DataFrame) -> None:
-    said = findings.sentences(table)
-    lines = findings.listed(said).splitlines()
-    assert len(lines) == len(said)
-    assert lines[0].startswith("1. **pipedream** “PipeDream's default")
-
-
-def test_counts_are_of_trainings_hours_and_complete_arms(table: pd.DataFrame) -> None:
-    assert findings.counts(table) == (
-        f"{len(table)} trainings, {len(table) / 100:.2f} hours of CPU time (measured), "
-        "5 complete arms"
-    )
 
 
 def test_trainings_of_another_length_stand_apart_and_say_what_they_are(table: pd.DataFrame) -> None:

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from experiments.staleness.paired import compare, holm
+from experiments.staleness.comparison import Excess, holm
 
 numbers = st.floats(-3, 3).map(lambda x: round(x, 3))
 
 
 @given(st.lists(numbers, min_size=2, max_size=8).filter(lambda xs: np.std(xs) > 0.01), numbers)
 def test_p_and_interval_are_those_of_a_t_test(differences: list[float], bound: float) -> None:
-    found = compare(pd.Series(differences))
+    found = Excess.of(pd.Series(differences))
     test = stats.ttest_1samp(differences, 0.0)
     low, high = test.confidence_interval(0.95)
     assert found.seeds == len(differences)
-    assert [found.mean, found.low, found.high] == pytest.approx([np.mean(differences), low, high])
+    assert [found.mean, *found.interval] == pytest.approx([np.mean(differences), low, high])
     assert found.p == pytest.approx(test.pvalue)
     less = stats.ttest_1samp(differences, bound, alternative="less").pvalue
     more = stats.ttest_1samp(differences, bound, alternative="greater").pvalue
@@ -28,13 +28,13 @@ def test_p_and_interval_are_those_of_a_t_test(differences: list[float], bound: f
 
 
 def test_one_seed_says_nothing_and_equal_ones_say_all() -> None:
-    one = compare(pd.Series([0.3]))
-    assert (one.low, one.high, one.p) == (-math.inf, math.inf, 1.0)
+    one = Excess.of(pd.Series([0.3]))
+    assert (one.interval, one.p) == ((-math.inf, math.inf), 1.0)
     assert one.p_above(9.0) == 1.0
-    same = compare(pd.Series([0.25, 0.25]))
-    assert (same.low, same.high, same.p) == (0.25, 0.25, 0.0)
+    same = Excess.of(pd.Series([0.25, 0.25]))
+    assert (same.interval, same.p) == ((0.25, 0.25), 0.0)
     assert (same.p_above(0.5), same.p_above(0.25), same.p_below(0.5)) == (0.0, 1.0, 1.0)
-    assert compare(pd.Series([0.0, 0.0])).p == 1.0
+    assert Excess.of(pd.Series([0.0, 0.0])).p == 1.0
 
 
 def test_holm_corrects_the_least_most() -> None:

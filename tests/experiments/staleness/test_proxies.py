@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 
 from experiments.staleness.optimizers import MuonAndAdamW
-from experiments.staleness.proxies import PARTS, PROXIES, OwnImages, Proxy, of_setting
+from experiments.staleness.proxies import PARTS, PROXIES, Proxy, of_setting
 from experiments.staleness.sweep import Sweep
 from experiments.staleness.trainings import StaleTraining, train
 
-OURS = [proxy for proxy in PROXIES.values() if not isinstance(proxy, OwnImages)]
+OURS = [proxy for proxy in PROXIES.values() if not proxy.is_own]
 SMALL = [proxy for proxy in OURS if proxy.size in ("small", "long")]
 
 
@@ -62,8 +62,8 @@ def test_images_of_ones_own_are_learnt_from(tmp_path: Path) -> None:
     assert (proxy.name, proxy.classes) == ("images-folder", 3)
     assert proxy.ends == {3}
     record = train(StaleTraining(proxy, "2bw", 2, "adamw", 0.01, seed=0))
-    assert len(record["losses"]) == 2
-    assert record["provenance"]["data"] == str(tmp_path)
+    assert record.points["updates"][-1] == 2
+    assert record.provenance["data"] == str(tmp_path)
 
 
 def test_images_of_ones_own_need_a_folder(tmp_path: Path) -> None:

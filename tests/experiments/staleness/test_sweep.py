@@ -1,17 +1,15 @@
 """The sweep: rates are extended at the border, for all arms; what is done is not done again."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from experiments.recorded import saved_trainings
+from experiments import study
 from experiments.staleness import sweep
 from experiments.staleness.proxies import PROXIES
 from experiments.staleness.sweep import Sweep, parse_arms
-from experiments.staleness.trainings import StaleTraining
+from experiments.staleness.trainings import StaleTraining, train
 
 
 @pytest.fixture
@@ -19,24 +17,19 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[StaleTraining]:
     """Replace trainings by a formula, and return those that were asked for, in order."""
     asked: list[StaleTraining] = []
 
-    def record(case: StaleTraining) -> dict[str, Any]:
+    def course(case: StaleTraining) -> study.Course:
         best = {"flush": 2**-8, "2bw": 2**-11}[case.method]
-        end = 1 + abs(case.rate / best - 1)
+        ends = [1 + abs(case.rate / best - 1)] * 11
         names = ("method", "stages", "optimizer", "rate", "seed")
-        return {
-            "case": {"proxy": case.proxy.name} | {name: getattr(case, name) for name in names},
-            "by": "oracle",
-            "losses": [end] * case.proxy.updates,
-            "validations": [[20 * point, end] for point in range(11)],
-            "cpu_s": 1.0,
-            "provenance": {"commit": "none"},
-        }
+        about = {"proxy": case.proxy.setting} | {name: getattr(case, name) for name in names}
+        origin = {"case": about, "by": "oracle", "commit": "none"}
+        return study.Course.of(origin, validation=ends, training=ends, cpu_s=ends)
 
-    def load(cases: list[StaleTraining], train: object, folder: Path) -> list[dict[str, Any]]:
+    def courses(_: object, cases: list[StaleTraining]) -> list[study.Course]:
         asked.extend(case for case in cases if case not in asked)
-        return [json.loads(json.dumps(record(case))) for case in cases]
+        return [course(case) for case in cases]
 
-    monkeypatch.setattr(saved_trainings, "train_or_load", load)
+    monkeypatch.setattr(study.Trainings, "courses", courses)
     return asked
 
 
@@ -87,11 +80,12 @@ def test_a_method_without_a_meaning_for_the_optimizer_is_left_out(
 def test_real_trainings_are_kept_and_not_done_again(tmp_path: Path) -> None:
     tiny = replace(PROXIES["images-small"], width=2, length=8, updates=10)
     cases = [StaleTraining(tiny, "2bw", 2, "sgd", rate, 0) for rate in (0.1, 1e9)]
-    first = sweep.frame(cases, tmp_path)
+    trainings = study.Trainings(train, tmp_path)
+    first = sweep.table(trainings.courses(cases))
     files = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
     assert len(files) == 2
     assert first[sweep.FINAL].isna().to_list() == [False, True], "a diverged training is kept, too"
-    assert sweep.frame(cases, tmp_path).equals(first)
+    assert sweep.table(trainings.courses(cases)).equals(first)
     assert files == {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
 
 

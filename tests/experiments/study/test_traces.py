@@ -10,7 +10,7 @@ from experiments.study.traces import (
     memory_of,
     run_three_ways,
 )
-from experiments.torchgpipe.as_drawn import as_drawn
+from experiments.torchgpipe.cells import as_drawn
 from pipekit import schedules, simulate
 from pipekit.profiling import Profile
 from pipekit.traces import Trace

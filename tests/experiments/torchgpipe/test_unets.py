@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from torch import nn
 
-from experiments.torchgpipe import unet_structure, unets
+from experiments.torchgpipe import unets
 from experiments.torchgpipe.settings import Benchmark
 from pipekit.clusters.papers import P40
 from pipekit.models import unet
@@ -25,24 +24,6 @@ def test_the_largest_network_fits_and_the_next_does_not(monkeypatch: pytest.Monk
     monkeypatch.setattr(unets, "peak_bytes", lambda profile, plan, m: [len(profile) * 2**30, 2**30])
     assert unets.most_convolutions(Benchmark("by hand", "unet-1-8", 1, 1, (1,), "never")) == 22
     assert unets.most_convolutions(Benchmark("by hand", "unet-40-8", 1, 1, (1,), "never")) == 22
-
-
-@pytest.mark.parametrize(("convolutions", "channels"), [(1, 4), (3, 7)])
-def test_our_unet_is_symmetric(convolutions: int, channels: int) -> None:
-    assert unet_structure.is_symmetric(convolutions, channels)
-
-
-def test_another_unet_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wider(convolutions: int, channels: int, device: str) -> nn.Sequential:
-        return unet(convolutions, channels + 2, device=device)
-
-    monkeypatch.setattr(unet_structure, "unet", wider)
-    assert not unet_structure.is_symmetric(1, 4)
-
-
-def test_gpt2_has_the_published_parameters() -> None:
-    # GPT-2 small, as published: 124,439,808.
-    assert unets.gpt2_parameters(12, 768, 50_257, 1024) == 124_439_808
 
 
 def test_bytes_of_real_training_are_predicted() -> None:

@@ -96,7 +96,7 @@ class TorchrunRunner:
 
         standings = Standings(config.workers)
         describe = partial(standings.describe, [own], config.stage_workers)
-        watchdog = Watchdog(standings, describe, config.timeout)
+        watchdog = Watchdog(standings, describe, config.execution.timeout)
         watched = [standings.observer(own.index)]
 
         dist.barrier()

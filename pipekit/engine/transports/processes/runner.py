@@ -82,7 +82,7 @@ class ProcessRunner:
             # Between accelerators, every worker wants to know the shapes of every batch.
             heard = {w: n for w, n in needs.items() if any(n) or not memory}
             describe = partial(pool.standings.describe, workers, config.stage_workers)
-            watchdog = Watchdog(pool.standings, describe, config.timeout)
+            watchdog = Watchdog(pool.standings, describe, config.execution.timeout)
             if config.training:
                 self._left = []  # if the run fails, there is nothing to read
             reports = pool.run(tasks, batches, heard, on_news, watchdog, config.begin)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from pipekit import LossScale, Pipeline, PipelinedModule, models, oracle, schedules
+from pipekit import LossScale, Pipeline, PipelinedModule, Updates, models, oracle, schedules
 from pipekit.clusters import flat
 from pipekit.partition.checks import require_ties_on_one_device
-from pipekit.partition.cut import cut as cut_into
+from pipekit.partition.partition import cut as cut_into
 from tests.engine.examples import (
     METHODS,
     OPTIMIZERS,
@@ -25,6 +25,7 @@ from tests.engine.examples import (
     data,
     different,
     pipeline,
+    values,
 )
 from tests.engine.gloo import over_gloo
 from tests.engine.updates.test_mixed_precision import REPLICATED, assert_same, limited, trained
@@ -96,7 +97,7 @@ def test_stages_on_several_workers_and_skipped_updates(method: str, transport: s
         "clip_norm": 0.1,
     }
     batches = limited([100.0, math.inf, 0.0, math.inf, math.inf])
-    pipe = Pipeline(model(), made, transport=transport, **how)
+    pipe = Pipeline(model(), made, transport=transport, **values(**how))
     run, states = trained(pipe, batches)
     truth = oracle.train(model(), batches, method=method, replicas=replicas, microbatches=m, **how)
     assert_same(pipe, run, states, truth)
@@ -127,7 +128,7 @@ def test_it_is_pytorchs_shared_parameter(method: str, balance: list[int], m: int
         balance=balance,
         optimizer=OPTIMIZERS["nesterov"],
         loss=nn.MSELoss(),
-        clip_norm=0.1,
+        updates=Updates(clip_norm=0.1),
     )
     batches = data(4)
     pipe.train(batches)
@@ -154,10 +155,7 @@ def test_torchrun_and_slow_links_give_the_bits_of_threads() -> None:
             balance=[3, 3],
             optimizer=OPTIMIZERS["adam"],
             loss=nn.MSELoss(),
-            clip_norm=0.1,
-            loss_scale="dynamic",
-            autocast=torch.bfloat16,
-            **options,
+            **values(clip_norm=0.1, loss_scale="dynamic", autocast=torch.bfloat16, **options),
         )
         run = pipe.train(data(3))
         traffic = run.traffic.sort_values([*run.traffic]).to_numpy().tolist()
@@ -222,8 +220,8 @@ def test_the_automatic_balance_may_tear_a_tie() -> None:
 
 def test_stages_that_update_at_different_times_cannot_share() -> None:
     how: dict[str, Any] = {"optimizer": OPTIMIZERS["sgd"], "loss": nn.MSELoss()}
-    with pytest.raises(schedules.ScheduleError, match="with weights that stages share"):
-        Pipeline(tied(TIES[0]), schedules.pipedream([2, 1]), balance=[3, 3], **how)
+    with pytest.raises(schedules.ScheduleError, match="weights that stages share and stages"):
+        Pipeline(tied(TIES[0]), schedules.pipedream([2, 1]), balance=[3, 3], **values(**how))
 
 
 # --- A training loop of one's own ----------------------------------------------------------------

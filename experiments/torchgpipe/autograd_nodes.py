@@ -1,0 +1,208 @@
+"""torchgpipe's Checkpoint and Recompute, and what autograd makes of them (section 3.2.4).
+
+Of the nodes that are ready, PyTorch's autograd takes the one with the highest number, and numbers
+are given thread by thread.  torchgpipe runs the forwards of a device in a thread of its own, where
+a microbatch's Checkpoint gets its number; its Recompute gets one in the main thread, which is far
+ahead.  Hence all recomputations come before all backwards, unless edges forbid it.  pipekit's
+engine has no such nodes; here they are made once more, around real layers.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import accumulate, pairwise
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from experiments.torchgpipe.settings import Benchmark
+from pipekit.engine.observers import StageMemory
+from pipekit.layers import skips
+from pipekit.trees import leaves, refill, tree_map
+
+AHEAD = 1000
+"""Nodes that the main thread has made before; for a step of the paper's U-Net it makes hundreds."""
+
+Flow = tuple[Tensor, dict[str, Tensor]]
+"""What a device receives: the output of the one before, and skips by name."""
+
+
+class Backward(NamedTuple):
+    """A batch on one device."""
+
+    order: list[str]  # what its backward did, by the paper's names: ["B2", "F'1", "B1", ...]
+    peak_bytes: int  # most bytes at once: weights, gradients, and what waits for its backward
+
+
+def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) -> Backward:
+    """Run a batch forward and backward; all but the last microbatch are recomputed.
+
+    The gradients of all outputs are there at once, as those of a last device are, and those of the
+    others when the host is ahead of the devices.  Recomputations draw new random numbers.
+    Gradients are added to the layers' parameters; ``inputs`` are what each microbatch receives, as
+    :func:`received` returns it; with ``in_order`` Fork and Join bind each one to the next.
+    """
+    device = _Device(layers)
+    outputs: list[Tensor] = []
+    token: Tensor | None = None
+    before = torch.zeros((), requires_grad=True)
+    for _ in range(AHEAD):
+        before + 0
+    with ThreadPoolExecutor(1) as thread:
+        for k, received in enumerate(inputs):
+            x, *popped = (t.detach().clone().requires_grad_() for t in leaves(received))
+            if token is not None:
+                x = _Join.apply(x, token)
+            flow: Flow = refill(received, [x, *popped])
+            if k == len(inputs) - 1:
+                made = thread.submit(device.forward, k, flow).result()
+            else:
+                checkpoint = partial(_Checkpoint.apply, device, k, flow, x, *popped)
+                made = list(_Recompute.apply(device, k, *thread.submit(checkpoint).result()))
+            if in_order:
+                made[0], token = _Fork.apply(made[0])
+            outputs += made
+    torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
+    device.held.stop()
+    return Backward(device.order, device.peak_bytes)
+
+
+class _Device:
+    """What the nodes of one device share."""
+
+    def __init__(self, layers: nn.Sequential) -> None:
+        self.layers, self.order, self.peak_bytes = layers, list[str](), 0
+        parameters = list(layers.parameters())
+        weights: Any = SimpleNamespace(
+            modules=[layers], parameters=[parameters], optimizer=None, kept_bytes=0
+        )
+        weights.all_gradients = lambda: (p.grad for p in parameters if p.grad is not None)
+        self.held = StageMemory(weights, self._look)
+        self._flows: dict[int, Flow] = {}
+        self._graphs: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+
+    def forward(self, k: int, flow: Flow) -> list[Tensor]:
+        """Return the outputs of the last microbatch, with their graph."""
+        flow[0].register_hook(lambda _: self._over(k))
+        self.held.keep(k, flow)
+        with self.held.follow(k):
+            outputs = self._compute(flow)
+        self._look()
+        return outputs
+
+    def checkpoint(self, k: int, flow: Flow) -> list[Tensor]:
+        """Return a microbatch's outputs, and keep its inputs only."""
+        self.held.keep(k, flow)
+        self._flows[k] = tree_map(Tensor.detach, flow)
+        return [t.detach() for t in self._compute(flow)]
+
+    def recompute(self, k: int) -> None:
+        """Make a microbatch's graph."""
+        flow = tree_map(Tensor.requires_grad_, self._flows.pop(k))
+        with self.held.follow(k, again=True), torch.enable_grad():
+            self._graphs[k] = leaves(flow), self._compute(flow)
+        self.order.append(f"F'{k}")
+        self._look()
+
+    def backward(self, k: int, gradients: Sequence[Tensor]) -> list[Tensor | None]:
+        """Return the gradients of a microbatch's inputs."""
+        inputs, outputs = self._graphs.pop(k)
+        torch.autograd.backward(outputs, gradients)
+        self._over(k)
+        return [t.grad for t in inputs]
+
+    def _compute(self, flow: Flow) -> list[Tensor]:
+        with skips.carrying(flow[1]) as carried:
+            y = self.layers(flow[0])
+        return leaves((y, carried.under_way))
+
+    def _over(self, k: int) -> None:
+        self.order.append(f"B{k}")
+        self.held.drop(k)
+
+    def _look(self) -> None:
+        self.peak_bytes = max(self.peak_bytes, sum(self.held.now()))
+
+
+class _Checkpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, device: _Device, k: int, flow: Flow, *_: Tensor) -> tuple[Tensor, ...]:
+        ctx.device, ctx.k = device, k
+        return tuple(device.checkpoint(k, flow))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return None, None, None, *ctx.device.backward(ctx.k, gradients)
+
+
+class _Recompute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, device: _Device, k: int, *outputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.device, ctx.k = device, k
+        return tuple(t.view_as(t) for t in outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        ctx.device.recompute(ctx.k)
+        return None, None, *gradients
+
+
+class _Fork(torch.autograd.Function):
+    """x, and a token without elements."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.view_as(x), torch.empty(0)
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor, token: Tensor) -> Tensor:
+        return gradient
+
+
+class _Join(torch.autograd.Function):
+    """x, which has waited for a token."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor, token: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, torch.empty(0)
+
+
+def total_peak(
+    model: nn.Sequential, x: Tensor, cell: Benchmark, *, in_order: bool, portals: bool
+) -> int:
+    """Return the most bytes of each device together, each run alone by :func:`one_device`.
+
+    All of the cell's microbatches are ``x``; the model's parameters get new gradients.
+    """
+    model.zero_grad()
+    parts = pairwise([0, *accumulate(cell.balance)])
+    flows = received(model, x, cell.balance, portals)
+    return sum(
+        one_device(model[first:behind], [flow] * cell.microbatches, in_order).peak_bytes
+        for (first, behind), flow in zip(parts, flows, strict=True)
+    )
+
+
+def received(model: nn.Sequential, x: Tensor, balance: Sequence[int], portals: bool) -> list[Flow]:
+    """Return what each stage receives for a microbatch.
+
+    With ``portals``, skips go straight to the stage that pops them; else each stage hands on what
+    is under way.
+    """
+    ends = {skip.name: skip.destination for skip in skips.between(skips.links(model), balance)}
+    flows: list[Flow] = []
+    under_way: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for stage, (first, behind) in enumerate(pairwise([0, *accumulate(balance)])):
+            there = {n: t for n, t in under_way.items() if not portals or ends[n] == stage}
+            flows.append((x, there))
+            with skips.carrying(under_way) as carried:
+                x = model[first:behind](x)
+            under_way = carried.under_way
+    return flows

@@ -1,0 +1,113 @@
+"""Cells of torchgpipe's tables on P40s, simulated and emulated (section 4).
+
+Nothing is fitted: costs are estimated for the P40, and partitions and batch sizes are the
+repository's.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from experiments import study
+from experiments.study.rounds import Emulated
+from experiments.torchgpipe.settings import Benchmark
+from pipekit.clusters import P40, Cluster, torchgpipe_p40
+from pipekit.engine import Execution, Pipeline
+from pipekit.planning import balance
+from pipekit.profiling import Profile
+from pipekit.schedules import Op, Schedule, Task
+from pipekit.simulation import simulate
+from pipekit.traces import Trace
+
+AT_ONCE = 4
+"""Emulations beside one another: nearly all that they do is wait."""
+
+
+def as_drawn(stages: int, microbatches: int) -> Schedule:
+    """Return a batch of GPipe's schedule with the backwards from the last microbatch to the first.
+
+    So Figure 2c of GPipe draws it, and torchgpipe runs it; it idles as long as :func:`gpipe`.
+    """
+
+    def worker(stage: int) -> Iterator[Task]:
+        batch = range(microbatches)
+        yield from (Task(Op.FORWARD, stage, k, 0) for k in batch)
+        yield from (Task(Op.BACKWARD, stage, k, 0) for k in reversed(batch))
+        yield Task(Op.UPDATE, stage, batch[-1], 1)
+
+    return Schedule(tuple(tuple(worker(s)) for s in range(stages)), "GPipe as drawn")
+
+
+def pipeline(model: nn.Sequential, stages: int, microbatches: int, **how: Any) -> Pipeline:
+    """Return a pipeline of m microbatches on n CPU workers; ``how`` are its further arguments."""
+    schedule = as_drawn(stages, microbatches).repeat()
+    return Pipeline(model, schedule, execution=Execution(devices=["cpu"] * stages), **how)
+
+
+def profiles_of(cells: Sequence[Benchmark]) -> dict[str, Profile]:
+    """Return what the smallest microbatch of each network costs on the P40 (simulated).
+
+    More rows are taken to cost proportionally more.
+    """
+    rows = {cell.network: cell.rows for cell in sorted(cells, key=lambda cell: -cell.rows)}
+    return {network: study.published(network, least, P40) for network, least in rows.items()}
+
+
+def blocks(profile: Profile, stages: int) -> list[int]:
+    """Return the partition of torchgpipe's algorithm, by time (section 3)."""
+    seconds = [layer.forward_s + layer.backward_s for layer in profile.layers]
+    return balance(seconds, stages, "block")
+
+
+def simulated(
+    cell: Benchmark, profile: Profile, cluster: Cluster | None, balance: Sequence[int] | None = None
+) -> Trace:
+    """Return a simulated batch of a benchmark; without a cluster links cost nothing.
+
+    The profile is for any rows; by default the published ``balance`` counts.
+    """
+    table = as_drawn(cell.stages, cell.microbatches)
+    return simulate(table, profile, cell.plan(balance), cluster)
+
+
+def recomputed_late_speedup(cell: Benchmark, over: Benchmark, profile: Profile) -> float:
+    """Return a speedup of cells that recompute everything, if they did so with the gradient there.
+
+    By itself a stage recomputes while it waits for its gradient, all but the last one (simulated).
+    """
+    costs = study.recomputed_late(profile)
+
+    def rate(each: Benchmark) -> float:
+        kept, cluster = replace(each, recompute="never"), torchgpipe_p40(each.stages)
+        return each.batch / simulated(kept, costs, cluster).makespan_s
+
+    return rate(cell) / rate(over)
+
+
+def emulated_s(cell: Benchmark, profile: Profile, cluster: Cluster, faster: float) -> float:
+    """Return the seconds of a batch on the engine, run in time ``faster`` times as fast."""
+    table = as_drawn(cell.stages, cell.microbatches)
+    return study.emulate_at_pace(table, profile, cell.plan(), cluster, faster).trace.makespan_s
+
+
+def emulated(
+    cells: Sequence[Benchmark], faster: float, emulations: int
+) -> study.Rounds[dict[Benchmark, Emulated]]:
+    """Return the seconds of each cell's batch in every round of emulations, and simulated."""
+    profiles = profiles_of(cells)
+
+    def time(cell: Benchmark) -> Emulated:
+        profile, cluster = profiles[cell.network], torchgpipe_p40(cell.stages)
+        simulated_s = simulated(cell, profile, cluster).makespan_s
+        return study.emulated(
+            lambda pace: emulated_s(cell, profile, cluster, faster * pace), simulated_s, emulations
+        )
+
+    longest_first = sorted(cells, key=lambda cell: cell.batch / cell.stages, reverse=True)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = dict(zip(longest_first, pool.map(time, longest_first), strict=True))
+    rounds = ({cell: found[cell].only(n) for cell in cells} for n in range(emulations))
+    return study.Rounds(tuple(rounds), {cell: found[cell].unrun for cell in cells})

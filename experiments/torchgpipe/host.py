@@ -1,0 +1,244 @@
+"""A batch as torchgpipe's host issues it, with some of its components (sections 3.2, 3.3, 4.1).
+
+pipekit's engine issues from each worker what that worker does, and copies beside the computing.
+Here one host issues everything (section 3.2.1), and each stream of a device runs its kernels one by
+one, so that copies can be issued to the streams that compute (section 3.2.3), and backwards in
+another order (section 3.2.2).  Simulated only.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from experiments import study
+from experiments.torchgpipe.cells import as_drawn
+from experiments.torchgpipe.settings import Benchmark
+from pipekit.clusters import Cluster
+from pipekit.profiling import Profile
+from pipekit.simulation.costs import StageCosts, skips_of, stage_costs
+from pipekit.traces import COLUMNS, RECOMPUTE, TRANSFERS, Trace
+
+FORWARD, BACKWARD = "FORWARD", "BACKWARD"
+
+
+class Components(NamedTuple):
+    """Which components are there (section 3.2.2, 3.2.3, 3.3)."""
+
+    order: bool  # of backwards, by Fork and Join
+    streams: bool  # for copies alone; without them copies hold up the computing of both devices
+    portals: bool  # for skip connections; without them, each stage hands them to the next
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Those that are not there, as :class:`pipekit.PipelinedModule` calls them."""
+        return tuple(name for name, there in self._asdict().items() if not there)
+
+
+ROWS: Mapping[str, Components] = MappingProxyType(
+    {
+        "baseline": Components(order=False, streams=False, portals=False),
+        "dep": Components(order=True, streams=False, portals=False),
+        "dep-streams": Components(order=True, streams=True, portals=False),
+        "dep-streams-portals": Components(order=True, streams=True, portals=True),
+    }
+)
+"""Table 1, by what the ledger calls its rows."""
+
+Kernel = tuple[str, int, int] | tuple[str, int, int, int]
+"""A pass ("FORWARD", stage, microbatch), or a copy ("activation", from, to, microbatch)."""
+
+
+class Host:
+    """Issues a batch; in each stream kernels run one by one, and the host is never late.
+
+    Forwards are issued in clock cycles (Algorithm 1), backwards in their mirror image.  Without
+    order, autograd goes by the numbers of its nodes (:mod:`.autograd_nodes`): a device recomputes
+    every microbatch as soon as its gradient is there, and goes backward through none of them before
+    it has all.
+
+    Args:
+        costs: of each stage; their skips decide what is copied where.
+        microbatches: m; all but the last are recomputed.
+        links: between the devices.
+        has: which components.
+    """
+
+    def __init__(
+        self, costs: Sequence[StageCosts], microbatches: int, links: Cluster, has: Components
+    ) -> None:
+        self.costs, self.links, self.has = costs, links, has
+        self.last, self.stages = microbatches - 1, range(len(costs))
+        self.passes, self.copies = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+        self._free: dict[tuple[str, int], float] = defaultdict(float)  # by stream: for what, whose
+        self._ends: dict[Kernel, float] = {}
+        # From which stage to which go how many bytes a microbatch; gradients go back.
+        self._bytes: dict[tuple[int, int], float] = defaultdict(float)
+        for stage in self.stages[:-1]:
+            self._bytes[stage, stage + 1] += costs[stage].whole.output_bytes
+        for skip in skips_of(costs):
+            self._bytes[skip.source, skip.destination] += skip.bytes
+
+    def issue(self) -> None:
+        """Issue the batch, and note when its :attr:`passes` and :attr:`copies` run."""
+        times = range(self.last + len(self.stages))
+        cycles = [[(s, t - s) for s in self.stages if 0 <= t - s <= self.last] for t in times]
+        for cycle in cycles:
+            for stage, k in cycle:
+                self._copy("activation", stage, k)
+            for stage, k in cycle:
+                self._compute(FORWARD, stage, k)
+        for op, stage, k in self._ordered(cycles) if self.has.order else self._unordered():
+            self._compute(op, stage, k)
+            if op == BACKWARD:
+                self._copy("gradient", stage, k)
+
+    def _ordered(self, cycles: list[list[tuple[int, int]]]) -> Iterator[tuple[str, int, int]]:
+        for cycle in reversed(cycles):
+            for stage, k in cycle:
+                if k < self.last:
+                    yield RECOMPUTE, stage, k
+                yield BACKWARD, stage, k
+
+    def _unordered(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the passes as they are issued when nothing but data binds them.
+
+        The loss gives the last device all its gradients at once; to the others they come one by
+        one.  The last microbatch is not recomputed: nothing holds it back.
+        """
+        stages, others = self.stages[::-1], range(self.last)[::-1]
+        yield from ((RECOMPUTE, stages[0], k) for k in others)
+        yield from ((BACKWARD, stage, self.last) for stage in stages)
+        for stage, k in product(stages, others):
+            yield BACKWARD, stage, k
+            if stage:
+                yield RECOMPUTE, stage - 1, k
+
+    def _compute(self, op: str, stage: int, k: int) -> None:
+        whole, purpose = self.costs[stage].whole, "activation"
+        senders = [source for source, end in self._bytes if end == stage]
+        seconds = whole.forward_s
+        if op == BACKWARD:
+            seconds, purpose = whole.backward_s, "gradient"
+            senders = [end for source, end in self._bytes if source == stage]
+        needs = [(purpose, sender, stage, k) for sender in senders]
+        span = self._run((op, stage, k), seconds, [("compute", stage)], needs)
+        self.passes.append((stage, stage, op, k, 0, *span, 0))
+
+    def _copy(self, purpose: str, stage: int, k: int) -> None:
+        """Copy into a stage before its forward, or back from it after its backward."""
+        for (source, end), size in self._bytes.items():
+            if end == stage:
+                made = FORWARD, source, k
+                if purpose == "gradient":
+                    source, end, made = end, source, (BACKWARD, stage, k)
+                seconds = size / self.links.bandwidth(source, end)
+                streams = [("out", source), ("in", end)]
+                if not self.has.streams:  # both devices wait (section 3.1: two-way synchronization)
+                    streams = [("compute", source), ("compute", end)]
+                span = self._run((purpose, source, end, k), seconds, streams, [made])
+                self.copies.append((source, end, purpose, source, k, *span, size))
+
+    def _run(
+        self,
+        kernel: Kernel,
+        seconds: float,
+        streams: Sequence[tuple[str, int]],
+        needs: Sequence[Kernel],
+    ) -> tuple[float, float]:
+        """Return when a kernel begins, as the first in its streams, and when it is over.
+
+        What it needs must be over; what was never issued is not needed.
+        """
+        before = [self._ends[need] for need in needs if need in self._ends]
+        start = max([self._free[stream] for stream in streams] + before)
+        end = self._ends[kernel] = start + seconds
+        self._free.update(dict.fromkeys(streams, end))
+        return start, end
+
+
+def simulated(
+    cell: Benchmark,
+    profile: Profile,
+    links: Cluster,
+    has: Components,
+    balance: Sequence[int] | None = None,
+) -> Trace:
+    """Return a batch on devices that have some of the components.
+
+    The profile has the network's skips; by default the published ``balance`` counts.
+    """
+    table = as_drawn(cell.stages, cell.microbatches)
+    costs = stage_costs(table, carried(profile, has), cell.plan(balance))
+    name = "without " + " and ".join(has.missing or ("nothing",))
+    host = Host(costs, cell.microbatches, links, has)
+    host.issue()
+    frame = pd.DataFrame(host.passes, columns=COLUMNS).sort_values(["worker", "start_s"])
+    transfers = pd.DataFrame(host.copies, columns=TRANSFERS)
+    return Trace(frame, "simulated", name, cell.stages, transfers=transfers)
+
+
+def carried(profile: Profile, has: Components) -> Profile:
+    """Return a profile; without portals its skips are part of what layers between hand on."""
+    if has.portals:
+        return profile
+    layers = tuple(
+        replace(
+            layer,
+            output_bytes=layer.output_bytes
+            + sum(skip.bytes for skip in profile.skips if skip.source <= n < skip.destination),
+        )
+        for n, layer in enumerate(profile.layers)
+    )
+    return replace(profile, layers=layers, skips=())
+
+
+def in_order(trace: Trace, microbatches: int) -> bool:
+    """Return whether every device goes backward from the last microbatch to the first, each right
+    after its recomputation."""
+    last = microbatches - 1
+    pairs = [[(RECOMPUTE, k), (BACKWARD, k)] for k in reversed(range(last))]
+    expected = [(BACKWARD, last), *(each for pair in pairs for each in pair)]
+    behind = trace.frame[trace.frame["op"] != FORWARD].sort_values("start_s")
+    return all(
+        list(zip(own["op"], own["microbatch"], strict=True)) == expected
+        for _, own in behind.groupby("worker")
+    )
+
+
+def copies_of(trace: Trace) -> pd.DataFrame:
+    """Return the copies of a trace of :func:`simulated`."""
+    assert trace.transfers is not None
+    return trace.transfers
+
+
+def copying(trace: Trace) -> float:
+    """Return the seconds of all copies together."""
+    return float((copies_of(trace)["end_s"] - copies_of(trace)["start_s"]).sum())
+
+
+def overlap(trace: Trace) -> float:
+    """Return the share of the copies' time in which a device at their ends computes, both ends
+    counted."""
+    hidden = 0.0
+    for side in ("source", "destination"):
+        for start, end, device in copies_of(trace)[["start_s", "end_s", side]].to_numpy():
+            hidden += study.busy_s(trace.frame[trace.frame["worker"] == device], start, end)
+    return hidden / (2 * copying(trace))
+
+
+def with_copies(trace: Trace) -> Trace:
+    """Return a trace with two rows a device, as in Figure 7: what it computes, and its copies."""
+    copies = copies_of(trace)
+    ops = copies["purpose"].map({"activation": FORWARD, "gradient": BACKWARD})
+    both = [
+        copies.assign(op=ops, version=0, worker=2 * copies[end] + 1)
+        for end in ("source", "destination")
+    ]
+    rows = [trace.frame.assign(worker=2 * trace.frame["worker"]), *both]
+    frame = pd.concat(rows)[trace.frame.columns].sort_values(["worker", "start_s"])
+    return replace(trace, frame=frame, workers=2 * trace.workers, transfers=None, memory=None)

@@ -1,0 +1,52 @@
+"""torchgpipe's speed: cells by hand, and what of the emulation and the training can be known."""
+
+import pytest
+
+from experiments.torchgpipe import cells
+from experiments.torchgpipe.settings import Benchmark
+from pipekit.clusters import flat
+from pipekit.profiling import Profile
+from tests.emulation.own_time import own_time
+
+# Two stages of 10 and 20 ms a row of forward, twice that of backward.
+COSTS = Profile.uniform(3, 0.010, 0.020, parameter_bytes=1e6)
+
+
+def cell(microbatches: int, recompute: str) -> Benchmark:
+    return Benchmark("by hand", "none", microbatches, 2 * microbatches, (1, 2), recompute)  # type: ignore[arg-type]
+
+
+def test_a_cell_takes_what_one_computes_by_hand() -> None:
+    # Rows of 2 in a microbatch: stage 0 has 20 and 40 ms, stage 1 40 and 80 ms; m = 1 and always:
+    # forwards, stage 1 again, backwards; stage 0's second forward hides in the wait.
+    trace = cells.simulated(cell(1, "always"), COSTS, None)
+    assert trace.makespan_s == pytest.approx(0.020 + 0.040 + 0.040 + 0.080 + 0.040)
+    # m = 2: stage 1 is busy throughout, and recomputes the first microbatch only.
+    trace = cells.simulated(cell(2, "except_last"), COSTS, None)
+    assert trace.makespan_s == pytest.approx(0.020 + 2 * 0.040 + 0.040 + 2 * 0.080 + 0.040)
+
+
+def test_recomputed_late_one_microbatch_gains_nothing_by_stages() -> None:
+    one = Benchmark("by hand", "none", 1, 2, (3,), "always")
+    two = cell(1, "always")
+    assert cells.recomputed_late_speedup(two, one, COSTS) == pytest.approx(1)
+    early = (
+        cells.simulated(one, COSTS, None).makespan_s / cells.simulated(two, COSTS, None).makespan_s
+    )
+    assert early == pytest.approx(0.24 / 0.22)
+
+
+def test_emulated_and_simulated_seconds_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "profiles_of", lambda _: {"none": COSTS})
+    one = cell(2, "except_last")
+    with own_time():
+        rounds = cells.emulated([one], faster=2, emulations=2)
+    assert rounds.simulated is not None
+    seconds = [rounds.simulated[one].seconds, *(found[one].seconds for found in rounds.found)]
+    assert seconds == pytest.approx([0.340] * 3)
+
+
+def test_slower_links_make_a_batch_longer() -> None:
+    costs = Profile.uniform(3, 0.010, 0.020, output_bytes=1e6)
+    free = cells.simulated(cell(4, "never"), costs, None).makespan_s
+    assert cells.simulated(cell(4, "never"), costs, flat(2, 1e8)).makespan_s > free + 0.02
