@@ -199,18 +199,15 @@ def compared(
     """Predict and train a model by several methods again and again; return a row for each.
 
     A repeat is a profile and a run of each case over each transport, with a plain loop before and
-    after each of them.  A case is decided if the median of the loops beside its runs and that of
-    the loops beside the profiles differ by 3 % at most: else the machine was not as fast here as
-    there, and nobody could have predicted it.  Beside the loops the other cores compute, as in a
-    run: a loop alone would not notice another program on these.  Numbers are medians over the
-    repeats; ``spread`` is what lies between the quartiles of the seconds found, over their median.
+    after each of them; numbers are medians over the repeats.  A case is decided if the loops beside
+    its runs and those beside the profiles differ by 3 % at most: else the machine was not as fast
+    here as there, and nobody could have predicted it.  Beside the loops the other cores compute, as
+    in a run: a loop alone would not notice another program on these.
 
-    - ``error``: of the prediction from the profile and what the host takes beside passes.
-    - ``error without host``: of one from the profile alone.
-    - ``error of passes``: of the prediction against one from the seconds that the run's own passes
-      and updates took; ``error between``: of that one against the run.
-    - ``loops``: by how much the loops beside the runs are slower than those beside the profiles.
-    - ``outcome``: "decided" or "undecided".
+    ``error without host`` is that of a prediction from the profile alone, ``error of passes`` that
+    against a prediction from the seconds that the run's own passes and updates took, and ``error
+    between`` that of the latter.  ``loops`` says by how much the loops beside the runs are slower,
+    ``spread`` what lies between the quartiles of the seconds found, over their median.
 
     Args:
         model: what is trained.

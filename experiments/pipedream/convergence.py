@@ -21,13 +21,10 @@ from experiments.pipedream.settings import DATA, TRAININGS
 from experiments.pipedream.table1.best_cut import best_cut
 from experiments.pipedream.table1.calibration import calibrated, profile_of
 from experiments.pipedream.table1.rows import Setting
-from experiments.pipedream.table1.speeds import compute_seconds, data_parallel, simulated_seconds
-from experiments.study.costs import emulate_at_pace
-from experiments.study.traces import mean_interval
+from experiments.pipedream.table1.speeds import compute_seconds, simulated_seconds
 from experiments.study.training import PipelineTraining, Recipe, train_pipeline
 from experiments.study.trainings import Course
 from pipekit.clusters import Cluster
-from pipekit.clusters.paths import all_reduce_bytes
 from pipekit.datasets import mnist
 from pipekit.host.provenance import provenance
 from pipekit.metrics import accuracy
@@ -222,24 +219,3 @@ def ratio(epochs: Mapping[str, float], fast: Arm, slow: Arm, trained: int) -> Ra
     needed, bound = epochs[slow.method], math.isinf(epochs[slow.method])
     seconds = epoch_hours(slow) / epoch_hours(fast)
     return Ratio((trained if bound else needed) / epochs[fast.method], seconds, bound)
-
-
-def asp_stall(setting: Setting, delay: int, minibatches: int, faster: float) -> float:
-    """Return the part (0 to 1) of their time that ASP's workers wait for weights, emulated.
-
-    Every gradient goes to every worker, by the same ring as BSP's sums, and may come ``delay``
-    updates late; in the emulation time runs ``faster``.
-    """
-    (costs, cluster), workers = machines(setting), setting.workers
-    fill, drain = 2 * (delay + 1), delay + 1  # minibatches: as many are in flight as drain
-    table = asp(workers, delay).take(fill + minibatches + drain)
-    run = emulate_at_pace(table, costs, data_parallel(costs, workers), cluster, faster)
-    steady_s = mean_interval(run.trace.ends("BACKWARD", stage=0), fill - 1, fill - 1 + minibatches)
-    return 1 - compute_seconds(costs) / workers / steady_s
-
-
-def gradient_seconds(setting: Setting) -> tuple[float, float]:
-    """Return the seconds that a minibatch's gradient is on a ring's links, and is computed."""
-    costs, cluster = machines(setting)
-    sent = all_reduce_bytes(costs.parameter_bytes, setting.workers)
-    return sent / cluster.levels[0].used_bandwidth, compute_seconds(costs)

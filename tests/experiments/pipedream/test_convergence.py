@@ -101,8 +101,3 @@ def test_a_ratio_is_the_product_of_its_factors_or_a_bound() -> None:
     never = convergence.ratio(epochs | {BSP: math.inf}, HYBRID_ARM, BSP_ARM, trained=10)
     assert (never.epochs, never.bound) == (5, True)
     assert str(never).startswith("at least ")
-
-
-def test_a_gradient_takes_longer_to_send_than_to_compute_on_four_of_cluster_a() -> None:
-    transfer, compute = convergence.gradient_seconds(BSP_ARM.setting)
-    assert transfer > compute > 0
