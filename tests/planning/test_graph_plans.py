@@ -312,20 +312,6 @@ def test_of_too_many_states_those_in_the_layers_order_are_looked_at() -> None:
     assert "can be cut in more than 100,000 ways" in pipedream(wider, flat(2, 1.0)).why
 
 
-@settings(max_examples=30, deadline=None)
-@given(graphs(7), st.integers(1, 5), bandwidths)
-def test_a_bound_that_some_plan_has_changes_nothing(
-    profile: Profile, workers: int, bandwidth: float
-) -> None:
-    """As if graphs so small were large: few of their cuts are looked at first."""
-    cluster = flat(workers, bandwidth)
-    plan = pipedream(profile, cluster)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("pipekit.planning.search_space._MANY_CUTS", 1)
-        patched.setattr("pipekit.planning.search_space._FEW_CUTS", 3)
-        assert pipedream(profile, cluster) == plan
-
-
 def test_links_are_one_or_each() -> None:
     with pytest.raises(ValueError, match="links must be 'one' or 'each', not 'two'"):
         pipedream(BRANCHES, flat(2, 1.0), links="two")  # type: ignore[arg-type]
