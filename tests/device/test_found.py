@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pipekit as pk
 from pipekit import devices, schedules
-from pipekit.engine.transports.distributed import torchrun
+from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
 from pipekit.engine.updates.buckets import ParameterBucket

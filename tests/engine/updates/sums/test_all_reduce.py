@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pipekit.engine.transport import SCATTER, Aborted, Channel, FlatBucket, Part, PartKey
-from pipekit.engine.transports.mailbox import KeyedMailbox, Mailboxes
-from pipekit.engine.transports.mailbox_transport import MailboxTransport
+from pipekit.engine.transports.mailbox import KeyedMailbox, Mailboxes, MailboxTransport
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.threads import ThreadMailboxes
 from pipekit.engine.updates.sums.all_reduce import AllReduce, DirectAllReduce, ReduceKey
