@@ -91,7 +91,6 @@ class DistributedTransport:
         return False
 
     def receive(self, message: Message, source: int) -> Tree:
-        """Wait for the content of a message, on this worker's device."""
         while message not in self._arrived:
             if message.attempt:
                 self._take_second(source)
@@ -100,7 +99,6 @@ class DistributedTransport:
         return self._arrived.pop(message)
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
-        """Send the content of a message to a worker, without waiting for it."""
         if destination == self._rank:
             self._arrived[message] = content
             return
@@ -125,7 +123,6 @@ class DistributedTransport:
             self._sending.popleft()
 
     def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
-        """Begin to sum all workers' ``values``; return what waits for the sums."""
         with _abort_if_broken():
             works = [dist.all_reduce(each, async_op=True) for each in values]
 
@@ -138,11 +135,9 @@ class DistributedTransport:
         return wait
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
-        """Return how workers reach one another to sum gradients."""
         return _GroupChannel(self._sums[tuple(members), tied])
 
     def finish(self) -> None:
-        """Wait until everything that was sent has left this worker."""
         with _abort_if_broken():
             for works, _ in self._sending:
                 for work in works:

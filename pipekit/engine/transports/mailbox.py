@@ -131,11 +131,9 @@ class MailboxTransport:
         self.ending, self._end = ending or Ending(), end
 
     def receive(self, message: Message, source: int) -> Tree:
-        """Wait for the content of a message, on this worker's device."""
         return self._mailbox.wait(message_key(message), message.microbatch)
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
-        """Send the content of a message to a worker, without waiting for it."""
         self._mailbox.put(destination, message_key(message), content)
 
     def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
@@ -151,13 +149,11 @@ class MailboxTransport:
         return wait
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
-        """Return how workers reach one another to sum gradients."""
         mailbox = self._mailbox if tied else self._sums_mailbox
         assert mailbox
         return _MailboxChannel(mailbox)
 
     def end(self, microbatch: int) -> bool:
-        """Let the run end before a microbatch, if it can."""
         if self._end is None:
             return False
         self.ending.at(microbatch)

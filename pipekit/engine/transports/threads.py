@@ -48,7 +48,6 @@ class ThreadMailboxes:
         self._queues, self.get = queues, queues[worker].get
 
     def put(self, worker: int, key: Key, content: Any) -> None:
-        """Put a message into a worker's mailbox; its tensors are handed over by reference."""
         self._queues[worker].put((key, content))
 
 
@@ -231,11 +230,9 @@ class ThreadRunner(Runner):
         return reports
 
     def can_end(self, devices: Sequence[torch.device]) -> bool:
-        """Return that a run may end before its table does."""
         return True
 
     def close(self) -> None:
-        """End the threads, and let go of the stages that are here."""
         self._threads.close()
         self._kept.clear()
 

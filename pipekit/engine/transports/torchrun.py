@@ -111,13 +111,11 @@ class TorchrunRunner(Runner):
         return False
 
     def gather(self, state: dict[str, T]) -> dict[str, T]:
-        """Return the entries of all workers' processes, of which ``state`` has this one's."""
         # Of a stage's workers the first counts: each has running statistics of its own.
         parts = reversed(everybodys(state))
         return {name: tensor for part in parts for name, tensor in part.items()}
 
     def agree(self, function: Callable[[], T]) -> T:
-        """Return in every process what ``function`` returns in the first one."""
         values: list[T | None] = [function() if _join_group(self._devices) == 0 else None]
         dist.broadcast_object_list(values)
         return cast(T, values[0])

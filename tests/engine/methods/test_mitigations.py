@@ -29,7 +29,7 @@ from pipekit.oracle import mitigation_equations as equations
 from pipekit.profiling import LayerProfile
 from pipekit.staleness import Mitigation, Pass, Weight
 from tests.engine.examples import MODELS, OPTIMIZERS, Batches, cores_of_each, cut, data, different
-from tests.engine.updates.sums.test_ties import tied
+from tests.engine.updates.test_ties import tied
 
 PREDICTABLE: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),

@@ -93,7 +93,6 @@ class ProcessRunner(Runner):
                 self.close()
 
     def can_end(self, devices: Sequence[torch.device]) -> bool:
-        """Return whether a run may end early: where messages pass through shared memory."""
         return through_memory(devices)
 
     def close(self) -> None:
