@@ -183,8 +183,7 @@ class Minibatch:
         network = ThreadNetwork(stages, runtime.workers)
         standings = Standings(len(stages))
         workers = [StageSteps(stage, Steps(tuple(steps[stage]))) for stage in stages]
-        describe = partial(standings.describe, workers, [[stage] for stage in stages])
-        watchdog = Watchdog(standings, describe, runtime.timeout)
+        watchdog = Watchdog(standings, workers, [[stage] for stage in stages], runtime.timeout)
 
         def work(stage: int, notify: Notify) -> None:
             clock, watched = runtime.clocks[stage], self._watched[stage]
