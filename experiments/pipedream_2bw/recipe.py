@@ -46,7 +46,7 @@ class AdamRecipe:
 
     @property
     def updates(self) -> dict[str, Any]:
-        """What a pipeline and the oracle are told of updates."""
+        """Arguments of a pipeline and of the oracle."""
         made = {"optimizer": self.optimizer, "lr_scheduler": self.scheduler}
         return {**made, "clip_norm": self.clip_norm}
 
