@@ -1,17 +1,16 @@
 """PipeDream-2BW's memory formulas (section 3) on a GPT of equal stages that the engine trains."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import NamedTuple
 
-import pandas as pd
 import torch
 from torch import nn
 
-from experiments.pipedream_2bw.systems import TABLES, TWO_BW
+from experiments import study
+from experiments.pipedream_2bw.systems import BATCHES, TABLES, TWO_BW
 from pipekit.clusters import V100
-from pipekit.engine import Execution, Pipeline, Run, Watch, measure_memory
+from pipekit.engine import Execution, Pipeline, Watch, measure_memory
 from pipekit.models.transformer import Block
 from pipekit.plans import Plan, Recompute
 from pipekit.profiling import Profile
@@ -19,9 +18,6 @@ from pipekit.schedules import Schedule, check
 from pipekit.simulation import simulate
 from pipekit.simulation.costs import stage_costs
 from pipekit.traces.memory import Memory
-
-BATCHES = 3
-"""Of a run: from the third on 2BW has both its versions."""
 
 
 class Sizes(NamedTuple):
@@ -44,7 +40,7 @@ class EqualStages:
     depth: int
     microbatches: int
     rows: int
-    recompute: Recompute
+    recompute: Recompute = "always"
     blocks: int = 4
     hidden: int = 32
     sequence: int = 16
@@ -53,6 +49,11 @@ class EqualStages:
     def schedule(self) -> Schedule:
         """The system's schedule."""
         return TABLES[self.system](self.depth, self.microbatches)
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """The most microbatches in flight on each stage."""
+        return check(self.schedule.take(BATCHES)).peak_in_flight
 
     @property
     def plan(self) -> Plan:
@@ -78,20 +79,17 @@ class EqualStages:
         version, GPipe besides it m inputs (sections 3.1, 3.2).  Without, every microbatch in flight
         has a full stash, which is its input and what the layers keep.
         """
-        in_flight = check(self.schedule.take(BATCHES)).peak_in_flight[0]
         versions = 2 if self.system == TWO_BW else 1
-        stashes = 1 if self.recompute == "always" else in_flight
+        stashes = 1 if self.recompute == "always" else self.in_flight[0]
         weights, activations, inputs = self.sizes
-        return versions * weights + stashes * activations + in_flight * inputs
+        return versions * weights + stashes * activations + self.in_flight[0] * inputs
 
     def simulated(self) -> Memory:
         """Return what the workers should hold."""
-        memory = simulate(self.schedule.take(BATCHES), self.profile, self.plan).memory
-        assert memory is not None  # it simulates with memory always
-        return memory
+        return study.memory_of(simulate(self.schedule.take(BATCHES), self.profile, self.plan))
 
-    def run(self) -> Run:
-        """Really train, and follow the bytes."""
+    def trained(self) -> Memory:
+        """Return what they hold in a real training (measured)."""
         pipeline = Pipeline(
             _model(self.blocks, self.hidden),
             self.schedule,
@@ -103,7 +101,16 @@ class EqualStages:
         # No targets, which would be counted too.
         rows = self.microbatches * self.rows
         batch = torch.rand(rows, self.sequence, self.hidden), torch.empty(rows, 0)
-        return pipeline.train([batch] * BATCHES, watch=Watch(memory=True))
+        return measure_memory(pipeline.train([batch] * BATCHES, watch=Watch(memory=True)))
+
+    def crossover(self) -> float:
+        """Return the m above which GPipe needs more than 2BW: d + |W| / (d |A_input|) (3.1)."""
+        return self.depth + self.sizes.weights / self.sizes.inputs
+
+
+def counted(memory: Memory) -> float:
+    """Return the most bytes of any worker as the formulas count: no gradients, no optimizer."""
+    return float(memory.frame[["weights", "activations", "recompute"]].sum(axis=1).max())
 
 
 def _model(blocks: int, hidden: int) -> nn.Sequential:
@@ -115,47 +122,3 @@ def _model(blocks: int, hidden: int) -> nn.Sequential:
 def _one_row(blocks: int, hidden: int, sequence: int) -> Profile:
     with torch.device("meta"):
         return Profile.analytic(_model(blocks, hidden), torch.rand(1, sequence, hidden), V100)
-
-
-def counted(memory: Memory) -> float:
-    """Return the most bytes of any worker as the formulas count: no gradients, no optimizer."""
-    return float(memory.frame[["weights", "activations", "recompute"]].sum(axis=1).max())
-
-
-def table(cases: Iterable[EqualStages]) -> pd.DataFrame:
-    """Return each case's bytes three times: by formula, simulated, and measured in training.
-
-    A row a case: system, d, m, b, recompute, formula, accounted (simulated) and engine (measured),
-    all in bytes as :func:`counted`, and peak (measured, all parts).
-    """
-    rows = []
-    for case in cases:
-        held = measure_memory(case.run())
-        rows.append(
-            {
-                "system": case.system,
-                "d": case.depth,
-                "m": case.microbatches,
-                "b": case.rows,
-                "recompute": case.recompute,
-                "formula": case.formula(),
-                "accounted": counted(case.simulated()),
-                "engine": counted(held),
-                "peak": max(held.peak_bytes),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def crossover(case: EqualStages) -> float:
-    """Return the m above which GPipe needs more than 2BW (section 3.1): d + |W| / (d |A_input|)."""
-    return case.depth + case.sizes.weights / case.sizes.inputs
-
-
-def inputs_kept(case: EqualStages) -> list[float]:
-    """Return what each worker keeps from forwards to backwards, in stage inputs (measured).
-
-    With recomputation exactly one for each microbatch in flight (section 4.1).
-    """
-    kept = measure_memory(case.run()).frame.groupby("worker")["activations"].max()
-    return [float(size) / case.sizes.inputs for size in kept]

@@ -9,8 +9,6 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from pipekit import Updates
-
 
 @dataclass(frozen=True)
 class AdamRecipe:
@@ -47,14 +45,8 @@ class AdamRecipe:
         return LambdaLR(optimizer, self.share_of_lr)
 
     @property
-    def for_pipeline(self) -> dict[str, Any]:
-        """What a pipeline is given of updates."""
-        updates = Updates(lr_scheduler=self.scheduler, clip_norm=self.clip_norm)
-        return {"optimizer": self.optimizer, "updates": updates}
-
-    @property
-    def for_oracle(self) -> dict[str, Any]:
-        """What the oracle is given of updates."""
+    def updates(self) -> dict[str, Any]:
+        """Arguments of a pipeline and of the oracle."""
         made = {"optimizer": self.optimizer, "lr_scheduler": self.scheduler}
         return {**made, "clip_norm": self.clip_norm}
 

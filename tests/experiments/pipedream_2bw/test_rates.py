@@ -1,8 +1,11 @@
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from experiments import study
+from experiments.pipedream_2bw import rates as throughput
 from experiments.pipedream_2bw.systems import (
     FLUSH,
     GPIPE,
@@ -11,14 +14,13 @@ from experiments.pipedream_2bw.systems import (
     TWO_BW,
     Pipelines,
 )
-from experiments.pipedream_2bw.throughput import rates as throughput
 from pipekit.clusters import Cluster, Level, flat
 from pipekit.clusters.papers import V100
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.simulation import simulate
 
 BLOCK = LayerProfile("1 Block", 1.0, 2.0, 8e6, 100, 40, True)
-FREE = Pipelines(Profile((BLOCK,) * 4, rows=2), flat(4, float("inf")), 4, 1, 8)
+FREE = Pipelines(Profile((BLOCK,) * 4, rows=2), flat(4, float("inf")), 4, 8)
 PASSES = 1 + 1 + 2  # forward, forward again, backward
 
 
@@ -45,17 +47,12 @@ def test_recomputing_while_waiting_takes_the_forwards_off_the_way_back() -> None
 def test_tensor_model_parallelism_waits_for_six_all_reduces_a_block() -> None:
     levels = Level("inner", 2, 1e6), Level("outer", 4, 1e5)
     cluster = Cluster("two by four", V100, levels)
-    job = Pipelines(FREE.profile, cluster, depth=2, width=4, microbatches=3)
+    job = Pipelines(FREE.profile, cluster, depth=2, microbatches=3)
     compute = 4 * PASSES / 2
     exchanged = 4 * 6 * 2 * (1 / 2) * 8e6 / 1e6
     gradients = 2 * 2 * (3 / 4) * (400 / 2) / 1e5  # two workers of a server share its link
     expected = 3 * (compute + exchanged) + gradients
     assert throughput.tensor_mp_seconds(job) == pytest.approx(expected)
-
-
-def test_tensor_model_parallelism_over_servers_has_their_links() -> None:
-    inside, across = (throughput.tensor_mp_rate("2.2B", ways, 2048, 8) for ways in (8, 16))
-    assert across < inside / 5
 
 
 def test_an_emulation_is_of_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,10 +62,39 @@ def test_an_emulation_is_of_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -
         paces.append(faster)
         return SimpleNamespace(trace=simulate(table, profile, plan, cluster))
 
-    monkeypatch.setattr(throughput, "emulate_at_pace", instead)
-    slow = throughput.on_links(FREE, "link", 1e7)
+    monkeypatch.setattr(study, "emulate_at_pace", instead)
+    slow = replace(FREE, cluster=flat(4, 1e7))
     for system in (FLUSH, TWO_BW):
         expected = throughput.simulated(slow, system)
         assert expected > throughput.simulated(FREE, system)
         assert throughput.emulated(slow, system, faster=7.0) == pytest.approx(expected)
     assert paces == [7, 7]
+
+
+def test_what_is_not_simulated_costs_what_the_last_microbatches_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def seconds(job: Pipelines, system: str) -> float:
+        asked.append(job.microbatches)
+        return 5 + 100 * job.microbatches
+
+    monkeypatch.setattr(throughput, "simulated", seconds)
+    found = throughput.batch_seconds(FREE, [4, 64, 256], longest=16)
+    assert found == {4: 405, 64: 6405, 256: 25605}
+    assert max(asked) == 16
+
+
+def test_microbatches_that_something_hides_are_no_price_of_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As long as a sum of gradients, of 40 microbatches' seconds, is longer than their compute."""
+
+    def seconds(job: Pipelines, system: str) -> float:
+        assert job.microbatches <= 128, "from there on a pipeline is full"
+        return max(40, job.microbatches) * PASSES
+
+    monkeypatch.setattr(throughput, "simulated", seconds)
+    found = throughput.batch_seconds(FREE, [4, 64, 256, 1024], longest=16)
+    assert [found[count] / PASSES for count in found] == pytest.approx([40, 64, 256, 1024])
