@@ -94,13 +94,11 @@ class Names(Mapping[str, P]):
         return self[name].load()
 
 
-_RUNNERS = "pipekit.engine.transports.runner"
-
 TRANSPORTS = Names(
     "transport",
     {
-        "threads": Transport(f"{_RUNNERS}:over_threads", in_process=True),
-        "distributed": Transport(f"{_RUNNERS}:over_processes"),
+        "threads": Transport("pipekit.engine.transports.threads:over_threads", in_process=True),
+        "distributed": Transport("pipekit.engine.transports.processes.runner:over_processes"),
     },
 )
 """The ways to run workers."""

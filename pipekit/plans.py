@@ -110,7 +110,13 @@ class Plan:
         replicas: Sequence[int] | None = None,
         recompute: Recompute = "never",
     ) -> "Plan":
-        """Return a plan by hand: layers and workers of each stage, rows of a microbatch."""
+        """Return a plan that nobody computed.
+
+        Args:
+            balance, replicas: layers and workers of each stage; by default one worker.
+            rows: of a microbatch.
+            recompute: which microbatches of a batch are recomputed, on every stage.
+        """
         stops = list(accumulate(balance))
         stages = tuple(
             StagePlan(first, stop, copies, recompute)
@@ -124,9 +130,9 @@ class Plan:
     def from_megatron_layout(cls, layout: str, workers: int | None = None) -> "Plan":
         """Return the plan of a string for Megatron-LM's ``--pipeline-model-parallel-layout``.
 
-        Every letter is a layer: "E,t*3|t*4|t*3,L" is ``Plan.by_hand([4, 4, 4])``.  ``workers`` is
-        the pipeline-parallel size, by default as many as there are stages; ranks with several
-        stages go round in a loop, as in ``schedules.interleaved``.
+        Every letter of ``layout`` is a layer: "E,t*3|t*4|t*3,L" is ``Plan.by_hand([4, 4, 4])``.
+        ``workers`` is the pipeline-parallel size, by default as many as there are stages; ranks
+        with several stages go round in a loop, as in ``schedules.interleaved``.
 
         Raises:
             ValueError: Megatron-LM would not take it; the message gives the position.

@@ -104,16 +104,8 @@ def parameters_b(layers: int, filters: int, classes: int = 1000) -> int:
     """
     channels = last = before = filters // 4
     total = _convolution(3, channels, 9)
-    halved = False
-    for normal in [
-        False,
-        False,
-        *[True] * layers,
-        False,
-        *[True] * layers,
-        False,
-        *[True] * layers,
-    ]:
+    halved, groups = False, [False, False, *[*[True] * layers, False] * 3]
+    for normal in groups[:-1]:
         channels *= 1 if normal else 2
         total += _convolution(last, channels)
         if halved or before != channels:

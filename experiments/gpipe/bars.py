@@ -14,8 +14,15 @@ from types import MappingProxyType
 
 from torch import nn
 
-from experiments.gpipe.partition import least_variance
-from experiments.gpipe.scenarios import MICROBATCHES, MINIBATCH, PIXELS, Scenario, named
+from experiments.gpipe.scenarios import (
+    MICROBATCHES,
+    MINIBATCH,
+    PIXELS,
+    By,
+    Scenario,
+    least_variance,
+    named,
+)
 from experiments.study.costs import emulate_at_pace, estimated, images, with_costs
 from experiments.study.rounds import Rounds, emulated
 from experiments.study.traces import memory_of
@@ -76,10 +83,21 @@ class Bar:
         schedule = self.scenario.schedule.take(batches)
         return simulate(schedule, self.profile, self.plan, self.cluster, optimizer_states=states)
 
-    def emulated(self, slower: float) -> Trace:
-        """Return the trace of one minibatch that runs so many times slower, in the profile's s."""
-        schedule = self.scenario.schedule.take(1)
-        return emulate_at_pace(schedule, self.profile, self.plan, self.cluster, 1 / slower).trace
+    def rounds(self, simulated: Trace, slower: float, repeats: int) -> list[Trace]:
+        """Return a minibatch run so many times slower, in the profile's seconds, so often.
+
+        Only those count that are near the simulated one, which stands in for all if too few are.
+        """
+        traces: dict[float, Trace] = {}
+        costs = self.scenario.schedule.take(1), self.profile, self.plan, self.cluster
+
+        def run(pace: float) -> float:
+            trace = emulate_at_pace(*costs, pace / slower).trace
+            traces[trace.makespan_s] = trace
+            return trace.makespan_s
+
+        timed = emulated(run, simulated.makespan_s, repeats)
+        return [traces[seconds] for seconds in timed.counted] or [simulated] * repeats
 
     @property
     def peak_bytes(self) -> int:
@@ -99,18 +117,15 @@ class Bar:
         return max(seconds) / fmean(seconds)
 
 
-def sized(profile: Profile, scenario: Scenario, rows: int, by: str = "operations") -> Bar:
-    """Return a scenario with microbatches of so many images, whether they fit or not.
-
-    Stages are balanced ``by`` a key of :data:`.partition.COST`.
-    """
+def sized(profile: Profile, scenario: Scenario, rows: int, by: By = "operations") -> Bar:
+    """Return a scenario with microbatches of so many images, whether they fit or not."""
     layers = least_variance(profile, scenario.stages, by)
     plan = Plan.by_hand(layers, rows=rows, recompute=scenario.recompute)
     adjusted = replace(scenario, minibatch=rows * scenario.microbatches)
     return Bar(adjusted, profile, plan, gpipe_tpu_v2(scenario.stages))
 
 
-def fitting(profile: Profile, scenario: Scenario, by: str = "operations") -> Bar:
+def fitting(profile: Profile, scenario: Scenario, by: By = "operations") -> Bar:
     """Return a scenario with the sizes that fit its accelerators; arguments as :func:`sized`.
 
     With GPipe, Table 1's microbatches; without, the largest power of two up to Table 1's minibatch.
@@ -139,7 +154,7 @@ class Panel:
         cls,
         network: str,
         profile: Profile | None = None,
-        by: str = "operations",
+        by: By = "operations",
         microbatches: int = MICROBATCHES,
     ) -> "Panel":
         """Return a network's panel; other costs and cuts than :func:`profile_of`'s if asked."""
@@ -168,18 +183,5 @@ class Panel:
     def emulated(self, slower: float, repeats: int) -> Rounds["Panel"]:
         """Return the same, run on the engine so often; see :mod:`experiments.study.rounds`."""
         pairs = zip(self.bars, self.traces, strict=True)
-        each = [_emulated(bar, trace, slower, repeats) for bar, trace in pairs]
+        each = [bar.rounds(trace, slower, repeats) for bar, trace in pairs]
         return Rounds(tuple(Panel(self.bars, one) for one in zip(*each, strict=True)), self)
-
-
-def _emulated(bar: Bar, simulated: Trace, slower: float, repeats: int) -> list[Trace]:
-    """Return the emulated minibatches that count, or as many simulated ones if none do."""
-    runs: dict[float, Trace] = {}
-
-    def run(pace: float) -> float:
-        trace = bar.emulated(slower / pace)
-        runs[trace.makespan_s] = trace
-        return trace.makespan_s
-
-    timed = emulated(run, simulated.makespan_s, repeats)
-    return [runs[seconds] for seconds in timed.counted] or [simulated] * repeats

@@ -47,9 +47,9 @@ class ImageNet:
     def pipeline(
         self, model: nn.Sequential, steps_an_epoch: int, microbatches: int = 16, replicas: int = 1
     ) -> Pipeline:
-        """Return a pipeline that trains as 4.3.2 did, ``replicas`` of it side by side.
+        """Return a pipeline of a :func:`giant_amoebanet`, ``replicas`` of it side by side.
 
-        ``model`` is say :func:`giant_amoebanet`'s; a replica's minibatch has ``microbatches``.
+        A replica's minibatch has so many ``microbatches``.
         """
         return Pipeline(
             model,

@@ -11,8 +11,14 @@ from torch import nn
 from torch.optim import Optimizer, RMSprop
 
 from experiments.gpipe import amoebanet
-from experiments.gpipe.partition import least_variance
-from experiments.gpipe.scenarios import MICROBATCHES, MINIBATCH, PIXELS, Scenario, named
+from experiments.gpipe.scenarios import (
+    MICROBATCHES,
+    MINIBATCH,
+    PIXELS,
+    Scenario,
+    least_variance,
+    named,
+)
 from experiments.study.tables import printed, printed_number
 from experiments.study.traces import memory_of
 from pipekit.partition.balance import best_split
@@ -41,14 +47,14 @@ little as can be, which is what section 4.1 expects of better partitioners."""
 
 @dataclass(frozen=True)
 class Column:
-    """A column of Table 1, as printed."""
+    """A column of Table 1, as printed; GB are total peak memory of parameters and activations."""
 
     scenario: Scenario  # how it was trained
     layers: int  # L, normal cells of a group
     filters: int  # F
     parameters: float  # how many
-    parameter_gb: float  # total peak memory of parameters, in GB
-    activation_gb: float  # total peak memory of activations, in GB
+    parameter_gb: float
+    activation_gb: float
 
     @classmethod
     def of(cls, name: str) -> "Column":

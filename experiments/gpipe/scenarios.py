@@ -1,8 +1,11 @@
-"""How GPipe's section 4 trains a network: the bars of its figures and the columns of its tables."""
+"""How GPipe's section 4 trains a network: its scenarios, and where they cut it."""
 
 from dataclasses import dataclass
+from typing import Literal
 
+from pipekit.planning import balance
 from pipekit.plans import Recompute
+from pipekit.profiling import Profile
 from pipekit.schedules import Schedule, gpipe
 
 PIXELS, MINIBATCH, MICROBATCHES = 224, 128, 16
@@ -41,3 +44,16 @@ def named(name: str, minibatch: int = MINIBATCH, microbatches: int = MICROBATCHE
     if way == "naive":
         return Scenario(name, int(stages), 1, "never", minibatch)
     return Scenario(name, int(stages), microbatches, "always", minibatch)
+
+
+By = Literal["operations", "time"]
+"""What a partition is balanced by; the paper's is a static estimate, here the operations."""
+
+
+def least_variance(profile: Profile, stages: int, by: By = "operations") -> list[int]:
+    """Return the layers of each stage by GPipe's partitioner (sections 3.1 and 3.2)."""
+    costs = [
+        layer.flops if by == "operations" else layer.forward_s + layer.backward_s
+        for layer in profile.layers
+    ]
+    return balance(costs, stages, by="variance")

@@ -15,6 +15,7 @@ from experiments.study.traces import memory_of
 from pipekit import Execution, Watch, models
 from pipekit.engine import Pipeline, measure_memory
 from pipekit.plans import Recompute
+from pipekit.profiling import Profile
 from pipekit.schedules import gpipe
 from pipekit.simulation import simulate
 from pipekit.traces import Memory
@@ -31,11 +32,16 @@ Size = tuple[int, int, int]
 """L, F and the pixels of an image's side."""
 
 
-def predicted(scenario: Scenario, size: Size) -> Memory:
-    """Return what :func:`trained` should hold, from shapes alone (simulated)."""
+def profiled(scenario: Scenario, size: Size) -> Profile:
+    """Return the network's bytes, from shapes alone."""
     layers, filters, pixels = size
-    profile = amoebanet.profile(layers, filters, scenario.rows, pixels, CLASSES)
-    plan, schedule = plan_of(profile, scenario), scenario.schedule.take(BATCHES)
+    return amoebanet.profile(layers, filters, scenario.rows, pixels, CLASSES)
+
+
+def predicted(scenario: Scenario, size: Size) -> Memory:
+    """Return what :func:`trained` should hold (simulated)."""
+    profile, schedule = profiled(scenario, size), scenario.schedule.take(BATCHES)
+    plan = plan_of(profile, scenario)
     return memory_of(simulate(schedule, profile, plan, optimizer_states=STATES))
 
 
@@ -46,12 +52,11 @@ def trained(scenario: Scenario, size: Size) -> Memory:
     It is cut by GPipe's partitioner.
     """
     layers, filters, pixels = size
-    profile = amoebanet.profile(layers, filters, scenario.rows, pixels, CLASSES)
     torch.manual_seed(0)
     pipeline = Pipeline(
         models.amoebanet_d(3 * layers, filters, CLASSES),
         scenario.schedule,
-        balance=plan_of(profile, scenario),
+        balance=plan_of(profiled(scenario, size), scenario),
         optimizer=rmsprop,
         loss=nn.CrossEntropyLoss(),
         execution=Execution(devices=["cpu"] * scenario.stages),
@@ -79,33 +84,25 @@ def widest(
         prediction of the worker farthest off), fits (measured), by model and by training (the
         largest F that fits in this column; 0 for none).
     """
+    sizes = [(layers, width, pixels) for width in filters]
+
+    def how_many(find: Callable[[Scenario, Size], Memory], scenario: Scenario) -> int:
+        def fits(count: int) -> bool:
+            return max(find(scenario, sizes[count - 1]).peak_bytes) <= budget_mb * MB
+
+        return largest_that_fits(fits, len(sizes))
+
     rows = []
     for scenario in scenarios:
-        sizes = [(layers, width, pixels) for width in filters]
-        model, training = (_how_many_fit(sizes, find, scenario, budget_mb) for find in FINDING)
+        model, training = (how_many(find, scenario) for find in (predicted, trained))
         for size in sizes[max(training - 1, 0) : training + 1]:
-            ours, found = (find(scenario, size).peak_bytes for find in FINDING)
+            ours, found = (find(scenario, size).peak_bytes for find in (predicted, trained))
             mb = max(ours) / MB, max(found) / MB
             error = max((a / b - 1 for a, b in zip(ours, found, strict=True)), key=abs)
             largest = (filters[count - 1] if count else 0 for count in (model, training))
             rows.append((scenario.name, size[1], *mb, error, mb[1] <= budget_mb, *largest))
     columns = ["column", "filters", "predicted", "measured", "error", "fits"]
     return pd.DataFrame(rows, columns=[*columns, "by model", "by training"])
-
-
-FINDING = predicted, trained
-
-
-def _how_many_fit(
-    sizes: Sequence[Size],
-    find: Callable[[Scenario, Size], Memory],
-    scenario: Scenario,
-    budget_mb: float,
-) -> int:
-    def fits(count: int) -> bool:
-        return max(find(scenario, sizes[count - 1]).peak_bytes) <= budget_mb * MB
-
-    return largest_that_fits(fits, len(sizes))
 
 
 def activation_bytes(memory: Memory) -> float:

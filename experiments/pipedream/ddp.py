@@ -7,18 +7,17 @@ data parallelism is a single stage on two workers (section 4).  The links are re
 :mod:`pipekit.clusters.namespaces`.  :func:`measure` starts this module as a program, twice.
 """
 
-import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -26,8 +25,6 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from pipekit.clusters import namespaces
-from pipekit.clusters.paths import all_reduce_bytes
-from pipekit.clusters.rates import bytes_per_second
 from pipekit.engine import Pipeline
 from pipekit.host.operator_threads import share_cores
 from pipekit.schedules import pipedream
@@ -37,67 +34,28 @@ LR = 0.01
 TRANSFERRED_BYTES, TRANSFERS = 25_690_112, 5  # what pool3 of VGG16 puts out, for 32 images
 
 COMPUTE = "compute alone"
-WAYS = WAIT_FREE, AFTER, ENGINE = (
-    "DDP, wait-free",
-    "sums after the backward",
-    "pipekit, one stage on 2 workers",
-)
-"""Of training with both workers."""
+WAIT_FREE = "DDP, wait-free"
+AFTER = "sums after the backward"
+ENGINE = "pipekit, one stage on 2 workers"
+
+TRANSFER = "a transfer"
 
 Step = Callable[[Tensor, Tensor], None]
 
 
-class Measured(NamedTuple):
-    """What two workers took over links of one rate, ``link`` as ``tc`` writes it or None.
-
-    ``steps`` are seconds from one update to the next, [turns, steps], by way of training;
-    ``transfers`` seconds of each transfer of ``TRANSFERRED_BYTES`` from one worker to the other.
-    """
-
-    link: str | None
-    steps: Mapping[str, Sequence[Sequence[float]]]
-    transfers: Sequence[float]
-
-    @property
-    def bytes_per_s(self) -> float:
-        """The rate; without a limit infinite."""
-        return bytes_per_second(self.link) if self.link else float("inf")
-
-    @property
-    def transfer_ratio(self) -> float:
-        """The median transfer's seconds over bytes / bandwidth (section 3.2)."""
-        return float(np.median(self.transfers)) * self.bytes_per_s / TRANSFERRED_BYTES
-
-    @property
-    def exchange_s(self) -> float:
-        """Seconds that the exchange of all gradients takes at the link's rate."""
-        parameter_bytes = sum(p.nbytes for p in network().parameters())
-        return all_reduce_bytes(parameter_bytes, WORKERS) / self.bytes_per_s
-
-    def step_s(self, way: str) -> float:
-        """Return the median step of a way of training."""
-        return float(np.median(self.steps[way]))
-
-    def stall_s(self, way: str) -> float:
-        """Return the seconds of a median step in which nothing is computed."""
-        return self.step_s(way) - self.step_s(COMPUTE)
-
-    @property
-    def throughput_ratios(self) -> list[float]:
-        """Our engine's throughput over DDP's in each turn."""
-        ddp, engine = (np.median(self.steps[way], axis=1) for way in (WAIT_FREE, ENGINE))
-        return [float(ratio) for ratio in ddp / engine]
-
-
-def measure(link: str | None, rows: int, steps: int, repeats: int) -> Measured:
+def measure(link: str | None, rows: int, steps: int, repeats: int) -> pd.DataFrame:
     """Train on two workers behind links of a rate, "300mbit" as ``tc`` writes it, or None.
 
     Every way of training takes ``steps`` in a row, in ``repeats`` turns: a shared machine is not
     always equally fast. Without network namespaces it is an OSError; a worker that fails is a
     RuntimeError with what the workers said.
+
+    Returns:
+        Seconds from one update to the next, by ``way`` and ``turn``; and, as a way of its own, of
+        each transfer of ``TRANSFERRED_BYTES`` from one worker to the other.
     """
     with TemporaryDirectory() as folder:
-        path = Path(folder, "measured.json")
+        path = Path(folder, "measured.csv")
         numbers = [str(number) for number in (rows, steps, repeats)]
         said = StringIO()
         with redirect_stdout(said), redirect_stderr(said):
@@ -105,7 +63,7 @@ def measure(link: str | None, rows: int, steps: int, repeats: int) -> Measured:
             failed = namespaces.run(command, WORKERS, link)
         if failed:
             raise RuntimeError(f"a worker failed with exit code {failed}:\n{said.getvalue()}")
-        return Measured(link, **json.loads(path.read_text(encoding="utf-8")))
+        return pd.read_csv(path)
 
 
 def network() -> nn.Sequential:
@@ -133,7 +91,7 @@ def timed(step: Step, batches: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
     for inputs, targets in batches:
         step(inputs, targets)
         updates.append(time.perf_counter())
-    return np.diff(updates).tolist()
+    return [float(seconds) for seconds in np.diff(updates)]
 
 
 def step_of(model: nn.Module, before_update: Callable[[nn.Module], None] | None = None) -> Step:
@@ -171,7 +129,7 @@ def transfer_seconds() -> float:
 
 
 def train(path: Path, rows: int, steps: int, repeats: int) -> None:
-    """Be one of the workers; the first writes what it measured to ``path``."""
+    """Be one of the workers; the first writes to ``path`` what :func:`measure` returns."""
     dist.init_process_group("gloo")
     share_cores(WORKERS)
     torch.manual_seed(0)
@@ -190,16 +148,17 @@ def train(path: Path, rows: int, steps: int, repeats: int) -> None:
     }
     for step in ways.values():
         timed(step, own[:2])  # DDP arranges its buckets after its first step
-    taken: dict[str, list[list[float]]] = {way: [] for way in (*ways, ENGINE)}
-    for _ in range(repeats):
+    taken = []
+    for turn in range(repeats):
         for way, step in ways.items():
             dist.barrier()
-            taken[way].append(timed(step, own))
+            taken.append((way, turn, timed(step, own)))
         updates = pipeline.train(own * WORKERS).trace.ends("UPDATE", worker=0)
-        taken[ENGINE].append(np.diff(updates).tolist())
-    transfers = [transfer_seconds() for _ in range(TRANSFERS)]
+        taken.append((ENGINE, turn, np.diff(updates).tolist()))
+    taken.append((TRANSFER, 0, [transfer_seconds() for _ in range(TRANSFERS)]))
     if dist.get_rank() == 0:
-        path.write_text(json.dumps({"steps": taken, "transfers": transfers}), encoding="utf-8")
+        frame = pd.DataFrame(taken, columns=["way", "turn", "seconds"])
+        frame.explode("seconds").to_csv(path, index=False)
     dist.barrier()
     dist.destroy_process_group()
 

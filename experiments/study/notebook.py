@@ -96,11 +96,8 @@ class Notebook:
     def proved(self, id: str, *, by: str, label: str = "exact", note: str = "") -> None:
         """Record that a claim holds as a test of the toolkit proves it, which is run here.
 
-        Args:
-            id: of the claim, whose criterion is ``holds``.
-            by: the test, say ``tests/planning/test_balance.py::test_equal_layers``.
-            label: as for :meth:`claim`.
-            note: as for :meth:`claim`.
+        ``by`` is the test, say ``tests/planning/test_balance.py::test_equal_layers``; the claim's
+        criterion is ``holds``.
 
         Raises:
             ValueError: there is no such test, or no pytest; the sentence says what to install.

@@ -2,8 +2,8 @@
 
 The roofline assumes one efficiency for all layers of all networks.  Here is what became of networks
 on real devices: ``data/profiles/network_times.csv`` says how long, for how many images, with which
-software, and where it is published; where it was published layer by layer, ``layer_times.csv`` has
-the layers in the order in which they run.
+software, and where it is published; ``layer_times.csv`` has the layers, in the order in which they
+run, of those that were published layer by layer.
 
 PipeDream's released profiles do not name their GPU.  Its experiments are on V100s, and VGG16's
 images take 5.25 ms there, where a Titan X takes 8.04: they count as a V100's.
@@ -11,19 +11,16 @@ images take 5.25 ms there, where a Titan X takes 8.04: they count as a V100's.
 
 import csv
 import io
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipekit.clusters import Device
-from pipekit.profiling import LayerProfile, Profile
+from pipekit.profiling import Profile
 from pipekit.reading import read_text
 
 _FOLDER = Path(__file__).parents[2] / "data" / "profiles"
@@ -52,9 +49,6 @@ class NetworkTime(NamedTuple):
     def seconds(self) -> float:
         """Of both."""
         return self.forward_s + self.backward_s
-
-
-_Layers = Sequence[LayerTime] | Sequence[LayerProfile]
 
 
 @cache
@@ -96,43 +90,28 @@ def as_published(profile: Profile, network: str, device: Device) -> Profile:
             f"the layers published of {network} have not the profile's "
             f"{profile.parameter_bytes:,.0f} bytes of parameters: it is another network"
         )
-    cuts = sorted(_starts(profile.layers) & _starts(published) - {0.0})
-    own, theirs = _runs(profile.layers, cuts), _runs(published, cuts)
-    forward = _sums((layer.forward_s for layer in published), theirs)
-    backward = _sums((layer.backward_s for layer in published), theirs)
-    forward /= _sums((layer.forward_s for layer in profile.layers), own) / profile.rows
-    backward /= _sums((layer.backward_s for layer in profile.layers), own) / profile.rows
+    sides = profile.layers, published
+    sizes = [np.array([float(layer.parameter_bytes) for layer in side]) for side in sides]
+    before = [np.cumsum(size) - size for size in sizes]
+    starts = [{*at[size > 0]} for at, size in zip(before, sizes, strict=True)]
+    cuts = sorted((starts[0] & starts[1]) - {0.0})
+    own, theirs = (  # the run of each layer; one without parameters is in that of the layer before
+        np.where(size > 0, np.searchsorted(cuts, at, "right"), np.searchsorted(cuts, at))
+        for at, size in zip(before, sizes, strict=True)
+    )
+
+    def factors(name: str) -> list[float]:
+        """Return, for each layer of the profile, that of its run."""
+        sums = np.bincount(theirs, [getattr(layer, name) for layer in published])
+        estimated = np.bincount(own, [getattr(layer, name) for layer in profile.layers])
+        return [float(factor) for factor in (sums / (estimated / profile.rows))[own]]
+
+    each = zip(profile.layers, factors("forward_s"), factors("backward_s"), strict=True)
     layers = (
-        replace(
-            layer,
-            forward_s=layer.forward_s * float(forward[run]),
-            backward_s=layer.backward_s * float(backward[run]),
-        )
-        for layer, run in zip(profile.layers, own, strict=True)
+        replace(layer, forward_s=layer.forward_s * f, backward_s=layer.backward_s * b)
+        for layer, f, b in each
     )
     return replace(profile, layers=tuple(layers))
-
-
-def _starts(layers: _Layers) -> set[float]:
-    """Return how many bytes of parameters are before each layer that has some itself."""
-    return {before for layer, before in _with_bytes_before(layers) if layer.parameter_bytes}
-
-
-def _runs(layers: _Layers, cuts: Sequence[float]) -> list[int]:
-    """Return the run of each layer; one without parameters is in that of the layer before it."""
-    return [
-        bisect_right(cuts, before) if layer.parameter_bytes else bisect_left(cuts, before)
-        for layer, before in _with_bytes_before(layers)
-    ]
-
-
-def _with_bytes_before(layers: _Layers) -> Iterator[tuple[LayerTime | LayerProfile, float]]:
-    sizes = (layer.parameter_bytes for layer in layers)
-    return zip(layers, accumulate(sizes, initial=0.0), strict=False)
-
-
-def _sums(seconds: Iterable[float], runs: Sequence[int]) -> NDArray[np.float64]:
-    return np.bincount(runs, weights=list(seconds)).astype(np.float64)
 
 
 def _rows(name: str) -> Iterator[dict[str, str]]:

@@ -50,15 +50,11 @@ class Rounds(Generic[T]):
 
 
 class Emulated(NamedTuple):
-    """Seconds of a run: simulated, and emulated as often as asked, if these count.
-
-    ``counted`` are the emulations within the bound, or none if too many were not; ``parted`` says
-    by how much, relatively, the others were slower than simulated.
-    """
+    """Seconds of a run: simulated, and emulated as often as asked, if these count."""
 
     simulated_s: float
-    counted: tuple[float, ...]
-    parted: tuple[float, ...] = ()
+    counted: tuple[float, ...]  # emulations within the bound; none if too many were not
+    parted: tuple[float, ...] = ()  # by how much, relatively, the others were slower
 
     @property
     def label(self) -> str:
@@ -93,11 +89,9 @@ class Emulated(NamedTuple):
 def emulated(run: Callable[[float], float], simulated_s: float, repeats: int) -> Emulated:
     """Emulate until so many ``repeats`` count, or more than :data:`AGAIN` do not.
 
-    Args:
-        run: emulates once at a pace, of which 1 is what was asked for and 0.5 takes twice as long,
-            and returns the seconds in simulated time.
-        simulated_s: what they should be.
-        repeats: how many must be within :data:`BOUND`; with fewer none counts.
+    ``run`` emulates once at a pace, of which 1 is what was asked for and 0.5 takes twice as long,
+    and returns the seconds in simulated time.  With fewer than ``repeats`` within :data:`BOUND` of
+    ``simulated_s`` none counts.
     """
     counted, parted = list[float](), list[float]()
     while len(counted) < repeats and len(parted) <= AGAIN:
@@ -107,8 +101,7 @@ def emulated(run: Callable[[float], float], simulated_s: float, repeats: int) ->
             counted.append(seconds)
         else:
             parted.append(beyond)
-    enough = len(counted) == repeats
-    return Emulated(simulated_s, tuple(counted) if enough else (), tuple(parted))
+    return Emulated(simulated_s, tuple(counted) if len(counted) == repeats else (), tuple(parted))
 
 
 def unless_parted(found: V, seconds: float, simulated_s: float) -> V:
@@ -121,19 +114,16 @@ def unless_parted(found: V, seconds: float, simulated_s: float) -> V:
 
 
 def settled(claim: str, rounds: Sequence[V], simulated: V | None) -> V:
-    """Return what rounds have found of a claim as one value with its repeats.
+    """Return what rounds have found of a claim, by its id, as one value with its repeats.
 
     A number is the median of its rounds, each number of a list by itself; a truth value or a text
     is what most rounds found, and the first of them if these are equally many.  The note is that of
     the round nearest to it.  Invalid rounds do not count, if there are others.
 
-    Args:
-        claim: its id.
-        rounds: the value found in each round.
-        simulated: the same with nothing emulated.  It stands in where not all emulations count or
-            confirm it, or where it is within :data:`KNOWN_ERROR` of the criterion: what a host adds
-            to emulations never turns an outcome.  What is labelled emulated even so has no clock in
-            it, say the engine's bytes, and stays.
+    The simulation, the same with nothing emulated, stands in where not all emulations count or
+    confirm it, or where it is within :data:`KNOWN_ERROR` of the criterion: what a host adds to
+    emulations never turns an outcome.  What is labelled emulated even so has no clock in it, say
+    the engine's bytes, and stays.
     """
     own = _merged(claim, rounds)
     if simulated is None or own.invalid or own.shown_only or simulated.label != "simulated":

@@ -36,30 +36,27 @@ class OwnSeconds(Observer):
         self.seconds[activity] += time.thread_time() - self._start
 
 
-def own_seconds(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> pd.DataFrame:
-    """Return each pipeline's seconds of a batch in every round, a column a pipeline (measured).
+def own_activities(
+    pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int
+) -> list[dict[K, dict[str, float]]]:
+    """Return each pipeline's seconds of a batch by activity, in every round (measured).
 
     Pipelines must have a single worker, whose operators have a single thread.  They train in turn,
     :data:`BATCHES` batches each round, as shared caches and a core's clock speed still count.
     """
-    rounds_by_activity = own_activities(pairs, rounds)
-    return pd.DataFrame(
-        {name: sum(seconds.values()) for name, seconds in each.items()}
-        for each in rounds_by_activity
-    )
+
+    def seconds(pipeline: Pipeline, batch: Batch) -> dict[str, float]:
+        own = OwnSeconds()
+        pipeline.train([batch] * BATCHES, watch=Watch(observers=[own]))
+        return {activity: taken / BATCHES for activity, taken in own.seconds.items()}
+
+    return [{name: seconds(*pair) for name, pair in pairs.items()} for _ in range(rounds)]
 
 
-def own_activities(
-    pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int
-) -> list[dict[K, dict[str, float]]]:
-    """Return the same for each activity of a batch (:meth:`Observer.before_compute`)."""
-    return [{name: _seconds(*pair) for name, pair in pairs.items()} for _ in range(rounds)]
-
-
-def _seconds(pipeline: Pipeline, batch: Batch) -> dict[str, float]:
-    own = OwnSeconds()
-    pipeline.train([batch] * BATCHES, watch=Watch(observers=[own]))
-    return {activity: seconds / BATCHES for activity, seconds in own.seconds.items()}
+def own_seconds(pairs: Mapping[K, tuple[Pipeline, Batch]], rounds: int) -> pd.DataFrame:
+    """Return the same, all activities together: a row a round and a column a pipeline."""
+    each = own_activities(pairs, rounds)
+    return pd.DataFrame({name: sum(own.values()) for name, own in one.items()} for one in each)
 
 
 def in_turns(

@@ -4,6 +4,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from pipekit.engine import Pipeline, Run
 from pipekit.host.operator_threads import share_cores
 from pipekit.metrics import accuracy
 from pipekit.schedules import Schedule
+from pipekit.units import plural
 
 EVALUATION_ROWS = 250
 
@@ -39,24 +41,17 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Training:
-    """The outcome of a training; every number is measured.
-
-    One worker a stage had ``threads`` threads for its operators: over how many torch splits a sum
-    decides its rounding, so that only trainings with equal ``threads`` can be equal to the bit.
-    There are losses of each batch, all epochs after one another, and after each epoch the accuracy
-    on the test set (0..1), the seconds that it took, evaluation left out, and the unsplit model's
-    ``state_dict``.
-    """
+    """The outcome of a training; every number is measured."""
 
     name: str
     stages: int
     microbatches: int
-    threads: int
+    threads: int  # of a worker's operators, which decide how a sum is rounded
     recipe: Recipe
-    losses: list[float]
-    accuracies: list[float]
-    epoch_s: list[float]
-    weights: list[dict[str, Tensor]] = field(repr=False)
+    losses: list[float]  # of each batch, all epochs after one another
+    accuracies: list[float]  # on the test set after each epoch (0..1)
+    epoch_s: list[float]  # seconds of each, evaluation left out
+    weights: list[dict[str, Tensor]] = field(repr=False)  # the unsplit model's after each epoch
 
     @property
     def last_epoch_loss(self) -> float:
@@ -66,7 +61,7 @@ class Training:
 
     def __str__(self) -> str:
         return (
-            f"{self.name}, {_count(self.stages, 'stage')}: {_count(self.recipe.epochs, 'epoch')} "
+            f"{self.name}, {plural(self.stages, 'stage')}: {plural(self.recipe.epochs, 'epoch')} "
             f"in {sum(self.epoch_s):.1f} s, accuracy {self.accuracies[-1]:.1%} (measured)"
         )
 
@@ -86,15 +81,8 @@ def train_pipeline(
     transport: str = "threads",
 ) -> PipelineTraining:
     """Train by a schedule without end; the pipeline drains at the end of each epoch."""
-    pipe = Pipeline(
-        recipe.model,
-        schedule,
-        balance=balance,
-        optimizer=recipe.optimizer,
-        loss=recipe.loss,
-        transport=transport,
-        seed=recipe.seed,
-    )
+    how: dict[str, Any] = {"optimizer": recipe.optimizer, "loss": recipe.loss, "seed": recipe.seed}
+    pipe = Pipeline(recipe.model, schedule, balance=balance, transport=transport, **how)
     runs, accuracies, weights = [], [], []
     tests = recipe.data.test_batches(EVALUATION_ROWS)
     for epoch in range(recipe.epochs):
@@ -149,13 +137,10 @@ def _plain(recipe: Recipe, microbatches: int, threads: int) -> Training:
         for inputs, targets in recipe.data.batches(recipe.batch_rows, recipe.seed, epoch):
             optimizer.zero_grad()
             total = 0.0
-            parts = zip(
-                torch.tensor_split(inputs, microbatches),
-                torch.tensor_split(targets, microbatches),
-                strict=True,
-            )
-            for part, target in parts:
-                loss = recipe.loss(model(part), target) * (len(part) / len(inputs))
+            for part in zip(
+                *(t.tensor_split(microbatches) for t in (inputs, targets)), strict=True
+            ):
+                loss = recipe.loss(model(part[0]), part[1]) * (len(part[0]) / len(inputs))
                 loss.backward()
                 total += loss.item()
             optimizer.step()
@@ -169,10 +154,6 @@ def _plain(recipe: Recipe, microbatches: int, threads: int) -> Training:
     return Training(
         "plain loop", 1, microbatches, threads, recipe, losses, accuracies, seconds, weights
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _threads_of_a_worker(workers: int) -> int:

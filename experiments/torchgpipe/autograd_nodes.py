@@ -40,9 +40,9 @@ def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) ->
     """Run a batch forward and backward; all but the last microbatch are recomputed.
 
     The gradients of all outputs are there at once, as those of a last device are, and those of the
-    others when the host is ahead of the devices.  Recomputations draw new random numbers.
-    Gradients are added to the layers' parameters; ``inputs`` are what each microbatch receives, as
-    :func:`received` returns it; with ``in_order`` Fork and Join bind each one to the next.
+    others when the host is ahead of the devices.  Gradients are added to the layers' parameters;
+    ``inputs`` are what each microbatch receives, as :func:`received` returns it; with ``in_order``
+    Fork and Join bind each one to the next.
     """
     device = _Device(layers)
     outputs: list[Tensor] = []
@@ -70,7 +70,7 @@ def one_device(layers: nn.Sequential, inputs: Sequence[Flow], in_order: bool) ->
 
 
 class _Device:
-    """What the nodes of one device share."""
+    """What the nodes of one device share; ``k`` is a microbatch's number."""
 
     def __init__(self, layers: nn.Sequential) -> None:
         self.layers, self.order, self.peak_bytes = layers, list[str](), 0
@@ -80,45 +80,30 @@ class _Device:
         )
         weights.all_gradients = lambda: (p.grad for p in parameters if p.grad is not None)
         self.held = StageMemory(weights, self._look)
-        self._flows: dict[int, Flow] = {}
-        self._graphs: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+        self.flows: dict[int, Flow] = {}
+        self.graphs: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 
     def forward(self, k: int, flow: Flow) -> list[Tensor]:
         """Return the outputs of the last microbatch, with their graph."""
-        flow[0].register_hook(lambda _: self._over(k))
+        flow[0].register_hook(lambda _: self.over(k))
         self.held.keep(k, flow)
-        with self.held.follow(k):
-            outputs = self._compute(flow)
+        return self.compute(k, flow)
+
+    def compute(self, k: int, flow: Flow, again: bool = False) -> list[Tensor]:
+        """Return a microbatch's outputs with their graph."""
+        with self.held.follow(k, again=again), torch.enable_grad():
+            outputs = self.run(flow)
         self._look()
         return outputs
 
-    def checkpoint(self, k: int, flow: Flow) -> list[Tensor]:
-        """Return a microbatch's outputs, and keep its inputs only."""
-        self.held.keep(k, flow)
-        self._flows[k] = tree_map(Tensor.detach, flow)
-        return [t.detach() for t in self._compute(flow)]
-
-    def recompute(self, k: int) -> None:
-        """Make a microbatch's graph."""
-        flow = tree_map(Tensor.requires_grad_, self._flows.pop(k))
-        with self.held.follow(k, again=True), torch.enable_grad():
-            self._graphs[k] = leaves(flow), self._compute(flow)
-        self.order.append(f"F'{k}")
-        self._look()
-
-    def backward(self, k: int, gradients: Sequence[Tensor]) -> list[Tensor | None]:
-        """Return the gradients of a microbatch's inputs."""
-        inputs, outputs = self._graphs.pop(k)
-        torch.autograd.backward(outputs, gradients)
-        self._over(k)
-        return [t.grad for t in inputs]
-
-    def _compute(self, flow: Flow) -> list[Tensor]:
+    def run(self, flow: Flow) -> list[Tensor]:
+        """Return the layers' output, and the skips that leave them."""
         with skips.carrying(flow[1]) as carried:
             y = self.layers(flow[0])
         return leaves((y, carried.under_way))
 
-    def _over(self, k: int) -> None:
+    def over(self, k: int) -> None:
+        """Note a microbatch's backward."""
         self.order.append(f"B{k}")
         self.held.drop(k)
 
@@ -127,17 +112,26 @@ class _Device:
 
 
 class _Checkpoint(torch.autograd.Function):
+    """A microbatch's outputs; only its inputs are kept."""
+
     @staticmethod
     def forward(ctx: Any, device: _Device, k: int, flow: Flow, *_: Tensor) -> tuple[Tensor, ...]:
         ctx.device, ctx.k = device, k
-        return tuple(device.checkpoint(k, flow))
+        device.held.keep(k, flow)
+        device.flows[k] = tree_map(Tensor.detach, flow)
+        return tuple(t.detach() for t in device.run(device.flows[k]))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return None, None, None, *ctx.device.backward(ctx.k, gradients)
+        inputs, outputs = ctx.device.graphs.pop(ctx.k)
+        torch.autograd.backward(outputs, gradients)
+        ctx.device.over(ctx.k)
+        return None, None, None, *(t.grad for t in inputs)
 
 
 class _Recompute(torch.autograd.Function):
+    """The same outputs; its backward makes the microbatch's graph."""
+
     @staticmethod
     def forward(ctx: Any, device: _Device, k: int, *outputs: Tensor) -> tuple[Tensor, ...]:
         ctx.device, ctx.k = device, k
@@ -145,7 +139,10 @@ class _Recompute(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        ctx.device.recompute(ctx.k)
+        device, k = ctx.device, ctx.k
+        flow = tree_map(Tensor.requires_grad_, device.flows.pop(k))
+        device.graphs[k] = leaves(flow), device.compute(k, flow, again=True)
+        device.order.append(f"F'{k}")
         return None, None, *gradients
 
 

@@ -41,8 +41,18 @@ Edges = set[tuple[PaperTask, PaperTask]]
 """From what must be over to what waits for it."""
 
 
+def closed(edges: Edges) -> Edges:
+    """Return every pair of tasks of which the second waits for the first."""
+    return set(nx.transitive_closure(nx.DiGraph(edges)).edges)
+
+
+def _reduced(edges: Edges) -> Edges:
+    """Return the fewest edges that say the same order."""
+    return set(nx.transitive_reduction(nx.DiGraph(edges)).edges)
+
+
 class Ran(NamedTuple):
-    """What was found of a minibatch that was run."""
+    """A minibatch that was run."""
 
     edges: Edges  # between backwards, in autograd's graph
     orders: list[list[PaperTask]]  # what each device did
@@ -61,21 +71,14 @@ def figure1(m: int, n: int) -> Edges:
 
 def figure2(m: int, n: int) -> Edges:
     """Return the edges of Figure 2: of section 2.1, every microbatch but the last recomputed."""
-    edges = {
-        edge
-        for edge in figure1(m, n)
-        if edge[0].kind == edge[1].kind or edge[0].i == m  # the others' activations are gone
+    edges = {  # of others than the last the activations are gone
+        (a, b) for a, b in figure1(m, n) if a.kind == b.kind or a.i == m
     }
     for i, j in product(range(1, m), range(1, n + 1)):
         edges.add((PaperTask("F", i, j), PaperTask("F", i + 1, j)))
         edges.add((PaperTask("B", i + 1, j), PaperTask("F'", i, j)))
         edges.add((PaperTask("F'", i, j), PaperTask("B", i, j)))
     return edges
-
-
-def closed(edges: Edges) -> Edges:
-    """Return every pair of tasks of which the second waits for the first."""
-    return set(nx.transitive_closure(nx.DiGraph(edges)).edges)
 
 
 def messages(m: int, n: int, skips: Skips = ()) -> Edges:
@@ -100,11 +103,11 @@ def backward_nodes(output: Tensor) -> list[Any]:
 
 def device_orders(trace: Trace) -> list[list[PaperTask]]:
     """Return what each device did in a minibatch, in order."""
-    orders: list[list[PaperTask]] = [[] for _ in range(trace.workers)]
-    columns = trace.frame.sort_values("start_s")[["worker", "op", "microbatch", "stage"]]
-    for worker, op, k, stage in columns.itertuples(index=False):
-        orders[worker].append(PaperTask(KINDS[op], k + 1, stage + 1))
-    return orders
+    rows = trace.frame.sort_values("start_s")[["op", "microbatch", "stage"]]
+    return [
+        [PaperTask(KINDS[op], k + 1, stage + 1) for op, k, stage in own.itertuples(index=False)]
+        for _, own in rows.groupby(trace.frame["worker"])
+    ]
 
 
 def run(m: int, n: int, **options: Any) -> Ran:
@@ -215,11 +218,6 @@ def draw(edges: Edges, title: str) -> go.Figure:
     figure.update_yaxes(range=[0, 1], showgrid=False, ticktext=list(range(1, m + 1)), **rows)
     figure.update_xaxes(range=[0, 1], showgrid=False, showticklabels=False)
     return figure.update_layout(height=70 * m + 116, margin={"r": 180})  # for the legend
-
-
-def _reduced(edges: Edges) -> Edges:
-    """Return the fewest edges that say the same order."""
-    return set(nx.transitive_reduction(nx.DiGraph(edges)).edges)
 
 
 def _task(kind: str, node: Any) -> PaperTask:

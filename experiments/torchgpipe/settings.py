@@ -81,63 +81,43 @@ _AMOEBANET = {
     (32, 8): (1280, (2, 2, 2, 3, 3, 4, 4, 4)),
 }
 
+
+def _amoebanet(m: int, n: int) -> Benchmark:
+    recompute: Recompute = "always" if m == 1 else "except_last"
+    return Benchmark(f"m{m}-n{n}", "amoebanet-d-18-256", m, *_AMOEBANET[m, n], recompute)
+
+
+def _unet(name: str, size: tuple[int, int], m: int, batch: int, published: list[int]) -> Benchmark:
+    network, balance = "unet-{}-{}".format(*size), unet_balance(published, size[0])
+    return Benchmark(name, network, m, batch, balance, "except_last")
+
+
+TABLE1 = _unet("table1", (5, 64), 8, 128, [34, 76, 70, 61])
+"""U-Net (5, 64) with and without the components (section 4.1; benchmarks/unet-timeline)."""
+
 TABLE2: Mapping[tuple[int, int], Benchmark] = MappingProxyType(
-    {
-        (m, n): Benchmark(
-            f"m{m}-n{n}",
-            "amoebanet-d-18-256",
-            m,
-            batch,
-            balance,
-            "always" if m == 1 else "except_last",
-        )
-        for (m, n), (batch, balance) in _AMOEBANET.items()
-    }
+    {key: _amoebanet(*key) for key in _AMOEBANET}
 )
 """AmoebaNet-D (18, 256), by (m, n)."""
 
-_UNET_MEMORY = {
-    "pipeline-1": (11, 128, 32, [505]),
-    "pipeline-2": (24, 128, 32, [526, 551]),
-    "pipeline-4": (24, 160, 32, [472, 54, 36, 515]),
-    "pipeline-8": (48, 160, 128, [800, 140, 62, 36, 36, 36, 36, 987]),
-}
-_MEMORY_BATCH = 32
-
 TABLE3: tuple[Benchmark, ...] = (
-    Benchmark("naive-1", "unet-6-72", 1, _MEMORY_BATCH, (11 * 7,), "never"),
-    *(
-        Benchmark(
-            name,
-            f"unet-{b}-{c}",
-            min(chunks, _MEMORY_BATCH),  # a batch is cut into no more parts than it has rows
-            _MEMORY_BATCH,
-            unet_balance(balance, b),
-            "except_last",
-        )
-        for name, (b, c, chunks, balance) in _UNET_MEMORY.items()
-    ),
+    Benchmark("naive-1", "unet-6-72", 1, 32, (11 * 7,), "never"),
+    _unet("pipeline-1", (11, 128), 32, 32, [505]),
+    _unet("pipeline-2", (24, 128), 32, 32, [526, 551]),
+    _unet("pipeline-4", (24, 160), 32, 32, [472, 54, 36, 515]),
+    # 128 microbatches there; but a batch is cut into no more parts than it has rows.
+    _unet("pipeline-8", (48, 160), 32, 32, [800, 140, 62, 36, 36, 36, 36, 987]),
 )
 """U-Nets for memory."""
 
-_UNET_SPEED = {
-    "pipeline-1": (80, 2, [241]),
-    "pipeline-2": (512, 32, [104, 137]),
-    "pipeline-4": (512, 16, [30, 66, 84, 61]),
-    "pipeline-8": (640, 40, [16, 27, 31, 44, 22, 57, 27, 17]),
-}
-
 TABLE4: tuple[Benchmark, ...] = (
     Benchmark("naive-1", "unet-5-64", 1, 40, (11 * 6,), "never"),
-    *(
-        Benchmark(name, "unet-5-64", m, batch, unet_balance(balance, 5), "except_last")
-        for name, (batch, m, balance) in _UNET_SPEED.items()
-    ),
+    _unet("pipeline-1", (5, 64), 2, 80, [241]),
+    _unet("pipeline-2", (5, 64), 32, 512, [104, 137]),
+    _unet("pipeline-4", (5, 64), 16, 512, [30, 66, 84, 61]),
+    _unet("pipeline-8", (5, 64), 40, 640, [16, 27, 31, 44, 22, 57, 27, 17]),
 )
 """U-Net (5, 64) for speed."""
-
-TABLE1 = Benchmark("table1", "unet-5-64", 8, 128, unet_balance([34, 76, 70, 61], 5), "except_last")
-"""U-Net (5, 64) with and without the components (section 4.1; benchmarks/unet-timeline)."""
 
 
 def plain_sgd(parameters: list[Parameter]) -> SGD:

@@ -173,7 +173,7 @@ def train(
     import pipekit
     from pipekit.cli import trained
     from pipekit.cli.learning import known, own
-    from pipekit.engine.transports.distributed import torchrun
+    from pipekit.engine.transports import torchrun
     from pipekit.schedules.methods import by_name
 
     if resume and checkpoints is None:

@@ -32,10 +32,7 @@ def mnist(rows: int = 5000, test_rows: int = 1000, seed: int = 0) -> Dataset:
 
 
 def digits(rows: int = 1797, test_rows: int = 360, seed: int = 0) -> Dataset:
-    """Return handwritten digits of 8x8 pixels, 10 classes; scikit-learn carries 1,797.
-
-    Arguments and errors are those of :func:`mnist`.
-    """
+    """Return 1,797 handwritten digits of 8x8 pixels; see :func:`pipekit.datasets.mnist`."""
     from sklearn.datasets import load_digits  # here, since it takes a second
 
     bunch = load_digits()

@@ -29,7 +29,7 @@ class MaskedText(Dataset):
     def batches(
         self, batch_rows: int, seed: int = 0, epoch: int = 0, drop_last: bool = True
     ) -> list[Batch]:
-        """Return one epoch of batches, shuffled and masked as a pure function of (seed, epoch).
+        """Return one epoch's batches, masked; see :meth:`pipekit.datasets.Dataset.batches`.
 
         Pairs of tokens ``[B, T]``, some of them hidden, and what to guess there ``[B, T]``.
         """

@@ -10,7 +10,7 @@ from pipekit.models.transformer import Block, Embedding, initialise
 
 
 class Layout(NamedTuple):
-    """Blocks, features of a token, and heads of each block's attention."""
+    """The ``layers`` (blocks) of a GPT, ``hidden`` features of a token, ``heads`` of attention."""
 
     layers: int
     hidden: int

@@ -24,6 +24,9 @@ def alexnet(classes: int = 1000, device: Device = None) -> nn.Sequential:
     - 0-12: convolutions, ReLUs and pools, to ``[B, 256, 6, 6]``
     - 13-14: average pool and flattening, to ``[B, 9216]``
     - 15-21: dropouts, linear layers and ReLUs of 4096 features, to ``[B, classes]``
+
+    Args:
+        classes, device: how many logits, and where the weights are made.
     """
     model = _torchvision("alexnet", classes, device)
     return _sequence([*model.features, model.avgpool, nn.Flatten(), *model.classifier])
@@ -37,6 +40,9 @@ def vgg16(classes: int = 1000, device: Device = None) -> nn.Sequential:
       ``[B, 512, 14, 14]`` and ``[B, 512, 7, 7]``
     - 31-32: average pool and flattening, to ``[B, 25088]``
     - 33-39: linear layers of 4096 features, ReLUs and dropouts, to ``[B, classes]``
+
+    Args:
+        classes, device: how many logits, and where the weights are made.
     """
     model = _torchvision("vgg16", classes, device)
     return _sequence([*model.features, model.avgpool, nn.Flatten(), *model.classifier])
@@ -49,6 +55,9 @@ def resnet50(classes: int = 1000, device: Device = None) -> nn.Sequential:
     - 4-19: 3, 4, 6 and 3 bottlenecks, to ``[B, 256, H/4, W/4]``, ``[B, 512, H/8, W/8]``,
       ``[B, 1024, H/16, W/16]`` and ``[B, 2048, H/32, W/32]``
     - 20-22: average pool, flattening to ``[B, 2048]`` and linear layer, to ``[B, classes]``
+
+    Args:
+        classes, device: how many logits, and where the weights are made.
     """
     return _resnet_sequence(_torchvision("resnet50", classes, device))
 
@@ -57,6 +66,9 @@ def resnet101(classes: int = 1000, device: Device = None) -> nn.Sequential:
     """Return ResNet-101: 44,549,160 parameters in 40 layers, 33 of them bottlenecks.
 
     As :func:`resnet50`, with 3, 4, 23 and 3 bottlenecks.
+
+    Args:
+        classes, device: how many logits, and where the weights are made.
     """
     return _resnet_sequence(_torchvision("resnet101", classes, device))
 
@@ -74,6 +86,9 @@ def inception_v3(classes: int = 1000, device: Device = None) -> nn.Sequential:
     - 15-17: blocks 7a-7c, to ``[B, 2048, 8, 8]``
     - 18-21: average pool, dropout, flattening to ``[B, 2048]`` and linear layer, to
       ``[B, classes]``
+
+    Args:
+        classes, device: how many logits, and where the weights are made.
     """
     # Its own initialisation is the paper's; leaving it unsaid makes torchvision warn.
     model = _torchvision("inception_v3", classes, device, aux_logits=False, init_weights=True)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import ceil, prod
-from sys import float_info
 from typing import NamedTuple
 
 import numpy as np
@@ -34,15 +33,14 @@ class _Stages:
         values: ``[i, j]``, of the layers between two cuts.
     """
 
-    def __init__(self, values: Floats, bound: float) -> None:
+    def __init__(self, values: Floats) -> None:
         self.values = values
-        self._bound = bound
 
     @cached_property
     def reach(self) -> NDArray[np.int64]:
-        """For each i, the number after the last j whose value is within the bound, or 0."""
-        within = self.values[:, ::-1] <= self._bound
-        return np.where(within.any(axis=1), len(within) - within.argmax(axis=1), 0)
+        """For each i, the number after the last j to which there can be a stage, or 0."""
+        possible = self.values[:, ::-1] < np.inf
+        return np.where(possible.any(axis=1), len(possible) - possible.argmax(axis=1), 0)
 
 
 Objective = Seconds | Bytes
@@ -83,7 +81,6 @@ class BottleneckProgram:
         layers: the number of the last cut.
         widths: members that each level joins, innermost first.
         replicate: whether stages may be replicated.
-        bound: a value that some plan is known to have: worse ones are passed over.
 
     Attributes:
         candidates: how many were compared: a first stage, its members, and what is behind it.
@@ -95,16 +92,12 @@ class BottleneckProgram:
         layers: int,
         widths: Sequence[int],
         replicate: bool = True,
-        bound: float = np.inf,
     ) -> None:
         self._objective = objective
         self._layers = layers
         self._widths = widths
         self._top = len(widths) - 1
         self._replicate = replicate
-        finite = min(bound * (1 + 2 * TIE), float_info.max / 2 / prod(widths))
-        # What takes so long on a member may be shared by all members of the levels outside it.
-        self._bounds = [finite * prod(widths[level + 1 :]) for level in range(len(widths))]
         self._known: dict[tuple[int, int, Workers, bool], Floats] = {}
         self._values: list[float] = []
         self.candidates = 0
@@ -174,7 +167,7 @@ class BottleneckProgram:
                 continue
             for column, stop in enumerate(stops):
                 behind_it = np.maximum(sent[:stop], rest[:stop, column])
-                joined = self._joined(stages, behind_it, self._bounds[level])
+                joined = self._joined(stages, behind_it)
                 joined = np.maximum(joined, received[:stop])
                 np.minimum(best[:stop, column], joined, out=best[:stop, column])
         return best
@@ -260,7 +253,7 @@ class BottleneckProgram:
     ) -> _Stages:
         inner = self._best(inner_level, inner_members, behind, False)
         values = self._objective.replicated(inner, level, replicas)
-        return _Stages(values, self._bounds[level])
+        return _Stages(values)
 
     def _inner(
         self, level: int, members: int, replicas: int, behind: Workers
@@ -278,16 +271,10 @@ class BottleneckProgram:
     def _replicas(self, members: int) -> range:
         return range(1, members + 1 if self._replicate else 2)
 
-    def _joined(self, stages: _Stages, behind: Floats, bound: float) -> Floats:
-        """Return, for each first cut, the best of a stage up to some cut and what is behind that.
-
-        Args:
-            stages: by their first and last cut.
-            behind: by the cut; of as many cuts as are to be looked at.
-            bound: what is worse may come back as infinite.
-        """
+    def _joined(self, stages: _Stages, behind: Floats) -> Floats:
+        """Return, for each first cut, the best of a stage up to a cut and what is behind that."""
         best = np.full(len(behind), np.inf)
-        useful = np.flatnonzero(behind <= bound)
+        useful = np.flatnonzero(behind < np.inf)
         if not len(useful):
             return best
         low, high = useful[0], useful[-1] + 1

@@ -1,7 +1,7 @@
 """What runs of consecutive layers cost, and what a worker that holds one has to store."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -47,19 +47,6 @@ class Tables:
     unsaved_output: Floats
     possible: NDArray[np.bool_]
     pairs: Callable[[], "PairTables"]
-
-    def at(self, cuts: Sequence[int]) -> "Tables":
-        """Return the tables of some of the cuts, the first and the last among them."""
-        pairs = np.ix_(cuts, cuts)
-        tables = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Tables(
-            **{
-                name: table[cuts] if table.ndim == 1 else table[pairs]
-                for name, table in tables.items()
-                if name != "pairs"
-            },
-            pairs=lambda: PairTables(*(table[pairs] for table in self.pairs())),
-        )
 
 
 class PairTables(NamedTuple):

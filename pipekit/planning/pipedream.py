@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from pipekit.clusters import Cluster, Level
 from pipekit.planning.bottleneck import TIE, BottleneckProgram, Node
-from pipekit.planning.layer_ranges import LayerRanges, bytes_text
+from pipekit.planning.layer_ranges import bytes_text
 from pipekit.planning.objectives import (
-    Bytes,
     Cost,
     Links,
     Seconds,
@@ -133,7 +132,6 @@ class _Planner:
         self._cost, self._links = cost, links
         self._optimizer_states = optimizer_states
         self._space = SearchSpace(profile, optimizer_states)
-        self._few_cuts = self._space.few_cuts()
         self._ranges, self._memory = self._space.ranges, self._space.memory
         self.remark = self._space.remark
 
@@ -159,32 +157,16 @@ class _Planner:
         for levels in self._hierarchies():
             evenly = compute / math.prod(level.width for level in levels)
             if evenly <= least * (1 + TIE):
-                program = self._bounded_program(levels, replicate)
+                program = self._program(levels, replicate)
                 least = min(least, program.least(self._progress))
                 programs.append((program, levels))
         return programs
 
-    def _bounded_program(self, levels: Sequence[Level], replicate: bool) -> BottleneckProgram:
-        """Return the program for all cuts, which knows what is possible with few of them."""
-        bound = math.inf
-        if self._few_cuts is not None:
-            bound = self._program(self._few_cuts, levels, replicate).least()
-        return self._program(self._ranges, levels, replicate, bound)
-
-    def _program(
-        self,
-        ranges: LayerRanges,
-        levels: Sequence[Level],
-        replicate: bool,
-        bound: float = math.inf,
-    ) -> BottleneckProgram:
-        memory = self._memory
-        if ranges is not self._ranges:
-            memory = Bytes(ranges, self._optimizer_states)
+    def _program(self, levels: Sequence[Level], replicate: bool) -> BottleneckProgram:
         limit = self._cluster.device.memory_bytes
-        objective = Seconds(ranges, levels, self._cost, memory, limit, self._links)
+        objective = Seconds(self._ranges, levels, self._cost, self._memory, limit, self._links)
         widths = [level.width for level in levels]
-        return BottleneckProgram(objective, ranges.layers, widths, replicate, bound)
+        return BottleneckProgram(objective, self._ranges.layers, widths, replicate)
 
     def _settled(self, nodes: Sequence[Node], levels: Sequence[Level]) -> _Candidate:
         """Return the stages that a nested plan makes, with their times."""

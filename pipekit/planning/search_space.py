@@ -5,8 +5,6 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-import numpy as np
-
 from pipekit.planning.bottleneck import Node
 from pipekit.planning.graph_tables import graph_tables
 from pipekit.planning.layer_ranges import LayerRanges, chain_tables
@@ -14,9 +12,6 @@ from pipekit.planning.objectives import Bytes
 from pipekit.planning.states import States, TooManyStates
 from pipekit.profiling import Profile
 from pipekit.schedules import optimal_in_flight
-
-_MANY_CUTS, _FEW_CUTS = 400, 50
-"""Of so many cuts, so few are looked at first, to know a plan that is not bad."""
 
 
 class Settled(NamedTuple):
@@ -58,20 +53,6 @@ class SearchSpace:
             self._tables = graph_tables(profile, self._states)
         self.ranges = LayerRanges(self._tables)
         self.memory = Bytes(self.ranges, optimizer_states)
-
-    def few_cuts(self) -> LayerRanges | None:
-        """Return the costs of layers between some cuts, in the profile's own order.
-
-        None if there are not many more in all.
-        """
-        if self.ranges.layers < _MANY_CUTS:
-            return None
-        layers = len(self._profile)
-        few = np.linspace(0, layers, min(layers + 1, _FEW_CUTS)).round().astype(int).tolist()
-        if self._states is not None:
-            in_turn = self._states.in_turn
-            few = [in_turn[count] for count in few]
-        return LayerRanges(self._tables.at(few))
 
     def settle(self, nodes: Sequence[Node], limit: float) -> Settled:
         """Return a nested plan with its layers in one order.

@@ -72,11 +72,6 @@ class States:
             recent = larger
         return without
 
-    @property
-    def in_turn(self) -> list[int]:
-        """The states passed if the layers run in the order of their numbers."""
-        return [self._number[(1 << count) - 1] for count in range(self.members.shape[1] + 1)]
-
     @cached_property
     def _number(self) -> dict[int, int]:
         return {held: place for place, held in enumerate(self._sets)}

@@ -1,10 +1,9 @@
 """What each layer should cost on a device that one need not own."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +15,13 @@ from pipekit.host.provenance import provenance
 from pipekit.layers.modes import as_trained
 from pipekit.partition.partition import sequence_of
 from pipekit.partition.recording.stage import input_of
+from pipekit.profiling.layer_profile import Contents
 from pipekit.profiling.sizes import dtype_of, rows_of, sizes
 from pipekit.profiling.work import Work
 from pipekit.trees import Tree, tree_bytes, tree_map
 
-P = TypeVar("P")
-"""A profile."""
-
 
 def analytic(
-    make: Callable[..., P],
     model: nn.Sequential,
     sample: Tree,
     device: Device,
@@ -33,7 +29,7 @@ def analytic(
     dtype: str | None = None,
     efficiency: float = 0.5,
     memory_efficiency: float = 0.75,
-) -> P:
+) -> Contents:
     """Estimate what each layer of a model costs in training on a named device, by the roofline.
 
     Operators run one after another, and each takes as long as its operations at ``efficiency``
@@ -51,7 +47,6 @@ def analytic(
     kernels, as :func:`pipekit.profile` finds them, without the workspace of its LSTMs.
 
     Args:
-        make: :class:`pipekit.Profile`, which imports this when it is asked for an estimate.
         model: layers.
         sample: the input of one microbatch; the leading dimension is the rows.
         device: what to estimate for.
@@ -61,7 +56,7 @@ def analytic(
         memory_efficiency: attained part of the memory bandwidth; likewise.
 
     Returns:
-        A profile labelled "simulated".  Its provenance adds ``device``, ``dtype``,
+        The contents of a profile labelled "simulated".  Its provenance adds ``device``, ``dtype``,
         ``rows``, ``efficiency`` and ``memory_efficiency``.
 
     Raises:
@@ -106,7 +101,9 @@ def analytic(
         memory_efficiency=memory_efficiency,
     )
     values = found.values
-    return make(layers, rows, tree_bytes(x), record, found.skips, values, bool(values), found.ties)
+    return Contents(
+        layers, rows, tree_bytes(x), record, found.skips, values, bool(values), found.ties
+    )
 
 
 def _stand_in_model(model: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:

@@ -9,15 +9,12 @@ One line a node and one an edge, times in milliseconds a minibatch, sizes in byt
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from pipekit.profiling.layer_profile import LayerProfile, ValueProfile
+from pipekit.profiling.layer_profile import Contents, LayerProfile, ValueProfile
 from pipekit.reading import read_text
 
-P = TypeVar("P")
-"""A profile."""
 _NUMBER = r"[-+.\deE]+"
 _NODE = re.compile(
     r"(?P<node>\S+) -- (?P<name>.*) -- "
@@ -38,7 +35,7 @@ class _Graph(NamedTuple):
     edges: list[tuple[str, str]]
 
 
-def read(make: Callable[..., P], path: str | os.PathLike[str], rows: int = 1) -> P:
+def read(path: str | os.PathLike[str], rows: int = 1) -> Contents:
     """Read a profile that PipeDream's profiler wrote.
 
     A node's output is one value, however many nodes read it.  Input nodes stand for the loading of
@@ -50,7 +47,6 @@ def read(make: Callable[..., P], path: str | os.PathLike[str], rows: int = 1) ->
     PipeDream's optimizer takes it.
 
     Args:
-        make: :class:`pipekit.Profile`, which imports this when it is asked to read one.
         path: the file.
         rows: rows of the minibatch that it was profiled with, which it does not say.
 
@@ -75,7 +71,7 @@ def read(make: Callable[..., P], path: str | os.PathLike[str], rows: int = 1) ->
     input_bytes = sum(graph.inputs.values())
     if _is_chain(values, len(order)):
         values = []
-    return make(layers, rows, input_bytes, provenance, values=tuple(values))
+    return Contents(layers, rows, input_bytes, provenance, values=tuple(values))
 
 
 def _parse(path: Path) -> _Graph:

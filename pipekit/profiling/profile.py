@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from pipekit.profiling import graph_txt
 from pipekit.profiling.layer_profile import (
     LayerProfile,
     SkipProfile,
@@ -165,14 +166,12 @@ class Profile:
         from pipekit.profiling.analytic import analytic  # here, since torch takes seconds
 
         how: Any = {"efficiency": efficiency, "memory_efficiency": memory_efficiency}
-        return analytic(cls, model, sample, device, dtype=dtype, **how)
+        return cls(*analytic(model, sample, device, dtype=dtype, **how))
 
     @classmethod
     def from_pipedream_graph(cls, path: str | os.PathLike[str], rows: int = 1) -> "Profile":
         """Read PipeDream's ``graph.txt``: see :func:`pipekit.profiling.graph_txt.read`."""
-        from pipekit.profiling.graph_txt import read
-
-        return read(cls, path, rows)
+        return cls(*graph_txt.read(path, rows))
 
     def in_order(self, order: Sequence[int]) -> "Profile":
         """Return the layers of a graph in another order in which they can run.

@@ -12,11 +12,11 @@ from torch.utils.checkpoint import checkpoint
 
 import pipekit as pk
 from pipekit import devices, schedules
-from pipekit.engine.transports.distributed import torchrun
+from pipekit.engine.transports import torchrun
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.threads import ThreadNetwork, ThreadWorker
+from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.buckets import ParameterBucket
-from pipekit.engine.updates.sums.all_reduce import DirectAllReduce, ReduceKey
 from tests.device.kind import on
 from tests.device.simulated.process import simulated
 from tests.device.test_distributed import with_lengths
@@ -121,7 +121,7 @@ def test_a_part_of_a_sum_may_be_freed_by_either_end(places: tuple[str, str]) -> 
     def add_up(index: int) -> None:
         with devices.on_stream(workers[index].stream):
             channel = network.transport(index).channel([0, 1], tied=True)
-            reduce = DirectAllReduce([0, 1], index, channel)
+            reduce = AllReduce([0, 1], index, channel)
             bucket = ParameterBucket([0], [torch.ones(8, device=places[index])], lambda *_: [])
             for number in range(4):
                 own = bucket.flat([torch.full((8,), float(index + number), device=places[index])])

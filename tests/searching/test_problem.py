@@ -137,11 +137,9 @@ def test_local_search_never_lengthens_and_keeps_within_room(schedule: Schedule) 
     policy = Policy((1.0,) * problem.stages, alike, alike, (True,) * problem.workers)
     slow = greedy(problem, policy)
     before = problem.timing(slow).makespan
-    told: list[float] = []
-    improved = improve(problem, slow, 0.2, tell=told.append)
+    improved = improve(problem, slow, 0.2)
     after = problem.timing(improved).makespan
     assert after < before
-    assert told[-1] == after
     assert problem.has(improved)
     assert problem.fit(improved)
     made = judge.made(problem, improved)

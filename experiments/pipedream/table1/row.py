@@ -5,8 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-import pandas as pd
-
 from experiments import study
 from experiments.pipedream.steady_state import seconds_a_minibatch, window
 from experiments.pipedream.table1 import speeds
@@ -32,14 +30,10 @@ MODEL_PARALLEL, BSP, STRAIGHT, PIPEDREAM = SYSTEMS = (
 
 
 class Ran(NamedTuple):
-    """An emulated plan: seconds a minibatch, and the bytes that the engine counted.
-
-    ``uneven`` is the most that a worker's sums sent and received more or less than the mean.
-    """
+    """An emulated plan: seconds a minibatch, and the bytes that the engine counted."""
 
     timed: Emulated
     sent: Sent
-    uneven: float
 
 
 def run(
@@ -63,11 +57,8 @@ def run(
     timed = study.emulated(emulate, expected, repeats)
     traffic = runs[0].traffic.assign(bytes=runs[0].traffic["bytes"] / count)
     sums = traffic["purpose"] == "weights"
-    ends = [traffic[sums].groupby(end)["bytes"].sum() for end in ("source", "destination")]
-    each = pd.concat(ends).groupby(level=0).sum()
-    uneven = float((each - each.mean()).abs().max()) if len(each) else 0.0
     counted = (float(traffic.loc[kind, "bytes"].sum()) for kind in (sums, ~sums))
-    return Ran(timed, Sent(*counted), uneven)
+    return Ran(timed, Sent(*counted))
 
 
 @dataclass(frozen=True)

@@ -49,12 +49,14 @@ def kind(rows: Iterable[Row], systems: Container[str] = (BSP, PIPEDREAM)) -> str
 class Claims:
     """Records claims of rows of Table 1, by name, that were emulated ``repeats`` times.
 
-    ``changed`` are rows with one thing changed, by its cause; see :func:`.changes.changes`.
+    ``changed`` are rows with one thing changed, by its cause, see :func:`.changes.changes`;
+    ``known`` is what the note of a row's claims says besides.
     """
 
     nb: study.Notebook
     rows: Mapping[str, Row]
     changed: Mapping[str, Mapping[str, Row]]
+    known: Mapping[str, str]
     repeats: int
 
     def __call__(
@@ -76,24 +78,28 @@ class Claims:
         Args:
             id: of the claim, without the paper's name.
             rows: that the function gets.
-            note: as for :meth:`.Notebook.claim`.
-            label: of a value with no clock in it.
-            of: the systems whose emulations it rests on, else.
+            note: as ``figure``, for :meth:`.Notebook.claim`.
+            label: of a value with no clock in it; all others rest on emulations ``of`` systems.
+            of: by their names.
             circular: causes.
-            figure: as for :meth:`.Notebook.claim`.
+            figure: the file that shows it.
         """
         rounds = study.Rounds[list[Row]](
             tuple([row.in_round(n) for row in rows] for n in range(self.repeats)),
             [row.in_round(None) for row in rows],
         )
-        uncounted = {ran.timed.note for row in rows for name, ran in row.runs.items() if name in of}
-        notes = [note] if label else [note, *sorted(uncounted)]
+        names = [row.setting.name for row in rows]
+        systems = [
+            ran for row in rows for name, ran in row.runs.items() if name in of and not label
+        ]
+        notes = dict.fromkeys(
+            [note, *map(self.known.get, names), *(ran.timed.note for ran in systems)]
+        )
 
         def record(function: F) -> F:
             def value(rows: list[Row]) -> Any:
                 return function(*rows)
 
-            names = [row.setting.name for row in rows]
             unchanged = function(*(self.rows[name].simulated for name in names))
             because = []
             for cause, each in self.changed.items():

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from pipekit.engine.execution.passes import PassConfig, Passes
-from pipekit.engine.execution.stage_io import StageGradients, StageIO, Target
-from pipekit.engine.execution.stage_runtime import StageRuntime
+from pipekit.engine.execution.stage_io import StageGradients, StageIO, StageRuntime, Target
 from pipekit.engine.options import Execution, Updates
 from pipekit.engine.updates.loss_scaler import LossScaler
 from pipekit.engine.updates.mitigated_weights import MitigatedWeights, StageMitigation

@@ -82,7 +82,7 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._opaque, self._freeze = opaque, freeze
-        self._depth = 0
+        self._depth, self._in_function = 0, False
         self._calls: list[tuple[_Before, bool, str]] = []
         self._references: dict[int, Value | Weight] = {}
         self._versions: dict[int, tuple[int, bool, type]] = {}
@@ -112,14 +112,8 @@ class Recorder(TorchFunctionMode):
             storage = storages.setdefault(tensor.untyped_storage()._cdata, number)
             shape = tuple(tensor.shape)
             made[number] = Made(shape, (), tensor.nbytes, requires_grad, storage)
-        return Tape(
-            template,
-            self._steps,
-            encode(output, self._leaf),
-            made,
-            self._frozen,
-            list(self._compared),
-        )
+        output = encode(output, self._leaf)
+        return Tape(template, self._steps, output, made, self._frozen, list(self._compared))
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -131,7 +125,11 @@ class Recorder(TorchFunctionMode):
         before = self._before((args, kwargs), lazily=True)
         self._kinds.reset()
         grad, autocast = torch.is_grad_enabled(), self._autocast()
-        result = func(*args, **kwargs)
+        self._in_function = True
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self._in_function = False
         name = last_name(func)
         if args and isinstance(result, torch.Size):
             return self._traced(args[0], result)
@@ -171,7 +169,7 @@ class Recorder(TorchFunctionMode):
         )
 
     def _compare(self, comparison: str) -> None:
-        if not self._depth:  # a block compares again, whatever it is given
+        if not (self._depth or self._in_function):  # which compare again, whatever they are given
             self._compared[comparison] = None
 
     @contextmanager

@@ -26,7 +26,7 @@ from tests.engine.examples import (
     pipeline,
 )
 from tests.engine.test_skips import model as model_with_skips
-from tests.engine.updates.sums.test_ties import TIES, tied
+from tests.engine.updates.test_ties import TIES, tied
 
 StepLR = torch.optim.lr_scheduler.StepLR
 MSE = nn.MSELoss()

@@ -34,7 +34,7 @@ from tests.emulation.own_time import own_time
 from tests.engine.examples import OPTIMIZERS, data, different, mixed, mlp, pipeline, values
 from tests.engine.methods.test_methods import BATCHES, NAMES, SEVERAL, both, made, network
 from tests.engine.test_skips import model as model_with_skips
-from tests.engine.updates.sums.test_ties import tied
+from tests.engine.updates.test_ties import tied
 from tests.schedules.examples import LATE_UPDATE
 from tests.schedules.methods.test_all_methods import METHODS
 

@@ -16,7 +16,7 @@ from pipekit import Checkpoints, LossScale, Pipeline, Run, Schedule, oracle
 from pipekit.schedules import replicate
 from pipekit.schedules.ops import ADDING
 from tests.engine.examples import data, different, nesterov, values
-from tests.engine.updates.sums.test_ties import tied
+from tests.engine.updates.test_ties import tied
 from tests.schedules.formats.torch_tables import torchs
 from tests.schedules.methods.test_all_methods import METHODS
 

@@ -41,7 +41,7 @@ from tests.engine.examples import (
     different,
     values,
 )
-from tests.engine.updates.sums.test_ties import tied
+from tests.engine.updates.test_ties import tied
 
 PREDICTABLE: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),

@@ -18,7 +18,7 @@ from tests.engine.examples import OPTIMIZERS, Batches, data, different, mixed, m
 from tests.engine.gloo import over_gloo
 from tests.engine.replicas.shared_tables import two_directions
 from tests.engine.replicas.test_replicas import BALANCES, TRANSPORTS, Weights, replicated
-from tests.engine.updates.sums.test_ties import tied
+from tests.engine.updates.test_ties import tied
 
 HOW: dict[str, dict[str, Any]] = {
     "2-1-1 Adam": {"replicas": [2, 1, 1], "optimizer": OPTIMIZERS["adam"]},

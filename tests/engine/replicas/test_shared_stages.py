@@ -11,7 +11,7 @@ from pipekit.schedules import Schedule, check, parse
 from tests.engine.examples import by_equations, data, different, mlp, nesterov, values
 from tests.engine.gloo import over_gloo
 from tests.engine.replicas.shared_tables import at_random, down_then_up, ring, two_directions
-from tests.engine.updates.sums.test_ties import tied
+from tests.engine.updates.test_ties import tied
 
 TABLES = {
     "two directions": lambda: two_directions(2, 4, 3),

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 import pipekit as pk
 from pipekit import schedules
-from pipekit.engine.transports import watchdog, worker_threads
-from pipekit.engine.transports.distributed import torchrun
+from pipekit.engine.transports import torchrun, watchdog, worker_threads
 from pipekit.engine.transports.processes import worker_pool
 from pipekit.engine.transports.watchdog import Watchdog
 from tests.engine.examples import data, mlp, nesterov, pipeline

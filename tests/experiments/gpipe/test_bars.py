@@ -6,8 +6,7 @@ import pytest
 
 from experiments.gpipe import bars, step_time
 from experiments.gpipe.bars import Panel, fitting, sized
-from experiments.gpipe.partition import least_variance
-from experiments.gpipe.scenarios import named
+from experiments.gpipe.scenarios import least_variance, named
 from pipekit.plans import Plan
 from pipekit.profiling import LayerProfile, Profile
 from pipekit.schedules import gpipe

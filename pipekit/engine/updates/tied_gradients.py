@@ -11,8 +11,8 @@ import torch
 
 from pipekit.devices import synchronize
 from pipekit.engine.transport import FlatBucket
+from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.buckets import Gradients, parameter_buckets
-from pipekit.engine.updates.sums.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.weights import Weights
 from pipekit.partition.ties import Tie
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
@@ -20,9 +19,12 @@ from pipekit.engine.batches import Batch, End, Feed, Needs
 from pipekit.engine.config import RunConfig
 from pipekit.engine.observers.reporter import Listener
 from pipekit.engine.observers.standings import Standings
-from pipekit.engine.transports.distributed.distributed_transport import DistributedTransport
-from pipekit.engine.transports.distributed.incoming import incoming
-from pipekit.engine.transports.distributed.loopback import stay_on_loopback
+from pipekit.engine.transports.distributed import (
+    DistributedTransport,
+    incoming,
+    stay_on_loopback,
+)
+from pipekit.engine.transports.runner import Runner
 from pipekit.engine.transports.watchdog import Stalled, Watchdog
 from pipekit.engine.work import Report, WorkerAssignment, run
 from pipekit.host.memory import keep_freed_memory
@@ -49,7 +51,7 @@ def rank() -> int:
     return int(os.environ["RANK"])
 
 
-class TorchrunRunner:
+class TorchrunRunner(Runner):
     """Runs the worker that this process is; the others' processes do so with theirs.
 
     Args:
@@ -68,13 +70,7 @@ class TorchrunRunner:
     ) -> list[Report]:
         """Return everybody's reports, but only this worker's stages in them.
 
-        Every process reads all batches itself.
-
-        Args:
-            workers: what each is to do.
-            config: what is common to all.
-            batches: the run's data.
-            on_news: called with each loss and update where the last stage is, or None.
+        Every process reads all batches itself; ``on_news`` is called where the last stage is.
 
         Raises:
             Exception: what this worker raised.
@@ -95,8 +91,7 @@ class TorchrunRunner:
         transport = DistributedTransport(own, config, feed, read_ahead=True)
 
         standings = Standings(config.workers)
-        describe = partial(standings.describe, [own], config.stage_workers)
-        watchdog = Watchdog(standings, describe, config.execution.timeout)
+        watchdog = Watchdog(standings, [own], config.stage_workers, config.execution.timeout)
         watched = [standings.observer(own.index)]
 
         dist.barrier()
@@ -116,13 +111,11 @@ class TorchrunRunner:
         return False
 
     def gather(self, state: dict[str, T]) -> dict[str, T]:
-        """Return the entries of all workers' processes, of which ``state`` has this one's."""
         # Of a stage's workers the first counts: each has running statistics of its own.
         parts = reversed(everybodys(state))
         return {name: tensor for part in parts for name, tensor in part.items()}
 
     def agree(self, function: Callable[[], T]) -> T:
-        """Return in every process what ``function`` returns in the first one."""
         values: list[T | None] = [function() if _join_group(self._devices) == 0 else None]
         dist.broadcast_object_list(values)
         return cast(T, values[0])

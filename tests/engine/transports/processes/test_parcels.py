@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipekit.engine.transports.processes.pickles import dumps
+from pipekit.engine.transports.processes.parcels import Parcel, Sender, dumps, unpacked
+from pipekit.engine.transports.processes.shared_memory import SharedBuffer
 
 TENSORS = {
     "float32": torch.randn(3, 4),
@@ -79,3 +80,35 @@ def test_a_function_that_took_the_place_of_pytorchs_own_comes_as_it_is() -> None
 
 def test_it_takes_little_more_than_the_numbers() -> None:
     assert len(dumps(torch.zeros(1000))) < 4200
+
+
+# --- through shared memory
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_tensor_comes_as_it_was(name: str) -> None:
+    buffer, tensor = SharedBuffer(), TENSORS[name]
+    there = unpacked(Sender(buffer).parcel({"given": tensor}), buffer)["given"]
+
+    assert torch.equal(there.to_dense(), tensor.to_dense())
+    assert (there.dtype, there.requires_grad) == (tensor.dtype, tensor.requires_grad)
+
+
+def test_numbers_pass_through_memory_and_later_ones_take_their_place() -> None:
+    buffer = SharedBuffer()
+    sender = Sender(buffer)
+    first = nn.Linear(600, 600)  # more than the buffer has at first
+    parcels: list[Parcel] = []
+    there: list[nn.Linear] = []
+    for layer in (first, nn.Linear(600, 600), nn.Linear(3, 3)):
+        parcels.append(sender.parcel(layer))
+        there.append(unpacked(parcels[-1], buffer))
+
+    assert torch.equal(there[0].weight, first.weight), "a copy, which nobody writes to later"
+    assert len(pickle.dumps(parcels[0])) < 4000
+    assert len({parcel.places[0] for parcel in parcels[:2]}) == 1
+
+
+def test_what_has_no_tensors_needs_no_memory() -> None:
+    buffer = SharedBuffer()
+    assert unpacked(Sender(buffer).parcel(("done", 3)), buffer) == ("done", 3)

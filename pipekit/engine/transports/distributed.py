@@ -1,4 +1,4 @@
-"""The transport over torch.distributed: between GPUs by NCCL, under torchrun between CPUs by gloo.
+"""Messages over torch.distributed: between GPUs by NCCL, under torchrun between CPUs by gloo.
 
 The table tells which messages come from whom in which order, so receives are posted ahead and need
 no tags.  A message's form (shapes, types, strides) follows from the shapes of its microbatch's
@@ -6,9 +6,12 @@ input; it is sent once for each of these on each link, before the first message 
 unpickled: like all objects that torch.distributed sends, it must come from whom one trusts.
 """
 
+import os
 import pickle
-from collections import deque
-from collections.abc import Callable, Sequence
+import socket
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -24,7 +27,7 @@ from pipekit.engine.ending import Ending
 from pipekit.engine.transport import Aborted, Channel, FlatBucket, Part
 from pipekit.engine.transports.message_layout import Form, assemble, form_of, layouts, with_strides
 from pipekit.engine.work import WorkerAssignment
-from pipekit.schedules import Message, Payload
+from pipekit.schedules import Message, Payload, Steps
 from pipekit.trees import Tree, leaves
 
 POSTED_AHEAD = 4
@@ -88,7 +91,6 @@ class DistributedTransport:
         return False
 
     def receive(self, message: Message, source: int) -> Tree:
-        """Wait for the content of a message, on this worker's device."""
         while message not in self._arrived:
             if message.attempt:
                 self._take_second(source)
@@ -97,7 +99,6 @@ class DistributedTransport:
         return self._arrived.pop(message)
 
     def send(self, message: Message, destination: int, content: Tree) -> None:
-        """Send the content of a message to a worker, without waiting for it."""
         if destination == self._rank:
             self._arrived[message] = content
             return
@@ -122,7 +123,6 @@ class DistributedTransport:
             self._sending.popleft()
 
     def begin_all_reduce(self, values: Sequence[Tensor], update: int) -> Callable[[], list[Tensor]]:
-        """Begin to sum all workers' ``values``; return what waits for the sums."""
         with _abort_if_broken():
             works = [dist.all_reduce(each, async_op=True) for each in values]
 
@@ -135,11 +135,9 @@ class DistributedTransport:
         return wait
 
     def channel(self, members: Sequence[int], tied: bool = False) -> Channel:
-        """Return how workers reach one another to sum gradients."""
         return _GroupChannel(self._sums[tuple(members), tied])
 
     def finish(self) -> None:
-        """Wait until everything that was sent has left this worker."""
         with _abort_if_broken():
             for works, _ in self._sending:
                 for work in works:
@@ -158,8 +156,7 @@ class DistributedTransport:
         with _abort_if_broken():
             for work in works:
                 work.wait()
-        received = map(with_strides, tensors, (layout.strides for layout in layouts(form)))
-        self._arrived[message] = assemble(form, received)
+        self._arrived[message] = _assembled(form, tensors)
         self._post(source, incoming)
 
     def _send_second(self, message: Message, tensors: list[Tensor], destination: int) -> None:
@@ -182,8 +179,7 @@ class DistributedTransport:
         with _abort_if_broken():
             for tensor in tensors:
                 dist.recv(tensor, source, tag=SECOND_ATTEMPT)
-        received = map(with_strides, tensors, (layout.strides for layout in layouts(form)))
-        self._arrived[message] = assemble(form, received)
+        self._arrived[message] = _assembled(form, tensors)
 
     def _post(self, source: int, incoming: _Incoming) -> None:
         """Post receives for the next messages of which the form is known."""
@@ -227,6 +223,11 @@ class DistributedTransport:
             data = torch.empty(int(size), dtype=torch.uint8)
             dist.recv(data, source)
         return pickle.loads(bytes(data.tolist()))
+
+
+def _assembled(form: Form, tensors: Sequence[Tensor]) -> Tree:
+    received = map(with_strides, tensors, (layout.strides for layout in layouts(form)))
+    return assemble(form, received)
 
 
 @cache
@@ -286,6 +287,29 @@ class _GroupChannel:
         self._sending.clear()
 
 
+def incoming(steps: Sequence[Steps]) -> list[Mapping[int, Sequence[Message]]]:
+    """Return, for each worker, the messages that each other one sends it, as they leave there.
+
+    Args:
+        steps: of all workers, each finite.
+    """
+    found: list[dict[int, list[Message]]] = [defaultdict(list) for _ in steps]
+    for sender, own in enumerate(steps):
+        for step in own.head:
+            for message, receiver in step.sends:
+                if receiver != sender:
+                    found[receiver][sender].append(message)
+    return list(found)
+
+
+def stay_on_loopback() -> None:
+    """Make gloo and NCCL listen where only this machine's processes can, unless told otherwise."""
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    if loopback is not None:
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(variable, loopback)
+
+
 def _pickled(form: Form) -> bytes:
     # Not by cloudpickle: under torchrun a class of the script is the receiver's own, not a copy.
     try:
@@ -297,12 +321,10 @@ def _pickled(form: Form) -> bytes:
         ) from error
 
 
-class _abort_if_broken:
+@contextmanager
+def _abort_if_broken() -> Iterator[None]:
     """Turn an error of the network, which means that a peer is gone, into Aborted."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-        if isinstance(error, RuntimeError):
-            raise Aborted(str(error)) from error
+    try:
+        yield
+    except RuntimeError as error:
+        raise Aborted(str(error)) from error

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipekit.engine.transports.distributed import torchrun
+from pipekit.engine.transports import torchrun
 from tests.engine.examples import data, different, mixed, pipeline
 from tests.engine.test_failures import LIMIT_S, wait_until
 from tests.engine.under_torchrun import under_torchrun

@@ -8,7 +8,7 @@ the transport nor on who comes first.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,37 +32,21 @@ class ReduceKey(NamedTuple):
     microbatch: int = -1
 
 
-class AllReduce(Protocol):
-    """Sums over the workers that have copies of the same weights.
-
-    Attributes:
-        sent_bytes: bytes of gradients sent by this worker, by receiver.
-    """
-
-    sent_bytes: Counter[int]
-
-    def sum(self, key: ReduceKey, content: FlatBucket) -> FlatBucket:
-        """Return the sum of all contributors' contents; every one of the workers calls this.
-
-        It is the caller's to edit, as is what he gave.
-
-        Raises:
-            Ended: the run ends before the sum's microbatch.
-        """
-
-
 PartListener = Callable[[int, PartKey, FlatBucket], object]
 """Is told of (receiver, key, content) before a part of a sum is sent."""
 
 
-class DirectAllReduce:
-    """A sum in which each worker sends each other one its part.
+class AllReduce:
+    """Sums over the workers that have copies of the same weights: each sends each other one a part.
 
     Args:
         members: all of the workers, in order.
         worker: this one.
         channel: to the others.
         listeners: are told of every part that this worker sends.
+
+    Attributes:
+        sent_bytes: bytes of gradients sent by this worker, by receiver.
     """
 
     def __init__(
@@ -79,7 +63,13 @@ class DirectAllReduce:
 
     @torch.no_grad()
     def sum(self, key: ReduceKey, content: FlatBucket) -> FlatBucket:
-        """Return the sum of all contributors' contents, added in the order of the workers."""
+        """Return the sum of all contributors' contents; every one of the workers calls this.
+
+        It is the caller's to edit, as is what he gave.
+
+        Raises:
+            Ended: the run ends before the sum's microbatch.
+        """
         count, place = len(self.members), self.members.index(self._worker)
         pieces = content.numbers.tensor_split(count)
         # Everybody begins with another receiver, so that no link is wanted by two at once.

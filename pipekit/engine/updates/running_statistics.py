@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from pipekit.engine.transport import FlatBucket
+from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.buckets import parameter_buckets
-from pipekit.engine.updates.sums.all_reduce import AllReduce, ReduceKey
 
 AVERAGED = ("running_mean", "running_var")
 COUNT = "num_batches_tracked"

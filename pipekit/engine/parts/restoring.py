@@ -4,51 +4,46 @@ Whatever had been computed for microbatches after the boundary is computed again
 of a layer depend on the microbatch alone.
 """
 
-from collections.abc import Callable, Mapping
-
 import torch
 
 from pipekit.engine.checkpoints import files as checkpoints
+from pipekit.engine.checkpoints.content import Tensors
 from pipekit.engine.checkpoints.content import read as read_part
-from pipekit.engine.checkpoints.writer import Losses, Tensors
 from pipekit.engine.config import ResumeConfig
+from pipekit.engine.execution.executor import Executor
+from pipekit.engine.execution.pipeline_io import Losses
 from pipekit.engine.execution.stage import Stage
+from pipekit.engine.parts.part import Execute, Part, WorkerRun
+from pipekit.engine.updates.update_synchronizer import UpdateSynchronizer
 from pipekit.layers.buffers import set_buffers
 from pipekit.partition.recording.extra_state import set_extra_states
 from pipekit.schedules import OPS, Op, Step
 
 
-class Restorer:
-    """Executes the steps of a run that is taken up again: those before the boundary are repeated.
+class Restoring(Part):
+    """Wraps every step: one before the boundary puts things where it left them."""
 
-    Args:
-        worker: its number.
-        stages: those that live there, ready for the run; they are put back.
-        losses: gets those of the microbatches before the boundary.
-        config: where the run is taken up.
-        execute: executes a step after the boundary.
-    """
+    @staticmethod
+    def is_used(run: WorkerRun) -> bool:
+        return run.config.resume is not None
 
-    def __init__(
-        self,
-        worker: int,
-        stages: Mapping[int, Stage],
-        losses: Losses,
-        config: ResumeConfig,
-        execute: Callable[[Step], None],
-    ) -> None:
-        self._done, self._execute = config.boundary, execute
+    def __init__(self, run: WorkerRun) -> None:
+        resume = run.config.resume
+        assert resume
+        self._done = resume.boundary
         self._stages = {
-            number: _Restored(stage, number, config, worker, losses)
-            for number, stage in stages.items()
+            number: _Restored(stage, number, resume, run.index, run.io.losses)
+            for number, stage in run.kept.items()
         }
 
-    def execute(self, step: Step) -> None:
-        """Execute a step, or put things where it left them if it was done before the boundary."""
-        if step.task.microbatch < self._done.microbatches:
-            self._stages[step.task.stage].repeat(step)
-        else:
-            self._execute(step)
+    def around(self, execute: Execute, executor: Executor, updates: UpdateSynchronizer) -> Execute:
+        def run(step: Step) -> None:
+            if step.task.microbatch < self._done.microbatches:
+                self._stages[step.task.stage].repeat(step)
+            else:
+                execute(step)
+
+        return run
 
 
 class _Restored:

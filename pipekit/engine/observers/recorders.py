@@ -1,5 +1,6 @@
-"""What a worker did and when, as events of a trace."""
+"""What a worker did and when, as events of a trace, and how many bytes it sent to whom."""
 
+from collections import Counter
 from typing import NamedTuple
 
 from pipekit.devices import Clock
@@ -66,3 +67,21 @@ class TraceRecorder(Observer):
             )
             for (step, activity, start, end), size in zip(self._marks, self._bytes, strict=True)
         ]
+
+
+class TrafficCounter(Observer):
+    """Counts the bytes that one worker sends to other workers' stages.
+
+    Attributes:
+        sent_bytes: by receiver and purpose, "activation", "gradient" or "weights".
+    """
+
+    def __init__(self) -> None:
+        self.sent_bytes: Counter[tuple[int, str]] = Counter()
+
+    def sent(
+        self, worker: int, step: Step, message: Message, receiver: int, tree: Tree, size: int
+    ) -> None:
+        """Count a message, unless the worker sends it to itself."""
+        if receiver != worker:
+            self.sent_bytes[receiver, message.purpose] += size

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from pipekit import bucketing
 from pipekit.engine.transport import FlatBucket
+from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
 from pipekit.engine.updates.buckets import Gradients
-from pipekit.engine.updates.sums.all_reduce import ReduceKey
-from pipekit.engine.updates.sums.comm_thread import CommThread
-from pipekit.engine.updates.sums.reducer import Reducer
-from pipekit.engine.updates.sums.sum_turns import SumTurns
+from pipekit.engine.updates.comm_thread import CommThread
+from pipekit.engine.updates.reducer import Reducer, SumTurns
 from pipekit.engine.updates.weight_versions import WeightVersions
 from pipekit.schedules.lowering.recurring import Recurring
 from pipekit.schedules.lowering.sums import Sum
@@ -29,7 +28,7 @@ ME, OTHER = 3, 5
 LIMIT_S = 100
 
 
-class Alone:
+class Alone(AllReduce):
     """An exchange with nobody: what is summed comes back, plus what the others "sent"."""
 
     def __init__(self, others: float = 0.0) -> None:

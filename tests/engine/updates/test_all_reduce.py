@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pipekit.engine.transport import SCATTER, Aborted, Channel, FlatBucket, Part, PartKey
-from pipekit.engine.transports.mailbox import KeyedMailbox, Mailboxes
-from pipekit.engine.transports.mailbox_transport import MailboxTransport
+from pipekit.engine.transports.mailbox import KeyedMailbox, Mailboxes, MailboxTransport
 from pipekit.engine.transports.processes.shared_mailbox import Endpoint, SharedMailboxes
 from pipekit.engine.transports.threads import ThreadMailboxes
-from pipekit.engine.updates.sums.all_reduce import AllReduce, DirectAllReduce, ReduceKey
+from pipekit.engine.updates.all_reduce import AllReduce, ReduceKey
 
 LIMIT_S = 100
 TRANSPORTS = pytest.mark.parametrize("transport", ["queues", "shared memory"])
@@ -79,7 +78,7 @@ def summed(
     """Sum ``contents[member][round]`` over the round's contributors, by every member."""
     with mailboxes(transport, max(members) + 1) as views:
         exchanges = [
-            DirectAllReduce(
+            AllReduce(
                 members,
                 worker,
                 channel(worker, views[worker], members),
@@ -186,7 +185,7 @@ def test_the_sums_of_one_do_not_change_when_another_edits_its_own(transport: str
 def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -> None:
     edited = threading.Event()
     with mailboxes(transport, 2) as views:
-        first, second = (DirectAllReduce([0, 1], w, channel(w, views[w], [0, 1])) for w in (0, 1))
+        first, second = (AllReduce([0, 1], w, channel(w, views[w], [0, 1])) for w in (0, 1))
 
         def edit() -> None:
             first.sum(ReduceKey(0, 0, [0]), content(torch.ones(4))).numbers.zero_()
@@ -195,7 +194,7 @@ def test_a_sum_of_one_may_be_edited_before_another_has_read_it(transport: str) -
         def read() -> Tensor:
             return second.sum(ReduceKey(0, 0, [0]), content(torch.zeros(4), present=0)).numbers
 
-        assert isinstance(second, DirectAllReduce)
+        assert isinstance(second, AllReduce)
         exchange = second._channel.exchange
 
         def late(
@@ -284,7 +283,7 @@ def test_messages_have_names_of_their_own_and_everybody_begins_with_another() ->
     firsts, named = [], []
     for worker in (2, 4, 5):
         channel = Recorder()
-        exchange = DirectAllReduce((2, 4, 5), worker, channel)
+        exchange = AllReduce((2, 4, 5), worker, channel)
         for stage, number in ((0, 0), (0, 1), (1, 0)):
             exchange.sum(ReduceKey(stage, number, (2, 4, 5)), content(torch.ones(6)))
         sends = [(other, key) for what, other, key in channel.log if what == "send"]
@@ -300,7 +299,7 @@ def test_two_workers_send_to_each_other_in_one_order() -> None:
     """A transport without names relies on it: the scatter of a round before its gather."""
     channels = {worker: Recorder() for worker in range(3)}
     for worker, channel in channels.items():
-        exchange = DirectAllReduce(range(3), worker, channel)
+        exchange = AllReduce(range(3), worker, channel)
         for number, contributors in enumerate([(0, 1, 2), (1,), (0, 2)]):
             exchange.sum(ReduceKey(0, number, contributors), content(torch.ones(3)))
     for sender, channel in channels.items():

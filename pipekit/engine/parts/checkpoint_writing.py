@@ -8,7 +8,8 @@ counted the batches before the boundary and no other.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
@@ -16,18 +17,15 @@ from typing import Any, NamedTuple, Self
 from torch import Tensor, nn
 
 from pipekit.engine.checkpoints import files as checkpoints
-from pipekit.engine.config import CheckpointConfig
-from pipekit.engine.ending import Ending
+from pipekit.engine.checkpoints.content import Tensors
 from pipekit.engine.execution.stage import Stage
 from pipekit.engine.observers.observer import Observer, WorkerView
+from pipekit.engine.parts.part import Part, WorkerRun
 from pipekit.layers.buffers import named_buffers
 from pipekit.partition.recording.extra_state import extra_states
-from pipekit.schedules import Op, Step, Task
+from pipekit.schedules import Op, Step
 from pipekit.schedules.lowering.boundaries import Boundary, older_versions
 from pipekit.trees import differentiable
-
-Losses = list[tuple[int, Tensor]]
-Tensors = dict[str, Tensor]
 
 
 class _Counted(NamedTuple):
@@ -41,42 +39,28 @@ class _Counted(NamedTuple):
         return cls(_copies(named_buffers(layers)), extra_states(layers))
 
 
-class CheckpointWriter(Observer):
-    """Writes the parts of all stages of one worker, at every boundary.
+class CheckpointWriting(Part):
+    """Watches the steps: before a forward and after an update a boundary may lie."""
 
-    Args:
-        stages: those that live there, ready for the run.
-        steps: what the worker will do.
-        losses: of (microbatch, loss), which the run adds to.
-        config: how checkpoints are written.
-        done: the boundary after which the run is taken up, or None: at its beginning.
-        ending: where the run ends, if that is before the end of its table.
-        failed: returns whether this worker has failed in a forward, so that its running statistics
-            are those of no boundary.
-    """
+    @staticmethod
+    def is_used(run: WorkerRun) -> bool:
+        return run.config.checkpoints is not None
 
-    def __init__(
-        self,
-        stages: Mapping[int, Stage],
-        steps: Sequence[Step],
-        losses: Losses,
-        config: CheckpointConfig,
-        done: Boundary | None,
-        ending: Ending,
-        failed: Callable[[], bool],
-    ) -> None:
-        self._stages, self._losses, self._config, self._done = stages, losses, config, done
-        self._ending, self._failed, self._steps = ending, failed, steps
-        self._tasks = [step.task for step in steps]
-        self._parts: dict[int, _PartWriter] = {}
+    def __init__(self, run: WorkerRun) -> None:
+        run.observers.append(_Writer(run))
+
+
+class _Writer(Observer):
+    """Writes the parts of all stages of one worker, at every boundary."""
+
+    def __init__(self, run: WorkerRun) -> None:
+        self._run, self._parts = run, dict[int, _PartWriter]()
 
     def begin(self, worker: WorkerView) -> None:
         """Keep what the first checkpoint will need of the beginning."""
         self._parts = {
-            number: _PartWriter(
-                stage, number, self._config, worker.number, self._tasks, self._losses, self._done
-            )
-            for number, stage in self._stages.items()
+            number: _PartWriter(stage, number, self._run)
+            for number, stage in self._run.kept.items()
         }
 
     def before_step(self, worker: int, step: Step) -> None:
@@ -85,37 +69,32 @@ class CheckpointWriter(Observer):
             self._parts[step.task.stage].before_forward(step.task.microbatch)
 
     def after_step(self, worker: int, step: Step) -> None:
-        """After an update, write the part if this is a boundary."""
+        """After an update, once it is right, write the part if this is a boundary."""
         if step.task.op is Op.UPDATE:
-            self._parts[step.task.stage].after_update(step.task.version)
+            part = self._parts[step.task.stage]
+            self._run.when_right(partial(part.after_update, step.task.version))
 
     def end(self, worker: int) -> None:
         """Write the last parts, at the end of the run.
 
-        For :meth:`Pipeline.resume`, a run that ends early is one that was interrupted there.
+        For :meth:`Pipeline.resume`, a run that ends early is one that was interrupted there.  If
+        this worker has failed in a forward, its running statistics are those of no boundary.
         """
         for part in self._parts.values():
-            if not self._failed():
-                part.end(self._ending.microbatch, self._steps)
+            if not self._run.errors:
+                part.end(self._run.ending.microbatch, self._run.steps.head)
 
 
 class _PartWriter:
     """What is set aside of a stage until its part of a checkpoint can be written."""
 
-    def __init__(
-        self,
-        stage: Stage,
-        index: int,
-        config: CheckpointConfig,
-        worker: int,
-        tasks: Sequence[Task],
-        losses: Losses,
-        done: Boundary | None,
-    ) -> None:
+    def __init__(self, stage: Stage, index: int, run: WorkerRun) -> None:
+        config, resume = run.config.checkpoints, run.config.resume
+        assert config
         self._stage, self._index, self._config = stage, index, config
-        self._worker, self._losses, self._tasks = worker, losses, tasks
-        self._written = done.microbatches if done else 0
-        after = done.microbatches if done else 0
+        self._worker, self._losses = run.index, run.io.losses
+        self._tasks = tasks = [step.task for step in run.steps.head]
+        self._written = after = resume.boundary.microbatches if resume else 0
         self._pending = deque(b for b in config.boundaries if b.microbatches > after)
         older = [read[index] for read in older_versions(tasks, self._pending)]
         self._older = deque(older)
